@@ -121,7 +121,7 @@ def parse(line: bytes) -> Event:
         if name in _CHOICES:
             if value not in _CHOICES[name]:
                 raise ValueError(f"{name} cannot be {json.dumps(value)[:100]}")
-        elif type(value) not in _TYPES[name]:  # True is no number
+        elif type(value) not in _TYPES[name]:  # True is not a number
             raise ValueError(f"{name} cannot be {json.dumps(value)[:100]}")
     event = Event(**named)
     if event.op == "pub" and event.result in ("ok", "dup") and event.id is None:

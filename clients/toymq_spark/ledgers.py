@@ -50,7 +50,7 @@ def complaint(line: bytes) -> str | None:
         if not isinstance(found.get(name), str | None):
             return _invalid(name, found[name])
     msg_id = found.get("id")
-    if msg_id is not None and (type(msg_id) is not int or not 0 <= msg_id <= ID_MAX):  # True is no number
+    if msg_id is not None and (type(msg_id) is not int or not 0 <= msg_id <= ID_MAX):  # True is not a number
         return _invalid("id", msg_id)
     return _missing(found) if found["op"] in ("pub", "deliver") else None
 

@@ -1,7 +1,6 @@
-"""What the screen shows, computed from what STATS told now and before. Pure: no clock but the broker's own.
+"""Tables of the screen, computed from two answers to STATS. Pure: the only clock is the broker's.
 
-Rates are differences by the broker's uptime, so that a slow network bends none of them. A broker that was restarted begins
-anew.
+Rates are differences by the broker's uptime, so that a slow network does not distort them. A restart of the broker begins anew.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +18,7 @@ Stats = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is shown, and what it is sorted by. ``bad`` asks for attention."""
+    """A text and its sort key; ``bad`` is highlighted."""
 
     text: str
     order: float | str
@@ -28,7 +27,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``name`` for the heading; numbers stand right and sort downwards first."""
+    """A column with its heading; numbers are aligned right and sorted downwards first."""
 
     name: str
     number: bool = True
@@ -36,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of a table. ``key`` tells it from the others."""
+    """A row of a table, with a unique ``key``."""
 
     key: str
     cells: tuple[Cell, ...]
@@ -57,14 +56,14 @@ LETTER_COLUMNS = (
 )  # fmt: skip
 PAYLOAD_SHOWN = 60
 SAME_START_S = 0.1
-"""Starts that are further apart are two lives, or the wall clock was set: then the rates begin anew, too."""
+"""Starts that are further apart are of two processes, or the wall clock was set: rates begin anew."""
 
 
 class Figures:
-    """One look at a broker, beside the one before."""
+    """Figures of one answer to STATS, compared with the one before."""
 
     def __init__(self, stats: Stats, before: Stats | None = None) -> None:
-        """``before`` counts only when it is of the same life of the broker, and older."""
+        """``before`` counts only when it is older and of the same process."""
         self.stats = stats
         if before is not None and abs(_started_s(stats) - _started_s(before)) > SAME_START_S:
             before = None
@@ -76,13 +75,13 @@ class Figures:
     # -- rates
 
     def _rate(self, now: float, before: float | None) -> float | None:
-        """A second; None when it is not known yet. What is put back by a purge or a seek is no rate."""
+        """Rate per second; None if unknown. A decrease, by a purge or a seek, counts as 0."""
         if before is None or self._before is None:
             return None
         return max(now - before, 0) / self._elapsed_s
 
     def total_rate(self, name: str) -> float | None:
-        """Of a total in STATS, a second."""
+        """Rate per second of a total in STATS."""
         return self._rate(self.stats[name], self._before[name] if self._before is not None else None)
 
     def _published_s(self, topic: Stats) -> float | None:
@@ -90,7 +89,7 @@ class Figures:
         return self._rate(topic["next_id"], before["next_id"] if before is not None else None)
 
     def _acked_s(self, topic: Stats, consumer: Stats) -> float | None:
-        """What was published meanwhile, does not wait for it and is not scheduled was acked, or dropped by a limit."""
+        """Acks per second: what was published and is neither in the backlog nor scheduled was acked, or dropped by a limit."""
         before = self._topics_before.get(topic["topic"])
         found = next((c for c in before["consumers"] if c["consumer"] == consumer["consumer"]), None) if before else None
         if before is None or found is None:
@@ -121,7 +120,7 @@ class Figures:
         ))  # fmt: skip
 
     def consumers(self, name: str) -> list[Line]:
-        """Of a topic; none when it has gone."""
+        """Consumers of a topic; none when it is deleted."""
         topic = self._topics.get(name)
         return [self._consumer_line(topic, consumer) for consumer in topic["consumers"]] if topic is not None else []
 
@@ -146,7 +145,7 @@ class Figures:
         return name in self._topics
 
     def letters(self, name: str) -> int:
-        """How many dead letters a topic has that did not go back."""
+        """Number of a topic's dead letters that were not redriven."""
         found = self._topics.get(name + DEAD_LETTERS)
         if found is None:
             return 0
@@ -154,7 +153,7 @@ class Figures:
         return int(found["messages"] - went_back)
 
     def newest_id(self, name: str) -> int:
-        """The next id of a topic, 0 when it is not there."""
+        """Next id of a topic; 0 when it does not exist."""
         return int(self._topics[name]["next_id"]) if name in self._topics else 0
 
     # -- the broker itself
@@ -219,7 +218,7 @@ def _letter_line(letter: Row) -> Line:
 
 
 def arranged(lines: Iterable[Line], wanted: str, column: int, *, reverse: bool) -> list[Line]:
-    """Those with ``wanted`` in one of their words, whatever its case, by a column; equal ones by key."""
+    """Lines that contain ``wanted`` in any case, sorted by a column, then by key."""
     found = [line for line in lines if any(_has(cell, wanted.casefold()) for cell in line.cells)]
     found.sort(key=lambda line: line.key)
     by: Callable[[Line], Any] = lambda line: line.cells[column].order  # noqa: E731 (typed)
@@ -232,7 +231,7 @@ def _has(cell: Cell, wanted: str) -> bool:
 
 
 def _started_s(stats: Stats) -> float:
-    """When the broker was started, by its own wall clock, in seconds since the epoch."""
+    """Start of the broker by its own clock, in seconds since the epoch."""
     return float(stats["time_ms"] / 1000 - stats["uptime_s"])
 
 

@@ -1,4 +1,4 @@
-"""Where the screen's figures come from: a broker, over the client, which connects again by itself."""
+"""Source of the screen's figures: a broker, over the client, which reconnects by itself."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -12,17 +12,17 @@ from toymqctl.broker import Broker
 from toymqctl.lines import Row
 
 TIMEOUT_S = 5.0
-"""How long one answer may take: STATS of ten thousand topics takes a while."""
+"""Time-out of a request: STATS of ten thousand topics takes a while."""
 FETCH_COUNT = 100
 
 
 class Feed(ABC):
-    """What the screen asks. Raises: ToymqError, OSError."""
+    """Interface of the screen to a broker. Raises: ToymqError, OSError."""
 
     @property
     @abstractmethod
     def address(self) -> str:
-        """For people."""
+        """The broker's address, to be shown."""
 
     @property
     @abstractmethod
@@ -44,7 +44,7 @@ class BrokerFeed(Feed):
     def __init__(self, broker: Broker) -> None:
         self._address = str(broker.address)
         self._trouble: str | None = None
-        self._client = broker.client(timeout_s=TIMEOUT_S, on_event=self._told)
+        self._client = broker.client(timeout_s=TIMEOUT_S, on_event=self._on_event)
 
     async def __aenter__(self) -> "BrokerFeed":
         await self._client.open()
@@ -55,7 +55,7 @@ class BrokerFeed(Feed):
     ) -> None:
         await self._client.close()
 
-    def _told(self, event: "toymq.Connected | toymq.Disconnected") -> None:
+    def _on_event(self, event: "toymq.Connected | toymq.Disconnected") -> None:
         match event:
             case Connected():
                 self._trouble = None
@@ -83,7 +83,7 @@ class BrokerFeed(Feed):
             except OutOfRange as error:
                 if error.first_id <= at:
                     raise
-                at = error.first_id  # retention was there before us
+                at = error.first_id  # retention removed older ones
                 continue
             for frame in iter_frames(batch.frames):
                 found.append(Row.fetched(topic, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload))

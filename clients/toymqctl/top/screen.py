@@ -1,7 +1,7 @@
 """The screen of ``toymqctl top``. The only home of Textual.
 
-Topics, the consumers of one of them, its dead letters: one table, and a way down and up. What stands in it, ``figures`` says;
-here is only how it is shown and what the keys do.
+One table shows topics, the consumers of a topic, or its dead letters. ``figures`` computes it; this module draws it and handles
+keys.
 """
 
 from typing import ClassVar
@@ -33,7 +33,7 @@ from toymqctl.top.poller import Feed
 
 POLL_S = 1.0
 LINES_MAX = 500
-"""Most rows of the table: drawing more takes longer than a poll lasts. The filter finds the others."""
+"""Most rows of the table: drawing more takes longer than a poll. The filter finds the others."""
 LETTERS_MAX = 100
 HELP = """\
 enter      into a topic: its consumers
@@ -73,7 +73,7 @@ class Help(ModalScreen[None]):
 
 
 class Top(App[None]):
-    """Polls the feed once a second. An answer that takes longer holds the next question, and no key."""
+    """Polls the feed once a second. A slow answer delays the next poll, but no key."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -94,7 +94,7 @@ class Top(App[None]):
     ]
 
     def __init__(self, feed: Feed, *, every_s: float | None = POLL_S) -> None:
-        """``every_s``: None polls only when ``poll`` is called, for tests."""
+        """``every_s``: None: poll only when ``poll`` is called, for tests."""
         super().__init__()
         self._feed = feed
         self._every_s = every_s
@@ -133,12 +133,12 @@ class Top(App[None]):
 
     def _ask(self) -> None:
         if self._held or self._polling:
-            self._show_where()  # there may be news of the connection
+            self._show_where()  # the connection may have changed
         else:
             self.run_worker(self.poll(), group="poll")
 
     async def poll(self) -> None:
-        """Ask once, and show what there is. A question that fails is shown, too, and asked again."""
+        """Poll once and show the result; an error is shown, too."""
         if self._polling:
             return
         self._polling = True
@@ -193,7 +193,7 @@ class Top(App[None]):
         self._fill(columns, names, lines[:LINES_MAX])
 
     def _fill(self, columns: tuple[Column, ...], names: tuple[str, ...], lines: list[Line]) -> None:
-        """The cursor stays on its line, and what is as it was is left alone."""
+        """Update the table: the cursor stays on its line, and unchanged cells are not drawn."""
         table = self._table
         shown_names, shown = self._shown
         same_rows = names == shown_names and [line.key for line in lines] == [line.key for line in shown]
@@ -220,7 +220,7 @@ class Top(App[None]):
         table.scroll_to(x, y, animate=False, force=True)
 
     def _text(self, cell: Cell, column: Column) -> Text:
-        """Names and reasons leave room for the numbers; the filter and the heading have them whole."""
+        """Cut names and reasons to leave room for numbers; filter and heading have them whole."""
         text = Text(cell.text, "bold red" if cell.bad else "", justify="right" if column.number else "left", no_wrap=True)
         if not column.number:
             text.truncate(max(self.size.width // 3, NARROWEST), overflow="ellipsis")
@@ -250,7 +250,7 @@ class Top(App[None]):
     # -- keys
 
     def _go(self, topic: str | None, *, letters: bool = False) -> None:
-        """Show something else. Up again, the cursor stands where one came from."""
+        """Show another table; back up, the cursor returns to its line."""
         self._came_from = self._topic if topic is None else None
         self._topic, self._in_letters = topic, letters
         self._letters, self._letters_of, self._problem = [], None, None
