@@ -66,7 +66,7 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
         raise DamagedData(f"not a checked {name} file")
     body = data[opening.end() :].rstrip()[:-1]
     if not data.rstrip().endswith(b"}") or crc32(body) != int(opening[1], 16):
-        raise DamagedData(f"the checksum of the {name} file does not fit its content")
+        raise DamagedData(f"checksum of the {name} does not fit")
     return parse_object(name, body)
 
 
