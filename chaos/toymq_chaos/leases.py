@@ -67,7 +67,7 @@ class Leases:
         self._lived_ns: dict[str, int] = defaultdict(int)  # by connection: when it last was not lost
         self._sent: dict[Message, int] = {}  # earliest time that the latest delivery was sent
         self._answers: dict[Message, list[Event]] = defaultdict(list)
-        self._again: list[tuple[Event, int, Event]] = []  # a delivery, its earliest time of sending, and the next delivery
+        self._again: list[tuple[Event, int, Event, int]] = []  # deliveries in turn, each with its earliest time of sending
         self._overdue: list[tuple[Event, Event]] = []  # a delivery, and one that came when the first was due again
 
     def started(self, event: Event) -> None:
@@ -164,7 +164,7 @@ class Leases:
             return
         if before.process == event.process and event.attempt > before.attempt + 1 and not self.shared(event):
             verdict.broken("attempts left out a number on one connection", before, event)
-        self._again.append((before, self._sent.get(_message(before), 0), event))
+        self._again.append((before, self._sent.get(_message(before), 0), event, self.not_before_ns(event)))
 
     def judge(
         self,
@@ -180,7 +180,7 @@ class Leases:
             gone: whether a message may have ended instead of becoming ready again.
             delayed: whether it was published with a delay, and so may be delivered before what is due again.
         """
-        for before, sent_ns, event in self._again:
+        for before, sent_ns, event, event_sent_ns in self._again:
             nacks = (answer for answer in self._answers[_message(event)] if answer.op == "nack" and answer.result != "err")
             # A nack answered before the delivery was for an earlier one. But a delivery that was read late may have been sent
             # before that, and another connection's nack gave it back unread.
@@ -200,6 +200,12 @@ class Leases:
                 verdict.duplicated["no reason was recorded"] += 1
             elif after_ns + SLACK_NS >= self._visibility_ns:
                 verdict.duplicated["its visibility timeout was over"] += 1
+            elif (
+                before.process != event.process
+                and self.shared(event)
+                and before.t_ns - max(event_sent_ns, published_ns(event)) + SLACK_NS >= self._visibility_ns
+            ):
+                verdict.duplicated["it was read late"] += 1  # it was the first of the two, and its lease ended unread
             else:
                 verdict.broken("a message came again before its visibility timeout, without a nack", before, event)
         for before, event in self._overdue:
