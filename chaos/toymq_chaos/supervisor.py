@@ -47,10 +47,12 @@ class Supervisor(BrokerProcess):
             self.launch(*options)
         except OSError as error:
             raise BrokerFailed(f"the broker cannot be executed: {error.strerror}") from None
+        reading = asyncio.ensure_future(asyncio.to_thread(self.read_ready_line))
         try:
-            self.take_ready_line(await asyncio.to_thread(self.read_ready_line))
+            self.take_ready_line(await asyncio.shield(reading))
         except asyncio.CancelledError:
             self.signal(signal.SIGKILL)
+            await reading  # a thread that polls a pipe which another one closes waits for its whole time limit
             raise
         except StartFailed as error:
             if point is not None and self.returncode == -signal.SIGKILL:

@@ -186,7 +186,7 @@ async def test_hello_is_the_first_line_even_when_that_was_refused() -> None:
         wire = await served.connect()
         wire.send(b"DESCRIBE nope\nHELLO 1\n")
         assert (await wire.line()).startswith(b"ERR NO_SUCH_TOPIC ")
-        assert (await wire.line()).startswith(b"ERR BAD_ARGUMENT HELLO is the first line")
+        assert (await wire.line()).startswith(b"ERR BAD_ARGUMENT HELLO must be the first command")
 
 
 async def test_a_connection_that_is_accepted_while_the_broker_stops() -> None:
