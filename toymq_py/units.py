@@ -20,6 +20,15 @@ def parse_number(what: str, text: str, low: int = 0, high: int = MSG_ID_MAX) -> 
     return int(text)
 
 
+def check_number(what: str, value: object, low: int = 0, high: int = MSG_ID_MAX) -> int:
+    """A number of a JSON document; ``isinstance`` alone would take true. Raises: BadArgument, which names ``what``."""
+    if type(value) is not int or not low <= value <= high:
+        # TOML has hexadecimal numbers of any length, and str() refuses to write one of thousands of digits
+        shown = hex(value) if type(value) is int and value.bit_length() > 64 else str(value)
+        raise BadArgument(f"invalid {what} {shown[:50]!a}: write a whole number from {low} to {high}")
+    return value
+
+
 def parse_duration_ms(text: str) -> int:
     """``250ms``, ``30s``, ``5m``, ``24h``, ``7d`` or plain milliseconds, as milliseconds.
 

@@ -5,6 +5,7 @@ import pytest
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.units import (
     DURATION_MS_MAX,
+    check_number,
     format_duration,
     format_setting,
     format_size,
@@ -17,7 +18,7 @@ from toymq_py.units import (
 
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [("0", 0), ("5", 5), ("250ms", 250), ("30s", 30_000), ("5 m", 300_000), ("24h", 86_400_000), ("7d", 604_800_000)]
+    [("0", 0), ("5", 5), ("250ms", 250), ("30s", 30_000), ("5 m", 300_000), ("24h", 86_400_000), ("7d", 604_800_000)],
 )
 def test_a_duration_has_a_unit_or_is_milliseconds(text: str, ms: int) -> None:
     assert parse_duration_ms(text) == ms
@@ -62,3 +63,14 @@ def test_a_number_is_decimal_digits_within_its_bounds(text: str) -> None:
     assert parse_number("window", "7", 1, 7) == 7
     with pytest.raises(BadArgument, match=r"^invalid window .*: write a whole number from 1 to 7$"):
         parse_number("window", text, 1, 7)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, 0, 8, -1, 1.0, "7", None, [7], {}, 16**5000],
+    ids=lambda value: ascii(value) if value != 16**5000 else "long",
+)
+def test_a_number_of_a_document_is_a_whole_number_within_its_bounds(value: object) -> None:
+    assert check_number("window", 7, 1, 7) == 7
+    with pytest.raises(BadArgument, match=r"^invalid window '.{1,50}': write a whole number from 1 to 7$"):
+        check_number("window", value, 1, 7)

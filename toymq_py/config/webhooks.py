@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from toymq_py.errors import BadArgument, BadName
 from toymq_py.names import TopicPattern, check_name, is_pattern
+from toymq_py.units import check_number
 
 NAME_MAX = 180
 WEBHOOKS_MAX = 1000
@@ -41,7 +42,7 @@ class Target:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise BadArgument(f"{url[:200]} is no URL") from None
+            raise BadArgument(f"invalid URL {url[:200]!a}: write http://host/path or https://host/path") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
             raise BadArgument("a webhook pushes to an http or https URL")
         if parts.username is not None or parts.password is not None or parts.fragment:
@@ -69,8 +70,7 @@ class Webhook:
         if self.secret is not None:
             secret_bytes(self.secret)
         for name, high in (("timeout_ms", TIMEOUT_MS_MAX), ("concurrency", CONCURRENCY_MAX)):
-            if not 1 <= getattr(self, name) <= high:
-                raise BadArgument(f"{name} is a whole number from 1 to {high}")
+            check_number(name, getattr(self, name), 1, high)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Webhook":

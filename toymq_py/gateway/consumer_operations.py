@@ -43,7 +43,7 @@ from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.records import MSG_ID_MAX, IdRange
-from toymq_py.units import DURATION_MS_MAX
+from toymq_py.units import DURATION_MS_MAX, check_number, parse_number
 
 DURATION_S_MAX = DURATION_MS_MAX / 1000
 
@@ -119,15 +119,15 @@ def parse_ids(found: object) -> list[IdRange]:
 
 
 def _range_of(item: object) -> IdRange:
-    if type(item) is int and 0 <= item <= MSG_ID_MAX:
+    if type(item) is int and 0 <= item <= MSG_ID_MAX:  # without a call: an ack has thousands of them
         return item, item
-    if type(item) is str:
-        low, dash, high = item.partition("-")
-        if all(end.isascii() and end.isdigit() and len(end) <= 20 for end in (low, high if dash else low)):
-            first, last = int(low), int(high if dash else low)
-            if first <= last <= MSG_ID_MAX:
-                return first, last
-    raise BadArgument(f'invalid id {str(item)[:50]!a} in ids: write a whole number, or a range as a string: "9-12"')
+    if type(item) is not str:
+        msg_id = check_number("id in ids", item)
+        return msg_id, msg_id
+    low, dash, high = item.partition("-")
+    first = parse_number("id in ids", low)
+    last = parse_number("id in ids", high, first) if dash else first
+    return first, last
 
 
 async def nack(gateway: Gateway, request: Request) -> Response:
@@ -147,8 +147,8 @@ async def redrive_letters(gateway: Gateway, request: Request) -> Response:
     name = TOPIC.need(request)
     body = await read_object(request, frozenset({"ids", "max"}))
     max_count = body.get("max")
-    if max_count is not None and (type(max_count) is not int or not 0 < max_count <= MSG_ID_MAX):
-        raise BadArgument(f"invalid max {str(max_count)[:50]!a}: write a whole number from 1")
+    if max_count is not None:
+        check_number("max", max_count, 1)
     ids = None if body.get("ids") is None else parse_ids(body["ids"])
     return json_response({"redriven": await redrive(gateway, name, ids, max_count)})
 

@@ -39,7 +39,7 @@ from toymq_py.gateway.operations import DELAY_MS, IDEMPOTENCY_KEY, TOPIC, TTL_MS
 from toymq_py.gateway.problems import STATUS, problem
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.topic import Appended, Duplicate, Published, Topic
-from toymq_py.units import DURATION_MS_MAX
+from toymq_py.units import DURATION_MS_MAX, check_number
 
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 """A batch is in memory as a whole; 20,000 messages of 800 bytes."""
@@ -248,22 +248,16 @@ def message_of(found: Mapping[str, Any], known: frozenset[str]) -> Message:
         return Message(payload_bytes(payload))
     check_members(found, known)
     key, headers = found.get("key"), found.get("headers")
+    delay_ms, ttl_ms = found.get("delay_ms"), found.get("ttl_ms")
     if key is not None and type(key) is not str:
         raise BadArgument(f"invalid key {str(key)[:50]!a}: write a string")
     return Message(
         payload_of(found),
         check_key(key) if key is not None else b"",
         _block_of(headers) if headers is not None else b"",
-        _milliseconds(found, "delay_ms", 0),
-        _milliseconds(found, "ttl_ms", 1),
+        None if delay_ms is None else check_number("delay_ms", delay_ms, 0, DURATION_MS_MAX),
+        None if ttl_ms is None else check_number("ttl_ms", ttl_ms, 1, DURATION_MS_MAX),
     )
-
-
-def _milliseconds(found: Mapping[str, Any], name: str, least: int) -> int | None:
-    value = found.get(name)
-    if value is not None and (type(value) is not int or not least <= value <= DURATION_MS_MAX):
-        raise BadArgument(f"invalid {name} {str(value)[:50]!a}: write a whole number from {least} to {DURATION_MS_MAX}")
-    return value
 
 
 def payload_of(found: Mapping[str, Any]) -> bytes:

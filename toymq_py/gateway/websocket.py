@@ -45,7 +45,7 @@ from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import check_name
 from toymq_py.topic import Delivery, Duplicate, Published, Subscription
-from toymq_py.units import DURATION_MS_MAX
+from toymq_py.units import DURATION_MS_MAX, check_number
 
 logger = logging.getLogger("toymq_py.gateway")
 
@@ -251,8 +251,8 @@ class Conversation:
         consumer, window, mode, start = (frame.get(name) for name in ("consumer", "window", "mode", "start"))
         if type(consumer) is not str:
             raise BadArgument("subscribe needs consumer, a string")
-        if window is not None and (type(window) is not int or not 1 <= window <= WINDOW_MAX):
-            raise BadArgument(f"invalid window {str(window)[:50]!a}: write a whole number from 1 to {WINDOW_MAX}")
+        if window is not None:
+            check_number("window", window, 1, WINDOW_MAX)
         if mode not in (None, "exclusive", "shared"):
             raise BadArgument(f"invalid mode {str(mode)[:50]!a}: write exclusive or shared")
         if start is not None and type(start) not in (str, int):

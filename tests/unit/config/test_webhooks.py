@@ -1,5 +1,7 @@
 """Definitions of webhooks."""
 
+import re
+
 import pytest
 
 from toymq_py.config.webhooks import Webhook
@@ -18,3 +20,16 @@ from toymq_py.errors import BadArgument, BadName
 def test_definitions_that_make_no_sense(body: dict[str, object]) -> None:
     with pytest.raises((BadArgument, BadName)):
         Webhook.from_json(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [({"timeout_ms": 0}, "invalid timeout_ms '0': write a whole number from 1 to 60000"),
+     ({"concurrency": 65}, "invalid concurrency '65': write a whole number from 1 to 64"),
+     ({"concurrency": 16**5000}, f"invalid concurrency '0x1{'0' * 47}': write a whole number from 1 to 64"),
+     ({"url": "http://a:b/"}, "invalid URL 'http://a:b/': write http://host/path or https://host/path")],
+    ids=["timeout", "concurrency", "hexadecimal in TOML", "url"],
+)  # fmt: skip
+def test_an_error_names_the_value_and_what_to_write(body: dict[str, object], says: str) -> None:
+    with pytest.raises(BadArgument, match=f"^{re.escape(says)}$"):
+        Webhook.from_json({"topic": "t", "url": "http://a/", **body})
