@@ -103,12 +103,12 @@ def test_webhooks_of_a_running_and_of_a_stopped_broker(tmp_path: Path, monkeypat
         assert exported.endswith(HOOK + "# It is signed: what with, is not told.\n")
         changed = HOOK.replace("/in", "/out")
         refused = definitions("import", "-", wire, gateway, stdin=changed)
-        assert (refused.exit_code, "it is signed: over HTTP it is changed with its secret" in refused.stderr) == (2, True)
+        assert (refused.exit_code, "write its secret into the file to change it over HTTP" in refused.stderr) == (2, True)
         monkeypatch.setenv("TOYMQ_TOKEN", token("all") + "x")
         refused = definitions("export", f"--http-url={broker.http}", wire)
         assert "AUTH_FAILED" in refused.stderr
         monkeypatch.setenv("TOYMQ_TOKEN", token("all"))
-        for url, says in ((f"http://127.0.0.1:{broker.port}", "cannot ask"), ("here", "--http-url: here is no URL")):
+        for url, says in ((f"http://127.0.0.1:{broker.port}", "cannot ask"), ("here", "invalid --http-url 'here': write http://host:port")):
             refused = definitions("export", wire, f"--http-url={url}")
             assert (refused.exit_code, says in refused.stderr, refused.stderr.count("\n")) == (2, True, 1), refused.stderr
         broker.stop()

@@ -23,9 +23,12 @@ from toymq_py.storage.scanner import Progress
 def backup(directory: str, to: str, as_json: bool) -> None:
     """Copy a data DIRECTORY to TO while its broker runs, and verify the copy.
 
-    Every message that was acknowledged before the start is in it, and no ack that is younger, so that a restored broker
-    delivers again rather than too little. TO is missing, empty, or an earlier backup: that is brought up to date, and what has
-    not changed is not copied again. Exit code 1: something is damaged, in the source as well if a second run says so, too.
+    \b
+        toymq backup ./data /mnt/backup/toymq
+
+    The copy holds every message that the broker answered with OK before the backup began. It holds no later ack: a restored
+    broker delivers some messages again and loses none. TO is missing, empty, or an earlier backup, of which only changes are
+    copied. Exit code 1: the copy is damaged; if a second run says so, too, the source is.
     """
     directory, to = _apart(directory, to)
     fs = RealFileSystem()
@@ -54,13 +57,16 @@ def backup(directory: str, to: str, as_json: bool) -> None:
 @click.command()
 @click.argument("backup_directory", metavar="FROM")
 @click.argument("directory")
-@click.option("--unfinished", is_flag=True, help="Also of a backup that was interrupted: what is there.")
+@click.option("--unfinished", is_flag=True, help="Restore what there is of an interrupted backup.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per topic, as `toymq verify` has it, one a line.")
 def restore(backup_directory: str, directory: str, unfinished: bool, as_json: bool) -> None:
-    """Make a data DIRECTORY of the backup in FROM, and verify it.
+    """Copy the backup in FROM to a data DIRECTORY, and verify it.
 
-    The directory is missing or empty: nothing is overwritten. What the backup holds appears in it at once, when all of it is on
-    the disk. Exit code 1: something is damaged, as it was in the backup.
+    \b
+        toymq restore /mnt/backup/toymq ./data
+
+    DIRECTORY is missing or empty: nothing is overwritten. It appears complete or not at all. Exit code 1: something is damaged,
+    as it is in the backup.
     """
     backup_directory, directory = _apart(backup_directory, directory)
     fs = RealFileSystem()

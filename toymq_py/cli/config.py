@@ -14,7 +14,7 @@ from toymq_py.errors import ConfigError
 
 @click.group()
 def config() -> None:
-    """The options of `toymq serve`: command line, environment, file, default."""
+    """Show and check the options of `toymq serve`, from command line, environment, file and defaults."""
 
 
 @config.command()
@@ -24,7 +24,10 @@ def config() -> None:
 def show(ctx: click.Context, /, *, config: str | None, as_json: bool, **values: Any) -> None:
     """Show what `toymq serve` would run with, and where each value comes from.
 
-    Takes the options of `toymq serve`: put `config show` where `serve` was.
+    Takes the options of `toymq serve`: write `config show` in place of `serve`.
+
+    \b
+        toymq config show --data-dir /var/lib/toymq
     """
     options = ServeOptions(**values)
     rows = [(each, getattr(options, each.attribute), _source(ctx, each, config)) for each in OPTIONS]
@@ -55,10 +58,10 @@ def _source(ctx: click.Context, each: Option, file: str | None) -> str:
 @config.command()
 @click.argument("file", required=False)
 def check(file: str | None) -> None:
-    """Check FILE, or the one that `toymq serve` would read, without starting anything.
+    """Check the configuration FILE, by default the one that `toymq serve` would read. Starts nothing.
 
-    Reads the files that it names, too: tokens, certificates and keys, definitions. Prints a line for each thing that is
-    wrong; then the exit code is 1.
+    Also reads the files that it names: tokens, certificates and keys, definitions. Prints a line for each error; then the exit
+    code is 1.
     """
     from toymq_py.daemon import check_files  # `toymq --help` need not load the event loop
 

@@ -13,17 +13,17 @@ from toymq_py.config.definitions import Change, Definitions, change_to_json, par
 from toymq_py.errors import ConfigError
 
 if TYPE_CHECKING:
-    from toymq_py.cli.described_broker import Running, Stopped
+    from toymq_py.cli.described_broker import RunningBroker, StoppedBroker
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _reached(
+def _open_described(
     data_dir: str | None, url: str, http_url: str | None, token_file: str | None
-) -> AbstractContextManager["Running | Stopped"]:
-    from toymq_py.cli.described_broker import reached  # `toymq --help` need not load a broker
+) -> AbstractContextManager["RunningBroker | StoppedBroker"]:
+    from toymq_py.cli.described_broker import open_described  # `toymq --help` need not load a broker
 
-    return reached(data_dir, url, http_url, token_file)
+    return open_described(data_dir, url, http_url, token_file)
 
 
 def _without_token(ctx: click.Context, param: click.Parameter, url: str) -> str:
@@ -38,14 +38,14 @@ def which_broker(command: Command) -> Command:
         click.option(
             "--token-file",
             type=click.Path(exists=True, dir_okay=False),
-            help="Has the token that the broker asks for; also TOYMQ_TOKEN, the token itself.",
+            help="File of the token for a broker with an auth file; TOYMQ_TOKEN is the token itself.",
         ),
         click.option(
             "--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, callback=_without_token,
-            help="A running broker; also TOYMQ_URL.",
+            help="Address of a running broker; also TOYMQ_URL.",
         ),
-        click.option("--http-url", help="The gateway of that broker, http://host:port: webhooks are reached there."),
-        click.option("--data-dir", help="The directory of a broker that is stopped, instead."),
+        click.option("--http-url", help="HTTP gateway of that broker, http://host:port; needed for webhooks."),
+        click.option("--data-dir", help="Data directory of a stopped broker, instead of --url."),
     ):
         command = option(command)
     return command
@@ -56,7 +56,14 @@ file_argument = click.argument("file", type=click.File("r", encoding="utf-8"))
 
 @click.group()
 def definitions() -> None:
-    """Topics, settings, consumers and webhooks as a file: TOML, or JSON when it begins with `{`.
+    """Export and import topics, settings, consumers and webhooks: a file in TOML, or in JSON if it begins with `{`.
+
+    \b
+        toymq definitions export > topics.toml
+        toymq definitions diff topics.toml --url toymq://other:6789
+        toymq definitions import topics.toml --url toymq://other:6789
+
+    The file:
 
     \b
         [[topic]]
@@ -74,10 +81,9 @@ def definitions() -> None:
         topic = "orders"
         url = "https://example.com/orders"
 
-    A topic of the file gets the settings that stand there and no others. A consumer that is new is made at its start,
-    earliest unless told; one that is there stays where it is. A webhook that is new or has no secret gets the
-    file's, and none is written out. What the file does not name is left alone. `toymq serve --definitions FILE` does the
-    same at every start.
+    A topic in the file gets exactly the settings of the file. A new consumer begins at `start` (default: earliest); an
+    existing consumer keeps its position. A new webhook, or one without a secret, gets the secret of the file; an export
+    shows no secrets. Import leaves alone what the file does not name. `toymq serve --definitions FILE` imports at every start.
     """
 
 
@@ -85,8 +91,8 @@ def definitions() -> None:
 @which_broker
 @click.option("--json", "as_json", is_flag=True, help="JSON, durations in ms, sizes in bytes; otherwise TOML.")
 def export(*, data_dir: str | None, url: str, http_url: str | None, token_file: str | None, as_json: bool) -> None:
-    """Print what a broker has. Where its consumers are is state, and not a part of it."""
-    with _reached(data_dir, url, http_url, token_file) as broker:
+    """Print the definitions of a broker, without the positions of its consumers."""
+    with _open_described(data_dir, url, http_url, token_file) as broker:
         found = broker.present()
     click.echo(to_json(found) if as_json else to_toml(found), nl=False)
 
@@ -96,11 +102,11 @@ def export(*, data_dir: str | None, url: str, http_url: str | None, token_file: 
 @which_broker
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per change, one a line.")
 def import_(*, file: Any, data_dir: str | None, url: str, http_url: str | None, token_file: str | None, as_json: bool) -> None:
-    """Make a broker have what stands in FILE (`-` for stdin), and print what was changed. Idempotent."""
+    """Create and change what FILE defines (`-`: stdin), and print the changes. A second import changes nothing."""
     wanted = _read(file)
-    with _reached(data_dir, url, http_url, token_file) as broker:
+    with _open_described(data_dir, url, http_url, token_file) as broker:
         broker.check(wanted)
-        changes = broker.make(wanted)
+        changes = broker.apply(wanted)
     _print(changes, as_json)
     if not changes and not as_json:
         click.echo("nothing to change")
@@ -111,12 +117,12 @@ def import_(*, file: Any, data_dir: str | None, url: str, http_url: str | None, 
 @which_broker
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per change, one a line.")
 def diff(*, file: Any, data_dir: str | None, url: str, http_url: str | None, token_file: str | None, as_json: bool) -> None:
-    """Print what `import` of FILE would change, and what the broker has beyond it (left alone).
+    """Print what `import` of FILE would change, and what the broker has that FILE does not name.
 
     Exit code 1 when `import` would change something.
     """
     wanted = _read(file)
-    with _reached(data_dir, url, http_url, token_file) as broker:
+    with _open_described(data_dir, url, http_url, token_file) as broker:
         broker.check(wanted)
         present = broker.present()
     changes = plan(wanted, present)

@@ -37,25 +37,25 @@ TIMEOUT_S = 30.0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token is for the broker alone."""
+    """Follows no redirect: another host would get the token."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-class Gateway:
-    """The webhooks of a broker that runs: they are HTTP's alone."""
+class WebhookClient:
+    """Lists and puts the webhooks of a running broker, over HTTP: the wire has no command for them."""
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises: ConfigError."""
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"--http-url: {url} is no URL of a gateway: write http://host:port")
+            raise ConfigError(f"invalid --http-url {url!a}: write http://host:port")
         self._url = url.rstrip("/")
         self._token = token
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
 
     def present(self) -> dict[str, Webhook]:
-        """By name; of a secret it is known that there is one. Raises: ConfigError."""
+        """The webhooks by name; a secret is shown as ``(set)``. Raises: ConfigError."""
         found = {}
         for row in self._ask("GET", "/v1/webhooks")["webhooks"]:
             fields = {key: value for key, value in row.items() if key not in ("name", "failure")}
@@ -65,7 +65,7 @@ class Gateway:
     def put(self, change: PutWebhook) -> None:
         """Raises: ConfigError."""
         if change.webhook.secret == SIGNED:
-            raise ConfigError(f"webhook {change.name}: it is signed: over HTTP it is changed with its secret in the file")
+            raise ConfigError(f"webhook {change.name}: it is signed: write its secret into the file to change it over HTTP")
         self._ask("PUT", f"/v1/webhooks/{change.name}", asdict(change.webhook))
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -86,28 +86,28 @@ class Gateway:
             raise ConfigError(f"cannot ask {self._url}: {getattr(error, 'reason', None) or error}") from error
 
 
-class Running:
-    """A broker that runs, over the wire; its webhooks over HTTP."""
+class RunningBroker:
+    """A running broker, reached over TCP; its webhooks over HTTP."""
 
-    def __init__(self, client: sync.Client, gateway: Gateway | None) -> None:
+    def __init__(self, client: sync.Client, webhooks: WebhookClient | None) -> None:
         self._client = client
-        self._gateway = gateway
+        self._webhooks = webhooks
 
     def check(self, wanted: Definitions) -> None:
-        """Whether all that is wanted can be reached. Raises: ConfigError."""
-        if wanted.webhooks and self._gateway is None:
+        """Raises: ConfigError when there are webhooks and no gateway to put them."""
+        if wanted.webhooks and self._webhooks is None:
             raise ConfigError("the webhooks of a running broker are reached over HTTP: name its gateway with --http-url")
 
     def present(self) -> Definitions:
-        return described(self._client.topics(), self._gateway.present() if self._gateway is not None else None)
+        return described(self._client.topics(), self._webhooks.present() if self._webhooks is not None else None)
 
-    def make(self, wanted: Definitions) -> list[Change]:
-        """Returns: what was changed. Raises: ConfigError, which names the topic; what was changed before stays."""
+    def apply(self, wanted: Definitions) -> list[Change]:
+        """Create and change what is wanted. Returns: the changes. Raises: ConfigError, earlier changes stay."""
         changes = plan(wanted, self.present())
         for change in changes:
             if isinstance(change, PutWebhook):
-                assert self._gateway is not None, "checked"
-                self._gateway.put(change)
+                assert self._webhooks is not None, "checked"
+                self._webhooks.put(change)
                 continue
             try:
                 self._make(change)
@@ -131,23 +131,23 @@ def _with_units(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Stopped:
-    """The directory of a broker that does not run. It is opened as the broker would, its LOCK taken."""
+class StoppedBroker:
+    """The data directory of a stopped broker, opened as the broker opens it, under its LOCK."""
 
     directory: str
 
     def check(self, wanted: Definitions) -> None:
-        """All is there."""
+        """Accept all definitions: the directory holds webhooks, too."""
 
     def present(self) -> Definitions:
         return asyncio.run(self._open(None))[0]
 
-    def make(self, wanted: Definitions) -> list[Change]:
-        """As ``Running.make``."""
+    def apply(self, wanted: Definitions) -> list[Change]:
+        """As ``RunningBroker.apply``."""
         return asyncio.run(self._open(wanted))[1]
 
     async def _open(self, wanted: Definitions | None) -> tuple[Definitions, list[Change]]:
-        options = BrokerOptions(  # nothing may go for the sake of options that are not those it is served with
+        options = BrokerOptions(  # remove and refuse nothing (ADR 0028): the options it is served with are unknown
             data_dir=self.directory, min_free_bytes=0, retain_acked_for_ms=DURATION_MS_MAX,
             max_attempts=0, max_topics=1 << 20, max_consumers=1 << 20,
         )  # fmt: skip
@@ -168,14 +168,16 @@ class Stopped:
 
 
 @contextmanager
-def reached(data_dir: str | None, url: str, http_url: str | None, token_file: str | None) -> Iterator[Running | Stopped]:
+def open_described(
+    data_dir: str | None, url: str, http_url: str | None, token_file: str | None
+) -> Iterator[RunningBroker | StoppedBroker]:
     """The broker that the options name. Raises: DataDirectoryError, ConfigError, ConnectFailed, OSError."""
     if data_dir is not None:
         if not Path(data_dir).is_dir():
             raise DataDirectoryError(f"there is no directory {data_dir}")
-        yield Stopped(data_dir)
+        yield StoppedBroker(data_dir)
         return
     address = address_with_token(url, os.environ.get("TOYMQ_TOKEN"), token_file)
-    gateway = Gateway(http_url, address.token) if http_url is not None else None
+    webhooks = WebhookClient(http_url, address.token) if http_url is not None else None
     with sync.connect(address.url, name="toymq", timeout_s=TIMEOUT_S) as client:
-        yield Running(client, gateway)
+        yield RunningBroker(client, webhooks)

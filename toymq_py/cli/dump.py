@@ -50,13 +50,16 @@ def _put(row: dict[str, object], name: str, value: bytes) -> None:
 @click.command()
 @click.argument("directory")
 @click.argument("topic")
-@click.option("--from", "from_id", type=int, default=0, show_default=True, help="First id.")
-@click.option("--max", "max_count", type=int, help="How many records at most.")
+@click.option("--from", "from_id", type=click.IntRange(min=0), default=0, show_default=True, help="First id.")
+@click.option("--max", "max_count", type=click.IntRange(min=0), help="Print at most this many records.")
 @click.option("--format", "form", type=click.Choice(["json", "raw"]), default="json", show_default=True)
 def dump(directory: str, topic: str, from_id: int, max_count: int | None, form: str) -> None:
-    """Print the records of a TOPIC from a data DIRECTORY, one a line, what is missing included.
+    """Print the records of a TOPIC from a data DIRECTORY, one a line, with a note where records are missing.
 
-    Needs no broker, and disturbs none: it only reads. `raw` writes the payloads alone, each followed by a newline.
+    Only reads: the broker may run. `raw` writes the payloads alone, each followed by a newline.
+
+    \b
+        toymq dump ./data orders --from 1000 --max 10
     """
     path = f"{directory}/topics/{topic}"
     fs = RealFileSystem()

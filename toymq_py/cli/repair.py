@@ -16,11 +16,10 @@ from toymq_py.storage.offline.verify import check_data_directory, log_bytes
 @click.argument("directory")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per topic that was repaired, one a line.")
 def repair(directory: str, as_json: bool) -> None:
-    """Put what is damaged in a data DIRECTORY aside; its broker must be stopped.
+    """Repair a damaged data DIRECTORY whose broker is stopped, and print what is lost.
 
-    No record that can still be read is given up: they keep their ids, and damaged files go to quarantine/ in the directory as
-    they were. Then `toymq verify` finds nothing, and topics are no longer degraded. Prints what is lost. Exit code 0, also when
-    there was nothing to do.
+    Every record that can be read stays, under its id. Damaged files move unchanged to quarantine/ in the directory. Then
+    `toymq verify` finds no damage, and no topic is degraded. Exit code 0, also when there was nothing to repair.
     """
     fs = RealFileSystem()
     check_data_directory(fs, directory)

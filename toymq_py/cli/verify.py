@@ -19,8 +19,8 @@ from toymq_py.storage.offline.verify import verify as verify_directory
 def verify(directory: str, as_json: bool) -> None:
     """Check every byte of a data DIRECTORY whose broker is stopped. Changes nothing.
 
-    Prints a line per topic and one per finding, with file, position and the ids that are lost. Exit code 0: all is well; 1:
-    something is damaged. A torn tail alone is no damage: it was never acknowledged.
+    Prints a line per topic and one per finding, with file, position and lost ids. Exit code 1: something is damaged. A torn
+    tail, half of a record that was never answered with OK, does not count as damage.
     """
     fs = RealFileSystem()
     if not fs.is_dir(directory):
