@@ -14,7 +14,7 @@ from toymq_py.auth.tokens import Authority
 from toymq_py.clock import SystemClock
 from toymq_py.gateway import HttpServer
 from toymq_py.gateway.app import Application
-from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import AllowedHosts

@@ -18,9 +18,9 @@ from toymq_py.broker import Done
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden, RequestError
 from toymq_py.gateway.bodies import SEAT
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import check_topic_or_pattern
 
 COOKIE = "toymq_login"

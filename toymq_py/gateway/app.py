@@ -45,9 +45,9 @@ from toymq_py.gateway.access import (
     topics_made_by,
 )
 from toymq_py.gateway.bodies import WHEN_WHOLE
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.net.host_names import AllowedHosts
 
 logger = logging.getLogger("toymq_py.gateway")

@@ -28,7 +28,6 @@ from toymq_py.errors import (
 )
 from toymq_py.failure import Failure, failure_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body, read_object
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import (
     CONSUMER,
     CONSUMER_OF_PATH,
@@ -41,6 +40,7 @@ from toymq_py.gateway.operations import (
     seconds,
 )
 from toymq_py.gateway.problems import NotLeased
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.records import MSG_ID_MAX, IdRange
 from toymq_py.units import DURATION_MS_MAX, check_number, parse_number

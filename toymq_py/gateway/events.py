@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from toymq_py.gateway.access import grant_of, present_grant
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Operation
+from toymq_py.gateway.request_context import Gateway
 
 EVENT_STREAM = "text/event-stream"
 

@@ -3,8 +3,8 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Operation
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.version import __version__
 

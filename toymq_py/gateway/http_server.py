@@ -18,9 +18,9 @@ from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming
 from toymq_py.gateway.app import Application
 from toymq_py.gateway.bodies import JSON_BYTES_MAX
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.http_protocol import KEEP_ALIVE_S, GatewayProtocol
 from toymq_py.gateway.problems import HEADERS, encode_response, problem
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tls_listener import TlsListener
 from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.gateway.websocket_protocol import GatewayWebSocket

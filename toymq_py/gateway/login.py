@@ -12,9 +12,9 @@ from toymq_py.auth.tokens import Grant
 from toymq_py.errors import AuthFailed, BadArgument, BadFraming, PayloadTooLarge
 from toymq_py.gateway.access import SECURE_COOKIE, cookie_name, find_login, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.logins import LIFETIME_S
 from toymq_py.gateway.operations import Answer, Body, Operation
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
 
 

@@ -13,9 +13,9 @@ from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, Queue
 from toymq_py.gateway.access import check_again
 from toymq_py.gateway.bodies import seat_of
 from toymq_py.gateway.events import EVENT_STREAM, stream_response
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.operations import TOPIC, Answer, Operation, Parameter, count, whole
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, Records
 from toymq_py.topic import Topic
 

@@ -4,8 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.gateway.access import grant_of
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Operation
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.observability.prometheus import render
 
 

@@ -28,12 +28,12 @@ from toymq_py.errors import (
     TopicExists,
 )
 from toymq_py.gateway.bodies import read_body
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter, whole
 from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX, LeasedResponse
 from toymq_py.gateway.problems import NotLeased, problem
 from toymq_py.gateway.publish_operations import Message, append
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.records import MSG_ID_MAX
 
 CONSUMER = "mq"

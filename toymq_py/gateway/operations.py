@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.errors import BadArgument, ConfigError, RequestError
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.problems import problem
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import NAME_BYTES_MAX, check_name, check_topic_or_pattern
 from toymq_py.records import KEY_BYTES_MAX, MSG_ID_MAX
 from toymq_py.units import DURATION_MS_MAX, parse_number

@@ -24,10 +24,10 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.access import check_again
 from toymq_py.gateway.consumer_operations import VISIBILITY_S
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.message_operations import MESSAGE, message_json
 from toymq_py.gateway.operations import CONSUMER, PATTERN_OR_TOPIC, Answer, Operation, count, seconds
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.topic import Delivery
 
 LEASE_MAX = 1000

@@ -33,11 +33,11 @@ from toymq_py.gateway.bodies import (
     read_pieces,
     too_large,
 )
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, headers_of
 from toymq_py.gateway.multipart import parse_multipart
 from toymq_py.gateway.operations import DELAY_MS, IDEMPOTENCY_KEY, TOPIC, TTL_MS, Answer, Body, Operation, Parameter, check_key
 from toymq_py.gateway.problems import STATUS, problem
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.topic import Appended, Duplicate, Published, Topic
 from toymq_py.units import DURATION_MS_MAX, check_number
 

@@ -21,8 +21,8 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.access import CREATE_TOPIC, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.snapshots import TOPICS_PER_TURN
 
 SETTINGS = {"type": "object", "description": "The topic's settings: integers in milliseconds, bytes and counts, and words. "

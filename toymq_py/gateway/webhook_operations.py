@@ -9,9 +9,9 @@ from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, TIMEOUT_MS_MAX, 
 from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed
 from toymq_py.gateway.access import check_topic
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter
 from toymq_py.gateway.problems import NoSuchWebhook
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
 
 NAME = Parameter(

@@ -38,11 +38,11 @@ from toymq_py.errors import (
 from toymq_py.gateway.access import audit_request, check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import SEAT, check_members, parse_object
 from toymq_py.gateway.consumer_operations import parse_failure, parse_ids
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.message_operations import message_json
 from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
 from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import check_name
 from toymq_py.topic import Delivery, Duplicate, Published, Subscription
 from toymq_py.units import DURATION_MS_MAX, check_number

@@ -23,7 +23,7 @@ from toymq_py.config.definitions import (
 from toymq_py.config.webhooks import Webhook
 from toymq_py.consumer_options import EARLIEST, LATEST, Start
 from toymq_py.errors import ConfigError
-from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.runtime.definitions import apply_definitions, openable, read_webhooks
 from toymq_py.storage import webhooks_file
 

@@ -7,8 +7,8 @@ from functools import partial
 from types import TracebackType
 
 from toymq_py.errors import NoSuchTopic
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.message_operations import PAGE_MAX, READ_BYTES
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tinymq.message_views import Filter, Place, describe
 from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.topic import Topic

@@ -7,10 +7,10 @@ from typing import Any
 
 from toymq_py.gateway.bodies import parse_json
 from toymq_py.gateway.dialects import rfc3339
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.message_operations import PAGE_MAX, READ_BYTES
 from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tinymq.names import CONSUMER, HEADER_PREFIX, shown_id, with_group
 from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.records import Records

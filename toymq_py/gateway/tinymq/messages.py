@@ -16,7 +16,6 @@ from toymq_py.gateway.access import check_again, check_topic
 from toymq_py.gateway.bodies import parse_object, read_body
 from toymq_py.gateway.dialects import ensure
 from toymq_py.gateway.events import stream_response
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, header_text
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.message_operations import HEARTBEAT_S
@@ -24,6 +23,7 @@ from toymq_py.gateway.operations import Need
 from toymq_py.gateway.poll_operations import WAIT_S_MAX, LeasedResponse, give_back, lease_for
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.publish_operations import BATCH_BYTES_MAX, Message, append, check_size
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tinymq.live_tail import LiveTail
 from toymq_py.gateway.tinymq.message_views import Filter, Place, describe, look
 from toymq_py.gateway.tinymq.names import (

@@ -16,10 +16,10 @@ from toymq_py.gateway.access import check_topic, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
 from toymq_py.gateway.consumer_operations import redrive
 from toymq_py.gateway.dialects import ensure, go_duration_ms
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX
 from toymq_py.gateway.publish_operations import Message, payload_bytes
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tinymq.message_views import Place, look
 from toymq_py.gateway.tinymq.messages import hand_out, json_bytes_max, store
 from toymq_py.gateway.tinymq.names import (

@@ -22,11 +22,11 @@ from toymq_py.disk_errors import storage_error
 from toymq_py.errors import AlreadySubscribed, BadArgument, BadFraming, NotSubscribed, RequestError
 from toymq_py.gateway.access import check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import check_members, parse_json
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.message_operations import HEARTBEAT_S
 from toymq_py.gateway.operations import Need
 from toymq_py.gateway.problems import UpgradeRequired
 from toymq_py.gateway.publish_operations import Message, payload_bytes
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tinymq.live_tail import LiveTail
 from toymq_py.gateway.tinymq.message_views import Filter, Place
 from toymq_py.gateway.tinymq.messages import may, put
