@@ -236,12 +236,17 @@ class Broker:
         return topic
 
     def topic_to_publish(self, name: str) -> Topic:
-        """As ``topic_or_new``, to publish to. Raises: Forbidden for a dead-letter topic, QueueFull while memory is high."""
+        """As ``topic_or_new``, to publish to.
+
+        Raises: also Forbidden for a dead-letter topic, QueueFull while memory is high, DiskLow before it is created.
+        """
         if self.quotas.memory_high:
             raise self.quotas.memory_refusal()
         if name.endswith(DEAD_LETTERS):
             origin = name.removesuffix(DEAD_LETTERS)
             raise Forbidden(f"{name} holds dead letters, which the broker alone writes: publish to {origin}")
+        if name not in self.topics and name not in self.unopened:
+            self._space.admit_topic()
         return self.topic_or_new(name)
 
     def _dead_letter_topic(self, name: str) -> Topic:

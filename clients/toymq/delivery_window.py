@@ -234,4 +234,7 @@ class Feed:
 def ended(topic: str, consumer: str, code: str) -> SubscriptionEnded:
     """The error that iteration raises in state ``CLOSED``."""
     kinds = {"TAKEN_OVER": TakenOver, "DELETED": ConsumerDeleted}
-    return kinds.get(code, SubscriptionEnded)(f"the subscription of {consumer} to {topic} was ended: {code}")
+    hint = ""
+    if code == "TAKEN_OVER":
+        hint = f', another session subscribed as {consumer}; mode="shared" in both shares its messages'
+    return kinds.get(code, SubscriptionEnded)(f"the subscription of {consumer} to {topic} was ended: {code}{hint}")

@@ -65,6 +65,11 @@ class Broker:
             self.address.url, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s
         )
 
+    @property
+    def as_far_as_seen(self) -> str:
+        """Ends the line of an empty list: with a token the broker lists what the token may see."""
+        return "" if self.address.token is None else " that this token may see"
+
     def client(self, *, timeout_s: float, on_event: OnEvent) -> "toymq.Client":
         """The asyncio client, not connected yet. Raises: ConfigError."""
         return toymq.connect(self.address.url, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)

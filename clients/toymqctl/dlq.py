@@ -9,7 +9,7 @@ import click
 
 from toymq import sync
 from toymq_py import terminal
-from toymq_py.errors import BadArgument
+from toymq_py.errors import BadArgument, NoSuchTopic
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
@@ -33,6 +33,13 @@ _GROUPED = ("letters", "first", "last", "died", "consumer", "reason", "last erro
 def _letters_of(topic: str) -> str:
     """The dead-letter topic of a topic, or of itself."""
     return topic if topic.endswith(DEAD_LETTERS) else topic + DEAD_LETTERS
+
+
+def _check_origin(client: sync.Client, letters: str) -> str:
+    """The name of the topic whose dead-letter topic does not exist. Raises: NoSuchTopic: that topic does not exist either."""
+    origin = letters.removesuffix(DEAD_LETTERS)
+    client.describe(origin)
+    return origin
 
 
 @click.group()
@@ -66,7 +73,7 @@ def list_letters(broker: Broker, topic: str | None, count: int, everything: bool
         raise click.UsageError("--group needs a TOPIC")
     with broker.connect() as client:
         if topic is None:
-            _list_topics(client, as_json=as_json)
+            _list_topics(client, broker, as_json=as_json)
             return
         letters = _letters(client, _letters_of(topic), everything=everything)
         if group:
@@ -88,7 +95,7 @@ def _show(
         click.echo("no dead letters")
 
 
-def _list_topics(client: sync.Client, *, as_json: bool) -> None:
+def _list_topics(client: sync.Client, broker: Broker, *, as_json: bool) -> None:
     rows = []
     for found in client.topics():
         if found["topic"].endswith(DEAD_LETTERS) and found["messages"]:
@@ -100,14 +107,18 @@ def _list_topics(client: sync.Client, *, as_json: bool) -> None:
         lines = [tuple(map(str, row.values())) for row in rows]
         click.echo(table([("topic", "letters", "redriven"), *lines], room=screen_room()))
     else:
-        click.echo("no dead letters")
+        click.echo(f"no dead letters{broker.as_far_as_seen}")
 
 
 def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[tuple[Row, bool]]:
     """Dead letters, each with whether it was redriven. Raises: NoSuchTopic."""
     from toymq_py.storage.record import iter_frames  # only tail also needs the records' codec
 
-    found = client.describe(topic)
+    try:
+        found = client.describe(topic)
+    except NoSuchTopic:
+        _check_origin(client, topic)
+        return
     redriven: list[IdRange] = [(first, last) for first, last in found["redriven"]]
     at, end = found["first_id"], found["next_id"]
     while at < end:
@@ -186,11 +197,27 @@ def redrive(broker: Broker, topic: str, ids: tuple[IdRange, ...] | None, max_cou
     """
     name = _letters_of(topic)
     total = 0
+    note = ""
     with broker.connect() as client:
-        while max_count is None or total < max_count:
-            ask = REDRIVE_COUNT if max_count is None else min(max_count - total, REDRIVE_COUNT)
-            count = client.redrive(name, ids=ids, max=ask)
-            total += count
-            if count < ask:
-                break
-    click.echo(f"sent back {total}")
+        try:
+            while max_count is None or total < max_count:
+                ask = REDRIVE_COUNT if max_count is None else min(max_count - total, REDRIVE_COUNT)
+                count = client.redrive(name, ids=ids, max=ask)
+                total += count
+                if count < ask:
+                    break
+            if ids is not None and not total:
+                found = client.describe(name)
+                _check_ids(name, ids, found["first_id"], found["next_id"])
+        except NoSuchTopic:
+            note = f": {_check_origin(client, name)} has no dead letters"
+            if ids is not None:
+                _check_ids(name, ids, 0, 0)
+    click.echo(f"sent back {total}{note}")
+
+
+def _check_ids(name: str, ids: tuple[IdRange, ...], first_id: int, next_id: int) -> None:
+    """Raises: BadArgument when none of the ids is a letter's."""
+    if not any(first < next_id and last >= first_id for first, last in ids):
+        asked = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ids)
+        raise BadArgument(f"{name} has no dead letter {asked}: `toymqctl dlq list` shows those that it has")

@@ -31,7 +31,7 @@ ADVICE = {
 """Remedies by code of protocol.md; other errors have theirs in the text."""
 
 _ENDED = {
-    "TAKEN_OVER": "another session subscribed as the same consumer; choose another --consumer to have both",
+    "TAKEN_OVER": "for toymqctl: --mode shared, or another --consumer to have both",
     "DELETED": "the topic or the consumer was deleted",
 }
 

@@ -11,7 +11,7 @@ from toymq.message import parse_headers
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import PRODUCER_PREFIX
 
-FORMATS = ("text", "json", "raw")
+FORMATS = ("text", "json", "raw", "bytes")
 REDRIVE_KEY = b"redrive:"
 
 
@@ -46,7 +46,9 @@ class Row:
         return cls(topic, msg_id, None, ts_ns, own_key(topic, key, named), named, payload)
 
     def format(self, form: str) -> bytes:
-        """One line, with its newline. ``form``: one of ``FORMATS``."""
+        """One line, with its newline; in "bytes" the payload alone. ``form``: one of ``FORMATS``."""
+        if form == "bytes":
+            return self.payload
         if form == "raw":
             return self.payload + b"\n"
         return self._json() if form == "json" else self._text()
@@ -72,5 +74,8 @@ class Row:
         return f"{self.id}{key}{again}\t".encode() + self.payload.replace(b"\n", b"\\n") + b"\n"
 
 
-format_option = click.option("--format", "form", type=click.Choice(FORMATS), default="text")
+format_option = click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="text",
+    help="raw: each payload and a newline; bytes: the payload alone, byte for byte.",
+)  # fmt: skip
 json_flag = click.option("--json", "form", flag_value="json", help="The same as --format json.")

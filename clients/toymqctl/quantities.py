@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 from toymq import sync
 from toymq.message import parse_ranges
 from toymq.url import address_with_token
+from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, ToymqError
 from toymq_py.names import is_pattern
 from toymq_py.records import IdRange
@@ -18,6 +19,8 @@ from toymqctl.settings import SETTINGS
 
 COMPLETION_S = 0.5
 """Time that completion waits for the broker."""
+OLDEST_MS = 978_307_200_000
+"""2001-01-01. A smaller time was most likely meant in seconds, and would be in January 1970."""
 
 
 class Ids(click.ParamType[tuple[IdRange, ...]]):
@@ -30,6 +33,21 @@ class Ids(click.ParamType[tuple[IdRange, ...]]):
             return parse_ranges(str(value))
         except BadArgument as error:
             self.fail(str(error), param, ctx)
+
+
+class PositionType(click.ParamType[Start]):
+    """``earliest``, ``latest``, an id or ``@<unix-ms>``."""
+
+    name = "position"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Start:
+        try:
+            position = Start.parse(str(value))
+        except BadArgument as error:
+            self.fail(str(error), param, ctx)
+        if position.kind == "time" and position.value < OLDEST_MS:
+            self.fail(f"{position} is before 2001: write milliseconds, {position}000, or earliest", param, ctx)
+        return position
 
 
 class _Name(click.ParamType[str], ABC):
@@ -81,3 +99,4 @@ class SettingWord(click.ParamType[str]):
 TOPIC = TopicName()
 CONSUMER = ConsumerName()
 SETTING = SettingWord()
+POSITION = PositionType()

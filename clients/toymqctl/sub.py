@@ -7,12 +7,12 @@ import click
 from toymq import RequestTimeout, sync
 from toymq.click_support import Duration
 from toymq_py import terminal
-from toymq_py.consumer_options import Mode
+from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import NoSuchTopic
 from toymq_py.names import is_pattern
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
-from toymqctl.quantities import CONSUMER, TOPIC
+from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 
 
 @click.command()
@@ -21,7 +21,7 @@ from toymqctl.quantities import CONSUMER, TOPIC
 @click.option("--no-ack", is_flag=True, help="Do not ack: the messages are delivered again after this session.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--timeout", "timeout_s", type=Duration(), help="Stop when no message came for this long.")
-@click.option("--start", help="Start of a new consumer: earliest (default), latest, an id, @unix-ms.")
+@click.option("--start", type=POSITION, help="Start of a new consumer: earliest (default), latest, an id, @unix-ms.")
 @click.option("--window", type=click.IntRange(1), default=1024, help="Most messages in flight.")
 @click.option("--visibility", "visibility_s", type=Duration(), help="Lease of each message; default: the topic's.")
 @click.option(
@@ -38,7 +38,7 @@ def sub(
     no_ack: bool,
     max_count: int | None,
     timeout_s: float | None,
-    start: str | None,
+    start: Start | None,
     window: int,
     visibility_s: float | None,
     mode: Mode | None,
@@ -57,7 +57,11 @@ def sub(
     with broker.connect() as client:
         window = min(window, max_count) if max_count is not None else window
         _say_when_new(client, topic)
-        subscription = client.sub(topic, consumer, window=window, visibility=visibility_s, mode=mode, start=start)
+        if start is not None:
+            _say_when_elsewhere(client, topic, consumer, start)
+        subscription = client.sub(
+            topic, consumer, window=window, visibility=visibility_s, mode=mode, start=None if start is None else str(start)
+        )
         while max_count is None or count < max_count:
             try:
                 message = subscription.next(timeout_s)
@@ -77,3 +81,20 @@ def _say_when_new(client: sync.Client, topic: str) -> None:
         client.offsets(topic)
         return
     click.echo(f"toymqctl: {topic} is a new topic: it has no messages yet", err=True)
+
+
+def _say_when_elsewhere(client: sync.Client, topic: str, consumer: str, start: Start) -> None:
+    """Report that the consumer will not begin at ``start``: the broker takes the nearest id (delivery.md), and ignores it for a
+    consumer that exists."""
+    if is_pattern(topic):
+        return
+    with suppress(NoSuchTopic):
+        found = client.describe(topic)
+        next_id = found["next_id"]
+        if any(each["consumer"] == consumer for each in found["consumers"]):
+            note = f"{consumer} of {topic} exists and goes on where it was: --start is for a new consumer, `seek` moves one"
+        elif start.kind == "id" and start.value > next_id:
+            note = f"{topic} has no message {start} yet: {consumer} begins at {next_id}, its next message"
+        else:
+            return
+        click.echo(f"toymqctl: {note}", err=True)

@@ -60,10 +60,12 @@ def create(
     table = "\n".join(lines) + "\n"
     if path is None:
         click.echo(f"{made}\n\n{table}", nl=False)
-        return
-    append(path, name, table)
-    click.echo(made)
-    click.echo(f"toymqctl: {path} has its digest; a broker that runs reads it again on SIGHUP", err=True)
+    else:
+        append(path, name, table)
+        click.echo(made)
+        click.echo(f"toymqctl: {path} has its digest; a broker that runs reads it again on SIGHUP", err=True)
+    if not (publish or subscribe or admin):
+        click.echo(f"toymqctl: {name} may do nothing: rights are --publish, --subscribe and --admin", err=True)
 
 
 def expiry(text: str) -> datetime:

@@ -37,4 +37,4 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
     elif found:
         click.echo(table([_COLUMNS, *map(_row, found)], text=(0, 6), room=screen_room()))
     else:
-        click.echo("no topics")
+        click.echo(f"no topics{broker.as_far_as_seen}")

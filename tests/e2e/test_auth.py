@@ -165,6 +165,22 @@ async def test_a_client_without_a_token_is_told_where_it_belongs(tmp_path: Path)
     assert all(word in line for word in ("AUTH_REQUIRED", "toymq://TOKEN@host", "TOYMQ_TOKEN", "--token-file")), line
 
 
+async def test_an_empty_list_says_that_the_token_sees_no_more(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
+        wire = await admitted(served, "all")
+        assert await wire.ask(b"PUB other - 1\nx\n") == b"OK 0"
+
+        async def ctl(name: str, *words: str) -> tuple[int, str]:
+            env = {"TOYMQ_URL": f"127.0.0.1:{served.port}", "TOYMQ_TOKEN": token(name)}
+            result = await asyncio.to_thread(CliRunner().invoke, toymqctl, words, env=env)
+            return result.exit_code, result.stdout
+
+        assert await ctl("nobody", "topics") == (0, "no topics that this token may see\n")
+        assert await ctl("nobody", "dlq", "list") == (0, "no dead letters that this token may see\n")
+        assert await ctl("admin", "dlq", "list", "other") == (0, "no dead letters\n")
+        assert await ctl("admin", "dlq", "redrive", "other") == (0, "sent back 0: other has no dead letters\n")
+
+
 async def test_what_is_pipelined_behind_hello_is_done(tmp_path: Path) -> None:
     """Nobody has to wait for HELLO's answer, also when the bytes come one by one."""
     said = hello("all") + b"PUB t - 5\nhello\n" * 3 + b"SUB t c\nFETCH other 0 1\nQUIT\n"

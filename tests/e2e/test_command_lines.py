@@ -97,7 +97,7 @@ def test_ping(broker: BrokerProcess) -> None:
         (["pub", "t", "y", "z", "--key", "k"], 2, "--key goes with exactly one PAYLOAD"),
         (["pub", "t", "y", "--file", __file__], 2, "exclude each other"),
         (["pub", "t", "y", "--key", "a b"], 1, "toymqctl: BAD_ARGUMENT: invalid key: write 1 to 512"),
-        (["sub", "t", "--start", "soon"], 1, "toymqctl: BAD_ARGUMENT: a position is"),
+        (["sub", "t", "--start", "soon"], 2, "a position is earliest, latest, a message id"),
         (["sub", "t", "--timeout", "soon"], 2, "invalid duration 'soon'"),
         (["topics", "a*"], 1, "toymqctl: BAD_NAME: a wildcard is a whole word"),
         (["pub", "t.dlq", "y"], 1, "FORBIDDEN: t.dlq holds dead letters, which the broker alone writes: publish to t\n"),
@@ -133,7 +133,8 @@ def test_a_consumer_that_is_taken_over_is_told(broker: BrokerProcess) -> None:
         ok(ctl(broker, "sub", "taken", "--timeout", "10ms"))
         _, errors = first.communicate(timeout=10)
     assert first.returncode == 1
-    assert "TAKEN_OVER (another session subscribed as the same consumer; choose another --consumer" in errors
+    assert 'TAKEN_OVER, another session subscribed as toymqctl; mode="shared" in both shares' in errors
+    assert "(for toymqctl: --mode shared, or another --consumer to have both)" in errors
 
 
 @pytest.mark.parametrize("program", [CTL, COMMAND])

@@ -123,7 +123,7 @@ def test_backup_and_restore(machine: Machine) -> None:
 
 
 def test_disk_full(machine: Machine) -> None:
-    machine.sh("toymqctl create scratch\ntoymqctl seek orders abandoned earliest\ntoymqctl seek orders slow earliest")
+    machine.sh("toymqctl create scratch\ntoymqctl seek orders abandoned earliest --create\ntoymqctl seek orders slow earliest")
     machine.environment["TOYMQ_MIN_FREE_BYTES"] = str(1 << 60)
     machine.sh("systemctl restart toymq")
     assert "publishing is refused" in machine.sh("toymqctl doctor", fails=True)
@@ -153,7 +153,7 @@ def poisoned(machine: Machine) -> None:
 
 
 def slow_consumer(machine: Machine) -> None:
-    machine.sh("toymqctl seek orders slow earliest")
+    machine.sh("toymqctl seek orders slow earliest --create")
     look, more_time, skip = chapter("Slow consumer")
     assert "slow" in machine.sh(look)
     assert "5m" in machine.sh(more_time)

@@ -10,6 +10,7 @@ from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.consumer_options import Start
 from toymq_py.errors import (
     DataDirectoryError,
+    DiskLow,
     StorageFailed,
     TooManyConsumers,
     TooManyTopics,
@@ -60,6 +61,18 @@ def test_settings_that_cannot_be_read_close_that_topic_alone(data: bytes, caplog
     rig.reopen()
     assert rig.broker.topic("t").settings.visibility == 5, "mended, and nothing was lost"
     assert rig.broker.topic("t").log.committed_id == 1
+
+
+def test_a_publish_to_a_low_disk_creates_no_topic() -> None:
+    rig = BrokerRig(min_free_bytes=100_000)
+    rig.disk.capacity_bytes = rig.disk.used_bytes + 90_000
+    for name in ("first", "second"):
+        with pytest.raises(DiskLow, match="less than 100000 bytes are free"):
+            rig.broker.topic_to_publish(name)
+    assert not rig.broker.topics, "nothing that --max-topics counts"
+    rig.disk.capacity_bytes = rig.disk.used_bytes + 200_000
+    rig.clock.advance(0.1)
+    assert rig.broker.topic_to_publish("first").name == "first"
 
 
 def test_strict_recovery_does_not_start_without_a_topic() -> None:

@@ -37,6 +37,26 @@ def test_workers_that_share_from_the_shell(ctl: Ctl, broker: BrokerProcess) -> N
     refused(ctl("sub", "t", "--mode", "share"), 2, "not one of 'exclusive', 'shared'")
 
 
+def test_a_start_beyond_the_end_is_told(ctl: Ctl) -> None:
+    ok(ctl("pub", "short", "a", "b", "c"))
+    beyond = ctl("sub", "short", "--consumer", "one", "--start", "10", "--timeout", "10ms")
+    assert (beyond.exit_code, beyond.stdout) == (0, "")
+    assert beyond.stderr == "toymqctl: short has no message 10 yet: one begins at 3, its next message\n"
+    known = ctl("sub", "short", "--consumer", "one", "--start", "0", "--timeout", "10ms")
+    note = "one of short exists and goes on where it was: --start is for a new consumer, `seek` moves one"
+    assert known.stderr == f"toymqctl: {note}\n"
+    assert ok(ctl("sub", "short", "--consumer", "two", "--start", "2", "--timeout", "10ms")) == "2\tc\n"
+    assert ok(ctl("sub", "short", "--consumer", "three", "--start", "3", "--timeout", "10ms")) == ""
+
+
+def test_the_format_bytes_is_the_payload_alone(ctl: Ctl) -> None:
+    ok(ctl("pub", "binary", "--whole", stdin=b"\x00\xff\n\x01"))
+    arguments = (("sub", "binary", "--no-ack", "--max", "1"), ("pull", "binary", "w"), ("tail", "binary"))
+    for words in arguments:
+        assert ctl(*words, "--format", "bytes").stdout_bytes == b"\x00\xff\n\x01", words
+    assert ctl("tail", "binary", "--format", "raw").stdout_bytes == b"\x00\xff\n\x01\n"
+
+
 def test_delays_and_ttls(ctl: Ctl) -> None:
     assert ok(ctl("pub", "later", "x", "--delay", "1h")) == "OK 0\n"
     assert ok(ctl("pub", "later", "--delay", "365d", "--ttl", "10s", stdin=b"a\nb\n")) == "published 2\n"
@@ -101,6 +121,28 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     refused(ctl("dlq", "list", "nothing"), 1, "NO_SUCH_TOPIC")
     refused(ctl("dlq", "redrive", "nothing"), 1, "NO_SUCH_TOPIC")
     assert [row["payload"] for row in values(ctl("tail", "jobs", "--from", "3", "--json"))] == ["job 1", "job 0", "job 2"]
+
+
+def test_a_topic_without_dead_letters_is_no_error(ctl: Ctl) -> None:
+    ok(ctl("pub", "healthy", "a"))
+    for name in ("healthy", "healthy.dlq"):
+        assert ok(ctl("dlq", "list", name)) == "no dead letters\n"
+        assert ok(ctl("dlq", "list", name, "--json")) == ""
+        assert ok(ctl("dlq", "redrive", name)) == "sent back 0: healthy has no dead letters\n"
+    refused(ctl("dlq", "redrive", "healthy", "3"), 1, "healthy.dlq has no dead letter 3")
+    refused(ctl("dlq", "list", "nothing"), 1, "there is no topic nothing")
+    refused(ctl("dlq", "redrive", "nothing.dlq"), 1, "there is no topic nothing")
+
+
+def test_redrive_of_an_id_that_is_no_letter_is_refused(ctl: Ctl) -> None:
+    ok(ctl("pub", "bills", "a"))
+    ok(ctl("pull", "bills", "w", "--visibility", "1h"))
+    ok(ctl("nack", "bills", "w", "0", "--dead"))
+    ok(ctl("pull", "bills.dlq", "audit", "--wait", "5s"))  # it is stored
+    refused(ctl("dlq", "redrive", "bills", "77"), 1, "bills.dlq has no dead letter 77: `toymqctl dlq list")
+    refused(ctl("dlq", "redrive", "bills", "5-9,77"), 1, "bills.dlq has no dead letter 5-9,77")
+    assert ok(ctl("dlq", "redrive", "bills", "0-9")) == "sent back 1\n"
+    assert ok(ctl("dlq", "redrive", "bills", "0")) == "sent back 0\n", "it is a letter, which was sent back before"
 
 
 HOSTILE = "no template:\n\x1b[31m\x1b]0;mine\x07 \u202ex.html"

@@ -148,3 +148,11 @@ def test_subscriptions_that_may_get_the_same_message_overlap(one: str, other: st
 def test_the_reason_of_closed_becomes_an_error() -> None:
     kinds = [type(ended("t", "c", code)) for code in ("TAKEN_OVER", "DELETED", "SOMETHING_NEW")]
     assert kinds == [TakenOver, ConsumerDeleted, SubscriptionEnded]
+
+
+def test_a_takeover_names_the_mode_that_shares() -> None:
+    assert str(ended("t", "c", "TAKEN_OVER")) == (
+        "the subscription of c to t was ended: TAKEN_OVER, another session subscribed as c; "
+        'mode="shared" in both shares its messages'
+    )
+    assert str(ended("t", "c", "DELETED")) == "the subscription of c to t was ended: DELETED"

@@ -31,7 +31,7 @@ def test_each_advice_belongs_to_a_code_of_the_protocol() -> None:
         (NOWHERE, unreachable(TimeoutError()), "is 127.0.0.1:1 the broker's TCP port? If it is, the broker hangs"),
         (Address("h", 1, tls=True), unreachable(OSError()), "does the broker use TLS on this port?"),
         (NOWHERE, ProtocolViolation("nonsense"), "nonsense; is 127.0.0.1:1 the broker's TCP port?"),
-        (NOWHERE, toymq.TakenOver("the subscription was ended"), "choose another --consumer to have both"),
+        (NOWHERE, toymq.TakenOver("the subscription was ended"), "(for toymqctl: --mode shared, or another --consumer to"),
         (NOWHERE, QueueFull("orders is full"), "QUEUE_FULL: orders is full; its consumers are behind"),
         (NOWHERE, ValueError("anything else"), "anything else"),
     ],

@@ -42,6 +42,14 @@ def test_it_is_printed_with_its_lines_for_the_file() -> None:
     assert create("billing").stdout.split("\n")[0] != made
 
 
+def test_a_token_without_a_right_is_told(tmp_path: Path) -> None:
+    note = "toymqctl: idle may do nothing: rights are --publish, --subscribe and --admin\n"
+    assert create("idle").stderr == note
+    assert create("idle", "--file", str(tmp_path / "auth.toml")).stderr.endswith("SIGHUP\n" + note)
+    for rights in (["--admin"], ["--publish", "a"], ["--subscribe", "a"]):
+        assert create("busy", *rights).stderr == ""
+
+
 def test_files_grow_a_token_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "auth.toml"
     made = [create("a", *RIGHTS, "--file", str(path)), create("b", "--admin", "--file", str(path))]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from toymq_py.clock import Clock
 from toymq_py.config.options import FsyncMode
 from toymq_py.disk_errors import what_passes
-from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
+from toymq_py.errors import DiskFull, RequestError, StorageFailed
 from toymq_py.records import Shape, shape_of
 from toymq_py.storage.commit.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.commit.commit_job import CommitJob
@@ -316,7 +316,7 @@ class Committer:
         error: RequestError
         if job.low:
             self._space.refuse()
-            error = DiskLow(f"less than {self._space.min_free_bytes} bytes are free; publish later")
+            error = self._space.refusal()
         elif job.error is not None and (passes := what_passes(job.error)) and not job.cut_failed:
             error = DiskFull(f"{passes}; publish later")
             if not self._full:  # once, not per batch: a flood of lines may block their writer

@@ -96,6 +96,14 @@ class SpaceGuard:
         return self.low or (self.min_free_bytes > 0 and self.free_bytes() < 2 * self.min_free_bytes)
 
     def admit(self) -> None:
-        """Raise DiskLow while publishing is refused. Called before an append."""
+        """Called before an append; a commit finds that the disk got low. Raises: DiskLow while publishing is refused."""
         if self.low and self.is_low():
-            raise DiskLow(f"less than {self.min_free_bytes} bytes are free; publish later")
+            raise self.refusal()
+
+    def admit_topic(self) -> None:
+        """Called before a publish creates a topic: asks the disk, for no commit did yet. Raises: DiskLow."""
+        if self.is_low():
+            raise self.refusal()
+
+    def refusal(self) -> DiskLow:
+        return DiskLow(f"less than {self.min_free_bytes} bytes are free; publish later")
