@@ -31,4 +31,9 @@ def run(name: str, module: str) -> None:
 def missing(error: ModuleNotFoundError) -> str | None:
     """What to install, behind the name of what needs it; None when no extra brings it."""
     package = str(error.name).partition(".")[0]
-    return f"needs {package}: pip install 'toymq[{EXTRAS[package]}]'" if package in EXTRAS else None
+    return f"needs {package}: {install_hint(EXTRAS[package])}" if package in EXTRAS else None
+
+
+def install_hint(extra: str) -> str:
+    """How to install an extra. By path: toymq is on no package index, and another's package may have its name."""
+    return f"in a checkout of toymq, pip install '.[{extra}]'"

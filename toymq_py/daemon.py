@@ -18,6 +18,7 @@ import uvloop
 from toymq_py.auth.tokens import Authority, check_access, read_grants
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock, SystemClock
+from toymq_py.command_line import install_hint
 from toymq_py.config.definitions import Definitions, parse
 from toymq_py.config.option_schema import is_public, parse_address
 from toymq_py.config.options import ServeOptions
@@ -178,7 +179,7 @@ def _http_server(
     try:
         from toymq_py.gateway import HttpServer
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{'--http' if listeners else '--https'} needs {error.name}: pip install 'toymq[http]'") from None
+        raise ConfigError(f"{'--http' if listeners else '--https'} needs {error.name}: {install_hint('http')}") from None
     return HttpServer(
         broker, clock, loop,
         local=not any(is_public(listener.getsockname()[0]) for listener in listeners),
@@ -240,7 +241,7 @@ def _tracer(options: ServeOptions, clock: Clock) -> Iterator[Tracer | None]:
     try:
         from toymq_py.observability.tracing import opened_tracer
     except ModuleNotFoundError as error:
-        raise ConfigError(f"--otlp-endpoint needs {error.name}: pip install 'toymq[observability]'") from error
+        raise ConfigError(f"--otlp-endpoint needs {error.name}: {install_hint('observability')}") from error
     with opened_tracer(options.otlp_endpoint, clock, fsync=options.fsync) as tracer:
         yield tracer
 

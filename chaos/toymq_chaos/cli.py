@@ -20,11 +20,12 @@ from toymq_chaos import history, leaks, soak
 from toymq_chaos.checker import Checker
 from toymq_chaos.experiment import ACK_WINDOW_NS, Experiment, Options, Report
 from toymq_chaos.verdict import Verdict
+from toymq_py.command_line import install_hint
 from toymq_py.errors import ConfigError, DamagedData
 
 T = TypeVar("T")
 
-NO_PICTURE = "no picture: matplotlib is not installed (pip install 'toymq[plots]')"
+NO_PICTURE = f"no picture: matplotlib is not installed ({install_hint('plots')})"
 
 
 class Rate(click.FloatRange):
@@ -104,7 +105,7 @@ def run(seed: int | None, spark_verify: bool, **values: Any) -> None:
     options = _options(seed, {**values, "keep_log": spark_verify})
     pipeline = Path(sys.executable).with_name("toymq-pipeline")
     if spark_verify and not pipeline.exists():
-        raise ConfigError(f"--spark-verify needs {pipeline}: pip install 'toymq[spark]'")
+        raise ConfigError(f"--spark-verify needs {pipeline}: {install_hint('spark')}")
     _run(options, verbose=False)
     if spark_verify:
         kept = str(options.out / "data" / "d")

@@ -13,6 +13,7 @@ from toymq_bench.bench import Bench
 from toymq_bench.report import lines
 from toymq_bench.result import Session
 from toymq_bench.traffic import Plan
+from toymq_py.command_line import install_hint
 
 POSITIVE = click.IntRange(1)
 DATA_DIR = click.option(
@@ -51,7 +52,7 @@ def _is_picture(_: click.Context, __: click.Parameter, path: Path | None) -> Pat
     if path.suffix not in (".png", ".svg"):
         raise click.BadParameter(f"invalid file {path}: its name has to end with .png or .svg")
     if find_spec("matplotlib") is None:
-        raise click.UsageError("--plot needs matplotlib: pip install 'toymq[plots]'")
+        raise click.UsageError(f"--plot needs matplotlib: {install_hint('plots')}")
     return path
 
 

@@ -15,6 +15,7 @@ from toymq_bench import report
 from toymq_bench.broker import Broker, StartedBroker
 from toymq_bench.errors import BenchError
 from toymq_bench.traffic import Plan, Traffic, measure
+from toymq_py.command_line import install_hint
 
 SAMPLES_PER_S = 400
 STARTS_WITHIN_S = 1.0
@@ -27,7 +28,7 @@ def pyspy() -> str:
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.is_file() else shutil.which("py-spy")
     if found is None:
-        raise BenchError("py-spy is not installed: pip install 'toymq[profile]'")
+        raise BenchError(f"py-spy is not installed: {install_hint('profile')}")
     return found
 
 

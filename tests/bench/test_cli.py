@@ -148,7 +148,7 @@ def test_a_profile_names_the_hottest_lines() -> None:
 def test_without_py_spy_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(profile.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BenchError, match=r"toymq\[profile\]"):
+    with pytest.raises(BenchError, match=r"\.\[profile\]"):
         profile.pyspy()
 
 

@@ -316,7 +316,7 @@ def test_a_package_runs_as_its_command(module: str) -> None:
 def test_a_command_without_its_extra_names_it_in_one_line() -> None:
     done = python("-c", "import sys; sys.modules['hdrh'] = None; from toymq_bench.__main__ import main; main()", "pub")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "toymq-bench needs hdrh: pip install 'toymq[bench]'\n"
+    assert done.stderr == "toymq-bench needs hdrh: in a checkout of toymq, pip install '.[bench]'\n"
 
 
 def test_what_no_extra_brings_is_a_bug_and_has_its_traceback() -> None:

@@ -1,12 +1,13 @@
 """``toymq definitions`` as an operator uses it, on a running broker and on a stopped one; ``--definitions`` at start."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.broker_process import BrokerProcess, run
+from tests.support.broker_process import ROOT, BrokerProcess, run
 from tests.support.tokens import EVERYTHING, token
 from toymq_py.cli.main import main
 
@@ -128,6 +129,19 @@ def test_webhooks_of_a_running_and_of_a_stopped_broker(tmp_path: Path, monkeypat
         )
         _, errors = broker.stop()
     assert secret not in errors
+
+
+def test_the_page_prints_commands_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    (file,) = re.findall(r"^```toml\n(\[\[topic\]\].*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "defs.toml").write_text(file.replace("https://example.com", "http://127.0.0.1:9"))
+    commands = re.findall(r"^toymq (definitions .*?)(?: > now.toml)? +#", page, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0", "--private-webhooks") as broker:
+        monkeypatch.setenv("TOYMQ_URL", f"127.0.0.1:{broker.port}")
+        done = [CliRunner().invoke(main, words.replace("http://127.0.0.1:7800", broker.http).split()) for words in commands]
+    assert [(each.exit_code, each.stderr) for each in done] == [(1, ""), (0, ""), (0, "")]
+    assert "[[webhook]]" in done[2].stdout
 
 
 def test_at_every_start(tmp_path: Path, file: str) -> None:

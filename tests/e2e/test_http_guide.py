@@ -1,12 +1,20 @@
 """docs/http.md tells the truth: its transcript is what happens."""
 
+import base64
+import json
+import random
 import re
 import subprocess
 from pathlib import Path
 
+from tests.e2e.test_http_webhooks import receiving
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess
+from tests.support.http_rig import listening
 from tests.support.requirements import require
+from tests.support.sim_disk import SimDisk
+from tests.support.websockets import frames
 from toymq_py.gateway.problems import STATUS
+from toymq_py.gateway.websocket import MEMBERS
 
 GUIDE = (ROOT / "docs" / "http.md").read_text()
 ADDRESS = "http://127.0.0.1:7800/"
@@ -29,6 +37,45 @@ def test_the_transcript(tmp_path: Path) -> None:
             )  # fmt: skip
             said = re.sub(r'"time_ms": \d{13}', '"time_ms": 1795285965938', done.stdout)
             assert said.rstrip("\n") == expected.rstrip("\n"), command
+
+
+async def test_the_transcript_of_the_websocket() -> None:
+    (block,) = re.findall(r"^```text\n(> .*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    async with listening("/data/d", fs=SimDisk(random.Random(1))) as rig, frames(rig, "orders") as ws:
+        for line in block.splitlines():
+            if line.startswith("> "):
+                await ws.socket.send(line[2:])
+            else:
+                heard, printed = await ws.hear(), json.loads(line[2:])
+                if "time_ms" in heard:
+                    heard["time_ms"] = printed["time_ms"]
+                assert heard == printed
+
+
+def test_the_members_of_the_frames() -> None:
+    table = GUIDE.partition("## WebSocket frames")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", table.partition("|---")[2], re.MULTILINE)
+    documented = {op: set(re.findall(r"`([a-z0-9_]+)`", members)) for op, members in rows}
+    assert documented.keys() == MEMBERS.keys()
+    for op, members in MEMBERS.items():
+        assert members <= documented[op], op
+
+
+async def test_the_headers_of_a_push() -> None:
+    section = GUIDE.partition("## Webhooks")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
+    documented = {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)}
+    async with listening("/data/d", fs=SimDisk(random.Random(1)), private_webhooks=True) as rig, receiving() as receiver:
+        secret = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
+        hook = {"topic": "t", "url": f"http://127.0.0.1:{receiver.port}/", "secret": secret}
+        assert (await rig.ask("PUT", "/v1/webhooks/mine", json=hook)).status_code == 201
+        trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "X-Header-Tracestate": "v=1"}
+        sent = {"Idempotency-Key": "k", "X-Header-Color": "red", **trace}
+        assert (await rig.ask("POST", "/v1/topics/t/messages", content=b"\x00\xff", headers=sent)).status_code == 201
+        headers, body = await receiver.next()
+    assert body == b"\x00\xff"
+    assert headers.keys() - {"host", "content-length", "connection"} == documented
+    assert json.loads(headers["x-headers"])["color"] == "red"
 
 
 def test_every_status_and_code_of_the_table() -> None:

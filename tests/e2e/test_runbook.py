@@ -123,7 +123,9 @@ def test_backup_and_restore(machine: Machine) -> None:
 
 
 def test_disk_full(machine: Machine) -> None:
-    machine.sh("toymqctl create scratch\ntoymqctl seek orders abandoned earliest --create\ntoymqctl seek orders slow earliest")
+    machine.sh("toymqctl create scratch")
+    for consumer in ("abandoned", "slow"):
+        machine.sh(f"toymqctl seek orders {consumer} earliest --create")
     machine.environment["TOYMQ_MIN_FREE_BYTES"] = str(1 << 60)
     machine.sh("systemctl restart toymq")
     assert "publishing is refused" in machine.sh("toymqctl doctor", fails=True)

@@ -72,7 +72,7 @@ def test_without_the_extra_one_line_says_so() -> None:
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("toymqctl: top needs textual")
-    assert "pip install 'toymq[tui]'" in line
+    assert "pip install '.[tui]'" in line
 
 
 def test_without_a_terminal_one_line_says_so() -> None:

@@ -94,7 +94,7 @@ def test_without_the_extra_one_line_says_so(tmp_path: Path) -> None:
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("toymq: --otlp-endpoint needs opentelemetry")
-    assert line.endswith("pip install 'toymq[observability]'")
+    assert line.endswith("pip install '.[observability]'")
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4318", "ftp://h", "http://", "http://h:99999", "http://u:p@h", "http://h/ x"])

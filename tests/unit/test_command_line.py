@@ -39,7 +39,7 @@ def test_a_missing_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(SystemExit) as exit_:
         run("toymqctl", "a_command")
     assert exit_.value.code == USAGE
-    assert capsys.readouterr().err == f"toymqctl needs {package}: pip install 'toymq[{EXTRAS[package]}]'\n"
+    assert capsys.readouterr().err == f"toymqctl needs {package}: in a checkout of toymq, pip install '.[{EXTRAS[package]}]'\n"
 
 
 def test_any_other_module_that_is_missing_is_a_bug() -> None:

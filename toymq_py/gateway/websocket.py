@@ -406,7 +406,8 @@ async def upgrade(gateway: Gateway, request: Request) -> Response:
 OPERATIONS = (
     Operation(
         "GET", "/v1/topics/{topic}/ws", "websocket",
-        "A WebSocket: frames of JSON that publish, subscribe and ack.", upgrade, "see", (TOPIC,),
+        f"A WebSocket: frames of JSON with op {', '.join(MEMBERS)}. docs/http.md has their members and answers.",
+        upgrade, "see", (TOPIC,),
         answers={101: Answer("The handshake of a WebSocket of version 13 (RFC 6455).")},
         errors=(BadName, UpgradeRequired), safe=True,
     ),

@@ -157,4 +157,5 @@ def test_what_is_not_installed_is_said_in_a_line_before_the_work(absent: str, wo
     command = [sys.executable, "-c", program, *words]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == f"Error: this command needs {absent}: pip install 'toymq[{extra}]'"
+    hint = f"in a checkout of toymq, pip install '.[{extra}]'"
+    assert done.stderr.splitlines()[-1] == f"Error: this command needs {absent}: {hint}"

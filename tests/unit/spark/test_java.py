@@ -54,7 +54,7 @@ def test_the_machines_java_is_left_alone(tmp_path: Path) -> None:
 def test_one_clear_line_when_there_is_none(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", 'java version "1.8.0_391"')
     for environ, named in (
-        ({"PATH": ""}, "and there is none on PATH: install one, or pip install 'toymq[java]'"),
+        ({"PATH": ""}, "and there is none on PATH: install one, or, in a checkout of toymq, pip install '.[java]'"),
         ({"JAVA_HOME": str(old)}, "is Java 8"),
         ({"JAVA_HOME": str(tmp_path / "nowhere")}, "does not run"),
     ):
