@@ -18,8 +18,8 @@ class Reader:
     """The inbox of a session and its parser. Above ``INBOX_BYTES_MAX`` the transport stops reading."""
 
     __slots__ = (
-        "_commands_per_run", "_inbox", "_inbox_bytes", "_metrics", "_parser", "_parsing_bytes", "_paused", "_transport",
-        "caught_up", "eof", "finished", "wire",
+        "_commands_per_run", "_inbox", "_inbox_bytes", "_metrics", "_parser", "_paused", "_transport", "bytes_max",
+        "caught_up", "eof", "finished", "waiting", "wire",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport, metrics: Metrics, max_payload_bytes: int, commands_per_run: int) -> None:
@@ -34,8 +34,11 @@ class Reader:
         self._commands_per_run = commands_per_run
         self._inbox: deque[bytes] | None = None  # an empty one has 760 bytes, and most sessions are idle
         self._inbox_bytes = 0
-        self._parsing_bytes = 0  # an upper bound of what the parser holds; ``count_bytes`` makes it exact
         self._paused = False
+        self.bytes_max = 0
+        """An upper bound of the unparsed bytes; ``count_bytes`` makes it exact."""
+        self.waiting = False
+        """``next_run`` may have something to return."""
         self.caught_up = True
         """All that arrived is parsed, except for an incomplete command."""
         self.eof = False
@@ -43,26 +46,19 @@ class Reader:
         """The stream ended, and ``next_run`` has returned its last command."""
         self.wire: WireLog | None = None
 
-    @property
-    def waiting(self) -> bool:
-        """``next_run`` may have something to return."""
-        return bool(self._inbox) or not self.caught_up
-
-    @property
-    def bytes_max(self) -> int:
-        """An upper bound of the unparsed bytes."""
-        return self._parsing_bytes + self._inbox_bytes
-
     def count_bytes(self) -> int:
         """The exact number of unparsed bytes."""
-        self._parsing_bytes = self._parser.buffered_bytes
-        return self._parsing_bytes + self._inbox_bytes
+        self.bytes_max = self._parser.buffered_bytes + self._inbox_bytes
+        return self.bytes_max
 
     def received(self, data: bytes) -> None:
         if self._inbox is None:
             self._inbox = deque()
         self._inbox.append(data)
-        self._inbox_bytes += len(data)
+        self.waiting = True
+        length = len(data)
+        self.bytes_max += length
+        self._inbox_bytes += length
         if self._inbox_bytes > INBOX_BYTES_MAX and not self._paused:
             self._paused = True
             self._transport.pause_reading()
@@ -79,6 +75,7 @@ class Reader:
         """
         if self.caught_up and self._parser.buffered_bytes > above_bytes and self._parser.refuse_body(error):
             self.caught_up = False
+            self.waiting = True
             return True
         return False
 
@@ -89,6 +86,7 @@ class Reader:
         """
         parser, inbox = self._parser, self._inbox
         self.caught_up = False
+        self.waiting = True
         while True:
             if not parser.starved and (commands := parser.next_commands(self._commands_per_run)):
                 if self.wire is not None:
@@ -96,9 +94,7 @@ class Reader:
                 return commands
             if inbox:
                 data = inbox.popleft()
-                length = len(data)
-                self._inbox_bytes -= length
-                self._parsing_bytes += length
+                self._inbox_bytes -= len(data)
                 parser.receive_data(data)
                 if self._paused and self._inbox_bytes <= INBOX_BYTES_MAX:
                     self._paused = False
@@ -108,6 +104,7 @@ class Reader:
                 parser.receive_eof()
             else:
                 self.caught_up = True
+                self.waiting = False
                 self._inbox = None
                 if self.eof and not self.finished:
                     self.finished = True
@@ -117,5 +114,6 @@ class Reader:
     def discard(self) -> None:
         """Drop the inbox and read on: closing a socket with unread bytes resets the connection."""
         self._inbox = None
+        self.waiting = False
         if self._paused:
             self._transport.resume_reading()

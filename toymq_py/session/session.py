@@ -171,11 +171,16 @@ class Session:
                 return self._ending_turn(slice_end)
             more = False
             if reader.waiting:
-                more = self._handle(slice_end)
+                handler = self._handler
+                more = handler.step(reader, self._clock, slice_end)
+                if handler.ended or reader.finished:
+                    self._leave()
             if self._owed is not None:
                 self._leave_when_done()
-            if self._replies.due or self._deliveries.by_name or self._handler.ended or self._owed is not None:
+            if self._phase is not _Phase.SERVING:
                 more = self._write(slice_end) or more
+            elif self._replies.due or self._deliveries.by_name:
+                more = self._writer.step(slice_end, deliver=True) or more
             seat = self._seat
             if seat is not None and (
                 self._replies.held_bytes + reader.bytes_max > FLOOR_BYTES or seat.held_bytes or self._writer.paused
@@ -210,19 +215,12 @@ class Session:
             return False
         if self._phase is _Phase.LINGERING:
             return False
-        more = self._handle(slice_end)
+        more = self._phase is _Phase.SERVING and self._handler.step(self._reader, self._clock, slice_end)
+        if self._handler.ended or self._reader.finished:
+            self._leave()
         if self._owed is not None:
             self._leave_when_done()
         return self._write(slice_end) or more or self._has_room_again()
-
-    def _handle(self, slice_end: float) -> bool:
-        """The handler's step. Returns: whether there is more, and room."""
-        if self._phase is not _Phase.SERVING:
-            return False
-        more = self._handler.step(self._reader, self._clock, slice_end)
-        if self._handler.ended or self._reader.finished:
-            self._leave()
-        return more
 
     def _write(self, slice_end: float) -> bool:
         """The writer's step. Returns: whether there is more, and room."""
