@@ -148,3 +148,8 @@ async def listening(
             finally:
                 server.stop()
         await running
+
+
+def ids(messages: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Id and attempt of each message of an answer."""
+    return [(message["id"], message["attempt"]) for message in messages]

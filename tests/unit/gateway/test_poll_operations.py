@@ -1,14 +1,12 @@
 """Leases over HTTP: polls, acks, what comes again, and what survives."""
 
-import asyncio
 import errno
 import random
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from tests.support.http_rig import HttpRig, gateway, listening, refused
+from tests.support.http_rig import HttpRig, gateway, ids, refused
 from tests.support.sim_disk import SimDisk
 
 DIR = "/data/d"
@@ -23,10 +21,6 @@ def fs() -> SimDisk:
 async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
     async with gateway(DIR, fs=fs) as rig:
         yield rig
-
-
-def ids(messages: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    return [(message["id"], message["attempt"]) for message in messages]
 
 
 async def test_a_message_is_leased_once_and_acked(rig: HttpRig) -> None:
@@ -104,37 +98,6 @@ async def test_a_dead_letter_and_its_way_back(rig: HttpRig) -> None:
     assert ids(await rig.lease("t")) == [(1, 1)]
 
 
-async def test_a_poll_waits_for_the_next_message(rig: HttpRig) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(rig.lease("t", wait_s=10))
-        await rig.until_polled("t")
-        await rig.publish("t", "a")
-    assert ids(waiting.result()) == [(0, 1)]
-
-
-async def test_a_poll_of_nothing_ends_in_time_and_loses_nothing(rig: HttpRig) -> None:
-    assert await rig.lease("t", wait_s=0.02) == []
-    await rig.publish("t", "a")
-    assert ids(await rig.lease("t")) == [(0, 1)], "the next message goes to whoever is there"
-
-
-async def test_a_refusal_is_the_same_whether_one_waits_or_not(fs: SimDisk) -> None:
-    async with gateway(DIR, fs=fs, max_consumers=1, max_topics=1) as rig:
-        assert await rig.lease("t", wait_s=0.001) == []
-        for wait_s in (0, 1):
-            refused(await rig.ask("GET", f"/v1/topics/t/messages?consumer=d&wait_s={wait_s}"), 409, "TOO_MANY_CONSUMERS")
-            refused(await rig.ask("GET", f"/v1/topics/u/messages?consumer=c&wait_s={wait_s}"), 409, "TOO_MANY_TOPICS")
-
-
-@pytest.mark.parametrize("path", ["/v1/topics/t", "/v1/topics/t/consumers/c"])
-async def test_what_is_deleted_under_a_poll_is_a_refusal(rig: HttpRig, path: str) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(rig.ask("GET", "/v1/topics/t/messages?consumer=c&wait_s=10"))
-        await rig.until_polled("t")
-        assert (await rig.ask("DELETE", path)).status_code == 204
-    refused(waiting.result(), 404, "NO_SUCH_CONSUMER" if "consumers" in path else "NO_SUCH_TOPIC")
-
-
 async def test_the_attempt_that_was_given_back_counts_after_a_power_cut(fs: SimDisk) -> None:
     async with gateway(DIR, fs=fs) as rig:
         await rig.publish("t", "a")
@@ -150,27 +113,6 @@ async def test_a_pattern_takes_from_every_topic(rig: HttpRig) -> None:
     await rig.publish("events.b", "2")
     await rig.publish("other", "3")
     assert sorted(message["topic"] for message in await rig.lease("events.*", max=10)) == ["events.a", "events.b"]
-
-
-async def test_a_shutdown_ends_waits(rig: HttpRig) -> None:
-    assert rig.gateway is not None
-    async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(rig.lease("t", wait_s=60))
-        await rig.until_polled("t")
-        rig.gateway.waiting.stop()
-    assert waiting.result() == []
-
-
-async def test_who_went_away_while_waiting_gets_nothing(fs: SimDisk) -> None:
-    async with listening(DIR, fs=fs) as rig:
-        _, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-        writer.write(b"GET /v1/topics/t/messages?consumer=c&wait_s=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await rig.until_polled("t")
-        writer.close()
-        await writer.wait_closed()
-        assert ids(await rig.lease("t", wait_s=0.05)) == []  # the other is gone by now
-        await rig.publish("t", "a")
-        assert ids(await rig.lease("t", wait_s=5)) == [(0, 1)], "it was not leased to the one who went"
 
 
 @pytest.mark.parametrize(
@@ -218,18 +160,3 @@ async def test_a_consumer_is_described_moved_and_forgotten(rig: HttpRig) -> None
     refused(await rig.ask("PUT", path, json={}), 422, "BAD_ARGUMENT")
     assert (await rig.ask("DELETE", path)).status_code == 204
     refused(await rig.ask("DELETE", path), 404, "NO_SUCH_CONSUMER")
-
-
-async def test_pages_of_the_log(rig: HttpRig) -> None:
-    await rig.publish("t", *map(str, range(5)))
-    first = await rig.ask("GET", "/v1/topics/t/log?max=2")
-    assert [m["payload"] for m in first.json()["messages"]] == ["0", "1"]
-    assert first.headers["content-range"] == "messages 0-1/5"
-    rest = (await rig.ask("GET", f"/v1/topics/t/log?from={first.json()['next']}")).json()
-    assert ([m["payload"] for m in rest["messages"]], rest["next"], rest["next_id"]) == (["2", "3", "4"], 5, 5)
-    end = await rig.ask("GET", "/v1/topics/t/log?from=latest")
-    assert (end.json()["messages"], end.json()["next"]) == ([], 5)
-    assert "content-range" not in end.headers
-    refused(await rig.ask("GET", "/v1/topics/t/log?from=6"), 416, "OUT_OF_RANGE")
-    refused(await rig.ask("GET", "/v1/topics/u/log"), 404, "NO_SUCH_TOPIC")
-    assert not rig.broker.topics["t"].consumers, "nothing was consumed"

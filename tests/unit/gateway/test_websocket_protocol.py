@@ -1,4 +1,4 @@
-"""Parts of a WebSocket message. The rest of the protocol: tests/e2e/test_http_websocket.py."""
+"""Parts of a WebSocket message. The rest of the protocol: tests/unit/gateway/test_websocket.py."""
 
 import sys
 

@@ -1,18 +1,14 @@
-"""The gateway over real sockets: limits on what arrives, streams, kills."""
+"""The HTTP server over real sockets: heads and bodies that are refused, limits on what arrives and what is held."""
 
 import asyncio
 import json
 import operator
-import os
 import random
 import socket
 from functools import partial
-from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_rig import listening
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
@@ -443,101 +439,3 @@ async def test_pages_that_are_not_read_count_as_held() -> None:
         answer = await rig.ask("GET", "/v1/topics/t/log?max=2")
         assert len(answer.json()["messages"]) == 2
         assert rig.broker.quotas.held_bytes == 0
-
-
-async def test_a_stream_goes_on_where_it_was() -> None:
-    async with listening(DIR, fs=disk()) as rig:
-        await rig.publish("t", "a", "b", "c")
-        async with rig.client.stream("GET", "/v1/topics/t/stream", headers={"Last-Event-ID": "0"}) as stream:
-            assert stream.headers["content-type"].startswith("text/event-stream")
-            events = stream.aiter_lines()
-            seen: list[str] = []
-            published = False
-            async for line in events:
-                if line.startswith("id: "):
-                    seen.append(line)
-                elif line.startswith("data: "):
-                    seen.append(json.loads(line[6:])["payload"])
-                if len(seen) == 4 and not published:
-                    await rig.publish("t", "d")
-                    published = True
-                if len(seen) == 6:
-                    break
-        assert seen == ["id: 1", "b", "id: 2", "c", "id: 3", "d"]
-
-
-async def test_snapshots_then_what_changed() -> None:
-    async with listening(DIR, fs=disk()) as rig:
-        await rig.publish("t", "a")
-        await rig.publish("u", "a")
-        async with rig.client.stream("GET", "/v1/events") as stream:
-            lines = stream.aiter_lines()
-            names = []
-            async for line in lines:
-                if line.startswith("event: "):
-                    names.append(line[7:])
-                elif line.startswith("data: "):
-                    found = json.loads(line[6:])
-                    if names == ["snapshot"]:
-                        assert [topic["topic"] for topic in found["topics"]] == ["t", "u"]
-                        await rig.publish("u", "b")
-                    else:
-                        assert [(topic["topic"], topic["messages"]) for topic in found["topics"]] == [("u", 2)]
-                        break
-        assert names == ["snapshot", "change"]
-
-
-async def test_a_shutdown_ends_streams_and_answers_what_was_asked() -> None:
-    async with listening(DIR, fs=disk()) as rig:
-        await rig.publish("t", "a")
-        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-        async with asyncio.timeout(10):
-            writer.write(b"GET /v1/topics/t/stream?from=earliest HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await reader.readuntil(b"data: ")
-            rig.stop()
-            assert (await reader.read()).endswith(b"0\r\n\r\n"), "the stream was ended, not cut"
-        writer.close()
-
-
-def kill_after_201(directory: Path, times: int) -> None:
-    """Kill right after the answer; the message is there after the restart, under its id."""
-    broker = BrokerProcess(directory, "--http", "127.0.0.1:0")
-    for n in range(times):
-        with broker, httpx.Client(base_url=broker.http) as client:
-            if n:
-                log = client.get(f"/v1/topics/t/log?from={n - 1}").json()
-                assert [(m["id"], m["payload"]) for m in log["messages"]] == [(n - 1, f"message {n - 1}")], f"kill {n}"
-            answer = client.post("/v1/topics/t/messages", content=f"message {n}")
-            broker.kill()
-            assert (answer.status_code, answer.json()["id"]) == (201, n)
-
-
-def kill_after_204(directory: Path, times: int) -> None:
-    """Kill right after the answer of an ack; that message does not come again, the ones that were not acked do."""
-    broker = BrokerProcess(directory, "--http", "127.0.0.1:0")
-    for n in range(times):
-        with broker, httpx.Client(base_url=broker.http) as client:
-            assert client.post("/v1/topics/t/messages", content=f"message {n}").status_code == 201
-            leased = client.get("/v1/topics/t/messages?consumer=c&max=10").json()["messages"]
-            assert [m["payload"] for m in leased] == [f"message {n}"], f"kill {n}: what was acked came again"
-            answer = client.delete(f"/v1/topics/t/messages/{n}?consumer=c")
-            broker.kill()
-            assert answer.status_code == 204
-
-
-def test_an_ack_survives_a_kill(tmp_path: Path) -> None:
-    kill_after_204(tmp_path / "d", 3)
-
-
-@pytest.mark.torture
-def test_an_ack_survives_200_kills(tmp_path: Path) -> None:
-    kill_after_204(tmp_path / "d", int(os.environ.get("TOYMQ_TORTURE_KILLS", "200")))
-
-
-def test_a_201_survives_a_kill(tmp_path: Path) -> None:
-    kill_after_201(tmp_path / "d", 3)
-
-
-@pytest.mark.torture
-def test_a_201_survives_200_kills(tmp_path: Path) -> None:
-    kill_after_201(tmp_path / "d", int(os.environ.get("TOYMQ_TORTURE_KILLS", "200")))

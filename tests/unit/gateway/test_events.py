@@ -1,0 +1,68 @@
+"""Server-sent events: of a topic, and of the broker."""
+
+import asyncio
+import json
+import random
+
+from tests.support.http_rig import listening
+from tests.support.sim_disk import SimDisk
+
+DIR = "/data/d"
+
+
+def disk() -> SimDisk:
+    return SimDisk(random.Random(1))
+
+
+async def test_a_stream_goes_on_where_it_was() -> None:
+    async with listening(DIR, fs=disk()) as rig:
+        await rig.publish("t", "a", "b", "c")
+        async with rig.client.stream("GET", "/v1/topics/t/stream", headers={"Last-Event-ID": "0"}) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            events = stream.aiter_lines()
+            seen: list[str] = []
+            published = False
+            async for line in events:
+                if line.startswith("id: "):
+                    seen.append(line)
+                elif line.startswith("data: "):
+                    seen.append(json.loads(line[6:])["payload"])
+                if len(seen) == 4 and not published:
+                    await rig.publish("t", "d")
+                    published = True
+                if len(seen) == 6:
+                    break
+        assert seen == ["id: 1", "b", "id: 2", "c", "id: 3", "d"]
+
+
+async def test_snapshots_then_what_changed() -> None:
+    async with listening(DIR, fs=disk()) as rig:
+        await rig.publish("t", "a")
+        await rig.publish("u", "a")
+        async with rig.client.stream("GET", "/v1/events") as stream:
+            lines = stream.aiter_lines()
+            names = []
+            async for line in lines:
+                if line.startswith("event: "):
+                    names.append(line[7:])
+                elif line.startswith("data: "):
+                    found = json.loads(line[6:])
+                    if names == ["snapshot"]:
+                        assert [topic["topic"] for topic in found["topics"]] == ["t", "u"]
+                        await rig.publish("u", "b")
+                    else:
+                        assert [(topic["topic"], topic["messages"]) for topic in found["topics"]] == [("u", 2)]
+                        break
+        assert names == ["snapshot", "change"]
+
+
+async def test_a_shutdown_ends_streams_and_answers_what_was_asked() -> None:
+    async with listening(DIR, fs=disk()) as rig:
+        await rig.publish("t", "a")
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        async with asyncio.timeout(10):
+            writer.write(b"GET /v1/topics/t/stream?from=earliest HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await reader.readuntil(b"data: ")
+            rig.stop()
+            assert (await reader.read()).endswith(b"0\r\n\r\n"), "the stream was ended, not cut"
+        writer.close()

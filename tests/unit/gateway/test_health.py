@@ -1,0 +1,31 @@
+"""Probes and counters of the gateway."""
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.http_rig import HttpRig, gateway
+from tests.support.sim_disk import SimDisk
+
+DIR = "/data/d"
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[HttpRig]:
+    async with gateway(DIR, fs=SimDisk(random.Random(1)), max_topics=200) as rig:
+        yield rig
+
+
+async def test_health(rig: HttpRig) -> None:
+    health = (await rig.ask("GET", "/healthz")).json()
+    assert health["status"] == "ok"
+    assert health["uptime_seconds"] >= 0
+    assert (await rig.ask("GET", "/readyz")).json() == {"status": "ready", "reasons": []}
+    assert (await rig.ask("HEAD", "/readyz")).status_code == 200
+
+
+async def test_stats(rig: HttpRig) -> None:
+    await rig.publish("t", "x")
+    stats = (await rig.ask("GET", "/v1/stats")).json()
+    assert (stats["publish_total"], stats["fsync"]) == (1, "always")
