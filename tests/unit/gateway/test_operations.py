@@ -71,7 +71,7 @@ async def test_pages_of_other_sites_change_nothing(rig: HttpRig, headers: dict[s
 
 
 BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "accept": "image/avif,*/*"}
-
+"""What an ``<img>`` of another page sends to an address that is not loopback, without TLS: no Origin, no Sec-Fetch."""
 READS = [
     (dialect, operation) for dialect, operations in {"": OPERATIONS, **DIALECTS}.items() for operation in operations
     if operation.method == "GET" and not operation.safe
