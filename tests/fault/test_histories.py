@@ -236,9 +236,8 @@ def move(topic: Topic, history: History, rng: random.Random) -> None:
         topic.seek(CONSUMER, rng.choice([Start("earliest"), Start("latest"), Start("id", topic.log.first_id)]))
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_nothing_acknowledged_is_lost(part: int) -> None:
-    acknowledged = sum(run_history(seed) for seed in range(part * 250, (part + 1) * 250))
+def test_nothing_acknowledged_is_lost() -> None:
+    acknowledged = sum(map(run_history, range(500)))
     assert acknowledged > 1000, "the histories publish next to nothing: they would show nothing"
 
 

@@ -23,21 +23,19 @@ from toymq_py.topic.channel import Channel
 
 pytestmark = pytest.mark.usefixtures("without_log")
 
-SEEDS = 80
-PARTS = 2
+SEEDS = 60
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_promise_is_kept(part: int) -> None:
+def test_every_promise_is_kept() -> None:
     total = Verdict()
-    for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
+    for seed in range(SEEDS):
         _, verdict = run(seed)
         assert verdict.ok, f"seed {seed}: {verdict.violations[0]}"
         total.acknowledged += verdict.acknowledged
         total.kills += verdict.kills
         total.duplicated += verdict.duplicated
-    assert total.acknowledged == SEEDS // PARTS * 48, "the worlds publish everything in the end"
-    assert total.kills > SEEDS // PARTS
+    assert total.acknowledged == SEEDS * 48, "the worlds publish everything in the end"
+    assert total.kills > SEEDS
     assert len(total.duplicated) == 5, "every cause of a redelivery occurs"
 
 
@@ -113,7 +111,7 @@ def test_a_broker_that_keeps_a_torn_tail_is_caught(monkeypatch: pytest.MonkeyPat
         return result
 
     monkeypatch.setattr(segment_inventory, "scan_segment", careless)
-    assert caught(60, first=275) != "nothing", "it is rare: look again from 0 when the workload has changed"
+    assert caught(60, first=280) != "nothing", "it is rare: look again from 0 when the workload has changed"
 
 
 def test_a_world_ends_when_everything_was_seen() -> None:
@@ -130,7 +128,7 @@ def test_a_broker_that_answers_sub_before_the_consumer_is_on_the_disk_is_caught(
         return subscribe(*arguments, **options)[0], Registration.KNOWN
 
     monkeypatch.setattr(Topic, "subscribe", known)
-    assert caught(1000) != "nothing"
+    assert caught(1000, first=20) != "nothing"
 
 
 def test_a_broker_that_does_not_sync_names_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +151,7 @@ def test_a_broker_that_trusts_names_of_one_that_was_killed_is_caught(monkeypatch
 
     monkeypatch.setattr(SimDisk, "mkdir", mkdir)
     monkeypatch.setattr(SimDisk, "sync_dir", sync_dir_of_own)
-    assert caught(50, first=240) != "nothing", "it is rare: look again from 0 when the workload has changed"
+    assert caught(50, first=243) != "nothing", "it is rare: look again from 0 when the workload has changed"
 
 
 def test_a_broker_whose_nack_acks_the_message_away_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +176,7 @@ def test_a_visibility_timeout_that_is_20_times_too_early_is_caught(monkeypatch: 
 
 def test_a_lease_that_never_expires_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     with_leases(monkeypatch, lambda deadline: inf)
-    assert caught(first=165) == "a message did not come again after its visibility timeout, a later one did"
+    assert caught(first=170) == "a message did not come again after its visibility timeout, a later one did"
 
 
 NEVER_DONE = """
