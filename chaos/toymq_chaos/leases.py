@@ -146,9 +146,10 @@ class Leases:
         subscription.waiting[event.id] = event
 
     def first(self, event: Event, verdict: Verdict) -> None:
-        """The first recorded delivery of a message: earlier ones can only be lost with an earlier connection."""
+        """The first recorded delivery of a message. Earlier ones were lost with an earlier connection, or a client that buffers
+        dropped them for a later one."""
         first = self._first.get((event.topic or "", event.consumer or ""))
-        if event.attempt != 1 and first == event.process and not self.shared(event):
+        if event.attempt != 1 and first == event.process and not self.shared(event) and not self.buffered(event):
             verdict.broken("a first delivery was not attempt 1", event)
 
     def again(self, before: Event, event: Event, verdict: Verdict) -> None:
@@ -162,7 +163,8 @@ class Leases:
         if before.process != event.process and event.attempt < before.attempt:
             verdict.duplicated["it was read late"] += 1
             return
-        if before.process == event.process and event.attempt > before.attempt + 1 and not self.shared(event):
+        left_out = before.process == event.process and event.attempt > before.attempt + 1
+        if left_out and not self.shared(event) and not self.buffered(event):
             verdict.broken("attempts left out a number on one connection", before, event)
         self._again.append((before, self._sent.get(_message(before), 0), event, self.not_before_ns(event)))
 

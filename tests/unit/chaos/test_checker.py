@@ -354,6 +354,18 @@ def test_what_waited_in_its_client_may_be_older_than_an_answer_that_was_told_bef
     assert verdict.duplicated["it was read late"] == 1
 
 
+def test_a_client_that_buffers_hands_out_the_latest_attempt_alone() -> None:
+    """Found by a run beside four busy loops: the copies of attempt 2 still waited in the client when attempt 3 came."""
+    told = [pub(1, 0), pub(1, 1), deliver(3, 0), deliver(2003, 0, attempt=3), deliver(2004, 1, attempt=2)]
+    told += [ack(2005, 0), ack(2006, 1), DRAINED]
+    assert {violation.promise for violation in check([START, SUB, *told]).violations} >= {
+        "attempts left out a number on one connection",
+        "a first delivery was not attempt 1",
+    }
+    verdict = check([START, buffered(0, "c.1"), *told])
+    assert verdict.ok, verdict.violations[0]
+
+
 def test_what_a_client_asked_for_behind_an_ack_is_not_older_than_it() -> None:
     told = [buffered(0, "c.1"), pub(1, 0), deliver(3, 0), ack(5, 0, sync=True, sent_ms=4), of(6, "disconnect", "c.1"), kill(7)]
     again = [of(8, "connect", "c.2"), buffered(9, "c.2"), deliver(10, 0, attempt=2, process="c.2")]
