@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.e2e.test_http import exchange
 from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority
+from tests.unit.gateway.test_http_server import exchange
 from toymq_py.gateway.access import COOKIE
 
 LARGE, SMALL = 60_000, 15_000
