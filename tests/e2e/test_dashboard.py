@@ -191,7 +191,7 @@ def test_strangers_text_stays_text(broker: BrokerProcess, visit: Visit) -> None:
     binary = page.locator(f'li[data-id="{len(HOSTILE)}"]')
     binary.locator(".entry").click()
     assert binary.locator(".payload").inner_text().startswith("00000000  00 01 02 03")
-    assert page.title() == "hostile · toymq_py"
+    assert page.title() == "hostile · toymq"
     assert page.locator("main img, main script, main iframe, main svg[onload]").count() == 0
     page.goto(f"{broker.http}#/topics/%3Cimg%20src%3Dx%20onerror%3D1%3E")
     page.get_by_text("There is no topic of this name.").wait_for()
@@ -561,8 +561,9 @@ def test_a_restart_of_the_broker_asks_to_log_in_again(visit: Visit, start: Start
     dialog.get_by_label("Token").fill("all-token")
     dialog.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Nothing here yet").wait_for()
+    address = broker.http.removeprefix("http://").rstrip("/")
     assert broker.stop()[0] == 0
-    start("--auth-file", str(auth), http=broker.http.removeprefix("http://").rstrip("/"))
+    start("--auth-file", str(auth), http=address)
     dialog.get_by_label("Token").fill("all-token")
     dialog.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Nothing here yet").wait_for()

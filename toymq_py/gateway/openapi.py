@@ -49,7 +49,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "toymq_py",
+            "title": "toymq",
             "version": __version__,
             "description": "2xx means on stable storage. Errors are problems with the wire's codes (docs/http.md).",
         },

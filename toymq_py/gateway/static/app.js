@@ -29,7 +29,7 @@ function route() {
     view = topics; // a % that begins nothing
   }
   fill(main, view.element);
-  document.title = view === topics ? "toymq_py" : `${view.title} · toymq_py`;
+  document.title = view === topics ? "toymq" : `${view.title} · toymq`;
   if (moved) main.focus({ preventScroll: true });
   if (view !== topics) scrollTo(0, 0);
   view.shownNow();
