@@ -53,7 +53,7 @@ def moments(seed: int, share: int) -> Iterator[int]:
         yield nth
 
 
-@one_in(3)
+@one_in(5)
 @pytest.mark.parametrize("happens", HAPPENINGS)
 def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(
     happens: Callable[[BrokerRig], None], share: int
@@ -126,7 +126,7 @@ def test_a_backup_that_is_cut_short_is_whole_as_far_as_it_came(op: str) -> None:
     raise AssertionError("it never ended")
 
 
-@one_in(8)
+@one_in(16)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordered: bool, share: int) -> None:
     """Segments are on the disk before they have their names, and have them before the offsets speak of them; the mark is last.
