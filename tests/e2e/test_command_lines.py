@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.broker_process import COMMAND, ROOT, TIMEOUT_S, BrokerProcess, environment, run
-from toymq_py.cli.demo import Ledger
 from toymq_py.cli.main import main as toymq
 from toymqctl.cli import main as toymqctl
 
@@ -253,25 +252,6 @@ def test_the_demo_needs_something_to_show(tmp_path: Path) -> None:
     result = CliRunner().invoke(toymq, ["demo", "--file", str(path)])
     assert result.exit_code == 2
     assert "fewer than 4 lines" in result.stderr
-
-
-def test_the_demo_says_when_a_promise_is_broken() -> None:
-    def judged(**seen: object) -> list[str]:
-        ledger = Ledger([b"a", b"b"], ids={0: 0, 1: 1}, seen={0: b"a", 1: b"b"})
-        for name, value in seen.items():
-            setattr(ledger, name, value)
-        ledger.judge()
-        return ledger.broken
-
-    assert judged() == []
-    assert judged(seen={0: b"a"}) == ["1 acknowledged lines were lost or changed, the first is line 2"]
-    assert judged(seen={0: b"a", 1: b"B"}) == ["1 acknowledged lines were lost or changed, the first is line 2"]
-    assert judged(ids={0: 0})[0] == "1 lines were never acknowledged"
-    assert "two lines were given one id" in judged(ids={0: 0, 1: 0})
-    assert judged(seen={0: b"a", 1: b"b", 2: b"c"}) == ["1 messages came that were never published"]
-    assert judged(again={1}, settled={1}) == ["1 messages came back although their ack was on the disk"]
-    assert judged(again={1}) == [], "within the kill window"
-    assert judged(after=1) == ["1 acked messages were delivered after the last restart"]
 
 
 COMMANDS = {

@@ -7,21 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.certificates import CERT, CLIENT_KEY, KEY
 from toymq_py.cli.main import main
 from toymq_py.cli.options import OPTIONS
-from toymq_py.config.option_schema import Several, Text, options_of, parse_address
+from toymq_py.config.option_schema import options_of
 from toymq_py.config.options import BrokerOptions, ServeOptions
-from toymq_py.errors import ConfigError
-
-
-@pytest.fixture(autouse=True)
-def nothing_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, and an environment without options."""
-    monkeypatch.chdir(tmp_path)
-    for name in list(os.environ):
-        if name.startswith("TOYMQ_"):
-            monkeypatch.delenv(name)
 
 
 def toymq(*arguments: str, **environment: str) -> Result:
@@ -63,13 +52,6 @@ def test_a_file_that_is_named_goes_before_the_one_that_is_there() -> None:
     assert shown("--config", os.devnull)["visibility"] == (30_000, "default")
 
 
-def test_the_table_is_for_people() -> None:
-    lines = toymq("config", "show", "--segment-bytes", "64KiB").stdout.splitlines()
-    assert lines[0].split() == ["option", "value", "from"]
-    assert ["segment_bytes", "64KiB", "--segment-bytes"] in [line.split() for line in lines]
-    assert len(lines) == 1 + len(OPTIONS)
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -105,50 +87,6 @@ def test_what_is_wrong_in_a_file_is_named(text: str, says: str) -> None:
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_every_mistake_of_a_file_is_told() -> None:
-    Path("bad.toml").write_text('visiblity = "1s"\nmax_topics = 0\nfsync = 3\n')
-    result = toymq("config", "check", "bad.toml")
-    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 3)
-    assert "(and 2 more: see `toymq config check bad.toml`)" in toymq("serve", "--config", "bad.toml").stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('auth_file = "none"', ["cannot read the auth file none: No such file or directory"]),
-        ('auth_file = "."', ["cannot read the auth file .: Is a directory"]),
-        ('auth_file = "bad"', ["bad, line 1: name: "]),
-        (f'http = "0.0.0.0:1"\nauth_file = "{CERT}"', [f"{CERT} is not TOML"]),
-        (f'https = "127.0.0.1:1"\ntls_cert = "{CERT}"\ntls_key = "{CLIENT_KEY}"', ["is not that of the certificate"]),
-        (f'tls_listen = "127.0.0.1:1"\ntls_cert = "none"\ntls_key = "{KEY}"', ["cannot read the certificate none"]),
-        (
-            f'https = "127.0.0.1:1"\ntls_cert = "{CERT}"\ntls_key = "{KEY}"\ntls_client_ca = "bad"',
-            ["the CA bad is not a PEM file"],
-        ),
-        ('definitions = "none"', ["cannot read the definitions none: No such file or directory"]),
-        ('definitions = "bad"', ["bad: there is no section token"]),
-        ('auth_file = "none"\ndefinitions = "none"', ["cannot read the definitions none", "cannot read the auth file none"]),
-    ],
-)
-def test_the_files_that_a_file_names_are_read(text: str, says: list[str]) -> None:
-    """What `serve` would refuse, in the same words."""
-    Path("bad").write_text("[[token]]\n")
-    Path("toymq.toml").write_text(text)
-    checked = toymq("config", "check")
-    lines = checked.stderr.splitlines()
-    assert (checked.exit_code, len(lines)) == (1, len(says)), checked.stderr
-    assert [part in line for part, line in zip(says, lines, strict=True)] == [True] * len(says), checked.stderr
-    assert lines[0] in toymq("serve", "--data-dir", "d").stderr
-    assert not Path("d").exists()
-
-
-def test_a_file_that_is_right() -> None:
-    assert "there is no ./toymq.toml: name a file" in toymq("config", "check").stderr
-    Path("toymq.toml").write_text("max_topics = 3")
-    assert toymq("config", "check").stdout == "./toymq.toml: ok, 1 options are set\n"
-    assert toymq("config", "check", "nowhere.toml").stderr == "toymq: nowhere.toml: No such file or directory\n"
-
-
 def test_a_mistake_in_the_environment_is_told() -> None:
     result = toymq("config", "show", TOYMQ_VISIBILITY="soon")
     assert (result.exit_code, "(from TOYMQ_VISIBILITY)" in result.stderr) == (2, True), result.stderr
@@ -162,15 +100,6 @@ def test_every_option_shows_what_it_parses() -> None:
         if each.default is not None:
             assert each.kind.parse(each.kind.show(each.default)) == each.default, each.name
             assert each.help.endswith("."), each.name
-
-
-def test_an_option_with_several_values() -> None:
-    kind = Several(Text("an address such as 127.0.0.1:6789", "HOST:PORT", parse_address))
-    assert kind.parse("a:1 b:2") == kind.from_toml(["a:1", "b:2"]) == ("a:1", "b:2")
-    assert kind.show(("a:1", "b:2")) == "a:1 b:2"
-    for wrong in ("a:1", [1], ["a"]):
-        with pytest.raises(ConfigError):
-            kind.from_toml(wrong)
 
 
 def test_the_broker_s_options_come_first() -> None:

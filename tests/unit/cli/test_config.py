@@ -1,0 +1,60 @@
+"""``toymq config show`` and ``toymq config check``. Contract: clients.md, "Command lines"."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificates import CERT, CLIENT_KEY, KEY
+from tests.unit.cli.test_options import toymq
+from toymq_py.cli.options import OPTIONS
+
+
+def test_the_table_is_for_people() -> None:
+    lines = toymq("config", "show", "--segment-bytes", "64KiB").stdout.splitlines()
+    assert lines[0].split() == ["option", "value", "from"]
+    assert ["segment_bytes", "64KiB", "--segment-bytes"] in [line.split() for line in lines]
+    assert len(lines) == 1 + len(OPTIONS)
+
+
+def test_every_mistake_of_a_file_is_told() -> None:
+    Path("bad.toml").write_text('visiblity = "1s"\nmax_topics = 0\nfsync = 3\n')
+    result = toymq("config", "check", "bad.toml")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 3)
+    assert "(and 2 more: see `toymq config check bad.toml`)" in toymq("serve", "--config", "bad.toml").stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('auth_file = "none"', ["cannot read the auth file none: No such file or directory"]),
+        ('auth_file = "."', ["cannot read the auth file .: Is a directory"]),
+        ('auth_file = "bad"', ["bad, line 1: name: "]),
+        (f'http = "0.0.0.0:1"\nauth_file = "{CERT}"', [f"{CERT} is not TOML"]),
+        (f'https = "127.0.0.1:1"\ntls_cert = "{CERT}"\ntls_key = "{CLIENT_KEY}"', ["is not that of the certificate"]),
+        (f'tls_listen = "127.0.0.1:1"\ntls_cert = "none"\ntls_key = "{KEY}"', ["cannot read the certificate none"]),
+        (
+            f'https = "127.0.0.1:1"\ntls_cert = "{CERT}"\ntls_key = "{KEY}"\ntls_client_ca = "bad"',
+            ["the CA bad is not a PEM file"],
+        ),
+        ('definitions = "none"', ["cannot read the definitions none: No such file or directory"]),
+        ('definitions = "bad"', ["bad: there is no section token"]),
+        ('auth_file = "none"\ndefinitions = "none"', ["cannot read the definitions none", "cannot read the auth file none"]),
+    ],
+)
+def test_the_files_that_a_file_names_are_read(text: str, says: list[str]) -> None:
+    """What `serve` would refuse, in the same words."""
+    Path("bad").write_text("[[token]]\n")
+    Path("toymq.toml").write_text(text)
+    checked = toymq("config", "check")
+    lines = checked.stderr.splitlines()
+    assert (checked.exit_code, len(lines)) == (1, len(says)), checked.stderr
+    assert [part in line for part, line in zip(says, lines, strict=True)] == [True] * len(says), checked.stderr
+    assert lines[0] in toymq("serve", "--data-dir", "d").stderr
+    assert not Path("d").exists()
+
+
+def test_a_file_that_is_right() -> None:
+    assert "there is no ./toymq.toml: name a file" in toymq("config", "check").stderr
+    Path("toymq.toml").write_text("max_topics = 3")
+    assert toymq("config", "check").stdout == "./toymq.toml: ok, 1 options are set\n"
+    assert toymq("config", "check", "nowhere.toml").stderr == "toymq: nowhere.toml: No such file or directory\n"
