@@ -18,10 +18,11 @@ class SessionRig:
 
     def __init__(self, **options: Any) -> None:
         self.rig = BrokerRig(**options)
+        self.seat = self.rig.broker.quotas.enter("127.0.0.1", None)
         self.loop = SimEventLoop(random.Random(1))
         runnable = Runnable(FairQueue(self.rig.clock, self.loop), lambda slice_end: False)
         self.replies = Replies(self.rig.broker.metrics, runnable, self.rig.clock)
-        self.deliveries = Deliveries(self.replies, runnable, self.rig.clock, self.loop.call_later)
+        self.deliveries = Deliveries(self.replies, runnable, self.rig.clock, self.loop.call_later, self.seat)
         self.handler = Handler(1, self.rig.broker, self.replies, self.deliveries, self.loop)
 
     def __enter__(self) -> "SessionRig":

@@ -65,7 +65,7 @@ class Holder:
 class Seat:
     """One connection's part in the limits. It is anonymous until ``identify``."""
 
-    __slots__ = ("_evict", "_quotas", "address", "held_bytes", "left", "token")
+    __slots__ = ("_evict", "_quotas", "address", "held_bytes", "left", "token", "unread_bytes")
 
     def __init__(self, quotas: "Quotas", address: Holder, evict: Callable[[], None] | None) -> None:
         self._quotas = quotas
@@ -73,6 +73,9 @@ class Seat:
         self.address = address
         self.token: Holder | None = None
         self.held_bytes = 0
+        """What counts, with the unread bytes."""
+        self.unread_bytes = 0
+        """What counts of ``unread``."""
         self.left = False
 
     def identify(self, name: str, *, admin: bool) -> None:
@@ -89,16 +92,28 @@ class Seat:
         self._quotas.idle(self)
 
     def settle(self, held_bytes: int) -> bool:
-        """Set the bytes that the connection holds; up to ``FLOOR_BYTES`` do not count.
+        """Set the bytes that the connection holds beside the unread ones; up to ``FLOOR_BYTES`` do not count.
 
         Returns: False when a limit is exceeded or memory runs out: take no more then.
         """
-        return self._quotas.settle(self, held_bytes if held_bytes > FLOOR_BYTES else 0)
+        return self._quotas.settle(self, (held_bytes if held_bytes > FLOOR_BYTES else 0) + self.unread_bytes)
+
+    def unread(self, unread_bytes: int) -> None:
+        """Set the bytes that were written and that the client has not read; up to ``FLOOR_BYTES`` do not count."""
+        counted = unread_bytes if unread_bytes > FLOOR_BYTES else 0
+        if counted != self.unread_bytes:
+            self._quotas.settle(self, self.held_bytes + counted - self.unread_bytes)
+            self.unread_bytes = counted
 
     @property
     def crowded(self) -> bool:
         """The token, the address or the broker holds too much."""
         return not self._quotas.has_room(self)
+
+    @property
+    def over_its_share(self) -> bool:
+        """As ``crowded``, but what is held explains it: it ends when clients read. High memory may last."""
+        return not self._quotas.has_share(self)
 
     def hold(self, more_bytes: int) -> None:
         """Count a part of a body. Raises: QueueFull; then take no more of it."""
@@ -238,10 +253,12 @@ class Quotas:
 
     def has_room(self, seat: Seat) -> bool:
         """Whether the connection may hold more than ``FLOOR_BYTES``."""
+        return not self.memory_high and self.has_share(seat)
+
+    def has_share(self, seat: Seat) -> bool:
+        """See ``Seat.over_its_share``."""
         holder, limit = seat.token or seat.address, self._limits.max_held_bytes
-        return not self.memory_high and self.held_bytes <= limit and (
-            not holder.limited or holder.held_bytes <= holder.share(limit)
-        )
+        return self.held_bytes <= limit and (not holder.limited or holder.held_bytes <= holder.share(limit))
 
     def too_much(self, seat: Seat) -> QueueFull:
         """Count and explain a refusal."""

@@ -9,7 +9,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # as long as 
 from math import isfinite
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from toymq_py.auth.quotas import Seat
 from toymq_py.errors import BadArgument, BadFraming, PayloadTooLarge
@@ -36,9 +36,9 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def seat_of(request: Request) -> Seat | None:
-    """The seat of a request's connection; None where nothing is counted."""
-    seat: Seat | None = request.scope.get("state", {}).get(SEAT)
+def seat_of(connection: HTTPConnection) -> Seat | None:
+    """The seat of a connection; None where nothing is counted."""
+    seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
     return seat
 
 

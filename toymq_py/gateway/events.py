@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from toymq_py.gateway.access import grant_of, present_grant
 from toymq_py.gateway.operations import Answer, Operation
@@ -12,9 +13,20 @@ from toymq_py.gateway.request_context import Gateway
 EVENT_STREAM = "text/event-stream"
 
 
+class EventResponse(StreamingResponse):
+    """Starlette's, except that a stream without a next event does not hold its last one."""
+
+    async def stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for piece in self.body_iterator:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            del piece
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 def stream_response(events: AsyncIterator[bytes]) -> Response:
     """A response of server-sent events, which proxies are told not to buffer."""
-    return StreamingResponse(events, headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=EVENT_STREAM)
+    return EventResponse(events, headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=EVENT_STREAM)
 
 
 async def events(gateway: Gateway, request: Request) -> Response:

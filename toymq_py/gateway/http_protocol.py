@@ -245,7 +245,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
             self._discard()
         if self._seat is not None:
-            self._seat.settle(self.transport.get_write_buffer_size())  # the body is freed; the answer may not be sent yet
+            self._seat.settle(0)  # the body is freed
+            self._seat.unread(self.transport.get_write_buffer_size())
             if not self.pipeline:
                 self._seat.idle()
             anonymous = self.quotas.guarded and self._seat.token is None
@@ -254,10 +255,16 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._unread and not self.pipeline:
             self.loop.call_soon(self._parse)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._seat is not None:
+            streams = self.cycle is not None and not self.cycle.response_complete  # which holds the piece, too
+            self._seat.unread(self.transport.get_write_buffer_size() * (2 if streams else 1))
+
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._seat is not None and (self.cycle is None or self.cycle.response_complete):
-            self._seat.settle(self.transport.get_write_buffer_size())
+        if self._seat is not None:
+            self._seat.unread(self.transport.get_write_buffer_size())
 
     def _discard(self) -> None:
         """Read and drop the rest of an answered body for a moment, then close."""

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, RequestError, StorageFailed
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import check_again
-from toymq_py.gateway.bodies import seat_of
 from toymq_py.gateway.events import EVENT_STREAM, stream_response
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.operations import TOPIC, Answer, Operation, Parameter, count, whole
@@ -111,15 +111,13 @@ async def browse(gateway: Gateway, request: Request) -> Response:
     topic = gateway.broker.topic(TOPIC.need(request))
     start = _resolve(topic, FROM.or_(Start("earliest"), request))
     max_count = MAX.or_(100, request)
-    seat = seat_of(request)
     messages: list[str] = []
     size, at = 0, start
     while len(messages) < max_count and size < PAGE_BYTES_MAX and at < topic.next_id and not topic.deleted:
         part, behind, read = read_log(topic, at, max_count - len(messages), min(READ_BYTES, PAGE_BYTES_MAX - size))
         texts = [text for _, text in part]
         try:
-            if seat is not None:
-                seat.hold(sum(map(len, texts)))  # until the client has taken it: see ``http_server``
+            answer_room.hold(request, sum(map(len, texts)))
         except QueueFull:
             if not messages:
                 raise
@@ -170,11 +168,24 @@ async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> A
             yield b'event: gap\ndata: {"from": %d, "next": %d}\n\n' % (at, topic.first_id)
             at = topic.first_id
         if at < topic.next_id:
-            messages, at, _ = read_log(topic, at, PAGE_MAX, READ_BYTES)
-            yield "".join(f"id: {msg_id}\ndata: {text}\n\n" for msg_id, text in messages).encode()
+            max_bytes = answer_room.bytes_to_take(request, READ_BYTES)
+            messages, behind, size = read_log(topic, at, PAGE_MAX, max_bytes)
+            if not answer_room.has_room(request, size):
+                del messages
+                await answer_room.wait_for_room(waiting, request)
+                continue
+            at = behind
+            yield _encode_events(messages)
             await waiting.pause()
         elif not await waiting.wait_for(topic.when_committed, HEARTBEAT_S) and not waiting.stopped:
             yield b":\n\n"
+
+
+def _encode_events(messages: list[tuple[int, str]]) -> bytes:
+    """Server-sent events of ids and messages, which it takes from the list: the stream's frame would hold them."""
+    piece = "".join(f"id: {msg_id}\ndata: {text}\n\n" for msg_id, text in messages).encode()
+    messages.clear()
+    return piece
 
 
 OPERATIONS = (

@@ -27,10 +27,11 @@ from toymq_py.errors import (
     TooManyTopics,
     TopicExists,
 )
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.bodies import read_body
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter, whole
-from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX, LeasedResponse
+from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX, LeasedResponse, give_back
 from toymq_py.gateway.problems import NotLeased, problem
 from toymq_py.gateway.publish_operations import Message, append
 from toymq_py.gateway.request_context import Gateway
@@ -114,6 +115,11 @@ async def get_message(gateway: Gateway, request: Request) -> Response:
     if not deliveries:
         return Response(status_code=204)
     records, row = deliveries[0].records, deliveries[0].start
+    try:
+        answer_room.hold(request, len(records.payloads[row]))
+    except QueueFull:
+        give_back(deliveries)
+        raise
     headers = {"x-message-id": str(records.ids[row]), "cache-control": "no-store"}
     return LeasedResponse(records.payloads[row], deliveries, headers, "application/octet-stream")
 

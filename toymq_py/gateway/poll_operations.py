@@ -5,7 +5,7 @@ A poll whose client is gone leases nothing; its leases end by their deadline alo
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -22,10 +22,11 @@ from toymq_py.errors import (
     TooManyConsumers,
     TooManyTopics,
 )
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import check_again
 from toymq_py.gateway.consumer_operations import VISIBILITY_S
 from toymq_py.gateway.long_poll import LongPoll
-from toymq_py.gateway.message_operations import MESSAGE, message_json
+from toymq_py.gateway.message_operations import MESSAGE, READ_BYTES, message_json
 from toymq_py.gateway.operations import CONSUMER, PATTERN_OR_TOPIC, Answer, Operation, count, seconds
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.topic import Delivery
@@ -73,14 +74,15 @@ async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
 
 async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_count: int, wait_s: float) -> list[Delivery]:
     """``LongPoll.poll``, until the client disconnects or its token may not. Raises: RequestError, OSError."""
+    max_bytes = answer_room.bytes_to_take(request, LEASE_BYTES_MAX)
     if not wait_s:
-        return await polling.poll(max_count, LEASE_BYTES_MAX, 0)
+        return await polling.poll(max_count, max_bytes, 0)
     deliveries: list[Delivery] = []
     refusal: RequestError | OSError | None = None
     async with asyncio.TaskGroup() as tasks:
         watcher = tasks.create_task(_watch(request, polling))
         try:
-            deliveries = await polling.poll(max_count, LEASE_BYTES_MAX, wait_s)
+            deliveries = await polling.poll(max_count, max_bytes, wait_s)
             check_again(gateway, request, "subscribe", polling.name)
         except (RequestError, OSError) as error:  # the TaskGroup would raise it as an ExceptionGroup
             refusal = error
@@ -99,13 +101,28 @@ async def _watch(request: Request, polling: LongPoll) -> None:
     polling.end()
 
 
-def messages_json(deliveries: Iterable[Delivery]) -> list[dict[str, Any]]:
-    """Leased messages as JSON."""
-    return [
-        message_json(delivery.topic, delivery.records, row, delivery.attempt)
-        for delivery in deliveries
-        for row in range(delivery.start, delivery.stop)
-    ]
+async def encode_leased(
+    gateway: Gateway, request: Request, deliveries: Sequence[Delivery], describe: Callable[[Delivery, int], dict[str, Any]]
+) -> list[str]:
+    """Leased messages as JSON texts, counted for the connection, and made in slices. When it may not hold them they are given
+    back. Raises: QueueFull.
+    """
+    texts: list[str] = []
+    unpaused = 0
+    try:
+        answer_room.hold(request, sum(delivery.size for delivery in deliveries))
+        for delivery in deliveries:
+            for row in range(delivery.start, delivery.stop):
+                texts.append(text := json.dumps(describe(delivery, row)))
+                answer_room.hold(request, len(text))
+                unpaused += len(text)
+                if unpaused >= READ_BYTES:
+                    unpaused = 0
+                    await gateway.waiting.pause()
+    except BaseException:
+        give_back(deliveries)
+        raise
+    return texts
 
 
 async def lease(gateway: Gateway, request: Request) -> Response:
@@ -113,7 +130,10 @@ async def lease(gateway: Gateway, request: Request) -> Response:
     deliveries = await _poll(gateway, request)
     if not deliveries:
         return Response(status_code=204)
-    content = json.dumps({"messages": messages_json(deliveries)})
+    texts = await encode_leased(
+        gateway, request, deliveries, lambda each, row: message_json(each.topic, each.records, row, each.attempt)
+    )
+    content = f'{{"messages": [{", ".join(texts)}]}}'
     return LeasedResponse(content, deliveries, {"cache-control": "no-store"}, "application/json")
 
 

@@ -35,6 +35,7 @@ from toymq_py.errors import (
     NotSubscribed,
     RequestError,
 )
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import audit_request, check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import SEAT, check_members, parse_object
 from toymq_py.gateway.consumer_operations import parse_failure, parse_ids
@@ -44,7 +45,7 @@ from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import check_name
-from toymq_py.topic import Delivery, Duplicate, Published, Subscription
+from toymq_py.topic import DeliveredIds, Delivery, Duplicate, Published, Subscription
 from toymq_py.units import DURATION_MS_MAX, check_number
 
 logger = logging.getLogger("toymq_py.gateway")
@@ -112,7 +113,7 @@ class Conversation:
         self._subscription: Subscription | None = None
         self._woken = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self._last_write: tuple[Delivery, list[int]] | None = None
+        self._last_write: tuple[DeliveredIds, list[int]] | None = None
         """The delivery whose bytes the socket may not have taken, and the sizes of its messages."""
 
     async def run(self) -> None:
@@ -295,12 +296,12 @@ class Conversation:
         """Give back messages that the socket did not take whole, uncounted, as a session does."""
         if self._last_write is None:
             return
-        delivery, sizes = self._last_write
+        delivered, sizes = self._last_write
         left, whole = self._outlet.left_bytes, len(sizes)
         while left > 0 and whole:
             whole -= 1
             left -= sizes[whole]
-        delivery.unsend(whole)
+        delivered.unsend(whole)
 
     async def _deliver(self, subscription: Subscription) -> None:
         """Deliver while the window and the socket have room."""
@@ -313,7 +314,7 @@ class Conversation:
             self._woken.clear()
             try:
                 self._check("subscribe")
-                delivery = subscription.take(TAKE_BYTES, TAKE_MESSAGES)
+                delivery = subscription.take(answer_room.bytes_to_take(self._socket, TAKE_BYTES), TAKE_MESSAGES)
             except OSError as error:
                 await self._send(self._refusal(storage_error(error)))
                 await self._gateway.waiting.sleep(1)
@@ -326,20 +327,32 @@ class Conversation:
             if delivery is None:
                 await self._woken.wait()
                 continue
-            messages: list[bytes] = []
-            size = 0
-            for row in range(delivery.start, delivery.stop):
-                described = message_json(self._name, delivery.records, row, delivery.attempt)
-                messages.append(json.dumps({"op": "message", **described}).encode())
-                size += len(messages[-1])
-                if size >= TAKE_BYTES:  # JSON may be six times as long as the payload
-                    break
-            delivery.unsend(len(messages))
-            if not self._outlet.write_texts(messages):
+            if not answer_room.has_room(self._socket, delivery.size):
                 delivery.unsend()
+                del delivery
+                await answer_room.wait_for_room(self._gateway.waiting, self._socket)
+                continue
+            if not self._write(delivery):
                 return
-            self._last_write = delivery, list(map(len, messages))
-            await asyncio.sleep(0)  # a socket that takes all of it never waits, and other tasks need turns
+            del delivery  # this frame lives as long as the client does not read
+            await self._gateway.waiting.pause()  # a socket that takes all of it never waits
+
+    def _write(self, delivery: Delivery) -> bool:
+        """Write about ``TAKE_BYTES`` of a delivery, and give back the rest. Returns: False when the connection is ending."""
+        messages: list[bytes] = []
+        size = 0
+        for row in range(delivery.start, delivery.stop):
+            described = message_json(self._name, delivery.records, row, delivery.attempt)
+            messages.append(json.dumps({"op": "message", **described}).encode())
+            size += len(messages[-1])
+            if size >= TAKE_BYTES:  # JSON may be six times as long as the payload
+                break
+        delivery.unsend(len(messages))
+        if not self._outlet.write_texts(messages):
+            delivery.unsend()
+            return False
+        self._last_write = delivery.without_records(), list(map(len, messages))
+        return True
 
 
 def take_ref(frame: dict[str, Any]) -> object:

@@ -184,13 +184,19 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         super().pause_writing()
         self._unwritten = True
         self._left_bytes = self.transport.get_write_buffer_size()
+        self._count_unread(self._left_bytes)
         self._read_or_not()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unwritten = False
         self._unanswered = 0
+        self._count_unread(0)
         self._read_or_not()
+
+    def _count_unread(self, unread_bytes: int) -> None:
+        if (seat := self.app_state.get(SEAT)) is not None:
+            seat.unread(unread_bytes)
 
     def handle_cont(self, event: Frame) -> None:
         """Uvicorn's, except that parts are joined as they come: in a list two bytes took fifty, and empty ones had no limit."""

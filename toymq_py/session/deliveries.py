@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 
+from toymq_py.auth.quotas import FLOOR_BYTES, Seat
 from toymq_py.clock import Clock
 from toymq_py.errors import AlreadySubscribed
 from toymq_py.names import TopicPattern
@@ -17,7 +18,7 @@ from toymq_py.protocol import Frames, encode_closed, encode_messages
 from toymq_py.session.fair_queue import Runnable
 from toymq_py.session.replies import Replies
 from toymq_py.subscription import PatternSubscription, Poll
-from toymq_py.topic import Delivery, Subscription
+from toymq_py.topic import DeliveredIds, Delivery, Subscription
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -42,6 +43,7 @@ class Deliveries:
         "_ready",
         "_replies",
         "_runnable",
+        "_seat",
         "_stalled",
         "_unconfirmed",
         "by_name",
@@ -55,8 +57,9 @@ class Deliveries:
         place: Runnable,
         clock: Clock,
         later: Callable[[float, Callable[[], object]], object],
+        seat: Seat | None = None,
     ) -> None:
-        """``later`` is the loop's ``call_later``."""
+        """``later`` is the loop's ``call_later``, ``seat`` the connection's share of the limits."""
         self.by_name: dict[str, AnySubscription] = {}
         self.paused = False
         self.pull: Poll | None = None
@@ -64,10 +67,11 @@ class Deliveries:
         self._runnable = place
         self._clock = clock
         self._later = later
+        self._seat = seat
         self._ready: dict[AnySubscription, None] = {}
         self._unconfirmed: dict[AnySubscription, None] = {}  # an empty set has three times the bytes
         self._stalled = False
-        self._last_write: list[tuple[Delivery, int, array[int]]] = []
+        self._last_write: list[tuple[DeliveredIds, int, array[int]]] = []
 
     def check_free(self, name: str, pattern: TopicPattern | None) -> None:
         """Check that no subscription overlaps: MSG names only the topic. Raises: AlreadySubscribed."""
@@ -110,6 +114,15 @@ class Deliveries:
             subscription.paused = paused
         if paused:
             self._wake_others()
+
+    def bytes_to_take(self, wanted_bytes: int) -> int:
+        """How many bytes of messages to take: ``FLOOR_BYTES`` while the client's token or address has used up its share."""
+        return min(wanted_bytes, FLOOR_BYTES) if self._seat is not None and self._seat.crowded else wanted_bytes
+
+    def check_room(self, size: int) -> None:
+        """Check that a reply of ``size`` bytes fits into the client's share. Raises: QueueFull."""
+        if size > FLOOR_BYTES and self._seat is not None and self._seat.over_its_share:
+            raise self._seat.too_much()
 
     @property
     def stalled(self) -> bool:
@@ -217,7 +230,7 @@ class Deliveries:
 
     def add_to_write(self, delivery: Delivery, frames: Frames, begin: int) -> int:
         """Remember that the frames of a delivery begin at this byte of the write. Returns: their size."""
-        self._last_write.append((delivery, begin, frames.sizes()))
+        self._last_write.append((delivery.without_records(), begin, frames.sizes()))
         return sum(map(len, frames.pieces))
 
     def begin_write(self) -> None:
@@ -227,10 +240,10 @@ class Deliveries:
 
     def give_back(self, taken_bytes: int) -> None:
         """Give back the messages of the last write that the first ``taken_bytes`` do not hold whole; no attempt is counted."""
-        for delivery, begin, sizes in self._last_write:
+        for delivered, begin, sizes in self._last_write:
             ends = accumulate(sizes, initial=begin)
             next(ends)
-            delivery.unsend(sum(end <= taken_bytes for end in ends))
+            delivered.unsend(sum(end <= taken_bytes for end in ends))
 
 
 def encode_delivery(delivery: Delivery) -> Frames:

@@ -75,7 +75,13 @@ class PendingPull:
     def _make(self) -> bytes | None:
         """See ``replies.MakeReply``."""
         try:
-            deliveries = self._poll.take(self._max_count, PULL_BYTES_MAX)
+            deliveries = self._poll.take(self._max_count, self._deliveries.bytes_to_take(PULL_BYTES_MAX))
+            try:
+                self._deliveries.check_room(sum(delivery.size for delivery in deliveries))
+            except RequestError:
+                for delivery in deliveries:
+                    delivery.unsend()
+                raise
         except (RequestError, OSError):
             self.close()
             raise
@@ -92,7 +98,8 @@ class PendingPull:
         return b"".join(pieces)
 
     def _released(self, begin: int) -> None:
-        for delivery, frames in self._taken:
+        taken, self._taken, self._held.released = self._taken, [], None  # else a cycle would keep the messages
+        for delivery, frames in taken:
             begin += self._deliveries.add_to_write(delivery, frames, begin)
 
     def close(self) -> None:

@@ -99,8 +99,8 @@ class Session:
         self._seat = seat
         self._runnable = Runnable(queue, self._turn)
         self._replies = Replies(broker.metrics, self._runnable, clock)
-        self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later)
-        self._writer = Writer(transport, self._replies, self._deliveries, clock, seat)
+        self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later, seat)
+        self._writer = Writer(transport, self._replies, self._deliveries, clock)
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
         if authority is None:

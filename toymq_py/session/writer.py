@@ -2,7 +2,6 @@
 
 import asyncio
 
-from toymq_py.auth.quotas import FLOOR_BYTES, Seat
 from toymq_py.clock import Clock
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.replies import WRITE_BYTES, Replies
@@ -16,16 +15,13 @@ class Writer:
     not read costs one write. While the client's token or address has used up its share, a write has ``FLOOR_BYTES``.
     """
 
-    __slots__ = ("_clock", "_deliveries", "_last_write_bytes", "_replies", "_seat", "_transport", "paused", "wire")
+    __slots__ = ("_clock", "_deliveries", "_last_write_bytes", "_replies", "_transport", "paused", "wire")
 
-    def __init__(
-        self, transport: asyncio.Transport, replies: Replies, deliveries: Deliveries, clock: Clock, seat: Seat | None
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, replies: Replies, deliveries: Deliveries, clock: Clock) -> None:
         self._transport = transport
         self._replies = replies
         self._deliveries = deliveries
         self._clock = clock
-        self._seat = seat
         self._last_write_bytes = 0
         self.paused = False
         """The socket has not taken the last write whole."""
@@ -62,8 +58,7 @@ class Writer:
             out = replies.take_due(slice_end)
             ready = deliveries.ready
             if ready and deliver:
-                crowded = self._seat is not None and self._seat.crowded
-                deliveries.take(out, slice_end, FLOOR_BYTES if crowded else WRITE_BYTES)
+                deliveries.take(out, slice_end, deliveries.bytes_to_take(WRITE_BYTES))
             if not out:
                 return replies.unfinished
             data = b"".join(out) if len(out) > 1 else out[0]

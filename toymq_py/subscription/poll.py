@@ -54,7 +54,7 @@ class Poll(MultiSubscription):
             self._wake()
 
     def take(self, max_count: int, max_bytes: int) -> list[Delivery]:
-        """Lease what is ready now, redeliveries first, the topics in turn: at most ``max_count`` messages, and about
+        """Lease what is ready now, redeliveries first, the topics in turn: at most ``max_count`` messages of
         ``max_bytes``, but one message at least. [] when there is nothing: ``wake`` is called when that may have changed. Where
         others take from the same consumer, no more than the share of one.
 
@@ -77,6 +77,10 @@ class Poll(MultiSubscription):
                 break
             if delivery is None:
                 continue
+            if taken and delivery.size > max_bytes:
+                delivery.unsend()  # one message, which comes alone the next time
+                again.append(part)
+                break
             taken.append(delivery)
             max_count -= len(delivery)
             max_bytes -= delivery.size + RECORD_COST_BYTES * len(delivery)

@@ -1,7 +1,7 @@
 """One topic. Contract: delivery.md, storage.md."""
 
 from toymq_py.storage.commit.batch import Appended, Commit, CommitState
-from toymq_py.topic.channel import Channel, Delivery, Registration, Subscription
+from toymq_py.topic.channel import Channel, DeliveredIds, Delivery, Registration, Subscription
 from toymq_py.topic.description import unopened_topic
 from toymq_py.topic.publisher import Duplicate, Published, Refused
 from toymq_py.topic.services import TopicServices
@@ -15,6 +15,7 @@ __all__ = [
     "Channel",
     "Commit",
     "CommitState",
+    "DeliveredIds",
     "Delivery",
     "Duplicate",
     "Published",

@@ -46,8 +46,10 @@ class Delivery:
 
     def unsend(self, written: int = 0) -> None:
         """Return all but the first ``written`` messages uncounted: they never left the process."""
-        for first, last in self.ranges(written):
-            self.subscription.unsend(first, last)
+        self.without_records().unsend(written)
+
+    def without_records(self) -> "DeliveredIds":
+        return DeliveredIds(self.subscription, self.records.ids, self.start, self.stop)
 
     @property
     def topic(self) -> str:
@@ -64,6 +66,22 @@ class Delivery:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredIds:
+    """What is kept of a delivery that was written, in case the socket does not take all of it: its ids without the payloads,
+    which an idle connection would hold until its next write. Ids ``start`` to ``stop`` of a run."""
+
+    subscription: "Subscription"
+    ids: Sequence[int]
+    start: int
+    stop: int
+
+    def unsend(self, written: int = 0) -> None:
+        """See ``Delivery.unsend``."""
+        for first, last in ranges_of(self.ids[self.start + written : self.stop]):
+            self.subscription.unsend(first, last)
 
 
 class Subscription(Lessee):

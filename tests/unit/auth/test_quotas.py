@@ -275,3 +275,25 @@ def test_while_memory_is_high_no_more_is_taken() -> None:
         seat.hold(FLOOR_BYTES + 1)
     rig.quotas.memory_high = False
     seat.hold(1)
+
+
+def test_unread_bytes_count_beside_the_held_ones() -> None:
+    rig = Rig()
+    reader, other = rig.admitted("r", "app"), rig.admitted("o", "app")
+    reader.settle(100_000)
+    reader.unread(FLOOR_BYTES)
+    assert rig.quotas.held_bytes == 100_000, "a little is free"
+    reader.unread(500_000)
+    assert rig.quotas.held_bytes == 600_000
+    assert other.over_its_share, "the token has half of a megabyte"
+    assert not rig.admitted("x", "another app").over_its_share
+    reader.settle(0)
+    reader.settle(0)
+    assert rig.quotas.held_bytes == 500_000
+    reader.unread(200_000)
+    assert not other.over_its_share
+    rig.quotas.memory_high = True
+    assert other.crowded
+    assert not other.over_its_share, "it ends only when clients read"
+    reader.leave()
+    assert rig.quotas.held_bytes == 0

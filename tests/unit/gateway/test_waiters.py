@@ -67,12 +67,30 @@ async def test_a_cancelled_wait_is_withdrawn() -> None:
     assert (len(waiting), source.call) == (0, None)
 
 
+async def test_one_pause_ends_in_a_pass() -> None:
+    """A hundred large answers that are encoded at a time hold the loop no longer than one."""
+    waiting, passes = Waiting(asyncio.get_running_loop()), 0
+    ended: list[tuple[int, int]] = []
+
+    async def work(number: int) -> None:
+        for _ in range(2):
+            await waiting.pause()
+            ended.append((passes, number))
+
+    tasks = [asyncio.ensure_future(work(n)) for n in range(3)]
+    tasks.append(asyncio.ensure_future(waiting.pause()))
+    while not tasks[2].done():
+        await asyncio.sleep(0)
+        passes += 1
+        tasks[3].cancel()
+    assert [number for _, number in ended] == [0, 1, 2, 0, 1, 2], "first come, first served"
+    assert len({at for at, _ in ended}) == len(ended)
+
+
 @pytest.mark.parametrize(
     ("error", "raised"), [(None, None), (QueueFull("x"), QueueFull), (OSError(errno.ENOSPC, "full"), DiskFull)]
 )
-async def test_stored_raises_what_the_client_hears(
-    error: OSError | QueueFull | None, raised: type[Exception] | None
-) -> None:
+async def test_stored_raises_what_the_client_hears(error: OSError | QueueFull | None, raised: type[Exception] | None) -> None:
     def begin(done: Done) -> None:
         done(error)
         done(None)  # a second call changes nothing

@@ -1,10 +1,13 @@
 """A PULL among the replies of a session: when it leases, and what goes back when its write is not taken."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.session_rig import SessionRig
+from tests.support.sim_served import SimServed
+from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.protocol import Ping, Pull
 
 
@@ -87,3 +90,33 @@ def test_one_whose_connection_ends_leaves_nothing_behind(session: SessionRig) ->
     (attached,) = session.rig.broker.topic("t").channels.values()
     assert (attached.takers, len(attached.idle)) == (0, 0)
     assert all(timer.cancelled() for timer in session.loop._scheduled)
+
+
+def test_a_large_message_waits_while_the_token_is_over_its_share(session: SessionRig) -> None:
+    """Its client has not read what the token's other connections got: a small message passes, a larger one stays."""
+    greedy = session.rig.broker.quotas.enter("127.0.0.1", None)
+    session.rig.publish("t", b"small", b"x" * (FLOOR_BYTES + 1))
+    greedy.unread(session.rig.broker.options.max_held_bytes + 1)
+    pull(session)
+    assert session.write().endswith(b"small\nOK 1\n")
+    pull(session)
+    assert session.write().startswith(b"ERR QUEUE_FULL ")
+    assert inflight(session) == 1
+    greedy.unread(0)
+    pull(session)
+    assert session.write().startswith(b"MSG t 1 1 "), "the refusal counted no attempt"
+
+
+def test_a_pull_leaves_no_cycle_behind() -> None:
+    """Each left its messages, up to a megabyte, to the garbage collector, which seldom comes."""
+    with SimServed() as served:
+        client = served.client(b"PUB t - 1\nx\n" * 600 + b"PULL t c 1\n" * 10)
+        served.advance(1)
+        gc.collect()
+        gc.disable()
+        try:
+            client.send(b"PULL t c 1\n" * 500)
+            served.advance(1)
+            assert gc.collect() < 500
+        finally:
+            gc.enable()

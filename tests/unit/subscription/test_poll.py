@@ -30,7 +30,7 @@ def test_a_poll_takes_what_there_is_and_its_leases_outlive_it() -> None:
 def test_a_poll_is_bounded_in_messages_and_bytes_but_takes_one() -> None:
     rig = BrokerRig(segment_bytes=1 << 20)
     rig.publish("t", *[bytes(1000)] * 20)
-    assert sum(map(len, rig.poll("t").take(99, 5000))) == 5
+    assert sum(map(len, rig.poll("t").take(99, 5000))) == 4, "the fifth would not fit"
     assert sum(map(len, rig.poll("t").take(99, 1))) == 1
     rig.publish("u", *[b""] * (MESSAGES_PER_POLL + 1))
     assert sum(map(len, rig.poll("u").take(10**6, TAKE_BYTES))) == MESSAGES_PER_POLL

@@ -5,6 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.requests import Request
+
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.bodies import parse_json
 from toymq_py.gateway.dialects import rfc3339
 from toymq_py.gateway.headers import parse_block
@@ -93,7 +96,9 @@ Seen = tuple[Topic, int, dict[str, Any]]
 """Topic, message id, and the message as answers show it."""
 
 
-async def look(gateway: Gateway, place: Place, limit: int, wanted: Filter | None = None) -> list[Seen]:
+async def look(
+    gateway: Gateway, request: Request, place: Place, limit: int, wanted: Filter | None = None
+) -> list[Seen]:
     """Read messages that a consumer has not acked and that are not expired, oldest first, leased and delayed ones too.
 
     Args:
@@ -104,9 +109,10 @@ async def look(gateway: Gateway, place: Place, limit: int, wanted: Filter | None
     matches = TopicPattern(name).matches if is_pattern(name) else name.__eq__
     found: list[Seen] = []
     looked_at = size = 0
+    max_bytes = answer_room.bytes_to_take(request, LEASE_BYTES_MAX)
 
     def enough() -> bool:
-        return len(found) >= limit or size >= LEASE_BYTES_MAX or looked_at >= LOOKED_AT_MAX
+        return len(found) >= limit or size >= max_bytes or looked_at >= LOOKED_AT_MAX
 
     for topic in [topics[each] for each in sorted(topics) if matches(each)]:
         at = _next_unacked(topic, place.consumer, 0)
@@ -122,6 +128,7 @@ async def look(gateway: Gateway, place: Place, limit: int, wanted: Filter | None
                     shown = describe(place, topic.name, run, row, 0 if state is None else state.failed(msg_id))
                     found.append((topic, msg_id, shown))
                     size += len(run.payloads[row])
+                    answer_room.hold(request, len(run.payloads[row]))
                     if late:
                         delayed[msg_id] = shown
                 row += 1

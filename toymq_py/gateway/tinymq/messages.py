@@ -6,12 +6,12 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull, RequestError, StorageFailed
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import check_again, check_topic
 from toymq_py.gateway.bodies import parse_object, read_body
 from toymq_py.gateway.dialects import ensure
@@ -20,7 +20,7 @@ from toymq_py.gateway.headers import header_block, header_text
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.message_operations import HEARTBEAT_S
 from toymq_py.gateway.operations import Need
-from toymq_py.gateway.poll_operations import WAIT_S_MAX, LeasedResponse, give_back, lease_for
+from toymq_py.gateway.poll_operations import WAIT_S_MAX, LeasedResponse, encode_leased, give_back, lease_for
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.publish_operations import BATCH_BYTES_MAX, Message, append, check_size
 from toymq_py.gateway.request_context import Gateway
@@ -126,8 +126,9 @@ def json_bytes_max(gateway: Gateway) -> int:
 # -- consuming
 
 
-def _one_or_all(messages: list[dict[str, Any]], limit: int) -> str:
-    return json.dumps(messages[0] if limit == 1 else messages)
+def _one_or_all(texts: list[str], limit: int) -> str:
+    """One JSON object, or a list of them."""
+    return texts[0] if limit == 1 else f"[{', '.join(texts)}]"
 
 
 def place_of(request: Request) -> Place:
@@ -155,7 +156,7 @@ async def consume(gateway: Gateway, request: Request) -> Response:
     if (key is None) != (value is None):
         raise BadArgument("filter_key and filter_val need each other: give both or neither")
     if PEEK.of(request):
-        return await _peek(gateway, place, limit)
+        return await _peek(gateway, request, place, limit)
     if not is_pattern(place.name):
         await ensure(gateway.broker, place.name, settings_of(place.name))
     if key is not None and value is not None:
@@ -171,12 +172,10 @@ async def hand_out(
     """Answer with leased messages; with ``acked`` they are acked."""
     if not deliveries:
         return Response(status_code=204)
-    messages = [
-        describe(place, delivery.topic, delivery.records, row, delivery.attempt - 1)
-        for delivery in deliveries
-        for row in range(delivery.start, delivery.stop)
-    ]
-    content = _one_or_all(messages, limit)
+    texts = await encode_leased(
+        gateway, request, deliveries, lambda each, row: describe(place, each.topic, each.records, row, each.attempt - 1)
+    )
+    content = _one_or_all(texts, limit)
     if not acked:
         return LeasedResponse(content, deliveries, {"cache-control": "no-store"}, "application/json")
     if await request.is_disconnected():  # acked messages would be lost
@@ -194,11 +193,11 @@ async def _store_acks(gateway: Gateway, topic: str) -> None:
         await gateway.stored(gateway.broker.topic(topic).flush_offsets)
 
 
-async def _peek(gateway: Gateway, place: Place, limit: int) -> Response:
+async def _peek(gateway: Gateway, request: Request, place: Place, limit: int) -> Response:
     if not is_pattern(place.name) and place.name not in gateway.broker.topics:
         return json_response({"status": "not_found", "message": "Topic does not exist"}, 404)
-    found = [shown for _, _, shown in await look(gateway, place, limit)]
-    return Response(_one_or_all(found, limit), 200, None, "application/json") if found else Response(status_code=204)
+    texts = [json.dumps(shown) for _, _, shown in await look(gateway, request, place, limit)]
+    return Response(_one_or_all(texts, limit), 200, None, "application/json") if texts else Response(status_code=204)
 
 
 async def _select(
@@ -208,18 +207,18 @@ async def _select(
     until = gateway.loop.time() + wait_s
     acked = AUTO_ACK.of(request) or False
     with LiveTail(gateway, place, wanted) as tail:
-        found = await look(gateway, place, limit, wanted)
+        found = await look(gateway, request, place, limit, wanted)
         while not found and (left_s := until - gateway.loop.time()) > 0 and await tail.grown(left_s):
             if tail.take():
-                found = await look(gateway, place, limit, wanted)
+                found = await look(gateway, request, place, limit, wanted)
     if await request.is_disconnected():
         return Response(status_code=204)
     if acked:  # without those that another client took meanwhile
         found = [each for each in found if each[0].ack(place.consumer, [(each[1], each[1])], unseen=True)]
         for topic in dict.fromkeys(topic for topic, _, _ in found):
             await _store_acks(gateway, topic.name)
-    messages = [shown for _, _, shown in found]
-    return Response(_one_or_all(messages, limit), 200, None, "application/json") if found else Response(status_code=204)
+    texts = [json.dumps(shown) for _, _, shown in found]
+    return Response(_one_or_all(texts, limit), 200, None, "application/json") if texts else Response(status_code=204)
 
 
 # -- done with a message
@@ -333,6 +332,7 @@ async def _follow(gateway: Gateway, request: Request, asked: str, tail: LiveTail
             grown = await tail.grown(HEARTBEAT_S)
             if not may(gateway, request, "subscribe", tail.place.name):
                 return
+            await answer_room.wait_for_room(gateway.waiting, request)
             yield "".join(f"data: {text}\n\n" for text in tail.take()).encode() if grown else b":\n\n"
             await gateway.waiting.pause()
 

@@ -151,7 +151,7 @@ async def queue_peek(gateway: Gateway, request: Request) -> Response:
     """``GET /api/queues/peek``; of a queue that there is not, nothing."""
     name = OF_QUEUE.need(request)
     shown, group = of_group(request.query_params["queue"])
-    found = await look(gateway, Place(name, group, shown.strip("/")), LIMIT.or_(10, request))
+    found = await look(gateway, request, Place(name, group, shown.strip("/")), LIMIT.or_(10, request))
     return json_response([message for _, _, message in found])
 
 

@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import AlreadySubscribed, BadArgument, BadFraming, NotSubscribed, RequestError
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import check_members, parse_json
 from toymq_py.gateway.message_operations import HEARTBEAT_S
@@ -144,6 +145,7 @@ class Session:
             if not may(self._gateway, self._socket, "subscribe", tail.place.name):
                 why = "the token has no right to it any more"
                 break
+            await answer_room.wait_for_room(self._gateway.waiting, self._socket)
             try:
                 texts = tail.take() if grown else []
             except OSError as error:

@@ -1,0 +1,92 @@
+"""``answer_room``: clients that do not read: what they hold is bounded, whatever they asked for."""
+
+import asyncio
+import json
+import random
+import socket
+
+import pytest
+
+from tests.support.http_rig import HttpRig, listening
+from tests.support.sim_disk import SimDisk
+from tests.support.websockets import HANDSHAKE, frame_of
+
+DIR = "/data/d"
+MESSAGE_BYTES = 8_000_000
+"""The kernel's buffers take half of one."""
+UNREAD_BYTES = 2_000_000
+HELD_BYTES_MAX = 32 << 20
+LARGEST_ANSWER_BYTES = 4 * MESSAGE_BYTES
+"""Two messages, as payloads and as JSON: more than a limit may be exceeded by one."""
+CONNECTIONS = 16
+
+
+def connect(rig: HttpRig, request: bytes) -> socket.socket:
+    """Send, and never read."""
+    connection = socket.create_connection(("127.0.0.1", rig.port))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    connection.send(request)
+    return connection
+
+
+def get(path: str) -> bytes:
+    return b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode()
+
+
+async def subscribe(rig: HttpRig, consumer: str) -> socket.socket:
+    """Subscribe over a WebSocket, and read no more than the handshake's answer."""
+    connection = connect(rig, HANDSHAKE + b"\r\n")
+    loop = asyncio.get_running_loop()
+    assert b" 101 " in await loop.sock_recv(connection, 4096)
+    connection.send(frame_of(1, json.dumps({"op": "subscribe", "consumer": consumer}).encode()))
+    return connection
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/topics/t/messages?consumer=c{}&max=9",
+        "/v1/topics/t/messages?consumer=c{}&max=9&wait_s=60",
+        "/v1/topics/t/stream?from=earliest",
+        "/v1/topics/t/log",
+        "/consume/t?group=g{}&limit=9",
+        "/consume/t?group=g{}&peek=true&limit=9",
+        "websocket",
+    ],
+)
+async def test_answers_that_are_not_read_count_as_held(path: str) -> None:
+    """Found by a trial: 120 connections of one token took the process to its memory limit, and all publishes were refused."""
+    async with listening(DIR, fs=SimDisk(random.Random(1)), max_held_bytes=HELD_BYTES_MAX, dialects=["tinymq"]) as rig:
+        for _ in range(3):
+            rig.broker.topic_or_new("t").publisher.publish([b""], [b"x" * MESSAGE_BYTES])
+        await rig.until(lambda: rig.broker.topic("t").log.committed_id >= 2)
+        silent = [
+            await subscribe(rig, f"c{n}") if path == "websocket" else connect(rig, get(path.replace("{}", str(n))))
+            for n in range(CONNECTIONS)
+        ]
+        quotas, most = rig.broker.quotas, 0
+        await rig.until(lambda: quotas.held_bytes >= UNREAD_BYTES)
+        for _ in range(60):
+            await rig.publish("u", "y")
+            most = max(most, quotas.held_bytes)
+        assert most <= HELD_BYTES_MAX + LARGEST_ANSWER_BYTES
+        assert len(await rig.lease("u")) == 1, "small messages still pass"
+        for connection in silent:
+            connection.close()
+        await rig.until(lambda: quotas.held_bytes == 0)
+        assert [(m["id"], m["attempt"]) for m in await rig.lease("t", consumer="reader")] == [(0, 1)], "it was not counted"
+
+
+async def test_a_websocket_goes_on_when_others_have_read() -> None:
+    async with listening(DIR, fs=SimDisk(random.Random(1)), max_held_bytes=HELD_BYTES_MAX) as rig:
+        rig.broker.topic_or_new("t").publisher.publish([b""] * 3, [b"x" * MESSAGE_BYTES] * 3)
+        silent = [await subscribe(rig, f"c{n}") for n in range(CONNECTIONS)]
+        await rig.until(lambda: rig.broker.quotas.held_bytes > HELD_BYTES_MAX)
+        waiting = await subscribe(rig, "c99")
+        await rig.until(lambda: "c99" in rig.broker.topic("t").consumers)
+        assert not rig.broker.topic("t").consumers["c99"].inflight
+        for connection in silent:
+            connection.close()
+        await rig.until(lambda: rig.broker.topic("t").consumers["c99"].inflight)
+        waiting.close()

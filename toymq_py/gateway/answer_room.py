@@ -1,0 +1,40 @@
+"""Room for answers: how many bytes of messages a connection may hold that its client has not read.
+
+Contract: docs/security.md, "Limits"; ADR 0080. Every operation that answers with messages asks here before it takes them: a
+tenant whose clients do not read would fill the memory of all.
+"""
+
+from starlette.requests import HTTPConnection
+
+from toymq_py.auth.quotas import FLOOR_BYTES
+from toymq_py.gateway.bodies import seat_of
+from toymq_py.gateway.waiters import Waiting
+
+LOOK_S = 0.25
+"""How often a stream without room looks whether there is some."""
+
+
+def bytes_to_take(connection: HTTPConnection, wanted_bytes: int) -> int:
+    """How many bytes of messages to take: ``FLOOR_BYTES`` while the token, the address or the broker holds too much."""
+    seat = seat_of(connection)
+    return wanted_bytes if seat is None or not seat.crowded else min(wanted_bytes, FLOOR_BYTES)
+
+
+def hold(connection: HTTPConnection, size: int) -> None:
+    """Count bytes of an answer before they are written; the protocol counts them afterwards. Raises: QueueFull."""
+    seat = seat_of(connection)
+    if seat is not None:
+        seat.hold(size)
+
+
+def has_room(connection: HTTPConnection, size: int) -> bool:
+    """Whether a stream may write ``size`` bytes now."""
+    seat = seat_of(connection)
+    return seat is None or size <= FLOOR_BYTES or not seat.over_its_share
+
+
+async def wait_for_room(waiting: Waiting, connection: HTTPConnection) -> None:
+    """Wait until the connection is no longer over its share, or the broker shuts down."""
+    seat = seat_of(connection)
+    while seat is not None and seat.over_its_share and not seat.left and not waiting.stopped:
+        await waiting.sleep(LOOK_S)
