@@ -31,7 +31,7 @@ from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, Di
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.server import Server
 from toymq_py.storage.dirlock import not_there
-from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.fs import FILE_MODE, RealFileSystem
 
 logger = logging.getLogger("toymq_py.embedded")
 
@@ -236,6 +236,7 @@ class EmbeddedHost:
             listener.setblocking(False)
             with sockets.short_name(self.socket_path) as name:
                 listener.bind(name)
+                os.chmod(name, FILE_MODE)  # noqa: PTH101 (no Path is needed); before it listens: until then it refuses
             made = RealFileSystem().inode(self.socket_path)
             try:
                 yield listener

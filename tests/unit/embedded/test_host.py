@@ -1,5 +1,6 @@
 """What an embedded host refuses before it starts."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,19 @@ def test_it_serves_until_it_is_closed(tmp_path: Path) -> None:
     host.close()
     host.ended.result(10)
     assert not Path(host.socket_path).exists(), "only the serving process has a socket there"
+
+
+def test_the_socket_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    """Another user connected and took messages where the application's umask is 0."""
+    directory = tmp_path / "d"
+    directory.mkdir()
+    directory.chmod(0o777)
+    before = os.umask(0)
+    host = EmbeddedHost(directory, None, 5.0)
+    try:
+        host.start()
+        host.ready.result(10)
+        assert {each.name for each in directory.iterdir() if each.stat().st_mode & 0o077} == set()
+    finally:
+        os.umask(before)
+        host.close()
