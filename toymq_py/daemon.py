@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -30,6 +29,7 @@ from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, openable
 from toymq_py.runtime.memory_watch import MemoryWatch
 from toymq_py.server import Server
+from toymq_py.text_files import read_text
 from toymq_py.topic import Tracer
 
 if TYPE_CHECKING:
@@ -96,12 +96,7 @@ def _read_definitions(options: ServeOptions) -> Definitions:
     path = options.definitions
     if path is None:
         return Definitions()
-    try:
-        wanted = parse(Path(path).read_text(encoding="utf-8"), path)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: neither TOML nor JSON: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"cannot read the definitions {path}: {error.strerror or error}") from error
+    wanted = parse(read_text(path, "the definitions"), path)
     if wanted.webhooks and options.http is None and options.https is None:
         raise ConfigError(f"{path}: the gateway pushes webhooks: they need --http or --https")
     return wanted

@@ -1,10 +1,11 @@
-"""Names of topics and consumers, and patterns of topic names. Contract: protocol.md, "Framing"."""
+"""Names of topics, consumers and hosts, and patterns of topic names. Contract: protocol.md, "Framing"."""
 
 import re
 
-from toymq_py.errors import BadName
+from toymq_py.errors import BadName, ConfigError
 
 NAME_BYTES_MAX = 196  # leaves room for ".dlq" and a temp suffix below the 255 bytes of a file name
+HOST_CHARS_MAX = 253
 DEAD_LETTERS = ".dlq"
 """Ends the name of a topic's dead-letter topic."""
 
@@ -36,6 +37,18 @@ def is_topic_name(name: str) -> bool:
 def is_pattern(name: str) -> bool:
     """Whether the name has a wildcard word."""
     return "*" in name or ">" in name
+
+
+def check_host(host: str) -> str:
+    """Return the host of a network address, if a resolver takes it. Raises: ConfigError; a resolver raises UnicodeError."""
+    invalid = ConfigError(f"invalid host {host[:HOST_CHARS_MAX]!a}: a name has 1 to 63 characters between its dots")
+    if len(host) > HOST_CHARS_MAX or not host.isprintable():
+        raise invalid
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise invalid from None
+    return host
 
 
 def check_topic_or_pattern(name: str) -> str:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from toymq_py.errors import ConfigError
+from toymq_py.names import check_host
+from toymq_py.text_files import read_text
 
 DEFAULT_URL = "toymq://127.0.0.1:6789"
 DEFAULT_PORT = 6789
@@ -48,7 +49,7 @@ def parse_url(url: str) -> Address:
     if not known or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment or parts.password is not None:
         raise ConfigError("a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS")
     token = unquote(parts.username) if parts.username else None
-    return Address(parts.hostname, port if port is not None else DEFAULT_PORT, token, parts.scheme == "toymqs")
+    return Address(check_host(parts.hostname), port if port is not None else DEFAULT_PORT, token, parts.scheme == "toymqs")
 
 
 def _parse_unix(path: str) -> Address:
@@ -79,11 +80,11 @@ def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
 def address_with_token(url: str, token: str | None, token_file: str | None) -> Address:
     """The address of a URL. A token in ``token_file`` overrides ``token``, that of TOYMQ_TOKEN, and both override the URL's.
 
-    Raises: ConfigError; OSError when the file cannot be read.
+    Raises: ConfigError.
     """
     address = parse_url(url)
     if token_file is not None:
-        token = Path(token_file).read_text(errors="replace").strip()
+        token = read_text(token_file, "the token in", errors="replace").strip()
         if not is_token(token):
             raise ConfigError(f"invalid token in {token_file}: write one word of printable ASCII")
     elif token is not None and not is_token(token):

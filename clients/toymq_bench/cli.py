@@ -17,6 +17,7 @@ from toymq_bench.options import DATA_DIR, POSITIVE, attachable, place, started, 
 from toymq_bench.peers_command import peers
 from toymq_bench.result import Session
 from toymq_bench.traffic import Plan, Traffic, measure_with_pings
+from toymq_py.records import PAYLOAD_BYTES_LIMIT
 
 
 @click.group("toymq-bench", cls=OneLineErrors, context_settings=HELP_SETTINGS)
@@ -36,7 +37,7 @@ def main() -> None:
     """
 
 
-SIZE = click.option("--size", type=click.IntRange(0), default=256, help="Payload bytes.")
+SIZE = click.option("--size", type=click.IntRange(0, PAYLOAD_BYTES_LIMIT), default=256, help="Payload bytes.")
 PRODUCERS = click.option("--producers", type=POSITIVE, default=16, help="Publishing connections.")
 WINDOW = click.option("--window", type=POSITIVE, default=256, help="Unanswered publishes per connection.")
 TOPICS = click.option("--topics", type=POSITIVE, default=1, help="Topics; connection i uses topic i modulo this.")

@@ -9,12 +9,13 @@ from toymq_bench.options import keep, output, place, timing
 from toymq_bench.peers import runner
 from toymq_bench.result import Session
 from toymq_bench.traffic import Plan
+from toymq_py.records import PAYLOAD_BYTES_LIMIT
 
 
 @click.command()
 @click.option("--strace", is_flag=True, help="Count fsyncs per message in a separate run; needs strace.")
 @click.option("--shape", "shapes", multiple=True, help="Connections x window: 16x256; repeatable. Default: all.")
-@click.option("--size", type=click.IntRange(12), default=256, help="Payload bytes.")
+@click.option("--size", type=click.IntRange(12, PAYLOAD_BYTES_LIMIT), default=256, help="Payload bytes.")
 @timing
 @place
 @output

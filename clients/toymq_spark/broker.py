@@ -13,7 +13,8 @@ from typing import NoReturn, TypeVar
 
 from toymq import sync
 from toymq.url import is_token, parse_url
-from toymq_py.errors import ConnectionLost, ShuttingDown, TooManyConnections, ToymqError
+from toymq_py.errors import ConfigError, ConnectionLost, ShuttingDown, TooManyConnections, ToymqError
+from toymq_py.text_files import read_bounded
 from toymq_spark.errors import OptionError
 from toymq_spark.options import BrokerAddress, Certificates
 
@@ -108,9 +109,12 @@ def tls_context(certificates: Certificates) -> ssl.SSLContext:
 
 def _read(option: str, path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            return read_bounded(file, path)
     except OSError as error:
         _fail(option, f"cannot read {path}: {error.strerror or error}")
+    except ConfigError as error:
+        _fail(option, str(error))
 
 
 def _fail(option: str, why: str) -> NoReturn:

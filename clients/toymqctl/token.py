@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import secrets
-import tomllib
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import click
 
 from toymq_py.errors import BadName, ConfigError
 from toymq_py.names import check_name, check_topic_or_pattern
+from toymq_py.text_files import parse_toml, read_text
 from toymq_py.units import parse_duration_ms
 
 TOKEN_BYTES = 32
@@ -121,13 +121,12 @@ def append(path: str, name: str, table: str) -> None:
 
 def _read(target: Path, name: str) -> str | None:
     """The text of an auth file without that name; None when there is none. Raises: ConfigError."""
-    try:
-        text = target.read_text(encoding="utf-8")
-        found = tomllib.loads(text).get("token", [])
-        names = [table.get("name") for table in found]
-    except FileNotFoundError:
+    if not target.exists():
         return None
-    except (ValueError, AttributeError, TypeError):
+    text = read_text(str(target), "the auth file")
+    try:
+        names = [table.get("name") for table in parse_toml(text, str(target)).get("token", [])]
+    except (ConfigError, AttributeError, TypeError):
         raise ConfigError(f"invalid auth file {target}: expected [[token]] tables in TOML; nothing was written") from None
     if name in names:
         raise ConfigError(f"{target} already has a token {name}: choose another name; nothing was written")

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from toymq_py.errors import BadName
-from toymq_py.names import TopicPattern, check_name, is_pattern
+from toymq_py.errors import BadName, ConfigError
+from toymq_py.names import TopicPattern, check_host, check_name, is_pattern
 
 
 @pytest.mark.parametrize("name", ["a", "0", "_", "orders", "a.b-c_d.E9", "x" * 196, "a..b", "orders.dlq", "a."])
@@ -62,6 +62,18 @@ def _legal(texts: Iterable[str]) -> list[TopicPattern]:
         with suppress(BadName):
             found.append(TopicPattern(text))
     return found
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.b-c.d", "127.0.0.1", "::1", "fe80::1%eth0", "bücher.example", "host."])
+def test_hosts(host: str) -> None:
+    assert check_host(host) == host
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "\udcff", "a\0b", ".".join(["a" * 50] * 6)])
+def test_a_host_that_no_resolver_takes(host: str) -> None:
+    """The resolver raised UnicodeError, which ended every command in a traceback."""
+    with pytest.raises(ConfigError, match=r"invalid host .*: a name has 1 to 63 characters between its dots"):
+        check_host(host)
 
 
 def test_a_pattern_covers_what_it_matches_whole() -> None:

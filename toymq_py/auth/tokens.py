@@ -7,7 +7,6 @@ gateway. Keeps, shows and logs no token, only its SHA-256 digest. Belongs to the
 import hmac
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -18,6 +17,7 @@ from typing import Any
 from toymq_py.clock import SystemClock
 from toymq_py.errors import AuthFailed, BadName, ConfigError
 from toymq_py.names import DEAD_LETTERS, TopicPattern, check_name, check_topic_or_pattern
+from toymq_py.text_files import parse_toml, read_text
 
 ANSWERS_MAX = 4096
 """Names whose answers a grant caches; a client's random names must not fill the memory."""
@@ -164,42 +164,41 @@ class Authority:
 
 
 def check_access(path: str) -> str | None:
-    """Check the permissions of an auth file. Blocks. Returns: a warning when every user may read it.
+    """Check the permissions of an auth file. Blocks. Returns: a warning when every user may read it, or may replace a
+    directory above its own.
 
     Raises: ConfigError when every user may write the file, or replace it because its directory is writable without the sticky
         bit.
     """
     try:
         mode = Path(path).stat().st_mode
-        directories = {Path(path).absolute().parent, Path(path).resolve().parent}
-        modes = {str(directory): directory.stat().st_mode for directory in directories}
+        above = {Path(path).absolute(), Path(path).resolve()}
+        directories = [each for file in above for each in file.parents]
+        modes = {directory: directory.stat().st_mode for directory in directories}
     except OSError as error:
         raise ConfigError(f"cannot read the auth file {path}: {error.strerror or error}") from error
     if mode & stat.S_IWOTH:
         raise ConfigError(
             f"every user of this machine may write the auth file {path} (mode {mode & 0o7777:04o}): chmod go-w {path}"
         )
-    for directory, other in modes.items():
-        if other & stat.S_IWOTH and not other & stat.S_ISVTX:
-            raise ConfigError(
-                f"every user of this machine may replace the auth file {path}: {directory} has mode {other & 0o7777:04o}; "
-                f"chmod go-w {directory}"
-            )
+    replaceable = {
+        directory: f"every user of this machine may replace the auth file {path}: {directory} has mode {each & 0o7777:04o}; "
+        f"chmod go-w {directory}"
+        for directory, each in modes.items()
+        if each & stat.S_IWOTH and not each & stat.S_ISVTX
+    }
+    for own in (file.parent for file in above):
+        if own in replaceable:
+            raise ConfigError(replaceable[own])
     if mode & stat.S_IROTH:
         return f"every user of this machine may read the auth file {path} (mode {mode & 0o7777:04o}); chmod o= {path}"
-    return None
+    return next(iter(replaceable.values()), None)  # a volume of a container often is so, and has no other users
 
 
 def read_grants(path: str) -> tuple[Grant, ...]:
     """The grants of an auth file. Blocks. Raises: ConfigError, with the file, the line and the field."""
     check_access(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read the auth file {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the auth file {path} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
-    return parse_grants(text, path)
+    return parse_grants(read_text(path, "the auth file"), path)
 
 
 def parse_grants(text: str, path: str) -> tuple[Grant, ...]:
@@ -207,10 +206,7 @@ def parse_grants(text: str, path: str) -> tuple[Grant, ...]:
 
     Raises: ConfigError, without values of the file, which may be a token in the wrong place.
     """
-    try:
-        found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the auth file {path} is not TOML: {error}") from None
+    found = parse_toml(text, f"the auth file {path}")
     unknown = [name for name in found if name != "token"]
     if unknown:
         raise ConfigError(f"{path}: unknown name {unknown[0]!r}; the file has [[token]] tables only")

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from toymq.url import DEFAULT_URL, parse_url
 from toymq_py.config.definitions import Change, Definitions, change_to_json, parse, plan, to_json, to_toml
 from toymq_py.errors import ConfigError
+from toymq_py.text_files import read_bounded
 
 if TYPE_CHECKING:
     from toymq_py.cli.described_broker import RunningBroker, StoppedBroker
@@ -136,7 +137,7 @@ def diff(*, file: Any, data_dir: str | None, url: str, http_url: str | None, tok
 
 def _read(file: Any) -> Definitions:
     try:
-        return parse(file.read(), file.name)
+        return parse(read_bounded(file, file.name), file.name)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file.name}: neither TOML nor JSON: {error}") from error
 

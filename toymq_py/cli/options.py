@@ -5,7 +5,6 @@ each. click does the layering: the file is its ``default_map``.
 """
 
 import os
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from click.core import ParameterSource
 from toymq_py.config.option_schema import Flag, Kind, Option, Several, did_you_mean, options_of, shown_key
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError
+from toymq_py.text_files import parse_toml, read_text
 
 OPTIONS = options_of(ServeOptions)
 DEFAULT_FILE = "./toymq.toml"
@@ -120,12 +120,7 @@ def look_into(path: str) -> tuple[dict[str, Any], list[str]]:
 
 def read_toml(path: str) -> dict[str, Any]:
     """Raises: ConfigError, which names the file."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
+    return parse_toml(read_text(path, "the configuration"), path)
 
 
 def unknown_variables() -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.names import check_host
 from toymq_py.units import DURATION_MS_MAX, format_duration, format_size, parse_duration_ms, parse_number, parse_size
 
 SIZE_MAX = 1 << 62
@@ -295,7 +296,7 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigError(f"{text!r} is not an address: write host:port, such as 127.0.0.1:6789")
-    return host.strip("[]"), int(port)
+    return check_host(host.strip("[]")), int(port)
 
 
 def parse_endpoint(text: str) -> str:

@@ -4,9 +4,9 @@ Contract: reliability.md, "Security" (TLS 1.2+, client certificates). Files in, 
 """
 
 import ssl
-from pathlib import Path
 
 from toymq_py.errors import ConfigError
+from toymq_py.text_files import read_text
 
 
 class Certificates:
@@ -72,9 +72,5 @@ def _why(error: ssl.SSLError) -> str:
 
 def _check(path: str, what: str, mark: str) -> None:
     """Check a PEM file first, because OpenSSL's error names neither the file nor the part. Raises: ConfigError."""
-    try:
-        text = Path(path).read_text(encoding="ascii", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"cannot read {what} {path}: {error.strerror or error}") from error
-    if mark not in text:
+    if mark not in read_text(path, what, encoding="ascii", errors="replace"):
         raise ConfigError(f"{what} {path} is not a PEM file: no line ends with {mark}")

@@ -199,6 +199,22 @@ def test_a_file_that_every_user_may_read_is_said(tmp_path: Path) -> None:
     assert check_access(str(path)) == f"every user of this machine may read the auth file {path} (mode 0644); chmod o= {path}"
 
 
+def test_a_directory_above_that_every_user_may_replace_is_said(tmp_path: Path) -> None:
+    """Who may write the parent of the file's directory renames that and puts another in its place."""
+    volume = tmp_path / "etc"
+    (volume / "private").mkdir(parents=True)
+    path = volume / "private" / "auth.toml"
+    path.write_text(table("a", "aaa"))
+    path.chmod(0o600)
+    assert check_access(str(path)) is None
+    volume.chmod(0o777)
+    assert read_grants(str(path))
+    says = f"every user of this machine may replace the auth file {path}: {volume} has mode 0777; chmod go-w {volume}"
+    assert check_access(str(path)) == says
+    volume.chmod(0o1777)
+    assert check_access(str(path)) is None
+
+
 def test_no_digest_in_a_repr() -> None:
     (grant,) = parse_grants(table("a", SECRET), "f")
     assert sha256(SECRET.encode()).hexdigest()[:8] not in repr(grant).lower()

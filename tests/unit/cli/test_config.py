@@ -57,4 +57,5 @@ def test_a_file_that_is_right() -> None:
     assert "there is no ./toymq.toml: name a file" in toymq("config", "check").stderr
     Path("toymq.toml").write_text("max_topics = 3")
     assert toymq("config", "check").stdout == "./toymq.toml: ok, 1 options are set\n"
-    assert toymq("config", "check", "nowhere.toml").stderr == "toymq: nowhere.toml: No such file or directory\n"
+    missing = "toymq: cannot read the configuration nowhere.toml: No such file or directory\n"
+    assert toymq("config", "check", "nowhere.toml").stderr == missing
