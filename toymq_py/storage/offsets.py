@@ -92,10 +92,10 @@ class LoadedOffsets:
         return None if self.source is OffsetsSource.NEW else self.problem is None
 
 
-def encode(state: OffsetsState) -> bytes:
+def encode(state: OffsetsState, topic: str | None = None) -> bytes:
     """Encode the file. Many ranges take long, but hold the interpreter for no more than a millisecond at a time."""
-    fields = {
-        "version": VERSION,
+    fields: dict[str, Any] = {"version": VERSION} if topic is None else {"version": VERSION, "topic": topic}
+    fields |= {
         "first_id": state.first_id,
         "next_id": state.next_id,
         "consumers": state.consumers,
@@ -104,9 +104,12 @@ def encode(state: OffsetsState) -> bytes:
     return checked_json.encode_pieces("state", checked_json.pieces_of(fields))
 
 
-def decode(data: bytes) -> OffsetsState:
-    """Decode the file. Raises: DamagedData when checksum or form are wrong."""
+def decode(data: bytes, topic: str | None = None) -> OffsetsState:
+    """Decode the file. Raises: DamagedData when checksum or form are wrong, or it is of another topic than ``topic``. Files of
+    a toymq before 2026-11-23 do not say."""
     found = checked_json.decode("state", data)
+    if topic is not None and found.get("topic", topic) != topic:
+        raise DamagedData(f"these are the offsets of topic {str(found['topic'])[:200]!a}")
     first_id, next_id, consumers = found.get("first_id"), found.get("next_id"), found.get("consumers")
     if found.get("version") != VERSION:
         raise DamagedData(f"offsets version {found.get('version')!r} is unknown: this toymq reads version {VERSION}")
@@ -143,7 +146,7 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
                 problems.append(f"{name}: the file is missing")
             continue
         try:
-            state = decode(fs.read_file(path))
+            state = decode(fs.read_file(path), topic_of(directory))
         except DamagedData as error:
             problems.append(f"{name}: {error}")
         except OSError as error:
@@ -155,6 +158,11 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     if problems:
         return LoadedOffsets(OffsetsState(), OffsetsSource.LOST, "; ".join(problems))
     return LoadedOffsets(OffsetsState(), OffsetsSource.NEW)
+
+
+def topic_of(directory: str) -> str:
+    """The topic whose directory this is: they have one name."""
+    return directory.rpartition("/")[2]
 
 
 def _was_removed(fs: FileSystem, directory: str) -> bool:

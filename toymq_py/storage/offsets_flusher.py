@@ -135,7 +135,7 @@ class OffsetsFlusher:
         def job() -> None:
             for source, state in work:
                 began = monotonic()
-                data = offsets.encode(state)
+                data = offsets.encode(state, offsets.topic_of(source.path))
                 cost_s.append(monotonic() - began)
                 try:
                     offsets.write(fs, source.path, data)

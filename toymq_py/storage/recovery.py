@@ -225,7 +225,7 @@ def _settle(fs: FileSystem, path: str, newest: InventoryEntry, next_id: int, fou
         found.roll_first = True  # so that a later torn tail never shares a segment with this hole
     if result.torn_bytes and newest.following is None:
         found.torn_bytes = result.torn_bytes
-        logger.warning("%s: %s a torn tail of %d bytes behind record %d (never acknowledged)", segment.path,
+        logger.warning("%s: %s a torn tail of %d bytes behind record %d (never acknowledged, or damaged)", segment.path,
                        "left" if segment.damages else "cut", result.torn_bytes, segment.next_id - 1)  # fmt: skip
     # What a killed process had written but not synced reads as well as the rest, and from now on counts as committed: a
     # retry of its key would be answered DUP. So it is synced first, and so are the names. It is written again before: pages

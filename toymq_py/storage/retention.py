@@ -19,7 +19,7 @@ def date(segments: Sequence[Segment], now_ns: int) -> None:
     segment counts from when its damage is seen: lost records may be younger (ADR 0064)."""
     for segment, newest_ns in zip(segments, newest_times(segments), strict=True):
         seen_ns = now_ns if newest_ns > now_ns + CLOCK_AHEAD_MAX_NS else newest_ns
-        if segment.damages and segment.dated_ns is None:
+        if segment.lacks_records and segment.dated_ns is None:
             segment.dated_ns = seen_ns if seen_ns > segment.newest_ts_ns else now_ns
         elif seen_ns < segment.age_ts_ns:
             segment.dated_ns = seen_ns

@@ -128,6 +128,11 @@ class Segment:
         return self.newest_ts_ns if self.dated_ns is None else self.dated_ns
 
     @property
+    def lacks_records(self) -> bool:
+        """It had records that are lost: there is damage, or it was sealed without one."""
+        return bool(self.damages) or (self.sealed and self.next_id == self.base_id)
+
+    @property
     def lost(self) -> int:
         """How many ids of this segment have no record, or none that can be read."""
         return sum(damage.last_id - damage.first_id + 1 for damage in self.damages)
@@ -238,7 +243,7 @@ def newest_times(segments: Sequence[Segment]) -> list[int]:
     limit: int | None = None
     for segment in reversed(segments):
         newest = segment.newest_ts_ns
-        times.append(newest if limit is None else limit if segment.damages else min(newest, limit))
+        times.append(newest if limit is None else limit if segment.lacks_records else min(newest, limit))
         if segment.index_ts_ns:
             first = segment.index_ts_ns[0]
             limit = first if limit is None else min(first, limit)

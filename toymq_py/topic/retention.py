@@ -107,7 +107,8 @@ class Retention:
         low = full or self._space.getting_low()
         sealed = log.segments[:-1] if full else self._unpinned(log.segments[:-1])
         self._expire(now_ns)
-        going = [segment for segment in sealed if segment.next_id <= log.first_id]
+        # one without a record is damaged: it stands for its first id
+        going = [segment for segment in sealed if max(segment.next_id, segment.base_id + 1) <= log.first_id]
         going += [
             segment for segment in retention.removable_by_acks(
                 sealed, views, now_ns=now_ns, retain_acked_for_ns=retain_acked_for_ms * MS_NS, disk_low=low

@@ -140,6 +140,13 @@ class Topic:
         self._set_limit()
         self.retention.apply()
 
+    @property
+    def end_is_unrecorded(self) -> bool:
+        """The offsets on the disk do not know where the log ends. Of damaged ones that is how it stays: what the damage says
+        must not be overwritten."""
+        stored = self.retention.stored
+        return self.offsets.problem is None and self.log.committed_id > (0 if stored is None else stored.next_id)
+
     # -- settings
 
     def _setting(self, name: str) -> int:

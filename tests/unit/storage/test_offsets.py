@@ -168,3 +168,19 @@ def test_what_is_acked_is_looked_up_in_blocks() -> None:
     assert not any(view.covers(first, last + 1) or view.covers(first - 1, last) for first, last in above)
     with pytest.raises(DamagedData):
         AckedView.of(CONSUMER | {"acked_above": [[1]]})
+
+
+def test_the_offsets_of_another_topic_are_damage() -> None:
+    """Exchanged by a restore, say, they acked what their consumers had never seen."""
+    disk = SimDisk(random.Random(1))
+    for path in ("/data", "/data/topics"):
+        disk.mkdir(path)
+    for topic in ("a", "b"):
+        for next_id in (2, 3):
+            offsets.write(disk, f"/data/topics/{topic}", offsets.encode(state(next_id), topic))
+    theirs = disk.read_file("/data/topics/b/offsets.json")
+    disk.rename("/data/topics/b/offsets.json", "/data/topics/a/offsets.json")
+    loaded = offsets.load(disk, "/data/topics/a")
+    assert (loaded.state, loaded.source) == (state(2), OffsetsSource.PREVIOUS)
+    assert loaded.problem == "offsets.json: these are the offsets of topic 'b'"
+    assert offsets.decode(theirs) == offsets.decode(offsets.encode(state(3)), "a") == state(3), "an older toymq's names none"

@@ -326,7 +326,7 @@ class _Backup:
         if known and not (lost and fs.exists(current)):
             state = topic.acks.state
             next_id = max(state.next_id, topic.end)
-            data = offsets.encode(replace(state, first_id=topic.begin, next_id=next_id, removed=topic.structure.removed))
+            data = offsets.encode(replace(state, first_id=topic.begin, next_id=next_id, removed=topic.structure.removed), name)
             if not fs.exists(current) or fs.read_file(current) != data:
                 offsets.write(fs, to, data)
         file = f"{to}/{topic_settings.FILE_NAME}"

@@ -119,7 +119,7 @@ class _TopicRepairer:
                 self._bury(segment.path)
             self._bury_offsets()
             known = replace(state, next_id=next_id, removed=tuple(union([*state.removed, *lost])))
-            offsets.write(fs, self._path, offsets.encode(known))
+            offsets.write(fs, self._path, offsets.encode(known, offsets.topic_of(self._path)))
         self._put_aside(files, divides=bool(damaged or self._copies))
         for segment in damaged:
             self._divide(segment)
@@ -221,7 +221,7 @@ class _TopicRepairer:
             if not self._fs.exists(file):
                 continue
             try:
-                state = offsets.decode(self._fs.read_file(file))
+                state = offsets.decode(self._fs.read_file(file), offsets.topic_of(self._path))
                 for raw in state.consumers.values():
                     AckedView.of(raw)
             except DamagedData:

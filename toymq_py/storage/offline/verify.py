@@ -16,6 +16,7 @@ from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import load_sidecar, parse_segment_name
+from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
 
@@ -110,7 +111,9 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
         report.unreadable += next_id - end
     elif next_id > end:
         where = "there is no log" if report.next_id is None else f"the log ends at {end - 1}"
-        known = "the offsets know" if state.next_id == next_id else "a segment of another log takes the place"
+        known = "a segment of another log takes the place"
+        if next_id in (state.next_id, max(files.heads, default=-1) + 1):
+            known = "the offsets know" if state.next_id == next_id else f"{HEADS_NAME} knows"
         report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}"))
         gaps.append((end, next_id - 1))
         report.next_id = next_id
