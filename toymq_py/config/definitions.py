@@ -96,7 +96,7 @@ def _read_topic(definitions: Definitions, where: str, entry: dict[str, Any]) -> 
 def _read_webhook(definitions: Definitions, where: str, entry: dict[str, Any]) -> None:
     try:
         name = check_webhook_name(_checked_name(where, "webhook", entry))
-        webhook = Webhook.from_json({key: value for key, value in entry.items() if key != "name"})
+        webhook = Webhook.from_json({key: value for key, value in entry.items() if key != "name"}).check_secret()
     except (BadArgument, BadName) as error:
         raise ConfigError(f"{where}: {error}") from None
     if name in definitions.webhooks:

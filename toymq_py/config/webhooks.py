@@ -18,6 +18,8 @@ WEBHOOKS_MAX = 1000
 CONCURRENCY_MAX = 64
 TIMEOUT_MS_MAX = 60_000
 SECRET_PREFIX = "whsec_"
+SECRET_BYTES_MIN = 16
+"""Behind the prefix; a variable that was not set left nothing there, and anybody could sign. The specification has 24 to 64."""
 SECRET_CHARS_MAX = 512
 SIGNED = "(set)"
 """What is shown instead of a secret."""
@@ -84,6 +86,17 @@ class Webhook:
         if "topic" not in found or "url" not in found:
             raise BadArgument("a webhook has a topic and a url")
         return cls(**found)
+
+    def check_secret(self) -> "Webhook":
+        """Check the key of a new definition; one that is stored stays. Returns: itself. Raises: BadArgument."""
+        if self.secret is not None and self.secret.startswith(SECRET_PREFIX):
+            size = len(secret_bytes(self.secret))
+            if size < SECRET_BYTES_MIN:
+                raise BadArgument(
+                    f"the secret has {size} bytes behind {SECRET_PREFIX} and needs {SECRET_BYTES_MIN}: write the output of "
+                    "`openssl rand -base64 32` there"
+                )
+        return self
 
     def public(self) -> dict[str, Any]:
         """What is shown: whether it is signed, not with what."""

@@ -5,12 +5,12 @@ its addresses are checked, and the connection goes to a checked address, so DNS 
 followed.
 """
 
-import asyncio
 import socket
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from toymq_py.config.webhooks import Target
-from toymq_py.errors import BadArgument, Forbidden
+from toymq_py.errors import Forbidden
 
 SPECIAL = tuple(map(IPv4Network, (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
@@ -58,17 +58,11 @@ def is_own(address: str) -> bool:
         return False  # no route; an own address always has one
 
 
-async def resolve(target: Target, *, private: bool) -> str:
-    """Resolve a target's host to an address. ``private``: it may be of this machine or its network.
+def allowed_address(target: Target, addresses: Sequence[str], *, private: bool) -> str:
+    """Choose from the addresses of a target's host. ``private``: it may be of this machine or its network.
 
-    Raises: Forbidden when any of its addresses is not public; OSError when the name has none; BadArgument for an invalid name.
+    Raises: Forbidden when any of them is not public.
     """
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except UnicodeError:
-        raise BadArgument(f"invalid host name {target.host!a} in the URL") from None
-    addresses = [str(entry[4][0]) for entry in found]
     if not private:
         for address in addresses:
             if not is_public(address) or is_own(address):

@@ -21,8 +21,9 @@ from toymq_py.errors import BadArgument, DamagedData, NoSuchConsumer, RequestErr
 from toymq_py.failure import failure_of
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.long_poll import LongPoll
+from toymq_py.gateway.name_lookups import THREADS_MAX, NameLookups
 from toymq_py.gateway.waiters import Waiting, stored
-from toymq_py.gateway.webhook_addresses import resolve
+from toymq_py.gateway.webhook_addresses import allowed_address
 from toymq_py.gateway.webhook_request import client_context, post
 from toymq_py.names import TopicPattern
 from toymq_py.records import PRODUCER_PREFIX
@@ -39,6 +40,8 @@ RETRY_MIN_S = 1.0
 RETRY_MAX_S = 300.0
 """The backoff after a failed push doubles with each attempt, from the one to the other."""
 POLL_S = 60.0
+CHECK_S = 10.0
+"""How long the name of a new webhook's host may take."""
 TROUBLE_S = 5.0
 """The wait after a poll that failed."""
 PUSH_BYTES_MAX = 4 * 1024 * 1024
@@ -70,6 +73,7 @@ class WebhookPusher:
         self._clock = clock
         self._loop = loop
         self._waiting = waiting
+        self._lookups = NameLookups(loop)
         self._problem: StorageFailed | None = None
         self._changing = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
@@ -111,7 +115,7 @@ class WebhookPusher:
 
         Raises: Forbidden (a private address), BadArgument (too many webhooks), StorageFailed, DiskFull.
         """
-        await self.check_target(webhook)
+        await self.check_target(webhook.check_secret())
         async with self._changing:
             known = self.defined.get(name)
             await self._store({**self.defined, name: webhook})
@@ -127,9 +131,15 @@ class WebhookPusher:
         """Check that the URL's host resolves to an allowed address. Raises: Forbidden, BadArgument."""
         target = Target.parse(webhook.url)
         try:
-            await resolve(target, private=self.private)
+            async with asyncio.timeout(CHECK_S):
+                addresses = await asyncio.shield(await self._lookups.begin(target.host))
+        except TimeoutError:
+            raise BadArgument(f"cannot resolve host {target.host} within {CHECK_S:.0f} s: no DNS server answers") from None
         except OSError as error:
             raise BadArgument(f"cannot resolve host {target.host}: {error.strerror or error}") from None
+        except UnicodeError:
+            raise BadArgument(f"invalid host name {target.host!a} in the URL") from None
+        allowed_address(target, addresses, private=self.private)
 
     async def delete(self, name: str) -> bool:
         """Delete a webhook with its consumer. Returns: whether it existed. Raises: StorageFailed, DiskFull."""
@@ -182,8 +192,15 @@ class WebhookPusher:
         channel, msg_id = delivery.subscription.channel, delivery.records.ids[row]
         trace = log_fields(delivery.records.headers[row] if delivery.records.headers is not None else None)
         try:
-            failure = await self._send(webhook, delivery, row)
-        except (OSError, RequestError) as error:
+            async with asyncio.timeout(LEASE_SPARE_S / 2):
+                lookup = await self._lookups.begin(Target.parse(webhook.url).host)
+        except TimeoutError:  # the lookups of others do not count an attempt
+            self.failures[name] = f"waits for the lookup of its host: {THREADS_MAX} other names do not answer"
+            delivery.subscription.unsend(msg_id, msg_id)
+            return
+        try:
+            failure = await self._send(webhook, delivery, row, lookup)
+        except (OSError, RequestError, UnicodeError) as error:
             failure = str(error) or type(error).__name__
         except Exception:
             logger.exception("bug in a push of webhook %s", name, extra=trace)
@@ -197,14 +214,19 @@ class WebhookPusher:
             self.failures[name] = failure
             channel.nack([(msg_id, msg_id)], backoff_s(delivery.attempt), failure=failure_of(error=failure))
 
-    async def _send(self, webhook: Webhook, delivery: Delivery, row: int) -> str | None:
-        """One attempt. Returns: why it failed, None when it did not. Raises: OSError, Forbidden."""
+    async def _send(
+        self, webhook: Webhook, delivery: Delivery, row: int, lookup: "asyncio.Future[list[str]]"
+    ) -> str | None:
+        """One attempt; ``lookup`` is of the host's addresses. Returns: why it failed, None when it did not.
+
+        Raises: OSError, Forbidden, UnicodeError.
+        """
         target = Target.parse(webhook.url)
         payload = delivery.records.payloads[row]
         headers = self._headers(webhook, delivery, row, payload)
         try:
             async with asyncio.timeout(webhook.timeout_ms / 1000):
-                address = await resolve(target, private=self.private)
+                address = allowed_address(target, await asyncio.shield(lookup), private=self.private)
                 status = await post(target, address, headers, payload, await self._context(target))
         except TimeoutError:
             return f"{target.host} did not answer within {webhook.timeout_ms} ms"

@@ -33,3 +33,11 @@ def test_definitions_that_make_no_sense(body: dict[str, object]) -> None:
 def test_an_error_names_the_value_and_what_to_write(body: dict[str, object], says: str) -> None:
     with pytest.raises(BadArgument, match=f"^{re.escape(says)}$"):
         Webhook.from_json({"topic": "t", "url": "http://a/", **body})
+
+
+def test_a_short_secret_is_refused_when_it_is_new() -> None:
+    stored = Webhook.from_json({"topic": "t", "url": "http://a/", "secret": "whsec_"})
+    with pytest.raises(BadArgument, match="the secret has 0 bytes behind whsec_ and needs 16: write the output of"):
+        stored.check_secret()
+    for secret in ("whsec_MDEyMzQ1Njc4OWFiY2RlZg==", "s", None):
+        Webhook("t", "http://a/", secret).check_secret()

@@ -5,7 +5,8 @@ import pytest
 from toymq_py.config.webhooks import Target
 from toymq_py.errors import BadArgument, Forbidden
 from toymq_py.gateway import webhook_addresses
-from toymq_py.gateway.webhook_addresses import is_own, is_public, resolve
+from toymq_py.gateway.name_lookups import look_up
+from toymq_py.gateway.webhook_addresses import allowed_address, is_own, is_public
 
 
 @pytest.mark.parametrize(
@@ -35,11 +36,11 @@ def test_this_machines_addresses_are_its_own_wherever_they_come_from() -> None:
     assert not is_own("192.0.2.1")
 
 
-async def test_a_public_address_of_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_public_address_of_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by a trial: a machine with an address of the Internet pushed to its own services."""
     monkeypatch.setattr(webhook_addresses, "is_public", lambda address: True)
     with pytest.raises(Forbidden, match="of this machine"):
-        await resolve(Target.parse("http://127.0.0.1/"), private=False)
+        allowed_address(Target.parse("http://127.0.0.1/"), ["127.0.0.1"], private=False)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +63,14 @@ def test_the_parts_of_a_url() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "2130706433", "0x7f.1", "[::1]", "0177.0.0.1"])
-async def test_this_machine_is_refused_however_it_is_written(host: str) -> None:
+def test_this_machine_is_refused_however_it_is_written(host: str) -> None:
     target = Target.parse(f"http://{host}/")
     with pytest.raises((Forbidden, OSError)):
-        await resolve(target, private=False)
+        allowed_address(target, look_up(target.host), private=False)
     if host in ("localhost", "127.0.0.1"):
-        assert await resolve(target, private=True) in ("127.0.0.1", "::1")
+        assert allowed_address(target, look_up(target.host), private=True) in ("127.0.0.1", "::1")
+
+
+def test_one_address_that_is_not_public_is_enough() -> None:
+    with pytest.raises(Forbidden, match=r"a.example is 10.0.0.1"):
+        allowed_address(Target.parse("http://a.example/"), ["1.1.1.1", "10.0.0.1"], private=False)

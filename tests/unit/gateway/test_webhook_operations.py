@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import random
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.http_rig import HttpRig, listening, refused
 from tests.support.sim_disk import SimDisk
-from toymq_py.gateway import webhook_pusher
+from toymq_py.gateway import name_lookups, webhook_pusher
 from toymq_py.storage import webhooks_file
 
 DIR = "/data/d"
@@ -234,3 +235,40 @@ async def test_a_name_that_moves_to_a_private_address_is_not_followed(fs: SimDis
         await rig.until(lambda: rig.webhooks is not None and rig.webhooks.failures)
         assert "of this machine or its network" in rig.webhooks.failures["mine"]
         assert receiver.pushes.empty()
+
+
+async def test_a_name_that_no_server_answers_for_is_refused_in_time(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request hung for over a minute."""
+    monkeypatch.setattr(webhook_pusher, "CHECK_S", 0.01)
+    assert rig.webhooks is not None
+    light = threading.Event()
+    rig.webhooks._lookups._lookup = lambda host: [str(light.wait(60))]
+    answer = await rig.ask("PUT", "/v1/webhooks/mine", json={"topic": "t", "url": "http://dark.example/"})
+    said = refused(answer, 422, "BAD_ARGUMENT")
+    assert said["detail"] == "cannot resolve host dark.example within 0 s: no DNS server answers"
+    light.set()
+
+
+async def test_a_push_that_waits_for_the_lookups_of_others_counts_no_attempt(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was said to have timed out, and brought the message nearer to its end as a dead letter."""
+    async with receiving() as receiver:
+        await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))
+        assert rig.webhooks is not None
+        failures = rig.webhooks.failures
+        monkeypatch.setattr(name_lookups, "THREADS_MAX", 0)
+        monkeypatch.setattr(webhook_pusher, "LEASE_SPARE_S", 0.02)
+        await rig.publish("t", "x")
+        await rig.until(lambda: failures.get("mine", "").startswith("waits for the lookup of its host"))
+        monkeypatch.setattr(name_lookups, "THREADS_MAX", 64)
+        headers, _ = await receiver.next()
+        assert headers["x-attempt"] == "1"
+
+
+async def test_a_secret_of_no_bytes_is_refused(rig: HttpRig) -> None:
+    """The variable behind the prefix was not set, and anybody could sign."""
+    async with receiving() as receiver:
+        for secret, size in (("whsec_", 0), ("whsec_YQ==", 1)):
+            answer = await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver, secret=secret))
+            assert f"the secret has {size} bytes behind whsec_ and needs 16" in refused(answer, 422, "BAD_ARGUMENT")["detail"]

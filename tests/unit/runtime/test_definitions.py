@@ -33,7 +33,7 @@ WANTED = Definitions({
     "orders.eu": TopicDefinition(SETTINGS, {"billing": LATEST, "audit": EARLIEST}),
     "plain": TopicDefinition({}, {}),
 })  # fmt: skip
-SECRET = "whsec_" + "c2VjcmV0"
+SECRET = "whsec_" + "c2VjcmV0" * 3
 HOOK = Webhook("orders.*", 'https://example.com/a?b="c"\\d', timeout_ms=500)
 
 
