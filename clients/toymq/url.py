@@ -6,7 +6,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 from toymq_py.errors import ConfigError
 from toymq_py.names import check_host
-from toymq_py.text_files import read_text
 
 DEFAULT_URL = "toymq://127.0.0.1:6789"
 DEFAULT_PORT = 6789
@@ -84,6 +83,8 @@ def address_with_token(url: str, token: str | None, token_file: str | None) -> A
     """
     address = parse_url(url)
     if token_file is not None:
+        from toymq_py.text_files import read_text  # here: applications have no use for it
+
         token = read_text(token_file, "the token in", errors="replace").strip()
         if not is_token(token):
             raise ConfigError(f"invalid token in {token_file}: write one word of printable ASCII")

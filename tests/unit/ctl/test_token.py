@@ -96,7 +96,7 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], says: str) -> None
     ("text", "says"),
     [("[[token]]\nname = 'a'\n", "already has a token a"), ("not toml", "invalid auth file"),
      ("token = 1", "invalid auth file"),
-     ("token = [1]", "invalid auth file"), ("\xff", "invalid auth file")],
+     ("token = [1]", "invalid auth file"), ("\xff", "is not UTF-8 at byte 0")],
 )  # fmt: skip
 def test_a_file_that_is_none_is_left_alone(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "auth.toml"
