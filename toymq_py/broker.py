@@ -345,13 +345,16 @@ class Broker:
                 raise TopicExists(f"{name} exists with other settings; change them with CONFIG")
             return settings  # also an existing topic may be in memory only
 
-        def created(error: OSError | RequestError | None) -> None:
-            if error is not None and not known and topic.unused and self.topics.get(name) is topic:
-                del self.topics[name]
-                self.quotas.topic_gone(name)
+        def answer(error: OSError | RequestError | None) -> None:
             if announce is not None:
                 announce(error)
             done(error)
+
+        def created(error: OSError | RequestError | None) -> None:
+            if error is not None and not known and topic.unused and self.topics.get(name) is topic:
+                self.delete(name, lambda messages, failed: answer(error))  # its directory would be a topic after a restart
+            else:
+                answer(error)
 
         topic.settings_queue.change(changed, created)
 

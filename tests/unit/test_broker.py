@@ -304,3 +304,14 @@ def test_a_clean_stop_writes_only_the_offsets_that_are_behind() -> None:
     rig.publish("t", b"z")
     stop(rig)
     assert rig.disk.read_file(f"{DIR}/topics/t/offsets.json") == b"junk", "what the damage says stays"
+
+
+def test_a_topic_that_was_refused_does_not_appear_after_a_restart() -> None:
+    """Its directory was made before its settings could not be stored."""
+    rig = BrokerRig()
+    rig.disk.fail("pwrite", 1, errno.ENOSPC, path="topic.json")
+    assert rig.change("create", "t", max_attempts="4") == "STORAGE"
+    assert "t" not in rig.broker.topics
+    rig.reopen()
+    assert "t" not in rig.broker.topics
+    assert rig.change("create", "t", max_attempts="4") == "OK"
