@@ -13,7 +13,7 @@ from toymq_py.consumer.common_acks import CommonAcks, WatchedAcks
 from toymq_py.consumer.delivery_policy import DeliveryPolicy
 from toymq_py.consumer.failure_book import Failed, FailureBook, FailureBudget
 from toymq_py.consumer.id_set import IdSet
-from toymq_py.consumer.lease_run import AttemptRange, HeldRange, Lessee, RunState
+from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, READY, AttemptRange, HeldRange, Lessee
 from toymq_py.consumer.lease_table import DELIVERED, STORED, LeaseTable
 from toymq_py.consumer.message_counts import MessageCounts
 from toymq_py.consumer.snapshot import ConsumerSnapshot
@@ -105,11 +105,11 @@ class Consumer:
 
     def has_ready(self) -> bool:
         """Whether an id waits for redelivery, or fell due behind the cursor."""
-        return self._runs.messages(RunState.READY) > 0 or len(self._due) > 0
+        return self._runs.messages(READY) > 0 or len(self._due) > 0
 
     def available(self, limit: int) -> int:
         """How many ids below ``limit`` could be leased now. Above the cursor, skipped and scheduled ids are counted, too."""
-        return self._runs.messages(RunState.READY) + len(self._due) + max(limit - self.cursor, 0)
+        return self._runs.messages(READY) + len(self._due) + max(limit - self.cursor, 0)
 
     def take_ready(
         self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None, now: float | None = None
@@ -285,7 +285,7 @@ class Consumer:
 
     def has_held(self) -> bool:
         """Whether messages wait to become dead letters, or are on their way."""
-        return self._runs.messages(RunState.HELD) > 0
+        return self._runs.messages(HELD) > 0
 
     def take_held(self, max_count: int) -> list[HeldRange]:
         """Hand over held messages, lowest ids first, to be stored as dead letters. Each is handed over once, until
@@ -298,12 +298,12 @@ class Consumer:
 
     def ack_dead_lettered(self, first: int, last: int) -> int:
         """Ack messages that were handed over and are dead letters on stable storage now. Returns: how many."""
-        before = self._runs.messages(RunState.HELD)
+        before = self._runs.messages(HELD)
         for span in self._runs.remove(first, last, STORED):
             self._acks.add(*span)
             if self.failures is not None:
                 self.failures.discard(*span)
-        buried = before - self._runs.messages(RunState.HELD)
+        buried = before - self._runs.messages(HELD)
         if buried:
             self.has_acked = True
             self.changes += 1
@@ -341,12 +341,12 @@ class Consumer:
     def is_inflight(self, msg_id: int) -> bool:
         """Whether the message is leased."""
         run = self._runs.run_of(msg_id)
-        return run is not None and run.state is RunState.INFLIGHT
+        return run is not None and run.state is INFLIGHT
 
     def has_delivered(self, msg_id: int) -> bool:
         """Whether the message was delivered and ``ack`` would take it."""
         run = self._runs.run_of(msg_id)
-        return run is not None and (run.attempt > 0 or run.spared) and run.state is not RunState.HELD
+        return run is not None and (run.attempt > 0 or run.spared) and run.state is not HELD
 
     def maybe_delivered(self, msg_id: int) -> bool:
         """Whether ``ack`` would take the message because the broker may have delivered it before its restart."""
@@ -355,7 +355,7 @@ class Consumer:
             msg_id < self.maybe_delivered_below
             and not self._acks.overlaps(msg_id, msg_id)
             and msg_id not in self._scheduled
-            and (run is None or run.state is not RunState.HELD)
+            and (run is None or run.state is not HELD)
         )
 
     def is_held(self, msg_id: int) -> bool:
@@ -365,12 +365,12 @@ class Consumer:
     def failed(self, msg_id: int) -> int:
         """How many deliveries of the message ended without an ack; 0 when it is acked."""
         run = self._runs.run_of(msg_id)
-        return 0 if run is None else max(run.attempt - (run.state is RunState.INFLIGHT), 0)
+        return 0 if run is None else max(run.attempt - (run.state is INFLIGHT), 0)
 
     @property
     def inflight(self) -> int:
         """Messages inflight to all owners together."""
-        return self._runs.messages(RunState.INFLIGHT)
+        return self._runs.messages(INFLIGHT)
 
     def inflight_to(self, owner: Lessee) -> list[IdRange]:
         """The ids of this consumer that are inflight to an owner; ``owner.inflight`` counts those of all its consumers."""
@@ -385,8 +385,8 @@ class Consumer:
 
     def counts(self, next_id: int) -> MessageCounts:
         """Count messages by what they wait for. Assumes that no id at or above ``next_id`` was delivered."""
-        inflight = self.inflight + self._runs.messages(RunState.HELD)
-        scheduled = self._runs.messages(RunState.DELAYED)
+        inflight = self.inflight + self._runs.messages(HELD)
+        scheduled = self._runs.messages(DELAYED)
         scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
         backlog = self._acks.open_below(next_id) - scheduled
         return MessageCounts(backlog - inflight, inflight, scheduled, backlog)

@@ -5,6 +5,7 @@ anything is allocated for it, and bytes that arrive one at a time cost linear ti
 """
 
 from enum import Enum
+from typing import Final
 
 from toymq_py.errors import (
     BadArgument,
@@ -36,6 +37,13 @@ class _State(Enum):
     FAILED = "a fatal error was reported; the rest is dropped"
 
 
+_LINE: Final = _State.LINE
+_BODY: Final = _State.BODY
+_DRAIN: Final = _State.DRAIN
+_FAILED: Final = _State.FAILED
+"""An attribute of an ``Enum`` takes 170 ns on Python 3.11."""
+
+
 class ServerConnection:
     """The broker's end: command bytes in, ``Command`` values out."""
 
@@ -43,7 +51,7 @@ class ServerConnection:
         """``max_payload`` in bytes, headers included; at most 64 MiB."""
         self._buffer = Buffer()
         self._batches = BatchParser(self._buffer, max_payload)
-        self._state = _State.LINE
+        self._state = _LINE
         self._pending: Publish | None = None  # its body comes next
         self._body_len = 0
         self._drain_left = 0
@@ -63,24 +71,24 @@ class ServerConnection:
     @property
     def failed(self) -> bool:
         """A fatal error was reported."""
-        return self._state is _State.FAILED
+        return self._state is _FAILED
 
     @property
     def ended_torn(self) -> bool | None:
         """Whether the stream ended inside a frame. None before its end."""
         if not self._ended:
             return None
-        return self._state in (_State.BODY, _State.DRAIN) or (self._state is _State.LINE and len(self._buffer) > 0)
+        return self._state in (_BODY, _DRAIN) or (self._state is _LINE and len(self._buffer) > 0)
 
     def receive_data(self, data: bytes) -> None:
         """Take more bytes of the stream. After a fatal error they are dropped."""
-        if self._state is _State.DRAIN:
+        if self._state is _DRAIN:
             # Drop it without buffering, except for the newline that is checked later.
             taken = min(self._drain_left - 1, len(data)) if not len(self._buffer) else 0
             if taken > 0:
                 self._drain_left -= taken
                 data = data[taken:]
-        if self._state is not _State.FAILED and data:
+        if self._state is not _FAILED and data:
             self._buffer.add(data)
             self.starved = False
 
@@ -91,13 +99,13 @@ class ServerConnection:
     def refuse_body(self, error: RequestError) -> bool:
         """Drop the body that is arriving: its PUB becomes ``Rejected``. Returns: False when no body is arriving."""
         here, pending = len(self._buffer), self._pending
-        if self._state is not _State.BODY or pending is None or here > self._body_len:
+        if self._state is not _BODY or pending is None or here > self._body_len:
             return False
         publish = None if pending.seqs is None else (pending.topic, pending.keys[0], pending.seqs[0])
         self._refused = Rejected(error, publish)
         self._pending = None
         self._buffer.clear()
-        self._state = _State.DRAIN
+        self._state = _DRAIN
         self._drain_left = self._body_len + 1 - here
         self.starved = False
         return True
@@ -114,7 +122,7 @@ class ServerConnection:
         buffer = self._buffer
         left = max_commands
         while left > 0 and buffer.data:
-            if self._state is _State.LINE:
+            if self._state is _LINE:
                 left -= self._batches.parse_publishes(commands, left)
                 if buffer.pos == len(buffer.data):
                     break
@@ -129,11 +137,11 @@ class ServerConnection:
                 if not self._parse_one(commands):
                     break
                 left -= LINE_COST + (buffer.pos - began) // LINE_COST_BYTES
-            elif self._state is _State.BODY:
+            elif self._state is _BODY:
                 if not self._parse_body(commands):
                     break
                 left -= 1
-            elif self._state is _State.DRAIN:
+            elif self._state is _DRAIN:
                 if not self._drain(commands):
                     break
             else:
@@ -197,10 +205,10 @@ class ServerConnection:
             except RequestError as refused:
                 error = refused.with_traceback(None)
         if error is None:
-            self._state = _State.BODY
+            self._state = _BODY
             return self._parse_body(commands)
         commands.append(Rejected(error, refused_publish(tokens)))
-        self._state = _State.DRAIN
+        self._state = _DRAIN
         self._drain_left = size + 1
         return True
 
@@ -227,7 +235,7 @@ class ServerConnection:
         commands.append(self._pending)
         self._pending = None
         buffer.pos = stop + 1
-        self._state = _State.LINE
+        self._state = _LINE
         return True
 
     def _drain(self, commands: list[Command]) -> bool:
@@ -241,10 +249,10 @@ class ServerConnection:
             self._fail(commands, BadFraming("the body of a refused PUB is longer than its length: it must end with a newline"))
             return False
         buffer.pos += 1
-        self._state = _State.LINE
+        self._state = _LINE
         return True
 
     def _fail(self, commands: list[Command], error: RequestError) -> None:
         commands.append(Rejected(error))
-        self._state = _State.FAILED
+        self._state = _FAILED
         self._buffer.clear()

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum
+from typing import Final
 
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat, peer_of
 from toymq_py.auth.tokens import Authority
@@ -41,6 +42,13 @@ class _Phase(Enum):
     LEAVING = "no more commands; replies are still written"
     LINGERING = "all is written; input is discarded"
     ENDED = "closed"
+
+
+_SERVING: Final = _Phase.SERVING
+_LEAVING: Final = _Phase.LEAVING
+_LINGERING: Final = _Phase.LINGERING
+_ENDED: Final = _Phase.ENDED
+"""An attribute of an ``Enum`` takes 170 ns on Python 3.11."""
 
 
 class Session:
@@ -113,7 +121,7 @@ class Session:
                 self._admitted,
             )  # fmt: skip
             self._greeting_timer = loop.call_later(GREETING_S, self._nearly_too_late)
-        self._phase = _Phase.SERVING
+        self._phase = _SERVING
         self._lost = False
         self._linger_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -134,7 +142,7 @@ class Session:
     # -- from the transport
 
     def received(self, data: bytes) -> None:
-        if self._phase is _Phase.LINGERING:
+        if self._phase is _LINGERING:
             self._linger_bytes += len(data)
             if self._linger_bytes > LINGER_BYTES:
                 self.transport.abort()
@@ -156,7 +164,7 @@ class Session:
     def connection_lost(self) -> None:
         self._writer.connection_lost()
         self._lost = True
-        if self._phase is _Phase.ENDED:
+        if self._phase is _ENDED:
             self._ended(self)
         else:
             self._runnable.wake_last()
@@ -167,7 +175,7 @@ class Session:
         """One turn. A bug is logged and ends this connection alone. Returns: whether there is more to do."""
         reader = self._reader
         try:
-            if self._lost or reader.eof or self._phase is not _Phase.SERVING:
+            if self._lost or reader.eof or self._phase is not _SERVING:
                 return self._ending_turn(slice_end)
             more = False
             if reader.waiting:
@@ -177,7 +185,7 @@ class Session:
                     self._leave()
             if self._owed is not None:
                 self._leave_when_done()
-            if self._phase is not _Phase.SERVING:
+            if self._phase is not _SERVING:
                 more = self._write(slice_end) or more
             elif self._replies.due or self._deliveries.by_name:
                 more = self._writer.step(slice_end, deliver=True) or more
@@ -210,12 +218,12 @@ class Session:
         eof = self._reader.eof
         if eof:
             self._handler.end_waits()
-        if self._lost or (eof and self._phase is _Phase.LINGERING):
+        if self._lost or (eof and self._phase is _LINGERING):
             self._end()
             return False
-        if self._phase is _Phase.LINGERING:
+        if self._phase is _LINGERING:
             return False
-        more = self._phase is _Phase.SERVING and self._handler.step(self._reader, self._clock, slice_end)
+        more = self._phase is _SERVING and self._handler.step(self._reader, self._clock, slice_end)
         if self._handler.ended or self._reader.finished:
             self._leave()
         if self._owed is not None:
@@ -224,8 +232,8 @@ class Session:
 
     def _write(self, slice_end: float) -> bool:
         """The writer's step. Returns: whether there is more, and room."""
-        more = self._writer.step(slice_end, deliver=self._phase is _Phase.SERVING)
-        if not more and self._phase is _Phase.LEAVING and not self._replies and not self._writer.paused:
+        more = self._writer.step(slice_end, deliver=self._phase is _SERVING)
+        if not more and self._phase is _LEAVING and not self._replies and not self._writer.paused:
             self._linger()
         return more
 
@@ -233,7 +241,7 @@ class Session:
         """Whether commands wait that were held up by replies, which are written now."""
         return (
             not self._reader.caught_up
-            and self._phase is _Phase.SERVING
+            and self._phase is _SERVING
             and self._replies.held_bytes <= self._handler.max_held_bytes
         )
 
@@ -252,21 +260,21 @@ class Session:
     def _too_late(self) -> None:
         """The time for HELLO with a token is over."""
         self._greeting_timer = None
-        if self._guard is not None and self._phase is _Phase.SERVING:
+        if self._guard is not None and self._phase is _SERVING:
             self._guard.too_late()
             self._leave()
 
     def rights_changed(self) -> None:
         """Check the session's token against a new table of tokens."""
-        if self._guard is not None and self._phase is _Phase.SERVING and self._guard.rights_changed():
+        if self._guard is not None and self._phase is _SERVING and self._guard.rights_changed():
             self._leave()
 
     # -- the end
 
     def _leave(self) -> None:
         """Take no more commands, end waits, and write the replies that are due."""
-        if self._phase is _Phase.SERVING:
-            self._phase = _Phase.LEAVING
+        if self._phase is _SERVING:
+            self._phase = _LEAVING
             self._say("=", "leaving")
             self._handler.end_waits()
             self._runnable.wake()
@@ -276,7 +284,7 @@ class Session:
         if self._reader.eof:
             self._end()
             return
-        self._phase = _Phase.LINGERING
+        self._phase = _LINGERING
         self._say("=", "lingering")
         self._say("%", f"end in {LINGER_S:g} s")
         self._reader.discard()
@@ -286,9 +294,9 @@ class Session:
 
     def _end(self) -> None:
         """Idempotent."""
-        if self._phase is _Phase.ENDED:
+        if self._phase is _ENDED:
             return
-        self._phase = _Phase.ENDED
+        self._phase = _ENDED
         self._say("x", "the connection is gone" if self._lost else "closed")
         self._runnable.close()
         for timer in (self._linger_timer, self._greeting_timer):
