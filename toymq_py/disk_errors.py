@@ -8,8 +8,10 @@ from toymq_py.errors import DiskFull, RequestError, StorageFailed
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 """Nothing was written. Temporary, like a full disk."""
-LASTING = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO)
-"""Permanent errors of opening a file: a retry would fail again."""
+LASTING = (
+    errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ESTALE,
+)  # fmt: skip
+"""Permanent errors of opening a file: a retry would fail again. ESTALE: another file has its name."""
 
 
 class BeingExamined(BlockingIOError):

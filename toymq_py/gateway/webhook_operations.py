@@ -37,6 +37,7 @@ async def put_webhook(gateway: Gateway, request: Request) -> Response:
 async def get_webhook(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/webhooks/{name}``."""
     name = NAME.need(request)
+    gateway.webhooks.check()
     if name not in gateway.webhooks.defined:
         raise NoSuchWebhook(f"no webhook {name}: GET /v1/webhooks lists them")
     return json_response(_describe(gateway, name))
@@ -52,6 +53,7 @@ async def delete_webhook(gateway: Gateway, request: Request) -> Response:
 
 async def list_webhooks(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/webhooks``."""
+    gateway.webhooks.check()
     return json_response({"webhooks": [_describe(gateway, name) for name in sorted(gateway.webhooks.defined)]})
 
 
@@ -77,7 +79,7 @@ DESCRIBED = {
 OPERATIONS = (
     Operation("GET", "/v1/webhooks", "listWebhooks", "List all webhooks.", list_webhooks, "admin",
               answers={200: Answer("By name.", {"type": "object", "properties": {
-                  "webhooks": {"type": "array", "items": DESCRIBED}}})}, safe=True),
+                  "webhooks": {"type": "array", "items": DESCRIBED}}})}, errors=(StorageFailed,), safe=True),
     Operation("PUT", "/v1/webhooks/{name}", "putWebhook",
               "Push the messages of a topic to a URL. The token needs `subscribe` for the topic beside `admin`.",
               put_webhook, "admin", (NAME,),
@@ -86,7 +88,8 @@ OPERATIONS = (
                200: Answer("It replaced an older definition.", DESCRIBED)},
               (BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed)),
     Operation("GET", "/v1/webhooks/{name}", "getWebhook", "Describe a webhook, without its secret.", get_webhook, "admin",
-              (NAME,), answers={200: Answer("The definition.", DESCRIBED)}, errors=(BadName, NoSuchWebhook), safe=True),
+              (NAME,), answers={200: Answer("The definition.", DESCRIBED)}, errors=(BadName, NoSuchWebhook, StorageFailed),
+              safe=True),
     Operation("DELETE", "/v1/webhooks/{name}", "deleteWebhook", "Delete a webhook and its consumer.", delete_webhook, "admin",
               (NAME,), answers={204: Answer("It is deleted.")}, errors=(BadName, DiskFull, NoSuchWebhook, StorageFailed)),
 )  # fmt: skip

@@ -85,7 +85,7 @@ class WebhookPusher:
         try:
             self.defined = self._broker.directory.read_webhooks()
         except (OSError, DamagedData) as error:
-            self._problem = StorageFailed(f"webhooks.json cannot be read: {error}; nothing is pushed until it is repaired")
+            self._problem = StorageFailed(f"webhooks.json cannot be read: {error}; nothing is pushed until `toymq repair`")
             logger.error("%s", self._problem)  # noqa: TRY400 (the file, not a bug)
 
     async def run(self) -> None:
@@ -109,6 +109,11 @@ class WebhookPusher:
             worker.cancel()
 
     # -- definitions
+
+    def check(self) -> None:
+        """Check that the definitions could be read. Raises: StorageFailed."""
+        if self._problem is not None:
+            raise self._problem
 
     async def put(self, name: str, webhook: Webhook) -> bool:
         """Define a webhook, durably. Returns: whether it is new.
@@ -165,8 +170,7 @@ class WebhookPusher:
             await stored(topic.flush_offsets)
 
     async def _store(self, defined: Mapping[str, Webhook]) -> None:
-        if self._problem is not None:
-            raise self._problem
+        self.check()
         await stored(partial(self._broker.directory.store_webhooks, defined))
 
     # -- pushing

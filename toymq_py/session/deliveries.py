@@ -210,8 +210,8 @@ class Deliveries:
             del self._ready[subscription]
             try:
                 delivery = subscription.take(room)
-            except OSError:
-                logger.exception("cannot read %s", subscription.name)
+            except OSError as error:
+                logger.error("cannot read %s, trying again: %s", subscription.name, error)  # noqa: TRY400 (one line)
                 self._later(RETRY_S, partial(self.wake, subscription))
                 continue
             if delivery is None:

@@ -27,6 +27,9 @@ PRODUCERS_MAX = 8_192
 """Of so many producers a topic knows the sequence, those that published last: the sidecar is encoded on the event loop, and so
 many take 10 ms."""
 
+BASE_ID_MAX = 2**63 - 1
+"""No log comes so far: a file with a higher number in its name is not a segment, and is left alone like any unknown file."""
+REMOVED_CHARS = 20 + 1 + 20 + len(".removed")
 CLOCK_AHEAD_MAX_NS = 24 * 3600 * 1_000_000_000
 """A record that is later than the clock by more was made by a clock that was wrong: beyond time zones and what NTP leaves."""
 
@@ -42,7 +45,9 @@ def segment_name(base_id: int) -> str:
 def parse_segment_name(name: str) -> int | None:
     """The first id, or None when the name is not a segment's."""
     stem = name[:-4]
-    return int(stem) if name.endswith(".log") and len(stem) == 20 and stem.isdigit() and stem.isascii() else None
+    if not (name.endswith(".log") and len(stem) == 20 and stem.isdigit() and stem.isascii()):
+        return None
+    return base_id if (base_id := int(stem)) <= BASE_ID_MAX else None
 
 
 def removed_name(ids: IdRange) -> str:
@@ -54,7 +59,9 @@ def parse_removed_name(name: str) -> IdRange | None:
     """The ids, or None when the name is not a mark's."""
     first, _, last = name.removesuffix(".removed").partition("-")
     numbers = first.isascii() and last.isascii() and first.isdigit() and last.isdigit()
-    return (int(first), int(last)) if numbers and name == removed_name((int(first), int(last))) else None
+    if not numbers or len(name) > REMOVED_CHARS or int(last) > BASE_ID_MAX:
+        return None
+    return (int(first), int(last)) if name == removed_name((int(first), int(last))) else None
 
 
 @dataclass(frozen=True, slots=True)

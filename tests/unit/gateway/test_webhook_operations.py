@@ -214,6 +214,8 @@ async def test_a_damaged_file_is_said_and_kept(fs: SimDisk) -> None:
     async with listening(DIR, fs=fs.kill(), private_webhooks=True) as rig:
         answer = await rig.ask("PUT", "/v1/webhooks/mine", json={"topic": "t", "url": "http://127.0.0.1:9/"})
         refused(answer, 503, "STORAGE_FAILED")
+        refused(await rig.ask("GET", "/v1/webhooks"), 503, "STORAGE_FAILED")
+        refused(await rig.ask("GET", "/v1/webhooks/mine"), 503, "STORAGE_FAILED")
         await rig.publish("t", "a")
 
 

@@ -54,3 +54,19 @@ def test_a_file_that_was_replaced_while_it_was_closed_is_not_written() -> None:
     outcome = rig.publish("a", b"y")[0]
     assert "was replaced below the running broker" in str(outcome.commit.error)
     assert rig.disk.read_file(path) == data
+
+
+def test_a_sealed_segment_that_was_replaced_is_passed_over() -> None:
+    """It stopped all deliveries of the topic, with a traceback in the log twice a second, and the state was "ok"."""
+    rig = BrokerRig(open_files_max=1)
+    for n in range(4):
+        rig.publish("a", b"%d" % n * 3000)
+    rig.publish("b", b"x")
+    assert len(rig.segment_files("a")) >= 3
+    path = f"{DIR}/topics/a/{segment_name(1)}"
+    data = rig.disk.read_file(path)
+    rig.disk.unlink(path)
+    rig.put(f"topics/a/{segment_name(1)}", data)
+    taken = rig.take(rig.subscribe("a", start="earliest"))
+    assert [msg_id for msg_id, _ in taken] == [0, 2, 3]
+    assert (rig.numbers("a")["state"], rig.broker.topic("a").log.unreadable) == ("degraded", [(1, 1)])

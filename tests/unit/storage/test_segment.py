@@ -13,7 +13,7 @@ NAME = f"{PATH}/{segment_name(0)}"
 SIDECAR = NAME[:-4] + ".idx"
 
 
-@pytest.mark.parametrize("base_id", [0, 1, 523_114, 2**64 - 1])
+@pytest.mark.parametrize("base_id", [0, 1, 523_114, 2**63 - 1])
 def test_a_segments_name_is_its_first_id(base_id: int) -> None:
     name = segment_name(base_id)
     assert len(name) == 24
@@ -21,7 +21,8 @@ def test_a_segments_name_is_its_first_id(base_id: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["0.log", "00000000000000000000.idx", "0000000000000000000x.log", "\u0966" * 20 + ".log", "offsets.json", ""]
+    "name", ["0.log", "00000000000000000000.idx", "0000000000000000000x.log", "\u0966" * 20 + ".log", "offsets.json", "",
+             f"{2**63}.log".rjust(24, "0"), "9" * 20 + ".log"]
 )
 def test_other_files_are_none_of_ours(name: str) -> None:
     assert parse_segment_name(name) is None

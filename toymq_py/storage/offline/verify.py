@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.names import is_topic_name
 from toymq_py.records import IdRange
-from toymq_py.storage import offsets, topic_settings
+from toymq_py.storage import offsets, topic_settings, webhooks_file
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.offsets import AckedView
@@ -77,9 +77,22 @@ def log_bytes(fs: FileSystem, data_dir: str) -> int:
 
 
 def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> Iterator[TopicReport]:
-    """Yields: a report for each topic. Raises: OSError when a file cannot be read at all."""
+    """Yields: a report for each topic, and one in the name of ``webhooks.json`` when that is damaged. Raises: OSError when a
+    file cannot be read at all."""
     for topic in topic_names(fs, data_dir):
         yield verify_topic(fs, f"{data_dir}/topics/{topic}", topic, progress)
+    if (problem := webhooks_problem(fs, data_dir)) is not None:
+        finding = Finding(f"{data_dir}/{webhooks_file.FILE_NAME}", f"{problem}; no webhook pushes")
+        yield TopicReport(webhooks_file.FILE_NAME, findings=[finding])
+
+
+def webhooks_problem(fs: FileSystem, data_dir: str) -> str | None:
+    """What is wrong with ``webhooks.json``."""
+    try:
+        webhooks_file.load(fs, data_dir)
+    except DamagedData as error:
+        return str(error)
+    return None
 
 
 def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | None = None) -> TopicReport:

@@ -8,12 +8,13 @@ from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.frames import encode_attributes, encode_frame
 from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some_frames
 from tests.support.repairs import CONSUMER, LOG, SECOND, STARTS, check, mend, put
+from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DirectoryLocked
-from toymq_py.storage import offsets, segment_heads
+from toymq_py.storage import offsets, segment_heads, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.repair import repair
-from toymq_py.storage.offline.verify import verify_topic
+from toymq_py.storage.offline.verify import verify, verify_topic
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.segment import segment_name
@@ -212,3 +213,19 @@ def test_a_directory_in_the_place_of_a_segment_harms_itself_alone(tmp_path: Path
     aside.rename(topic / segment_name(4))
     report = verify_topic(fs, str(topic), "t")
     assert (report.findings, report.records, report.lost) == ([], 15, 0)
+
+
+def test_damaged_webhooks_are_found_and_put_aside() -> None:
+    """One flipped byte switched all webhooks off, and verify and repair said that all was well."""
+    disk = disk_with({0: b"".join(some_frames(3))})
+    data = webhooks_file.encode({"hook": Webhook("t", "http://a.example/")})
+    webhooks_file.write(disk, "/data", data.replace(b"a.example", b"b.example"))
+    *_, found = verify(disk, "/data")
+    assert (found.topic, found.damaged) == ("webhooks.json", True)
+    assert found.findings[0].text.startswith("checksum of the webhooks does not fit")
+    (done,) = repair(disk, "/data", pid=1)
+    assert (done.topic, done.quarantined) == ("webhooks.json", ["webhooks.json"])
+    disk = disk.crash()
+    assert disk.read_file("/data/quarantine/1/webhooks.json") == data.replace(b"a.example", b"b.example")
+    assert not any(report.damaged for report in verify(disk, "/data"))
+    assert not list(repair(disk, "/data", pid=1))
