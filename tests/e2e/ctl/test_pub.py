@@ -42,3 +42,24 @@ def test_a_topic_that_is_new_is_said_to_whoever_waits(ctl: Ctl) -> None:
     result = ctl("sub", "mispelled", "--timeout", "10ms")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "toymqctl: mispelled is a new topic: it has no messages yet\n"
+
+
+def test_delays_and_ttls(ctl: Ctl) -> None:
+    assert ok(ctl("pub", "later", "x", "--delay", "1h")) == "OK 0\n"
+    assert ok(ctl("pub", "later", "--delay", "365d", "--ttl", "10s", stdin=b"a\nb\n")) == "published 2\n"
+    assert ok(ctl("pub", "later", "y", "--ttl", "30d")) == "OK 3\n"
+    assert [row["id"] for row in values(ctl("sub", "later", "--max", "1", "--json"))] == [3]
+    assert values(ctl("consumers", "later", "--json"))[0]["scheduled"] == 3
+    for arguments, text in (
+        (("--delay", "100000d"), "invalid duration '100000d': write 0ms to ten years"),
+        (("--delay", "-1"), "invalid duration '-1'"),
+        (("--ttl", "0"), "nothing would be delivered"),
+    ):
+        refused(ctl("pub", "later", "x", *arguments), 2, text)
+
+
+def test_a_full_queue_says_what_to_do(ctl: Ctl) -> None:
+    ok(ctl("create", "brimful", "backlog_max_messages=1"))
+    ok(ctl("pub", "brimful", "x"))
+    refused(ctl("pub", "brimful", "y"), 1, "or raise the limit with `toymqctl config`")
+    refused(ctl("create", "brimful", "backlog_max_messages=2"), 1, "`toymqctl config TOPIC` shows and changes them")

@@ -1,81 +1,10 @@
-"""Work queues from the shell: pull, shared subscriptions, delays, limits, dead letters."""
+"""``toymqctl dlq``."""
 
 from contextlib import suppress
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess
 from tests.support.ctl import Ctl, ok, refused, rows, values
 from toymq import sync
-
-
-def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
-    for n in range(4):
-        ok(ctl("pub", f"work.{n % 2}", f"job {n}"))
-    (first, second) = values(ctl("pull", "work.*", "w", "--max", "2", "--visibility", "1h", "--json"))
-    assert {first["topic"], second["topic"]} <= {"work.0", "work.1"}
-    assert ok(ctl("ack", str(first["topic"]), "w", str(first["id"]))) == "acked 1\n"
-    assert ok(ctl("nack", str(second["topic"]), "w", str(second["id"]), "--delay", "0")) == "gave back 1\n"
-    left = rows(ctl("pull", "work.*", "w", "--max", "9", "--ack", "--wait", "5s"))
-    while len(left) < 3:
-        left += rows(ctl("pull", "work.*", "w", "--max", "9", "--ack", "--wait", "5s"))
-    assert sorted(row[-1] for row in left) == sorted({"0", "1", "2", "3"} - {str(first["payload"])[-1]})
-    nothing = ctl("pull", "work.*", "w")
-    assert (nothing.exit_code, nothing.stdout) == (0, "")
-    assert nothing.stderr == "toymqctl: nothing is ready in work.* for w\n"
-    refused(ctl("pull", "work.*", "w", "--max", "0"), 2, "--max")
-    refused(ctl("pull", "work.*"), 2, "Missing argument 'CONSUMER'")
-    refused(ctl("pull", "work.*", "w", "--wait", "soon"), 2, "invalid duration 'soon': write 500ms, 5s or 2m")
-
-
-def test_workers_that_share_from_the_shell(ctl: Ctl, broker: BrokerProcess) -> None:
-    ok(ctl("pub", "shared.work", "x"))
-    with sync.connect(f"127.0.0.1:{broker.port}") as client:
-        client.sub("shared.work", "w", mode="shared", window=1).next(TIMEOUT_S)
-        ok(ctl("pub", "shared.work", "y"))
-        shared = ctl("sub", "shared.*", "--consumer", "w", "--mode", "shared", "--max", "1", "--timeout", "5s")
-        assert rows(shared)[0][-1] == "y"
-        refused(ctl("sub", "shared.work", "--consumer", "w", "--mode", "exclusive"), 1, "use the --mode of its current")
-    refused(ctl("sub", "t", "--mode", "share"), 2, "not one of 'exclusive', 'shared'")
-
-
-def test_a_start_beyond_the_end_is_told(ctl: Ctl) -> None:
-    ok(ctl("pub", "short", "a", "b", "c"))
-    beyond = ctl("sub", "short", "--consumer", "one", "--start", "10", "--timeout", "10ms")
-    assert (beyond.exit_code, beyond.stdout) == (0, "")
-    assert beyond.stderr == "toymqctl: short has no message 10 yet: one begins at 3, its next message\n"
-    known = ctl("sub", "short", "--consumer", "one", "--start", "0", "--timeout", "10ms")
-    note = "one of short exists and goes on where it was: --start is for a new consumer, `seek` moves one"
-    assert known.stderr == f"toymqctl: {note}\n"
-    assert ok(ctl("sub", "short", "--consumer", "two", "--start", "2", "--timeout", "10ms")) == "2\tc\n"
-    assert ok(ctl("sub", "short", "--consumer", "three", "--start", "3", "--timeout", "10ms")) == ""
-
-
-def test_the_format_bytes_is_the_payload_alone(ctl: Ctl) -> None:
-    ok(ctl("pub", "binary", "--whole", stdin=b"\x00\xff\n\x01"))
-    arguments = (("sub", "binary", "--no-ack", "--max", "1"), ("pull", "binary", "w"), ("tail", "binary"))
-    for words in arguments:
-        assert ctl(*words, "--format", "bytes").stdout_bytes == b"\x00\xff\n\x01", words
-    assert ctl("tail", "binary", "--format", "raw").stdout_bytes == b"\x00\xff\n\x01\n"
-
-
-def test_delays_and_ttls(ctl: Ctl) -> None:
-    assert ok(ctl("pub", "later", "x", "--delay", "1h")) == "OK 0\n"
-    assert ok(ctl("pub", "later", "--delay", "365d", "--ttl", "10s", stdin=b"a\nb\n")) == "published 2\n"
-    assert ok(ctl("pub", "later", "y", "--ttl", "30d")) == "OK 3\n"
-    assert [row["id"] for row in values(ctl("sub", "later", "--max", "1", "--json"))] == [3]
-    assert values(ctl("consumers", "later", "--json"))[0]["scheduled"] == 3
-    for arguments, text in (
-        (("--delay", "100000d"), "invalid duration '100000d': write 0ms to ten years"),
-        (("--delay", "-1"), "invalid duration '-1'"),
-        (("--ttl", "0"), "nothing would be delivered"),
-    ):
-        refused(ctl("pub", "later", "x", *arguments), 2, text)
-
-
-def test_a_full_queue_says_what_to_do(ctl: Ctl) -> None:
-    ok(ctl("create", "brimful", "backlog_max_messages=1"))
-    ok(ctl("pub", "brimful", "x"))
-    refused(ctl("pub", "brimful", "y"), 1, "or raise the limit with `toymqctl config`")
-    refused(ctl("create", "brimful", "backlog_max_messages=2"), 1, "`toymqctl config TOPIC` shows and changes them")
 
 
 def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerProcess) -> None:
@@ -143,7 +72,6 @@ def test_redrive_of_an_id_that_is_no_letter_is_refused(ctl: Ctl) -> None:
     refused(ctl("dlq", "redrive", "bills", "5-9,77"), 1, "bills.dlq has no dead letter 5-9,77")
     assert ok(ctl("dlq", "redrive", "bills", "0-9")) == "sent back 1\n"
     assert ok(ctl("dlq", "redrive", "bills", "0")) == "sent back 0\n", "it is a letter, which was sent back before"
-
 
 HOSTILE = "no template:\n\x1b[31m\x1b]0;mine\x07 \u202ex.html"
 

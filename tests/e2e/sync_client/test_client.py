@@ -1,6 +1,5 @@
 """The blocking client against a real broker."""
 
-import json
 import threading
 import time
 from pathlib import Path
@@ -8,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq import ConnectFailed, SubscriptionEnded, TakenOver, sync
+from toymq import ConnectFailed, sync
 from toymq.message import Receipt
 from toymq.sync import Client
 from toymq_py.errors import (
-    AlreadySubscribed,
     BadArgument,
     BadName,
     ConnectionLost,
@@ -42,15 +40,6 @@ def test_publish_and_consume_with_everything(client: Client) -> None:
         again.ack()
     (found,) = client.describe("all")["consumers"]
     assert (found["consumer"], found["last_acked"], found["backlog"], found["sessions"]) == ("c", 1, 0, 0)
-
-
-def test_what_is_not_acked_comes_again_after_close(client: Client) -> None:
-    client.pub("again", b"x")
-    with client.sub("again", "c") as subscription:
-        assert subscription.next(5) is not None
-    with client.sub("again", "c") as subscription:
-        message = subscription.next(5)
-        assert message.attempt == 2
 
 
 def test_a_stream_in_both_directions(client: Client) -> None:
@@ -107,39 +96,6 @@ def test_looking_and_arranging(client: Client) -> None:
         client.describe("made")
 
 
-def test_a_subscription_that_ends_says_why(broker: BrokerProcess, client: Client) -> None:
-    subscription = client.sub("ended", "c")
-    with pytest.raises(AlreadySubscribed):
-        client.sub("ended", "c")
-    with sync.connect(f"127.0.0.1:{broker.port}") as other:
-        other.sub("ended", "c")
-        with pytest.raises(SubscriptionEnded) as caught:
-            subscription.next(5)
-        assert caught.value.code == "TAKEN_OVER"
-        assert type(caught.value) is TakenOver
-        with pytest.raises(TakenOver):
-            next(iter(subscription))
-    subscription.close()
-
-
-def test_a_subscription_goes_on_where_its_consumer_was_moved_to(client: Client) -> None:
-    for n in range(3):
-        client.pub("moved", b"%d" % n)
-    with client.sub("moved", "c") as subscription:
-        assert [subscription.next(5).id for _ in range(3)] == [0, 1, 2]
-        for message_id in (0, 1, 2):
-            client.ack("moved", "c", [(message_id, message_id)])
-        client.seek("moved", "c", "1")
-        again = subscription.next(5)
-        assert (again.id, again.attempt) == (1, 1)
-
-
-def test_a_subscription_that_is_refused_leaves_nothing(client: Client) -> None:
-    with pytest.raises(BadName):
-        client.sub("ok.topic", ".bad")
-    client.sub("ok.topic", "good").close()
-
-
 def test_a_closed_client_says_so(broker: BrokerProcess) -> None:
     client = sync.connect(f"127.0.0.1:{broker.port}")
     subscription = client.sub("closed", "c")
@@ -165,63 +121,12 @@ def test_a_producer_that_numbers_its_messages(client: Client) -> None:
     assert client.offsets("numbered") == (0, 2)
 
 
-def test_process_acks_or_gives_back(client: Client) -> None:
-    list(client.pub_many("processed", [b"good", b"bad"]))
-    with client.sub("processed", "c") as messages:
-        with messages.next(5).process() as message:
-            assert message.payload == b"good"
-        with pytest.raises(ZeroDivisionError), messages.next(5).process(retry_delay=0):
-            raise ZeroDivisionError
-        again = messages.next(5)
-        assert (again.payload, again.attempt) == (b"bad", 2)
-        again.ack(sync=True)
-        assert not again.extend(), "its lease is over"
-    assert client.describe("processed")["consumers"][0]["backlog"] == 0
-
-
-def test_auto_ack_and_batches(client: Client) -> None:
-    list(client.pub_many("batched", [b"x"] * 25))
-    sizes = []
-    with client.sub("batched", "c", auto_ack=True) as messages:
-        for batch in messages.batches(max=10, wait=0.01):
-            sizes.append(len(batch))
-            if sum(sizes) == 25:
-                messages.close()
-    assert sizes == [10, 10, 5]
-    assert client.describe("batched")["consumers"][0]["backlog"] == 0
-
-
-def test_auto_ack_acks_the_last_message_when_the_block_ends_without_an_exception(client: Client) -> None:
-    """Found by a trial: what ``next()`` had last came again, until it was a dead letter."""
-    list(client.pub_many("last", [b"0", b"1", b"2", b"3", b"4"]))
-    with client.sub("last", "c", auto_ack=True) as messages:
-        messages.next(5)
-        next(iter(messages))
-    (found,) = client.describe("last")["consumers"]
-    assert (found["last_acked"], found["backlog"]) == (1, 3)
-    with client.sub("last", "c", auto_ack=True) as messages:
-        assert [message.id for message in next(messages.batches(max=2, wait=5))] == [2, 3]
-    with pytest.raises(ZeroDivisionError), client.sub("last", "c", auto_ack=True) as messages:
-        _ = messages.next(5).id // 0
-    (found,) = client.describe("last")["consumers"]
-    assert (found["last_acked"], found["backlog"]) == (3, 1)
-
-
 def test_pub_many_that_nothing_iterates_warns_that_nothing_was_published(client: Client) -> None:
     """Found by a trial: ``mq.pub_many(...)`` as a statement published nothing, in silence."""
     with pytest.warns(RuntimeWarning, match=r"pub_many to unsaid was dropped before .*: iterate it; list\(mq"):
         client.pub_many("unsaid", [b"0"])
     assert next(client.pub_many("said", [b"0"])).msg_id == 0
     assert [receipt.msg_id for receipt in client.pub_many("said", [b"1"])] == [1]
-
-
-def test_a_message_that_does_not_come(client: Client) -> None:
-    with client.sub("silent", "c") as messages:
-        with pytest.raises(TimeoutError, match=r"no message within 0\.02 s: waited for one of silent for c"):
-            messages.next(0.02)
-        messages.close()
-        with pytest.raises(SubscriptionEnded, match="is closed"):
-            messages.next(1)
 
 
 def test_trace_context_is_injected(broker: BrokerProcess) -> None:
@@ -268,21 +173,6 @@ def test_dead_letters_and_back(client: Client) -> None:
         again = messages.next(5)
         assert again.headers["toymq-redrives"] == "1"
         assert client.nack("jobs", "c", [(again.id, again.id)], dead=True, reason="tired") == 1
-
-
-def test_an_exception_is_in_the_dead_letter(client: Client) -> None:
-    list(client.pub_many("failing", [b"0", b"1"]))
-    with client.sub("failing", "c") as messages, client.sub("failing.dlq", "audit") as letters:
-        with pytest.raises(ValueError, match="no such"), messages.next(5).process(dead_on=(ValueError,)):
-            raise ValueError("no such template: x.html")
-        messages.next(5).nack(reason="not now", error=KeyError("x"))
-        assert messages.next(5).dead_letter()
-        first, second = (letters.next(5).headers for _ in range(2))
-    assert (first["toymq-reason"], first["toymq-error-type"], first["toymq-error"]) == (
-        "rejected", "ValueError", "no such template: x.html",
-    )  # fmt: skip
-    assert json.loads(first["toymq-traceback"]).endswith('raise ValueError("no such template: x.html")')
-    assert (second["toymq-reason"], second["toymq-error-type"]) == ("not now", "KeyError"), "what was said last"
 
 
 def test_a_pull_beside_a_subscription(client: Client) -> None:
@@ -348,20 +238,6 @@ def test_a_pull_that_is_interrupted_loses_nothing(client: Client, monkeypatch: p
     (message,) = client.pull(topic, "c", wait=5)
     assert message.attempt == 1 + answered
     message.ack()
-
-
-def test_patterns_that_overlap(client: Client) -> None:
-    with client.sub("over.*", "c") as some, client.sub("over.>", "d") as all_of_them, client.sub("over.a", "e") as one:
-        list(client.pub_many("over.a", [b"x"]))
-        for messages in (some, all_of_them, one):
-            message = messages.next(5)
-            assert message.topic == "over.a"
-            assert message.extend(60)
-            with message.process():
-                pass
-        assert client.drain(5)
-    for consumer in client.describe("over.a")["consumers"]:
-        assert consumer["backlog"] == 0
 
 
 def test_a_delay_and_a_ttl(client: Client) -> None:

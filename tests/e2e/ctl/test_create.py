@@ -1,0 +1,20 @@
+"""``toymqctl create``."""
+
+from tests.support.ctl import Ctl, ok, refused, values
+
+
+def test_create_and_config_with_units(ctl: Ctl) -> None:
+    words = ("visibility=2m", "retain_acked_for=1500ms", "dedupe_keys=7")
+    for _ in range(2):
+        assert ok(ctl("create", "arranged", *words)) == "arranged is there\n"
+    assert values(ctl("config", "arranged", "--json")) == [{"visibility": 120_000, "retain_acked_for": 1500, "dedupe_keys": 7}]
+    assert sorted(ok(ctl("config", "arranged")).split()) == sorted(words)
+    assert ok(ctl("config", "arranged", "visibility=default", "dedupe_keys=default", "retain_acked_for=default")) == (
+        "arranged has no settings of its own: the broker's defaults hold\n"
+    )
+    refused(ctl("create", "arranged", "visibility=1s"), 1, "EXISTS: arranged exists with other settings")
+    refused(ctl("config", "arranged", "colour=red"), 1, "colour is not a topic setting; there are")
+    refused(ctl("config", "arranged", "visibility=soon"), 2, "invalid duration 'soon': write 250ms")
+    refused(ctl("config", "arranged", "visibility"), 2, "invalid setting 'visibility': write NAME=VALUE, for example")
+    refused(ctl("config", "arranged", "ttl=1s", "ttl=2s"), 2, "ttl is given twice: give it once")
+    refused(ctl("config", "nothing"), 1, "NO_SUCH_TOPIC")

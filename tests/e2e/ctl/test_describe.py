@@ -1,0 +1,24 @@
+"""``toymqctl describe``."""
+
+from tests.support.ctl import Ctl, ok, refused, rows, values
+
+
+def test_describe_and_consumers(ctl: Ctl) -> None:
+    ok(ctl("create", "seen", "visibility=90s"))
+    ok(ctl("pub", "seen", "a", "b", "c"))
+    ok(ctl("sub", "seen", "--consumer", "one", "--max", "2"))
+    lines = ok(ctl("describe", "seen")).splitlines()
+    assert lines[:4] == ["topic     seen", "state     ok", "messages  3", "ids       0 to 2"]
+    assert "settings  visibility=90s" in lines
+    head, row = (line.split() for line in lines[-2:])
+    assert head[:3] == ["topic", "consumer", "last"]
+    assert row[:7] == ["seen", "one", "1", "1", "1", "0", "0"]
+    assert row[8:] == ["0", "exclusive"]
+    (consumer,) = values(ctl("consumers", "seen", "--json"))
+    assert (consumer["topic"], consumer["consumer"], consumer["last_acked"], consumer["backlog"]) == ("seen", "one", 1, 1)
+    assert [row[:2] for row in rows(ctl("consumers")) if row[0] == "seen"] == [["seen", "one"]]
+    ok(ctl("create", "unread"))
+    assert ok(ctl("consumers", "unread")) == "no consumers\n"
+    assert "ids       none, the next is 0" in ok(ctl("describe", "unread"))
+    refused(ctl("describe", "nothing"), 1, "`toymqctl topics` lists")
+    refused(ctl("consumers", "nothing"), 1, "`toymqctl topics` lists")

@@ -1,0 +1,22 @@
+"""``toymqctl pull``."""
+
+from tests.support.ctl import Ctl, ok, refused, rows, values
+
+
+def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
+    for n in range(4):
+        ok(ctl("pub", f"work.{n % 2}", f"job {n}"))
+    (first, second) = values(ctl("pull", "work.*", "w", "--max", "2", "--visibility", "1h", "--json"))
+    assert {first["topic"], second["topic"]} <= {"work.0", "work.1"}
+    assert ok(ctl("ack", str(first["topic"]), "w", str(first["id"]))) == "acked 1\n"
+    assert ok(ctl("nack", str(second["topic"]), "w", str(second["id"]), "--delay", "0")) == "gave back 1\n"
+    left = rows(ctl("pull", "work.*", "w", "--max", "9", "--ack", "--wait", "5s"))
+    while len(left) < 3:
+        left += rows(ctl("pull", "work.*", "w", "--max", "9", "--ack", "--wait", "5s"))
+    assert sorted(row[-1] for row in left) == sorted({"0", "1", "2", "3"} - {str(first["payload"])[-1]})
+    nothing = ctl("pull", "work.*", "w")
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert nothing.stderr == "toymqctl: nothing is ready in work.* for w\n"
+    refused(ctl("pull", "work.*", "w", "--max", "0"), 2, "--max")
+    refused(ctl("pull", "work.*"), 2, "Missing argument 'CONSUMER'")
+    refused(ctl("pull", "work.*", "w", "--wait", "soon"), 2, "invalid duration 'soon': write 500ms, 5s or 2m")
