@@ -59,7 +59,9 @@ def subscriber(broker: Broker, topic: str, consumer: str, window: int, wire: Con
     while not reply.endswith(b"\n"):  # byte by byte: deliveries belong to the load
         reply += (byte := connection.recv(1))
         if not byte or (len(reply) > 2 and not reply.startswith(b"OK ")):
-            raise WrongReply(f"SUB was answered with: {(reply + connection.recv(200)).decode(errors='replace').strip()}")
+            with connection:
+                said = (reply + connection.recv(200)).decode(errors="replace").strip()
+            raise WrongReply(f"SUB was answered with: {said}")
     return Subscriber(connection, wire, meter)
 
 

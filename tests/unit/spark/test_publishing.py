@@ -8,21 +8,19 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.frames import encode_attributes
 from toymq import Receipt, sync
 from toymq.message import Sequenced
 from toymq_py.errors import BadArgument, DiskFull, StorageFailed
 from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, Frame, iter_frames
-from toymq_spark.batches import HEADERS_TYPE, key_and_headers
 from toymq_spark.claims import Task
 from toymq_spark.errors import OptionError, ReplayMismatch
 from toymq_spark.options import BrokerAddress, SinkOptions
 from toymq_spark.publishing import BrokerPublisher, Outcome, write_task
-from toymq_spark.rows import CLAIMS_TOPIC, Row, check_columns, rows_of
+from toymq_spark.rows import CLAIMS_TOPIC, Row, rows_of
 from toymq_spark.sink import task_of
 
 TASK = Task("spark.q.t", 0, 3, "r0")
@@ -124,102 +122,10 @@ def test_an_attempt_that_comes_too_late() -> None:
         write_task(broker, TASK, rows([b"x"]))
 
 
-def test_rows_are_numbered_by_where_they_came_from() -> None:
-    broker = FakeBroker()
-    topics, offsets = pa.array(["b", "a", "a"]), pa.array([1, 9, 2], pa.int64())
-    rows_with_source = rows_of(
-        [table([b"1", b"2", b"3"], topic=topics, offset=offsets, partition=pa.array([0, 0, 0], pa.int32()))], "t"
-    )
-    write_task(broker, TASK, rows_with_source)
-    assert broker.bodies() == [b"3", b"2", b"1"]
-    assert [message.seq for _, message in broker.topics["t"]] == [3 << 32, (3 << 32) + 1, (3 << 32) + 2]
-    assert broker.bodies(CLAIMS_TOPIC, CLAIM)[0].startswith(b'{"rows": 3, "crc32": "')
-
-
 def test_rows_to_several_topics() -> None:
     broker = FakeBroker()
     write_task(broker, TASK, rows_of([table([b"1", b"2", b"3"], topic=pa.array(["y", "x", "y"]))], None))
     assert (broker.bodies("x"), broker.bodies("y")) == ([b"2"], [b"1", b"3"])
-
-
-def test_keys_and_headers_go_there_and_come_back() -> None:
-    headers = pa.array([[("A", b"b: c")], None, []], HEADERS_TYPE)
-    keyed = rows_of([table([b"1", b"2", b"3"], key=pa.array([b"k", "ö".encode(), None]), headers=headers)], "t")
-    keyed.sort(key=lambda row: row.body[row.hdr :])
-    assert [row.body[: row.hdr] for row in keyed] == [b"A: b: c\ntoymq-key: k\n", "toymq-key: ö\n".encode(), b""]
-    blocks = [encode_attributes(headers=row.body[: row.hdr], sequence=1) for row in keyed]
-    assert [key_and_headers(b"p", block) for block in blocks] == [
-        (b"k", [("A", b"b: c")]), ("ö".encode(), None), (None, None)
-    ]  # fmt: skip
-
-
-odd_lines = st.lists(st.binary(max_size=6).map(lambda line: line.replace(b"\n", b"")), max_size=4)
-
-
-@given(odd_lines)
-@example([b": v"])
-@example([b"a: b\r", b"a: \xff", b"no colon", b"", b"a:b", b":"])
-def test_what_plain_clients_publish_as_headers_is_said_again(lines: list[bytes]) -> None:
-    """Odd lines, too: read, written, and read again they are the same."""
-    _, read = key_and_headers(b"k", encode_attributes(headers=b"\n".join(lines)))
-    (row,) = rows_of([table([b"1"], key=pa.array([b"k"]), headers=pa.array([read], HEADERS_TYPE))], "t")
-    assert key_and_headers(b"p", encode_attributes(headers=row.body[: row.hdr], sequence=1)) == (b"k", read)
-
-
-def test_an_empty_key_is_not_none() -> None:
-    for key in (b"", "", b"\xff\r"):
-        (row,) = rows_of([table([b"1"], key=pa.array([key]))], "t")
-        assert key_and_headers(b"p", encode_attributes(headers=row.body[: row.hdr], sequence=1)) == (
-            key.encode() if isinstance(key, str) else key, None
-        )  # fmt: skip
-
-
-def refused(batch: pa.RecordBatch, topic: str | None = "t") -> str:
-    with pytest.raises(OptionError) as error:
-        rows_of([batch], topic)
-    return str(error.value)
-
-
-def test_rows_that_cannot_be_published_are_named() -> None:
-    one = [b"v"]
-    from_source = {"topic": pa.array(["s"]), "offset": pa.array([7], pa.int64()), "partition": pa.array([0], pa.int32())}
-    assert refused(table([None], **from_source)) == "column value is null (in the row of topic s, offset 7)"  # type: ignore[list-item]
-    no_topic = pa.array([None], pa.string())
-    assert "column topic is null: set it, or the option topic" in refused(table(one, topic=no_topic), None)
-    assert "column topic topic name must be" in refused(table(one, topic=pa.array(["a b"])), None)
-    assert "which has the sink's claims" in refused(table(one), CLAIMS_TOPIC)
-    assert "column key has a line break" in refused(table(one, key=pa.array([b"a\nb"])))
-    for name, numbers in (("delayMs", (-1, 10**15)), ("ttlMs", (-1, 0, 10**15))):
-        for number in numbers:
-            text = refused(table(one, **{name: pa.array([number])}, **from_source))
-            least = int(name == "ttlMs")
-            assert text.startswith(f"column {name} is {number}: write {least} to 316224000000 (ten years)")
-            assert text.endswith("(in the row of topic s, offset 7)")
-    for header, named in (
-        (("a:b", b""), "a header named 'a:b', which a header line cannot carry"),
-        (("a\nb", b""), "which a header line cannot carry: leave it out"),
-        (("", None), "a header named '', which"),
-        (("a", b"1\n2"), "a line break in 'a'"),
-        (("toymq-key", b""), "use the column key instead"),
-    ):
-        text = refused(table(one, headers=pa.array([[header]], HEADERS_TYPE), **from_source))
-        assert named in text
-        assert text.endswith("(in the row of topic s, offset 7)")
-    with pytest.raises(OptionError, match="at most 4294967296 rows"):
-        write_task(FakeBroker(), Task("p", 0, 1 << 31, "r"), [])
-
-
-def test_columns_of_the_sink() -> None:
-    check_columns({"value": "string", "key": "binary", "delayMs": "bigint", "offset": "bigint"}, "t")
-    for columns, topic, named in (
-        ({"key": "binary"}, "t", "column value is missing"),
-        ({"value": "int"}, "t", "column value is int: make it binary or string"),
-        ({"value": "string"}, None, "no topic: set the option topic"),
-        ({"value": "string", "valeu": "string"}, "t", "unknown column valeu"),
-        ({"value": "string", "headers": "map<string,string>"}, "t", "column headers is map<string,string>"),
-    ):
-        with pytest.raises(OptionError, match=named):
-            check_columns(columns, topic)
 
 
 def test_who_a_task_is() -> None:
@@ -316,3 +222,20 @@ def test_what_does_not_pass_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(DiskFull):
         publisher.publish("t", messages)
     publisher.close()
+
+
+def test_rows_are_numbered_by_where_they_came_from() -> None:
+    broker = FakeBroker()
+    topics, offsets = pa.array(["b", "a", "a"]), pa.array([1, 9, 2], pa.int64())
+    rows_with_source = rows_of(
+        [table([b"1", b"2", b"3"], topic=topics, offset=offsets, partition=pa.array([0, 0, 0], pa.int32()))], "t"
+    )
+    write_task(broker, TASK, rows_with_source)
+    assert broker.bodies() == [b"3", b"2", b"1"]
+    assert [message.seq for _, message in broker.topics["t"]] == [3 << 32, (3 << 32) + 1, (3 << 32) + 2]
+    assert broker.bodies(CLAIMS_TOPIC, CLAIM)[0].startswith(b'{"rows": 3, "crc32": "')
+
+
+def test_a_batch_has_numbers_for_so_many_rows() -> None:
+    with pytest.raises(OptionError, match="at most 4294967296 rows"):
+        write_task(FakeBroker(), Task("p", 0, 1 << 31, "r"), [])
