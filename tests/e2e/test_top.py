@@ -16,7 +16,7 @@ from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.in_process import serving
 from toymq.url import parse_url
 from toymqctl.broker import Broker
-from toymqctl.top.poller import FETCH_COUNT, BrokerFeed
+from toymqctl.top.poller import BrokerFeed
 from toymqctl.top.screen import Top
 
 
@@ -46,20 +46,6 @@ async def test_it_shows_a_brokers_figures(tmp_path: Path) -> None:
                 await pilot.pause()
                 letter = [str(cell) for cell in table.get_row_at(0)]
                 assert (letter[2], letter[4], letter[-1]) == ("billing", "rejected", "poison")
-
-
-async def test_the_newest_of_a_topic_come_newest_first(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served:
-        wire = await served.connect()
-        for number in range(FETCH_COUNT + 50):
-            wire.send(b"PUB t - 3\n%03d\n" % number)
-        wire.send(b"PING\n")
-        while await wire.line() != b"PONG":
-            pass
-        async with BrokerFeed(Broker(parse_url(f"toymq://127.0.0.1:{served.port}"))) as feed:
-            assert feed.trouble is None
-            newest = await feed.newest("t", FETCH_COUNT + 20)
-    assert [row.payload for row in newest] == [b"%03d" % number for number in range(FETCH_COUNT + 49, 29, -1)]
 
 
 def toymqctl(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
