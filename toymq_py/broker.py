@@ -202,8 +202,10 @@ class Broker:
 
     def check_directory(self, done: Callable[[], None] = lambda: None) -> None:
         """Check on a sync thread that the directory, ``LOCK`` and the active segments were not removed or replaced. A missing
-        segment closes its topic for publishing, a missing directory ends the broker."""
+        segment closes its topic for publishing, a missing directory ends the broker. On a low disk retention makes room,
+        although no commit asks for it."""
         if self._directory_check is not None and self.lost is None:
+            self._space.look()
             self._directory_check.run(done)
 
     def _lose(self, reason: str) -> None:

@@ -65,6 +65,7 @@ def scan_segment(
     end: int | None = None,
     visit: Visit | None = None,
     progress: Progress | None = None,
+    foreign_head_bytes: int = 0,
 ) -> ScanResult:
     """Check every byte of a segment.
 
@@ -73,10 +74,11 @@ def scan_segment(
             committed id. What of the ids below has no record then is lost, and no tail is torn.
         committed_id: otherwise, an id that it reached, by the word of the offsets.
         end: where its last record ends, when the broker that asks has written it.
+        foreign_head_bytes: ``Segment.foreign_head_bytes``.
 
     Raises: OSError when the file cannot be opened.
     """
-    segment = Segment(path, base_id)
+    segment = Segment(path, base_id, foreign_head_bytes=foreign_head_bytes)
     file = fs.open(path, write=False)
     try:
         size = file.size() if end is None else min(end, file.size())
@@ -99,7 +101,10 @@ def rescan(fs: FileSystem, segment: Segment, next_id: int, *, end: int | None = 
     Raises: OSError when the file cannot be opened.
     """
     base_id = parse_segment_name(segment.path.rpartition("/")[2])
-    found = scan_segment(fs, segment.path, segment.base_id if base_id is None else base_id, next_id=next_id, end=end)
+    found = scan_segment(
+        fs, segment.path, segment.base_id if base_id is None else base_id, next_id=next_id, end=end,
+        foreign_head_bytes=segment.foreign_head_bytes,
+    )  # fmt: skip
     found.segment.sealed = end is None
     if found.segment.base_id < segment.base_id:
         trim(fs, found.segment, segment.base_id)
@@ -320,7 +325,8 @@ class _SegmentScan:
             return self._pread_around(length, pos)
         if len(data) < length:  # it was cut meanwhile
             self._result.size = pos + len(data)
-        return data
+        hidden = min(self._segment.foreign_head_bytes - pos, len(data))
+        return bytes(hidden) + data[hidden:] if hidden > 0 else data
 
     def _pread_around(self, length: int, start: int) -> bytes:
         parts: list[bytes] = []

@@ -105,6 +105,8 @@ class Segment:
     """When the last of those does."""
     producers: Producers = field(default_factory=dict)
     """Filled by a scan, from a sidecar, and for one: the topic knows its producers, a segment does not keep them."""
+    foreign_head_bytes: int = 0
+    """So many bytes at its beginning are another place's, which was written over (ADR 0084)."""
     damages: list[Damage] = field(default_factory=list)
     """While there are some, the file is never cut: what stands behind the last record is part of what they were judged by, and
     the next start must come to the same end."""

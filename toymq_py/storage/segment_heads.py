@@ -11,6 +11,7 @@ It is no manifest:
     no file, or a damaged one   all segments are this log's, as in a directory of an older version
     a file of another topic     segments with its heads are that topic's, the others are this log's
     a first record that is whole and not that of the file's name: the file is misplaced, whatever is known
+    one of the last two, but for a page at most, behind which records go on: the file is this log's, and damaged (ADR 0084)
 
 A file of another log is never served, cut or removed: its ids are missing here, and ``toymq repair`` puts it aside.
 """
@@ -31,6 +32,10 @@ logger = logging.getLogger("toymq_py.storage")
 
 FILE_NAME = "segments.json"
 VERSION = 1
+PAGE_BYTES = 4096
+"""What a disk writes to a wrong place at most."""
+HEAD_SEARCH_BYTES = 4 << 20
+"""So far records are looked for behind such a page."""
 
 Head = tuple[int, int]
 """Time in nanoseconds and checksum of a segment's first record."""
@@ -44,6 +49,8 @@ class SegmentFiles:
     """First ids of this log's segments, ascending."""
     foreign: dict[int, str] = field(default_factory=dict)
     """First ids in the names of other logs' files, ascending, and what is known of each."""
+    foreign_heads: Mapping[int, int] = field(default_factory=dict)
+    """First ids of this log's segments whose first bytes are another place's, and how many bytes (ADR 0084)."""
     heads: Mapping[int, Head] = field(default_factory=dict)
     """Known heads of this log."""
     problem: str | None = None
@@ -96,18 +103,23 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
         problem = f"{FILE_NAME} is of topic {topic}"
     newest = max(heads, default=-1)
     foreign: dict[int, str] = {}
+    foreign_heads: dict[int, int] = {}
     for base_id in bases:
         known = heads.get(base_id)
         with suppress(OSError):  # then it is for the scan to tell
-            fits, record = _compare(fs, f"{path}/{segment_name(base_id)}", known)
-            if theirs and fits:
+            file = f"{path}/{segment_name(base_id)}"
+            fits, record = _compare(fs, file, known)
+            told = known is not None or record != base_id
+            if not theirs and record is not None and told and (hit := _foreign_head_bytes(fs, file, base_id)):
+                foreign_heads[base_id] = hit
+            elif theirs and fits:
                 foreign[base_id] = f"is a segment of topic {topic}"
             elif record is not None and record != base_id:
                 foreign[base_id] = f"is not what its name says: it begins with record {record}"
             elif not theirs and record is not None and (known is not None or base_id < newest):
                 foreign[base_id] = f"is a segment of another log: it begins with record {record}, which is not of this log"
     ours = [base_id for base_id in bases if base_id not in foreign]
-    return SegmentFiles(ours, foreign, {} if theirs else heads, problem, removed, first_id_known)
+    return SegmentFiles(ours, foreign, foreign_heads, {} if theirs else heads, problem, removed, first_id_known)
 
 
 def store(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> None:
@@ -166,6 +178,31 @@ def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int |
         return False, _first_record(file)
     finally:
         file.close()
+
+
+def _foreign_head_bytes(fs: FileSystem, path: str, base_id: int) -> int:
+    """How many bytes another place's records take at the beginning of a file that is this log's otherwise: a page at most,
+    after which records of higher ids go on somewhere. 0: the file is another log's.
+    """
+    file = fs.open(path, write=False)
+    try:
+        data = file.pread(HEAD_SEARCH_BYTES, 0).rstrip(b"\0")
+    finally:
+        file.close()
+    end = 0
+    while (found := valid_frame(data, end)) is not None:
+        end += found[1]
+        if end >= PAGE_BYTES:
+            return 0
+    for high in (base_id >> 16, (base_id >> 16) + 1):
+        pattern = high.to_bytes(6, "little")  # the upper bytes of an id: bytes 6 to 12 of a frame
+        at = data.find(pattern, end + 6)
+        while at >= 0:
+            found = valid_frame(data, at - 6)
+            if found is not None and found[0] > base_id:
+                return end
+            at = data.find(pattern, at + 1)
+    return 0
 
 
 def _length(file: File) -> int:

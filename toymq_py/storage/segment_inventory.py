@@ -73,7 +73,10 @@ def segment_inventory(
     for at, base_id in enumerate(bases):
         following = bases[at + 1] if at + 1 < len(bases) else None
         reached = next((name for name in files.foreign if following is not None and base_id < name < following), next_id)
-        found = _look(fs, f"{path}/{segment_name(base_id)}", base_id, following, reached, sidecars, visit, progress)
+        found = _look(
+            fs, f"{path}/{segment_name(base_id)}", base_id, following, reached, sidecars, visit, progress,
+            files.foreign_heads.get(base_id, 0),
+        )  # fmt: skip
         segment = found.segment
         if following is not None and following <= first_id and segment.next_id <= first_id:
             found.status = SegmentStatus.BELOW
@@ -98,15 +101,16 @@ def _look(
     sidecars: bool,
     visit: Visit | None,
     progress: Progress | None,
+    foreign_head_bytes: int,
 ) -> InventoryEntry:
-    if sidecars and following is not None:
+    if sidecars and following is not None and not foreign_head_bytes:
         segment = load_sidecar(fs, name, base_id, following)
         if segment is not None:
             return _openable(fs, segment, following)
     try:
         result = scan_segment(
             fs, name, base_id, next_id=following, committed_id=committed_id,
-            visit=visit if following is None else None, progress=progress,
+            visit=visit if following is None else None, progress=progress, foreign_head_bytes=foreign_head_bytes,
         )  # fmt: skip
     except OSError as error:
         if error.errno not in LASTING:

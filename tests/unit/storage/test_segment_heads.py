@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.frames import encode_frame
 from tests.support.log_rig import LogRig
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage import offsets, segment_heads
@@ -111,6 +112,34 @@ def test_a_segment_of_another_topic_is_found_and_not_served(base_id: int, suffix
     rig.restart()
     assert rig.broker.topics["public"].state == "ok"
     assert words(rig, "public") == [b"public %d" % n for n in range(10) if not base_id <= n < base_id + 4] + [b"more"]
+
+
+@pytest.mark.parametrize("other_id", [0, 1000])
+@pytest.mark.parametrize("base_id", [0, 4, 8])
+def test_a_sector_of_another_place_at_the_head_of_a_segment_costs_what_it_hit(base_id: int, other_id: int) -> None:
+    """The whole segment was given up, 20,000 records for one, by the broker, dump and repair."""
+    rig = broker()
+    rig.disk = rig.disk.kill()
+    name = path("public", segment_name(base_id))
+    head = b"".join(encode_frame(base_id + other_id + n, 1, b"", b"payroll") for n in range(3))
+    rig.put(name.removeprefix(f"{DIR}/"), head + rig.disk.read_file(name)[len(head) :])
+    kept = [b"public %d" % n for n in range(10) if n != base_id]
+    report = report_of(rig.disk, "public")
+    assert (report.lost, report.records, named(report)) == (1, 9, {segment_name(base_id)})
+    dumped = [item.payload for item in dump_topic(rig.disk, f"{DIR}/topics/public") if hasattr(item, "payload")]
+    assert [payload.split(b" .")[0] for payload in dumped] == kept
+    for _ in range(2):
+        rig.restart()
+        topic = rig.broker.topics["public"]
+        assert (topic.state, topic.log.lost) == ("degraded", [(base_id, base_id)])
+        assert words(rig, "public") == kept
+        rig.disk = rig.disk.kill()
+    (done,) = repair(rig.disk, DIR, pid=1)
+    assert done.lost == [(base_id, base_id)]
+    assert not report_of(rig.disk, "public").damaged
+    rig.restart()
+    assert rig.broker.topics["public"].state == "ok"
+    assert words(rig, "public") == kept
 
 
 def test_what_the_offsets_know_of_the_newest_segment_is_lost_with_it() -> None:

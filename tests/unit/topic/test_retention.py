@@ -161,6 +161,21 @@ def test_a_low_disk_removes_what_is_acked_at_once() -> None:
     assert rig.broker.topic("t").log.first_id >= 3
 
 
+def test_a_low_disk_on_which_nobody_publishes_removes_what_is_acked() -> None:
+    """The neighbour that filled the disk never got the space, and the first publish was refused needlessly."""
+    rig = BrokerRig(min_free_bytes=100_000)
+    rig.disk.capacity_bytes = 10_000_000
+    for n in range(4):
+        rig.publish("t", b"%d" % n * 3000)
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 3)
+    rig.disk.capacity_bytes = rig.disk.used_bytes + 190_000
+    rig.broker.check_directory()
+    rig.advance(1)
+    assert rig.broker.topic("t").log.first_id >= 3
+    assert rig.publish("t", b"x")[0].error is None
+
+
 def test_without_consumers_nothing_is_removed() -> None:
     rig = BrokerRig(retain_acked_for_ms=0)
     for n in range(4):

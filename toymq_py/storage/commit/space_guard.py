@@ -69,6 +69,11 @@ class SpaceGuard:
             self._reported_at = now
             self.on_low()
 
+    def look(self) -> None:
+        """Look at the space without a commit, and report a low disk. Called on the loop now and then."""
+        self._near = self._near or self.getting_low()
+        self.report_low()
+
     def refuse(self) -> None:
         """Begin to refuse publishes: a commit found too little space."""
         if not self.low:
