@@ -13,6 +13,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -200,12 +201,18 @@ class RealFileSystem:
     """The machine's file system."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
-        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
+        # A pipe would block until another process opens it; on a file O_NONBLOCK has no effect.
+        flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        return RealFile(os.open(path, flags, FILE_MODE), path)
+        descriptor = os.open(path, flags, FILE_MODE)
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            os.close(descriptor)
+            raise OSError(errno.ENXIO, "not a regular file", path)
+        return RealFile(descriptor, path)
 
     def mkdir(self, path: str) -> None:
         with contextlib.suppress(FileExistsError):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sim_disk import SimDisk
+from toymq_py.disk_errors import LASTING
 from toymq_py.storage import fs as fs_module
 from toymq_py.storage.fs import RealFile, RealFileSystem, copy_file, replace_file, write_all
 
@@ -64,6 +65,15 @@ def test_opening(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file"):
         file.pwrite(b"x", 0)
     file.close()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    """One with a segment's name made `verify` and the start of the broker wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    for write in (False, True):
+        with pytest.raises(OSError, match="not a regular file") as caught:
+            FS.open(str(tmp_path / "pipe"), write=write)
+        assert caught.value.errno in LASTING
 
 
 def test_reads_and_writes_that_are_cut_short_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
