@@ -302,8 +302,8 @@ class Retention:
         """Unlink files, oldest first, each durably before the next: without the offsets a gap would look like a loss.
 
         Args:
-            marked: that word cannot be written: the name of what was a segment says it until then (ADR 0065).
-            marks: of this kind, whose word is written.
+            marked: the offsets cannot be written: each file is cut to nothing and stays, to say what was removed (ADR 0065).
+            marks: earlier ones that the offsets know of by now; they are removed.
         """
         fs, path = self._fs, self._path
         if marked:
