@@ -11,8 +11,9 @@ from hashlib import sha256
 import pytest
 
 from tests.support.http_rig import HttpRig, gateway, refused
+from tests.support.http_tokens import bearer, grants, three_tokens
 from tests.support.sim_disk import SimDisk
-from toymq_py.auth.tokens import Authority, Grant, parse_grants
+from toymq_py.auth.tokens import Authority, parse_grants
 from toymq_py.errors import StorageFailed
 from toymq_py.gateway.access import check_grant
 from toymq_py.gateway.app import DIALECTS, OPERATIONS
@@ -21,34 +22,15 @@ from toymq_py.gateway.operations import Operation
 GUARDED = [operation for operation in OPERATIONS if operation.needs is not None]
 
 
-def grants(*names: str) -> tuple[Grant, ...]:
-    rights = {
-        "billing": 'publish = ["orders.*"]\nsubscribe = ["orders.>"]',
-        "operator": "admin = true",
-        "nobody": "",
-    }
-    return parse_grants(
-        "".join(
-            f'[[token]]\nname = "{name}"\nsha256 = "{sha256(f"{name}-token".encode()).hexdigest()}"\n{rights[name]}\n'
-            for name in names
-        ),
-        "auth.toml",
-    )
-
-
 @pytest.fixture
 def authority() -> Authority:
-    return Authority(grants("billing", "operator", "nobody"))
+    return three_tokens()
 
 
 @pytest.fixture
 async def rig(authority: Authority) -> AsyncIterator[HttpRig]:
     async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority) as rig:
         yield rig
-
-
-def bearer(name: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {name}-token"}
 
 
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.name)

@@ -3,44 +3,25 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from hashlib import sha256
 
 import pytest
 
 from tests.support.http_rig import HttpRig, gateway, refused
+from tests.support.http_tokens import bearer, grants, three_tokens
 from tests.support.sim_disk import SimDisk
-from toymq_py.auth.tokens import Authority, Grant, parse_grants
+from toymq_py.auth.tokens import Authority
 from toymq_py.gateway.access import COOKIE
-
-
-def grants(*names: str) -> tuple[Grant, ...]:
-    rights = {
-        "billing": 'publish = ["orders.*"]\nsubscribe = ["orders.>"]',
-        "operator": "admin = true",
-        "nobody": "",
-    }
-    return parse_grants(
-        "".join(
-            f'[[token]]\nname = "{name}"\nsha256 = "{sha256(f"{name}-token".encode()).hexdigest()}"\n{rights[name]}\n'
-            for name in names
-        ),
-        "auth.toml",
-    )
 
 
 @pytest.fixture
 def authority() -> Authority:
-    return Authority(grants("billing", "operator", "nobody"))
+    return three_tokens()
 
 
 @pytest.fixture
 async def rig(authority: Authority) -> AsyncIterator[HttpRig]:
     async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority) as rig:
         yield rig
-
-
-def bearer(name: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {name}-token"}
 
 
 async def test_the_login_makes_a_cookie_that_no_script_sees(rig: HttpRig) -> None:
