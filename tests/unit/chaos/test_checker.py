@@ -5,61 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from toymq_chaos import history
+from tests.support.histories import DRAINED, LIFE, MS, START, SUB, TOO_EARLY, ack, deliver, kill, nack, of, pub, sub
 from toymq_chaos.checker import Checker, check
-from toymq_chaos.history import Event, digest_of
+from toymq_chaos.history import Event
 from toymq_chaos.leases import BUFFERED
-
-MS = 1_000_000
-
-
-def pub(
-    t_ms: int, n: int, *, result: history.Result = "ok", msg_id: int | None = None, process: str = "p.1",
-    sent_ms: int | None = None,
-) -> Event:  # fmt: skip
-    msg_id = n if msg_id is None and result in ("ok", "dup") else msg_id
-    sent_ns = None if sent_ms is None else sent_ms * MS
-    return Event(
-        t_ms * MS, process, "pub", result, topic="t", key=f"k{n}", digest=digest_of(b"%d" % n), id=msg_id, sent_ns=sent_ns
-    )
-
-
-def deliver(t_ms: int, n: int, *, attempt: int = 1, msg_id: int | None = None, process: str = "c.1") -> Event:
-    msg_id = n if msg_id is None else msg_id
-    digest = digest_of(b"%d" % n)
-    return Event(
-        t_ms * MS, process, "deliver", topic="t", consumer="c", key=f"k{n}", digest=digest, id=msg_id, attempt=attempt
-    )
-
-
-def ack(
-    t_ms: int, n: int, *, sync: bool | None = None, process: str = "c.1", op: history.Op = "ack",
-    result: history.Result = "ok", sent_ms: int | None = None,
-) -> Event:  # fmt: skip
-    sent_ns = None if sent_ms is None else sent_ms * MS
-    return Event(t_ms * MS, process, op, result, topic="t", consumer="c", id=n, sync=sync, sent_ns=sent_ns)
-
-
-def nack(t_ms: int, n: int, *, process: str = "c.1", sent_ms: int | None = None) -> Event:
-    return ack(t_ms, n, process=process, op="nack", sent_ms=sent_ms)
-
-
-def sub(t_ms: int, process: str) -> Event:
-    return Event(t_ms * MS, process, "sub", topic="t", consumer="c", sent_ns=t_ms * MS)
-
-
-def of(t_ms: int, op: history.Op, process: str = "broker") -> Event:
-    return Event(t_ms * MS, process, op)
-
-
-START = Event(0, "broker", "start", visibility_ms=1000)
-SUB = sub(0, "c.1")
-DRAINED = Event(10**12, "supervisor", "drained")
-
-
-def kill(t_ms: int) -> Event:
-    return of(t_ms, "kill")
-
 
 GOOD = [
     SUB, pub(1, 0), pub(2, 1), deliver(3, 0), ack(4, 0, sync=True), deliver(5, 1), kill(6), pub(7, 2, result="unknown"),
@@ -125,86 +74,6 @@ def test_what_is_wrong_is_found(spoil: Callable[[list[Event]], list[Event]], pro
     for violation in verdict.violations:
         assert violation.evidence
         assert str(violation).startswith(violation.promise)
-
-
-LIFE = [START, SUB, pub(1, 0, sent_ms=1), deliver(2, 0)]
-"""A message that is not acked yet."""
-AFTER = [ack(2001, 0, process="c.2"), DRAINED]
-
-
-@pytest.mark.parametrize(
-    ("events", "cause"),
-    [
-        ([deliver(1001, 0, attempt=2)], "its visibility timeout was over"),
-        ([nack(3, 0, sent_ms=2), deliver(52, 0, attempt=2)], "it was given back: nack"),
-        ([deliver(3, 0, attempt=2), nack(4, 0, sent_ms=2)], "it was given back: nack"),  # the OK came behind
-        ([of(3, "disconnect", "c.1"), sub(4, "c.2"), deliver(5, 0, attempt=4, process="c.2")], "its connection was lost"),
-        ([kill(3), sub(4, "c.2"), deliver(5, 0, attempt=1, process="c.2")], "the broker ended before it was acked"),
-    ],
-    ids=["visibility", "nack", "nack answered late", "connection", "kill"],
-)
-def test_a_redelivery_has_a_cause(events: list[Event], cause: str) -> None:
-    verdict = check([*LIFE, *events, *AFTER])
-    assert verdict.ok, verdict.violations[0]
-    assert verdict.duplicated == {cause: 1}
-
-
-TOO_EARLY = "a message came again before its visibility timeout, without a nack"
-
-
-@pytest.mark.parametrize(
-    ("events", "promise"),
-    [
-        ([deliver(980, 0, attempt=2)], TOO_EARLY),
-        ([deliver(2, 0, attempt=2)], TOO_EARLY),
-        ([sub(4, "c.2"), deliver(5, 0, attempt=2, process="c.2")], TOO_EARLY),
-        ([nack(3, 0, sent_ms=2), deliver(4, 0, attempt=2), deliver(5, 0, attempt=3)], TOO_EARLY),
-        ([ack(3, 0, op="nack", result="err", sent_ms=2), deliver(4, 0, attempt=2)], TOO_EARLY),
-        ([deliver(1001, 0, attempt=3)], "attempts left out a number on one connection"),
-    ],
-    ids=["early", "at once", "the connection lives", "one nack, two redeliveries", "a refused nack", "attempt"],
-)
-def test_a_redelivery_without_a_cause_is_found(events: list[Event], promise: str) -> None:
-    found = check([*LIFE, *events, *AFTER]).violations
-    assert [violation.promise for violation in found] == [promise]
-
-
-def test_a_client_that_reads_late_blames_nobody() -> None:
-    """Both deliveries lay in its socket: the first was sent soon after the publish, the second one timeout later."""
-    slow = [START, SUB, pub(1, 0, sent_ms=1), deliver(3000, 0), deliver(3000, 0, attempt=2), ack(3001, 0), DRAINED]
-    assert check(slow).ok
-
-
-def test_what_an_earlier_life_sent_is_no_redelivery_of_what_a_later_one_had_acked() -> None:
-    """It lay in the socket of a client that was slow to read (CI, seed 1: a worker's lease, beside other work)."""
-    acked = [kill(10), of(20, "start"), sub(21, "c.2"), deliver(22, 0, attempt=3, process="c.2"), ack(23, 0, process="c.2")]
-    late = deliver(900, 0, attempt=2)
-    assert check([*LIFE, *acked, late, ack(901, 0, result="unknown"), DRAINED]).ok
-    found = check([*LIFE, *acked, deliver(900, 0, attempt=4, process="c.2"), DRAINED]).violations
-    assert "an acked message was delivered again" in [violation.promise for violation in found]
-
-
-def test_a_late_delivery_was_not_sent_before_an_answer_that_stands_before_it() -> None:
-    late = [START, SUB, pub(1, 0, sent_ms=1), ack(2990, 7, sent_ms=2980, result="err"), deliver(3000, 0)]
-    (violation,) = check([*late, deliver(3001, 0, attempt=2), ack(3002, 0), DRAINED]).violations
-    assert violation.promise == TOO_EARLY
-
-
-def test_a_message_that_is_overdue_is_found() -> None:
-    """Answers to two commands, one after the other, show that the broker lived on after the timeout."""
-    fresh = [pub(1200, 1), deliver(1201, 1), ack(1202, 1)]
-    answers = [ack(1101, 8, sent_ms=1100, result="err"), ack(1103, 9, sent_ms=1102, result="err")]
-    (violation,) = check([*LIFE, *answers, *fresh, ack(2000, 0, sent_ms=1999), DRAINED]).violations
-    assert violation.promise == "a message did not come again after its visibility timeout, a later one did"
-    assert check([*LIFE, answers[0], *fresh, ack(2000, 0, sent_ms=1999), DRAINED]).ok, "one pass may have begun before"
-    assert check([*LIFE, *answers, *fresh, ack(2000, 0, sent_ms=1150), DRAINED]).ok, "it was acked before the other one came"
-
-
-def test_what_was_delayed_may_come_before_what_is_due_again() -> None:
-    """It was ready before (chaos seed 31: an auditor of a broker that had been stopped)."""
-    answers = [ack(1101, 8, sent_ms=1100, result="err"), ack(1103, 9, sent_ms=1102, result="err")]
-    delayed = [replace(pub(1050, 1), delay_ms=100), deliver(1201, 1), ack(1202, 1)]
-    assert check([*LIFE, *answers, *delayed, ack(2000, 0, sent_ms=1999), DRAINED]).ok
 
 
 def test_an_ack_that_had_its_flush_is_not_weakened_by_a_later_one() -> None:
