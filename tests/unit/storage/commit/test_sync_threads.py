@@ -21,6 +21,7 @@ def test_sync_threads_run_jobs_side_by_side_and_survive_a_bug(caplog: pytest.Log
         if len(posted) == 5:
             all_posted.set()
 
+    before = set(threading.enumerate())
     threads = SyncThreads(post, threads_max=3)  # type: ignore[arg-type]
     done: list[int] = []
 
@@ -37,8 +38,12 @@ def test_sync_threads_run_jobs_side_by_side_and_survive_a_bug(caplog: pytest.Log
         call()  # type: ignore[operator]
     assert sorted(done) == [0, 1, 2, 3, 4]
     assert caplog.text.count("a job on a sync thread failed") == 2
+    started = set(threading.enumerate()) - before
+    assert {thread.name for thread in started} == {"sync-0", "sync-1", "sync-2"}
     threads.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sync-")]
+    for thread in started:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in started)
 
 
 def test_a_sync_thread_that_waits_holds_nothing_of_its_last_job() -> None:
