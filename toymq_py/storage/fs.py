@@ -197,22 +197,26 @@ if sys.platform != "darwin":
     _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file or directory. Raises: OSError; ENXIO for a pipe, which would block until another process opens it."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, FILE_MODE)  # no effect on a file
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        os.close(descriptor)
+        raise OSError(errno.ENXIO, "not a regular file", path)
+    return descriptor
+
+
 class RealFileSystem:
     """The machine's file system."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
-        # A pipe would block until another process opens it; on a file O_NONBLOCK has no effect.
-        flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if write else os.O_RDONLY)
+        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        descriptor = os.open(path, flags, FILE_MODE)
-        mode = os.fstat(descriptor).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            os.close(descriptor)
-            raise OSError(errno.ENXIO, "not a regular file", path)
-        return RealFile(descriptor, path)
+        return RealFile(_open_regular(path, flags), path)
 
     def mkdir(self, path: str) -> None:
         with contextlib.suppress(FileExistsError):
@@ -238,7 +242,8 @@ class RealFileSystem:
         return found.st_dev, found.st_ino
 
     def read_file(self, path: str) -> bytes:
-        return Path(path).read_bytes()
+        with open(_open_regular(path, os.O_CLOEXEC | os.O_RDONLY), "rb") as file:
+            return file.read()
 
     def rename(self, old: str, new: str) -> None:
         Path(old).replace(new)

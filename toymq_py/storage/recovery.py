@@ -177,7 +177,7 @@ def _list_segments(fs: FileSystem, path: str, first_id_known: bool | None) -> Se
             ids.add(base_id)
         elif (of := parse_segment_name(name[:-4] + ".log")) is not None and name.endswith(".idx"):
             sidecars.add(of)
-        elif name.endswith(".tmp"):
+        elif name.endswith(".tmp") and not fs.is_dir(f"{path}/{name}"):
             fs.unlink(f"{path}/{name}")
     for base_id in sidecars - ids:  # the broker died between removing a segment and its sidecar
         fs.unlink(f"{path}/{base_id:020d}.idx")

@@ -74,6 +74,8 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="not a regular file") as caught:
             FS.open(str(tmp_path / "pipe"), write=write)
         assert caught.value.errno in LASTING
+    with pytest.raises(OSError, match="not a regular file"):
+        FS.read_file(str(tmp_path / "pipe"))
 
 
 def test_reads_and_writes_that_are_cut_short_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,3 +30,14 @@ def test_a_file_that_makes_no_sense_is_named(data: bytes) -> None:
     file.pwrite(data or b" ", 0)
     with pytest.raises(DamagedData, match=rf"{PATH}/topic.json: "):
         topic_settings.load(disk, PATH)
+
+
+def test_a_flipped_digit_is_damage() -> None:
+    """A limit of 900,000 bytes became one of 100,000, and unacked messages were dropped without a word."""
+    disk = disk_with({})
+    topic_settings.store(disk, PATH, TopicSettings(retain_max_bytes=900_000))
+    data = disk.read_file(f"{PATH}/topic.json")
+    assert topic_settings.parse(data) == TopicSettings(retain_max_bytes=900_000)
+    with pytest.raises(DamagedData, match="checksum of the settings does not fit"):
+        topic_settings.parse(data.replace(b"900000", b"100000"))
+    assert topic_settings.parse(b'{\n  "retain_max_bytes": 900000\n}\n') == TopicSettings(retain_max_bytes=900_000), "older"

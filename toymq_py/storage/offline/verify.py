@@ -92,6 +92,8 @@ def webhooks_problem(fs: FileSystem, data_dir: str) -> str | None:
         webhooks_file.load(fs, data_dir)
     except DamagedData as error:
         return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
     return None
 
 
