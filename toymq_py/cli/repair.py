@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.repair import TopicRepair
 from toymq_py.storage.offline.repair import repair as repair_directory
 from toymq_py.storage.offline.verify import check_data_directory, log_bytes
 
@@ -23,8 +24,14 @@ def repair(directory: str, as_json: bool) -> None:
     """
     fs = RealFileSystem()
     check_data_directory(fs, directory)
+    repaired: list[TopicRepair] = []
+    failed: OSError | None = None
     with click.progressbar(length=log_bytes(fs, directory), label="checking", file=sys.stderr) as bar:
-        repaired = list(repair_directory(fs, directory, pid=os.getpid(), progress=bar.update))
+        try:
+            for each in repair_directory(fs, directory, pid=os.getpid(), progress=bar.update):
+                repaired.append(each)  # what was done before an error is said, too
+        except OSError as error:
+            failed = error
     for each in repaired:
         if as_json:
             click.echo(json.dumps(asdict(each)))
@@ -37,5 +44,7 @@ def repair(directory: str, as_json: bool) -> None:
             click.echo(f"  lost: the acks of consumer {name}")
         for note in each.notes:
             click.echo(f"  note: {note}")
+    if failed is not None:
+        raise failed
     if not repaired and not as_json:
         click.echo("nothing is damaged")

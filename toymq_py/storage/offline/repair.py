@@ -78,17 +78,26 @@ def repair(
     Raises:
         DirectoryLocked: a broker uses the directory.
         DataDirectoryError: it cannot be locked.
-        OSError: a file cannot be read or written; what was not reached is as it was.
+        OSError: a file cannot be read or written; the other topics are repaired.
     """
     lock = DirectoryLock.take(fs, data_dir, pid, "toymq repair")
     try:
         run = next(n for n in range(1, 1 << 31) if not fs.exists(f"{data_dir}/{QUARANTINE}/{n}"))
+        failed: OSError | None = None
         for name in topic_names(fs, data_dir):
             path = f"{data_dir}/topics/{name}"
-            if verify_topic(fs, path, name, progress).damaged:
-                yield _TopicRepairer(fs, data_dir, name, run).repair()
+            try:
+                if not verify_topic(fs, path, name, progress).damaged:
+                    continue
+                done = _TopicRepairer(fs, data_dir, name, run).repair()
+            except OSError as error:  # the other topics do not wait for this one
+                failed = failed or error
+                continue
+            yield done
         if webhooks_problem(fs, data_dir) is not None:
             yield _put_webhooks_aside(fs, data_dir, run)
+        if failed is not None:
+            raise failed
     finally:
         lock.release()
 

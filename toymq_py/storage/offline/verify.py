@@ -185,7 +185,8 @@ def _check_offsets(
 ) -> offsets.OffsetsState:
     if loaded.problem is not None:
         # One that is missing may be a power cut, where the file system lost the name of the temp file and kept a later rename.
-        damage = loaded.source is not offsets.OffsetsSource.PREVIOUS or fs.exists(f"{path}/{offsets.FILE_NAME}")
+        there = any(fs.exists(f"{path}/{name}") for name in (offsets.FILE_NAME, offsets.DAMAGED_NAME))
+        damage = there or loaded.source is not offsets.OffsetsSource.PREVIOUS
         report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}", damage=damage))
     for name, raw in loaded.state.consumers.items():
         try:

@@ -1,5 +1,6 @@
 """`toymq repair`. Contract: storage.md, end of "Recovery"; ADR 0027. See also tests/fault/test_repair.py."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,42 @@ def test_damaged_webhooks_are_found_and_put_aside() -> None:
     assert disk.read_file("/data/quarantine/1/webhooks.json") == data.replace(b"a.example", b"b.example")
     assert not any(report.damaged for report in verify(disk, "/data"))
     assert not list(repair(disk, "/data", pid=1))
+
+
+def test_offsets_that_a_start_put_aside_are_damage_until_they_are_written() -> None:
+    """The broker said `degraded` at each start, verify and repair that nothing was damaged."""
+    rig = BrokerRig()
+    rig.publish("t", b"x")
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 0)
+    rig.subscribe("t", "younger")
+    rig.flush("t")
+    rig.disk = rig.disk.kill()
+    rig.put("topics/t/offsets.json", b"damaged")
+    for _ in range(2):
+        rig.restart()
+        assert rig.numbers("t")["state"] == "degraded"
+        rig.disk = rig.disk.kill()
+        assert verify_topic(rig.disk, f"{DIR}/topics/t", "t").damaged
+    (done,) = repair(rig.disk, DIR, pid=1)
+    assert done.notes == ["offsets.json: the file is missing; taken is its previous generation"]
+    assert not verify_topic(rig.disk, f"{DIR}/topics/t", "t").damaged
+    rig.restart()
+    assert rig.numbers("t")["state"] == "ok"
+
+
+def test_a_topic_that_cannot_be_repaired_stops_no_other() -> None:
+    rig = BrokerRig()
+    for topic in ("a", "b"):
+        rig.publish(topic, b"x" * 100, b"y")
+    rig.disk = rig.disk.kill()
+    for topic in ("a", "b"):
+        name = f"topics/{topic}/{segment_name(0)}"
+        data = rig.disk.read_file(f"{DIR}/{name}")
+        rig.put(name, data.replace(b"x" * 100, b"z" * 100))
+    rig.disk.fail("mkdir", 1, errno.EIO, path="quarantine/1/a")
+    done = repair(rig.disk, DIR, pid=1)
+    assert next(done).topic == "b"
+    with pytest.raises(OSError, match="Input/output error"):
+        next(done)
+    assert [report.damaged for report in verify(rig.disk, DIR)] == [True, False]
