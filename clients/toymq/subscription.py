@@ -298,20 +298,21 @@ class Subscription:
         """Hand out nothing more, wait until everything handed out is acked or nacked, then close.
 
         Args:
-            timeout: seconds for the handlers; messages that they have not settled by then go back.
+            timeout: seconds for all of it; messages that the handlers have not settled by then go back.
 
         Returns: whether all were settled in time.
         """
-        timeout = arguments.timeout("timeout", timeout)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + arguments.timeout("timeout", timeout)
         self._feed.close()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout_at(deadline):
                 while self._feed.open:
                     await self._settled()
         except TimeoutError:
             pass
         settled = not self._feed.open
-        await self.close()
+        await asyncio.wait((self._end(),), timeout=max(deadline - loop.time(), 0.0))  # a silent broker does not answer
         return settled
 
     async def _settled(self) -> None:

@@ -1,10 +1,13 @@
 """Draining and closing."""
 
 import asyncio
+import signal
+from pathlib import Path
 
 import pytest
 
 import toymq
+from tests.support.broker_process import BrokerProcess
 from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
 from tests.support.quick_client import code_of, connect
@@ -38,6 +41,22 @@ async def test_drain_says_when_a_handler_was_too_slow(mq: Client) -> None:
     await messages.next(5)
     assert not await mq.drain(0.02)
     assert (await mq.describe("t"))["consumers"][0]["ready"] == 1
+
+
+async def test_a_drain_ends_in_time_although_the_broker_is_silent(tmp_path: Path) -> None:
+    """It waited 30 s for the answer to UNSUB, and a service that had 10 s to end was killed."""
+    with BrokerProcess(tmp_path / "d") as broker:
+        async with toymq.connect(f"127.0.0.1:{broker.port}") as mq:
+            await mq.pub("t", b"x")
+            messages = await mq.sub("t", "c")
+            await (await messages.next(5)).ack()
+            broker.signal(signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(10):
+                    await mq.drain(0.05)
+                    assert [message async for message in messages] == []
+            finally:
+                broker.signal(signal.SIGCONT)
 
 
 async def test_leaving_sends_what_was_acked(broker: InProcess) -> None:
