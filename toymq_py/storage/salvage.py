@@ -6,8 +6,8 @@ positions out.
 A break is a position where the frame of the next id should begin and none does. In order:
   1. Chains that an earlier break of this segment found (4) are gone on with: they were judged with everything in sight.
   2. A whole frame of another id stands there: it belongs to another place, and its length says nothing about this one. Go to 4.
-  3. The header at the break still tells where its record ends (``trusted_end``): go on there. What lies between is
-     payload, however much it looks like frames.
+  3. The header at the break still tells where its record ends (``trusted_end``; that of another record does not): go on
+     there. What lies between is payload, however much it looks like frames.
   4. Otherwise collect the chains behind the break: valid frames of consecutive ids, each chain as long as it gets. A chain
      counts only as a whole, and only if it ends like a chain that was broken off (``_broken_off``): where the log ends, or in
      front of a record that was hit. A payload that holds frames ends with its own record's checksum and not in such a way.
@@ -129,6 +129,9 @@ class Salvage:
         flipped bit in one of them must not hide what is behind it.
         """
         claim = claimed_extent(self.data, pos)
+        if claim is not None and (claim[0] ^ msg_id).bit_count() > 1:  # another place's bytes say nothing about this one
+            end = pos + claim[1]
+            return end if self.valid_frame(end, msg_id + 1) is not None or self._is_written_end(end) else None
         if claim is not None and pos + claim[1] <= len(self.data):
             return pos + claim[1]
         ends = self._lone_ends(pos)

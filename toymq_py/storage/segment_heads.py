@@ -32,7 +32,7 @@ logger = logging.getLogger("toymq_py.storage")
 
 FILE_NAME = "segments.json"
 VERSION = 1
-PAGE_BYTES = 4096
+SECTOR_BYTES, PAGE_BYTES = 512, 4096
 """What a disk writes to a wrong place at most."""
 HEAD_SEARCH_BYTES = 4 << 20
 """So far records are looked for behind such a page."""
@@ -199,8 +199,8 @@ def _foreign_head_bytes(fs: FileSystem, path: str, base_id: int) -> int:
         at = data.find(pattern, end + 6)
         while at >= 0:
             found = valid_frame(data, at - 6)
-            if found is not None and found[0] > base_id:
-                return end
+            if found is not None and found[0] > base_id:  # a sector is written whole: it may end within a foreign record
+                return min(-(-end // SECTOR_BYTES) * SECTOR_BYTES, at - 6)
             at = data.find(pattern, at + 1)
     return 0
 

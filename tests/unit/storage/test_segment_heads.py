@@ -114,14 +114,18 @@ def test_a_segment_of_another_topic_is_found_and_not_served(base_id: int, suffix
     assert words(rig, "public") == [b"public %d" % n for n in range(10) if not base_id <= n < base_id + 4] + [b"more"]
 
 
+@pytest.mark.parametrize("cut", [None, 512])
 @pytest.mark.parametrize("other_id", [0, 1000])
 @pytest.mark.parametrize("base_id", [0, 4, 8])
-def test_a_sector_of_another_place_at_the_head_of_a_segment_costs_what_it_hit(base_id: int, other_id: int) -> None:
+def test_a_sector_of_another_place_at_the_head_of_a_segment_costs_what_it_hit(
+    base_id: int, other_id: int, cut: int | None
+) -> None:
     """The whole segment was given up, 20,000 records for one, by the broker, dump and repair."""
     rig = broker()
     rig.disk = rig.disk.kill()
     name = path("public", segment_name(base_id))
-    head = b"".join(encode_frame(base_id + other_id + n, 1, b"", b"payroll") for n in range(3))
+    large = b"payroll" * (1 if cut is None else 300)  # of which the sector has the beginning
+    head = b"".join(encode_frame(base_id + other_id + n, 1, b"", (b"payroll", large)[n]) for n in range(2))[:cut]
     rig.put(name.removeprefix(f"{DIR}/"), head + rig.disk.read_file(name)[len(head) :])
     kept = [b"public %d" % n for n in range(10) if n != base_id]
     report = report_of(rig.disk, "public")
