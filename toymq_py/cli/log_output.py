@@ -9,7 +9,6 @@ import logging
 import logging.handlers
 import queue
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
@@ -21,6 +20,7 @@ from typing import Any, Literal
 
 from toymq_py.clock import SystemClock
 from toymq_py.config.options import SUBSYSTEMS, LogFormat, parse_log_levels
+from toymq_py.threads import start_thread
 
 LINES_MAX = 10_000
 """So many lines wait for a reader that is slow; what comes beyond is dropped and counted."""
@@ -216,8 +216,7 @@ def to_stderr(levels: str, form: LogFormat = "text") -> Iterator[None]:
                 dropped, outbox.dropped = outbox.dropped, 0
                 logging.getLogger("toymq_py.logs").warning("%d log lines were dropped: stderr was not read", dropped)
 
-    thread = threading.Thread(target=write, name="toymq-log", daemon=True)
-    thread.start()
+    thread = start_thread(write, "toymq-log")
     root = logging.getLogger()
     before = {logger: logger.level for logger in (root, *map(_logger, SUBSYSTEMS))}
     set_levels(levels)

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from toymq import sockets
@@ -32,6 +33,7 @@ from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.server import Server
 from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.fs import FILE_MODE, RealFileSystem
+from toymq_py.threads import start_thread
 
 logger = logging.getLogger("toymq_py.embedded")
 
@@ -106,14 +108,17 @@ class EmbeddedHost:
         return f"{self._options.data_dir}/LOCK"
 
     def start(self) -> None:
-        """Start the thread; then wait for ``ready``. Idempotent."""
+        """Start the thread; then wait for ``ready``. Idempotent. Raises: ConfigError (no thread can be started)."""
         if self._thread is None:
             runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a given factory leaves our caller's loop alone
             self._loop = runner.get_loop()
-            self._thread = threading.Thread(target=self._thread_main, args=(runner,), name="toymq-embedded", daemon=True)
+            try:
+                self._thread = start_thread(partial(self._thread_main, runner), "toymq-embedded")
+            except OSError as error:
+                runner.close()
+                raise ConfigError(f"{self._options.data_dir}: {error.strerror}") from error
             _hosts.add(self)
             atexit.register(self.close)
-            self._thread.start()
 
     def stop(self) -> None:
         """Ask the thread to end; then wait for ``ended``. Idempotent; does nothing in a fork."""

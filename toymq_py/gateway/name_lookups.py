@@ -7,9 +7,10 @@ Belongs to the event loop.
 
 import asyncio
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
+
+from toymq_py.threads import start_thread
 
 THREADS_MAX = 64
 SLOW_THREADS_MAX = 48
@@ -17,6 +18,8 @@ SLOW_THREADS_MAX = 48
 SLOW_S = 2.0
 SLOW_NAMES_MAX = 1024
 """So many of these names are remembered, the latest."""
+RETRY_S = 1.0
+"""Between two attempts to start a thread on a machine that has none left."""
 
 Lookup = Callable[[str], list[str]]
 """Addresses of a name. Blocks. Raises: OSError, UnicodeError."""
@@ -38,8 +41,8 @@ class NameLookups:
         self._waiters: dict[asyncio.Future[None], None] = {}
 
     async def begin(self, host: str) -> "asyncio.Future[list[str]]":
-        """Begin a lookup; wait until there is a thread for it. Returns: the addresses, or OSError or UnicodeError. Shield it
-        from a cancellation: others may share it."""
+        """Begin a lookup; wait until there is a thread for it, and as long as the machine has none. Returns: the addresses,
+        or OSError or UnicodeError. Shield it from a cancellation: others may share it."""
         with suppress(OSError, UnicodeError):
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)  # asks no server
             literal: asyncio.Future[list[str]] = self._loop.create_future()
@@ -47,7 +50,9 @@ class NameLookups:
             return literal
         while (running := self._running.get(host)) is None:
             if self._has_thread_for(host):
-                return self._start(host)
+                with suppress(OSError):
+                    return self._start(host)
+                self._loop.call_later(RETRY_S, self._wake)
             turn: asyncio.Future[None] = self._loop.create_future()
             self._waiters[turn] = None
             try:
@@ -62,6 +67,7 @@ class NameLookups:
         return host not in self._slow or sum(name in self._slow for name in self._running) < SLOW_THREADS_MAX
 
     def _start(self, host: str) -> "asyncio.Future[list[str]]":
+        """Raises: OSError when the machine has no thread."""
         future: asyncio.Future[list[str]] = self._loop.create_future()
         future.add_done_callback(lambda done: done.exception())  # none may be left that waits for it
 
@@ -75,7 +81,7 @@ class NameLookups:
                 self._loop.call_soon_threadsafe(self._end, host, future, found, started)
 
         started = self._loop.time()
-        threading.Thread(target=work, name=f"toymq-lookup-{host}", daemon=True).start()
+        start_thread(work, f"toymq-lookup-{host}")
         self._running[host] = future
         self._loop.call_later(SLOW_S, self._look, host, future)
         return future
@@ -97,6 +103,9 @@ class NameLookups:
             future.set_result(found)
         else:
             future.set_exception(found)
+        self._wake()
+
+    def _wake(self) -> None:
         for turn in self._waiters:
             if not turn.done():
                 turn.set_result(None)

@@ -7,6 +7,7 @@ signature is that of the Standard Webhooks specification: HMAC-SHA256 over id, t
 
 import asyncio
 import base64
+import errno
 import hmac
 import json
 import logging
@@ -139,7 +140,9 @@ class WebhookPusher:
             async with asyncio.timeout(CHECK_S):
                 addresses = await asyncio.shield(await self._lookups.begin(target.host))
         except TimeoutError:
-            raise BadArgument(f"cannot resolve host {target.host} within {CHECK_S:.0f} s: no DNS server answers") from None
+            raise BadArgument(
+                f"cannot resolve host {target.host} within {CHECK_S:.0f} s: no DNS server answers, or no thread is left"
+            ) from None
         except OSError as error:
             raise BadArgument(f"cannot resolve host {target.host}: {error.strerror or error}") from None
         except UnicodeError:
@@ -199,7 +202,7 @@ class WebhookPusher:
             async with asyncio.timeout(LEASE_SPARE_S / 2):
                 lookup = await self._lookups.begin(Target.parse(webhook.url).host)
         except TimeoutError:  # the lookups of others do not count an attempt
-            self.failures[name] = f"waits for the lookup of its host: {THREADS_MAX} other names do not answer"
+            self.failures[name] = f"waits for the lookup of its host: {THREADS_MAX} others do not answer, or no thread is left"
             delivery.subscription.unsend(msg_id, msg_id)
             return
         try:
@@ -238,7 +241,10 @@ class WebhookPusher:
 
     async def _context(self, target: Target) -> ssl.SSLContext | None:
         if target.scheme == "https" and self._tls is None:
-            self._tls = await self._loop.run_in_executor(None, client_context)  # 50 ms for the CA certificates
+            try:
+                self._tls = await self._loop.run_in_executor(None, client_context)  # 50 ms for the CA certificates
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, f"cannot read the CA certificates: {error}") from error
         return self._tls if target.scheme == "https" else None
 
     def _headers(self, webhook: Webhook, delivery: Delivery, row: int, payload: bytes) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What an embedded host refuses before it starts."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,17 @@ def test_the_socket_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) ->
     finally:
         os.umask(before)
         host.close()
+
+
+def test_a_machine_without_a_thread_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the exit of the process, the host that had not started raised again."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    host = EmbeddedHost(tmp_path / "d", None, 5.0)
+    with pytest.raises(ConfigError, match="ulimit -u"):
+        host.start()
+    host.close()
+    assert not host.started

@@ -110,3 +110,23 @@ async def test_a_name_that_is_not_known(names: Names) -> None:
     await lookups.begin("wrong again")  # not awaited: nothing is left to be logged
     await until_running(lookups, 0)
     assert not lookups._slow
+
+
+async def test_a_machine_without_a_thread_for_it_delays_a_lookup(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The RuntimeError of ``Thread.start`` ended the task that pushes webhooks, and the gateway with it."""
+    refused: list[str] = []
+    start = threading.Thread.start
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    monkeypatch.setattr(name_lookups, "RETRY_S", 0.0)
+    lookups = NameLookups(asyncio.get_running_loop(), names)
+    assert await (await lookups.begin("good")) == ["1.1.1.1"]
+    assert refused == ["toymq-lookup-good"]
+    assert names.asked == ["good"]
+    await until_running(lookups, 0)

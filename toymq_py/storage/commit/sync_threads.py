@@ -5,9 +5,10 @@ Both come in from outside, so that a simulated loop can run the whole broker in 
 
 import logging
 import queue
-import threading
 from collections.abc import Callable
 from typing import Protocol
+
+from toymq_py.threads import start_thread
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -33,19 +34,24 @@ class SyncThreads:
     """
 
     def __init__(self, post: Callable[[Callable[[], None]], object], threads_max: int = 16) -> None:
-        """``post`` runs a call on the loop, from any thread (``loop.call_soon_threadsafe``)."""
+        """``post`` runs a call on the loop, from any thread (``loop.call_soon_threadsafe``).
+
+        Raises: OSError when not one thread can be started.
+        """
         self._post = post
         self._threads_max = threads_max
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Callable[[], None]] | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads = [start_thread(self._work, "sync-0")]
         self._busy = 0
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         self._busy += 1
         if self._busy > len(self._threads) < self._threads_max:
-            thread = threading.Thread(target=self._work, name=f"sync-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                self._threads.append(start_thread(self._work, f"sync-{len(self._threads)}"))
+            except OSError as error:
+                self._threads_max = len(self._threads)
+                logger.warning("the disk has %d threads instead of more: %s", self._threads_max, error.strerror)
         self._jobs.put((job, done))
 
     def close(self) -> None:

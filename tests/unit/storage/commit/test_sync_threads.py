@@ -61,3 +61,26 @@ def test_a_sync_thread_that_waits_holds_nothing_of_its_last_job() -> None:
     posted.get(timeout=10)()
     assert gone.wait(10)
     threads.close()
+
+
+def test_a_machine_without_more_threads_goes_on_with_those_it_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit in hand was lost, and the stop raised: its list held a thread that had not started."""
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    threads = SyncThreads(posted.put)  # type: ignore[arg-type]
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    done: list[int] = []
+    for n in range(3):
+        threads.offload(lambda: None, lambda n=n: done.append(n))  # type: ignore[misc]
+    for _ in range(3):
+        posted.get(timeout=10)()
+    assert done == [0, 1, 2]
+    assert caplog.text.count("ulimit -u") == 1
+    with pytest.raises(OSError, match="ulimit -u"):
+        SyncThreads(posted.put)  # type: ignore[arg-type]
+    threads.close()

@@ -1,0 +1,15 @@
+"""Starts daemon threads. A thread that the operating system refuses (a limit of processes) is an ``OSError``, as a file is."""
+
+import errno
+import threading
+from collections.abc import Callable
+
+
+def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """Raises: OSError (EAGAIN) when the machine has no thread left for this process."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, f"cannot start a thread ({error}): raise the limit of processes, as of ulimit -u") from None
+    return thread
