@@ -72,12 +72,14 @@ class _SubscribeSlot(Slot):
 
 
 class _UnsubscribeSlot(Slot):
-    """An UNSUB; deliveries before its answer are dropped."""
+    """An UNSUB; deliveries before its answer are dropped. It says so when the application has none that is open."""
 
-    __slots__ = ("_conversation", "_feed", "_on_done")
+    __slots__ = ("_conversation", "_feed", "_on_done", "_uncounted")
 
     def __init__(self, conversation: "Conversation", feed: Feed, on_done: Callable[[], None]) -> None:
         super().__init__()
+        server = conversation.server
+        self._uncounted = not feed.open and server is not None and server.takes_uncounted
         self._conversation = conversation
         self._feed = feed
         self._on_done = on_done
@@ -87,7 +89,8 @@ class _UnsubscribeSlot(Slot):
         return f"the OK of UNSUB {self._feed.command.topic}"
 
     def frame(self) -> bytes:
-        return encode_command(Unsubscribe(self._feed.command.topic, self._feed.command.consumer))
+        command = self._feed.command
+        return encode_command(Unsubscribe(command.topic, command.consumer, self._uncounted))
 
     def answered(self, reply: Reply) -> None:
         super().answered(reply)

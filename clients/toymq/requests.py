@@ -278,14 +278,17 @@ def pull(command: protocol.Pull, wait_s: float, give_back: GiveBack) -> Request[
 
 
 def give_back(conversation: Conversation, consumer: str, messages: Sequence[protocol.MessagePush]) -> None:
-    """Make deliveries that no caller takes ready again at once. Without a connection their leases end by their time: a later
-    NACK could hit the lease of another worker."""
+    """Make deliveries that no caller takes ready again at once; they count no attempt. Without a connection their leases end
+    by their time: a later NACK could hit the lease of another worker."""
+    uncounted = conversation.server is not None and conversation.server.takes_uncounted
     by_topic: dict[str, list[int]] = {}
     for message in messages:
         by_topic.setdefault(message.topic, []).append(message.msg_id)
     for topic, ids in by_topic.items():
         for line in lines_of(to_ranges(ids)):
-            conversation.send_now(nack_line(topic, consumer, line, 0.0).slot)
+            delay_ms = None if uncounted else 0  # an older broker counts it
+            command = protocol.Nack(topic, consumer, line, delay_ms, uncounted=uncounted)
+            conversation.send_now(_change(command).slot)
 
 
 def nack_line(

@@ -14,6 +14,7 @@ from toymq_py.consumer.lease_run import Lessee
 MAX_ATTEMPTS = 4
 MESSAGES = 60
 WAYS = ("session", "poll", "broker")
+ALL_WAYS = (*WAYS, "left")
 bounded = settings(max_examples=300, derandomize=True, deadline=None, database=None)
 
 
@@ -29,8 +30,8 @@ class Applications:
         self.now = 0.0
 
     def live(self, way: str, done: list[int], poison: frozenset[int] = frozenset()) -> bool:
-        """Each takes a window, acks its first ``done`` of it, begins the next, and dies there; or at poison. Returns: whether
-        there was anything left to take."""
+        """Each takes a window, acks its first ``done`` of it, begins the next, and dies there; or at poison; or leaves and
+        has begun no other. Returns: whether there was anything left to take."""
         it = self.consumer
         owners = [Lessee(self.window) for _ in range(self.workers)]
         taken: list[list[int]] = []
@@ -51,6 +52,8 @@ class Applications:
             taken.append(ids)
         for ids, count in zip(taken, done, strict=False):
             for place, msg_id in enumerate(sorted(ids)):
+                if way == "left" and place == count:
+                    break
                 self.begun.add(msg_id)
                 if place == count or msg_id in poison:
                     break
@@ -62,8 +65,9 @@ class Applications:
         return any(taken)
 
     def _die(self, way: str, owners: list[Lessee]) -> None:
-        if way == "session":
+        if way in ("session", "left"):
             for owner in owners:
+                owner.uncounted = way == "left"
                 self.consumer.release(owner)
         elif way == "poll":
             self.now += 30
@@ -79,10 +83,13 @@ workers, windows, ways = st.integers(1, 4), st.sampled_from([1, 2, 3, 10, 1024])
 @bounded
 @given(
     workers=workers, window=windows,
-    lives=st.lists(st.tuples(ways, st.lists(st.integers(0, 3), min_size=4, max_size=4)), min_size=1, max_size=60),
+    lives=st.lists(
+        st.tuples(st.sampled_from(ALL_WAYS), st.lists(st.integers(0, 3), min_size=4, max_size=4)), min_size=1, max_size=60
+    ),
 )  # fmt: skip
 @example(workers=1, window=1024, lives=[("broker", [0, 0, 0, 0])] * MAX_ATTEMPTS)
 @example(workers=4, window=10, lives=[("poll", [0, 0, 0, 0])] * MAX_ATTEMPTS)
+@example(workers=1, window=10, lives=[("left", [0, 0, 0, 0])] * MAX_ATTEMPTS)
 def test_nothing_is_given_up_that_no_application_began(workers: int, window: int, lives: list[tuple[str, list[int]]]) -> None:
     them = Applications(workers, window)
     for way, done in lives:

@@ -38,6 +38,10 @@ class Row:
     def become(self, state: str, owner: object = None, deadline: float = 0.0) -> None:
         self.state, self.owner, self.deadline = state, owner, deadline
 
+    def spare(self) -> None:
+        self.attempt -= 1
+        self.spared = self.spared or not self.attempt
+
 
 @dataclass
 class Model:
@@ -98,8 +102,7 @@ class Model:
                 lowest.setdefault(id(row.owner), row)
         for row in rows:
             if row.state == "inflight" and lowest[id(row.owner)] is not row:
-                row.attempt -= 1
-                row.spared = row.spared or not row.attempt
+                row.spare()
 
     def restart(self) -> None:
         self.count_lowest(list(self.rows.values()))
@@ -305,6 +308,28 @@ class ConsumerMachine(RuleBasedStateMachine):
         for row in mine:
             self.model.return_(row)
         assert self.real.release(owner) == len(mine)
+
+    @rule(owner=owners)
+    def release_uncounted(self, owner: Lessee) -> None:
+        mine = [r for r in self.model.pick(0, SPAN - 1, "inflight") if r.owner == owner]
+        for row in mine:
+            row.spare()
+            self.model.return_(row)
+        owner.uncounted = True
+        try:
+            assert self.real.release(owner) == len(mine)
+        finally:
+            owner.uncounted = False
+
+    @rule(ranges=ranges)
+    def return_uncounted(self, ranges: list[tuple[int, int]]) -> None:
+        want = 0
+        for first, last in ranges:
+            for row in self.model.pick(first, last, "inflight"):
+                row.spare()
+                self.model.return_(row)
+                want += 1
+        assert self.real.return_uncounted(self.ids(ranges)) == want
 
     @rule(at=st.integers(0, SPAN - 1), width=st.integers(1, 2))
     def skip(self, at: int, width: int) -> None:

@@ -10,12 +10,14 @@ from toymq_py.errors import ConnectionLost, ToymqError
 from toymq_py.protocol import Hello, HelloReply, Subscribe
 
 GREETING = b"HELLO 1 server=fake/1 max_payload=2097152\n"
+GREETING_UNCOUNTED = GREETING[:-1] + b" uncounted=1\n"
 
 
 class Conversing:
     """A conversation whose output is read in lines; bodies are lines, too, in these tests."""
 
-    def __init__(self, *, producer: str | None = "p", online: bool = True) -> None:
+    def __init__(self, greeting: bytes = GREETING, *, producer: str | None = "p", online: bool = True) -> None:
+        self.greeting = greeting
         self.told = 0
         self.greetings: list[HelloReply | ToymqError] = []
         self.conversation = Conversation(producer, self._tell)
@@ -29,7 +31,7 @@ class Conversing:
         """Connect and greet. Returns: what the client says then."""
         self.conversation.connected(Hello(1), self.greetings.append)
         assert self.said() == ["HELLO 1"]
-        self.hear(GREETING)
+        self.hear(self.greeting)
         return self.said()
 
     def lose(self) -> None:

@@ -196,9 +196,19 @@ class Consumer:
         must be neither delivered nor acked."""
         self._runs.hold(owner, first, last)
 
+    def return_uncounted(self, ranges: Iterable[IdRange]) -> int:
+        """End leases of messages that no application had: they are ready again, and that delivery is no attempt. Returns: how
+        many messages."""
+        returned = sum(self._runs.return_uncounted(first, last) for first, last in ranges)
+        self.changes += returned > 0
+        return returned
+
     def release(self, owner: Lessee) -> int:
-        """End all leases of an owner that is gone; only the lowest id counts as attempted. Returns: how many messages."""
-        return self._runs.release(owner)
+        """End all leases of an owner that is gone; only the lowest id counts as attempted, or none of one that is
+        ``uncounted``. Returns: how many messages."""
+        released = self._runs.release(owner)
+        self.changes += owner.uncounted and released > 0
+        return released
 
     def ack(self, ranges: Iterable[IdRange]) -> int:
         """Ack ids that were delivered, even if their lease ended, or that the broker may have delivered before its restart (ADR

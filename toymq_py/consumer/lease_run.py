@@ -62,13 +62,15 @@ class Lessee:
 
     ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
     many it wants at most. A lessee without room sets ``wants_room``; the table that gives some back
-    clears it and adds the lessee to ``LeaseTable.freed``.
+    clears it and adds the lessee to ``LeaseTable.freed``. ``uncounted``: it said that its application
+    had none of what it holds, so none counts an attempt when it ends (ADR 0088).
     """
 
-    __slots__ = ("inflight", "wants_room", "window")
+    __slots__ = ("inflight", "uncounted", "wants_room", "window")
 
     def __init__(self, window: int) -> None:
         self.inflight = 0
+        self.uncounted = False
         self.wants_room = False
         self.window = window
 
@@ -125,7 +127,7 @@ class LeaseRun:
         return run
 
     def spare(self) -> None:
-        """Take back the count of this delivery: the message was in a buffer, behind another one."""
+        """Take back the count of this delivery: the message was in a buffer, the application did not have it."""
         self.attempt -= 1
         self.spared = self.spared or self.attempt == 0
 

@@ -234,6 +234,18 @@ class LeaseTable(RunList):
         self._settle(i, j)
         return postponed
 
+    def return_uncounted(self, first: int, last: int) -> int:
+        """End the leases in the range: READY, with one attempt less. Returns: how many ids."""
+        i, j = self._carve(first, last)
+        returned = 0
+        for run in self._runs[i:j]:
+            if run.state is INFLIGHT:
+                returned += run.last + 1 - run.first
+                run.spare()
+                self._to_ready(run)
+        self._settle(i, j)
+        return returned
+
     def touch(self, first: int, last: int, deadline: float) -> int:
         """Move the deadline of the leases in the range, forward or back. Returns: how many ids."""
         i, j = self._carve(first, last)
@@ -398,7 +410,7 @@ class LeaseTable(RunList):
 
     def _return(self, changed: list[LeaseRun]) -> None:
         """Make timed runs READY: a few by looking each up, many with one pass over the table. Of the leases of one lessee that
-        end without an answer, only the lowest id that it holds counts as attempted."""
+        end without an answer, only the lowest id that it holds counts as attempted; none of one that is ``uncounted``."""
         lowest = lowest_run_by_lessee(changed)
         kept = {owner: owner.inflight for owner in lowest}
         for run in changed:
@@ -408,7 +420,7 @@ class LeaseTable(RunList):
                     run.spare()
         for owner, run in lowest.items():
             i = self._index(run.first)
-            if kept[owner] and self._holds_below(owner, i):
+            if owner.uncounted or (kept[owner] and self._holds_below(owner, i)):
                 run.spare()
             elif run.last > run.first:
                 self._split(i, run.first + 1)

@@ -119,8 +119,8 @@ class ClientConnection:
                     return replies.OffsetsReply(topic.decode("ascii"), _number(first_id), _number(next_id))
                 case [b"HELLO", version, *options]:
                     found = dict(option.decode("ascii").split("=", 1) for option in options)
-                    tells_errors = found.get("nack_error") == "1"
-                    return replies.HelloReply(_number(version), found["server"], int(found["max_payload"]), tells_errors)
+                    words = (found.get(word) == "1" for word in ("nack_error", "uncounted"))
+                    return replies.HelloReply(_number(version), found["server"], int(found["max_payload"]), *words)
                 case _:
                     pass
         except (ValueError, KeyError):

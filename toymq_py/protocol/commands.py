@@ -52,10 +52,11 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """End a subscription; its leases go back."""
+    """End a subscription; its leases go back. ``uncounted``: the application had none of them, so none counts an attempt."""
 
     topic: str
     consumer: str
+    uncounted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """Give leased messages back, after ``delay_ms`` or as dead letters."""
+    """Give leased messages back, after ``delay_ms`` or as dead letters; with ``uncounted`` at once, and the delivery is no
+    attempt."""
 
     topic: str
     consumer: str
@@ -89,6 +91,7 @@ class Nack:
     delay_ms: int | None = None
     dead: bool = False
     failure: Failure | None = None
+    uncounted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

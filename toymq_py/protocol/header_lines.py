@@ -98,6 +98,10 @@ def _subscribe(a: list[str], o: Options) -> Command:
     )  # fmt: skip
 
 
+def _unsubscribe(a: list[str], o: Options) -> Command:
+    return commands.Unsubscribe(check_topic_or_pattern(a[0]), consumer_name(a[1]), _flag(o, "uncounted"))
+
+
 def _pull(a: list[str], o: Options) -> Command:
     count = parse_number("max", a[2], 1, COUNT_MAX)
     return commands.Pull(check_topic_or_pattern(a[0]), consumer_name(a[1]), count, _ms(o, "wait") or 0, _ms(o, "visibility", 1))
@@ -111,8 +115,11 @@ def _nack(a: list[str], o: Options) -> Command:
     failure: Failure | None = None
     if o and not _FAILURE_NAMES.isdisjoint(o):
         failure = failure_of(*(decode_text(o[name]) if name in o else None for name in _FAILURE))
+    dead, uncounted = _flag(o, "dead"), _flag(o, "uncounted")
+    if uncounted and (dead or failure is not None or "delay" in o):
+        raise BadArgument("uncounted=1 excludes the other options: no application had these messages")
     return commands.Nack(
-        topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), _flag(o, "dead"), failure
+        topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), dead, failure, uncounted
     )
 
 
@@ -153,10 +160,10 @@ def _verb(args: int, options: str, build: Callable[[list[str], Options], Command
 VERBS: dict[str, _Verb] = {
     "HELLO": _verb(1, "auth name", _hello),
     "SUB": _verb(2, "window visibility start mode", _subscribe),
-    "UNSUB": _verb(2, "", lambda a, o: commands.Unsubscribe(check_topic_or_pattern(a[0]), consumer_name(a[1]))),
+    "UNSUB": _verb(2, "uncounted", _unsubscribe),
     "PULL": _verb(3, "wait visibility", _pull),
     "ACK": _verb(3, "sync", _ack),
-    "NACK": _verb(3, f"delay dead {' '.join(_FAILURE)}", _nack),
+    "NACK": _verb(3, f"delay dead uncounted {' '.join(_FAILURE)}", _nack),
     "TOUCH": _verb(3, "visibility", _touch),
     "PAUSE": _verb(0, "", lambda a, o: commands.Pause()),
     "RESUME": _verb(0, "", lambda a, o: commands.Resume()),
@@ -272,15 +279,16 @@ def _encode(command: Command) -> bytes:
             return _line("HELLO", version, auth=auth, name=name)
         case commands.Subscribe(topic, consumer, window, visibility_ms, start, mode):
             return _line("SUB", topic, consumer, window=window, visibility=visibility_ms, start=start, mode=mode)
-        case commands.Unsubscribe(topic, consumer):
-            return _line("UNSUB", topic, consumer)
+        case commands.Unsubscribe(topic, consumer, uncounted):
+            return _line("UNSUB", topic, consumer, uncounted=1 if uncounted else None)
         case commands.Pull(topic, consumer, max_count, wait_ms, visibility_ms):
             return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms)
         case Ack(topic, consumer, ids, sync):
             return _line("ACK", topic, consumer, format_ids(ids), sync=1 if sync else None)
-        case commands.Nack(topic, consumer, ids, delay_ms, dead, failure):
+        case commands.Nack(topic, consumer, ids, delay_ms, dead, failure, uncounted):
             texts = {} if failure is None else {name: _text(getattr(failure, name)) for name in _FAILURE}
-            return _line("NACK", topic, consumer, format_ids(ids), delay=delay_ms, dead=1 if dead else None, **texts)
+            flags = {"dead": 1 if dead else None, "uncounted": 1 if uncounted else None}
+            return _line("NACK", topic, consumer, format_ids(ids), delay=delay_ms, **flags, **texts)
         case commands.Touch(topic, consumer, ids, visibility_ms):
             return _line("TOUCH", topic, consumer, format_ids(ids), visibility=visibility_ms)
         case commands.Fetch(topic, from_id, max_count, max_bytes, wait_ms):

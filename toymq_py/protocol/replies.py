@@ -44,6 +44,8 @@ class HelloReply:
     max_payload: int
     tells_errors: bool = False
     """NACK takes the error options and a reason of any text."""
+    takes_uncounted: bool = False
+    """NACK and UNSUB take ``uncounted``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def encode_pong() -> bytes:
 
 def encode_hello(server: str, max_payload: int) -> bytes:
     """``server`` is name/version, one token."""
-    return f"HELLO 1 server={server} max_payload={max_payload} nack_error=1\n".encode()
+    return f"HELLO 1 server={server} max_payload={max_payload} nack_error=1 uncounted=1\n".encode()
 
 
 def encode_json(body: bytes) -> bytes:

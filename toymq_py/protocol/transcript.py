@@ -52,8 +52,9 @@ def reply_line(reply: Reply) -> str:
             return f"DUP {msg_id}"
         case replies.PongReply():
             return "PONG"
-        case replies.HelloReply(version, server, max_payload, tells_errors):
-            return f"HELLO {version} server={server} max_payload={max_payload}{' nack_error=1' * tells_errors}"
+        case replies.HelloReply(version, server, max_payload, tells_errors, takes_uncounted):
+            words = " nack_error=1" * tells_errors + " uncounted=1" * takes_uncounted
+            return f"HELLO {version} server={server} max_payload={max_payload}{words}"
         case replies.JsonReply(body):
             return f"JSON {len(body)}"
         case replies.BatchReply(topic, count, next_id, frames):

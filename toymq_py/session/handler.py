@@ -308,6 +308,7 @@ class Handler:
         subscription = self._deliveries.by_name.get(command.topic)
         if subscription is None or subscription.consumer_name != command.consumer:
             raise NotSubscribed(f"this session is not subscribed to {command.topic} as {command.consumer}")
+        subscription.uncounted = command.uncounted
         self._deliveries.drop(subscription)
         self._ok(0)
 
@@ -321,6 +322,9 @@ class Handler:
 
     def _nack(self, command: commands.Nack) -> None:
         topic = self._broker.topic(command.topic)
+        if command.uncounted:
+            self._ok(topic.return_uncounted(command.consumer, command.ids))
+            return
         delay_s = None if command.delay_ms is None else command.delay_ms / 1000
         self._ok(topic.nack(command.consumer, command.ids, delay_s, dead=command.dead, failure=command.failure))
 

@@ -356,6 +356,15 @@ class Channel:
             self._notify_room()
         return count
 
+    def return_uncounted(self, ids: Sequence[IdRange]) -> int:
+        """See ``Topic.return_uncounted``."""
+        count = self.consumer.return_uncounted(ids)
+        if count:
+            self.context.metrics.nack_total += count
+            self.context.changed()
+            self.notify_ready()
+        return count
+
     def nack(
         self, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
     ) -> int:

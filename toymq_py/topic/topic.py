@@ -348,6 +348,11 @@ class Topic:
         how many were inflight. Raises: NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
         return self.channel(name).nack(ids, delay_s, dead=dead, failure=failure)
 
+    def return_uncounted(self, name: str, ids: Sequence[IdRange]) -> int:
+        """End leases of messages that no application had: that delivery is no attempt (ADR 0088). Returns: how many were
+        inflight. Raises: NoSuchConsumer."""
+        return self.channel(name).return_uncounted(ids)
+
     def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None) -> int:
         """Restart the visibility timeout of leases. Returns: how many were inflight. Raises: NoSuchConsumer."""
         return self.channel(name).touch(ids, visibility_s)

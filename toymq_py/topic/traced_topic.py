@@ -67,6 +67,12 @@ class TracedChannel(Channel):
             self._tracer.settled("ack", self.context.topic, self.consumer.name, ids)
         return count
 
+    def return_uncounted(self, ids: Sequence[IdRange]) -> int:
+        count = super().return_uncounted(ids)
+        if count:
+            self._tracer.settled("nack", self.context.topic, self.consumer.name, ids)
+        return count
+
     def nack(
         self, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
     ) -> int:

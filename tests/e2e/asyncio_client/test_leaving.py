@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,31 @@ async def test_a_drain_ends_in_time_although_the_broker_is_silent(tmp_path: Path
                     assert [message async for message in messages] == []
             finally:
                 broker.signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("way", ["block", "drain", "client", "pattern"])
+async def test_a_message_that_no_code_saw_does_not_become_a_dead_letter(broker: InProcess, mq: Client, way: str) -> None:
+    """Twenty subscriptions that were opened and left made one."""
+    await mq.create("t", {"max_attempts": 3})
+    await mq.pub_many("t", [b"0", b"1"])
+    for _ in range(5):
+        async with toymq.connect(f"127.0.0.1:{broker.port}") as worker:
+            messages = await worker.sub("*" if way == "pattern" else "t", "c")
+            while not messages._feed.arrived:
+                await worker.ping()
+            if way == "drain":
+                assert await worker.drain(5)
+            elif way != "client":
+                await messages.close()
+    (found,) = (await mq.describe("t"))["consumers"]
+    assert (found["ready"], found["attempts_max"]) == (2, 0)
+    for _ in range(3):
+        with suppress(ZeroDivisionError):
+            async with mq.sub("t", "c") as messages:
+                assert (await messages.next(5)).payload == b"0"
+                raise ZeroDivisionError
+    async with mq.sub("t", "c") as messages:
+        assert (await messages.next(5)).payload == b"1", "poison that ends the subscription comes to an end"
 
 
 async def test_leaving_sends_what_was_acked(broker: InProcess) -> None:

@@ -74,6 +74,7 @@ async def test_a_pull_that_is_cancelled_anywhere_loses_nothing(mq: Client) -> No
         assert sorted(each.id for each in found) == ([0, 1] if cancelled else [])
         if not cancelled:
             break
+        assert {each.attempt for each in found} <= {step + 1}, "a cancelled pull counts no attempt"
         for each in found:
             await each.nack(0)
     assert 0 < step < 59

@@ -236,7 +236,7 @@ def test_a_pull_that_is_interrupted_loses_nothing(client: Client, monkeypatch: p
         assert client._waiting_link is None, "the end of its connection ended the wait"
         client.pub(topic, b"x")
     (message,) = client.pull(topic, "c", wait=5)
-    assert message.attempt == 1 + answered
+    assert message.attempt == 1, "no code saw it"
     message.ack()
 
 

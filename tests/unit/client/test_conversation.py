@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.conversing import GREETING, Conversing, ids_of, message
+from tests.support.conversing import GREETING, GREETING_UNCOUNTED, Conversing, ids_of, message
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ConsumerDeleted, TakenOver
 from toymq.pending_replies import CallSlot
@@ -188,6 +188,24 @@ def test_leaving_sends_acks_before_it_gives_the_rest_back() -> None:
     again = peer.subscribe()
     peer.hear(b"OK 1\n" + message(1, attempt=3))
     assert ids_of(again) == [1]
+
+
+@pytest.mark.parametrize(("greeting", "said"), [(GREETING, "UNSUB t c"), (GREETING_UNCOUNTED, "UNSUB t c uncounted=1")])
+def test_leaving_with_nothing_handed_out_counts_no_attempt(greeting: bytes, said: str) -> None:
+    """Twenty of them made a dead letter of a message that no code had seen. An older broker does not know the word."""
+    peer = Conversing(greeting)
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0) + message(1))
+    peer.said()
+    peer.conversation.unsubscribe(feed, lambda: None)
+    assert peer.said() == [said]
+    peer.hear(b"OK 0\n")
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0) + message(1))
+    assert feed.take() is not None
+    peer.said()
+    peer.conversation.unsubscribe(feed, lambda: None)
+    assert peer.said() == ["UNSUB t c"], "the application has the first one"
 
 
 def test_leaving_before_the_ok_came() -> None:

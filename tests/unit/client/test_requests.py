@@ -3,7 +3,7 @@
 import pytest
 
 import toymq
-from tests.support.conversing import Conversing
+from tests.support.conversing import GREETING_UNCOUNTED, Conversing
 from toymq import Client, requests
 from toymq.message import RANGES_BESIDE_A_FAILURE, RANGES_PER_LINE
 from toymq_py.errors import BadArgument, ConnectionLost, NoSuchTopic
@@ -62,7 +62,10 @@ def test_deliveries_that_no_caller_takes_are_ready_again_at_once() -> None:
     peer = Conversing()
     pushes = [MessagePush(topic, msg_id, 1, 0, b"", b"", b"") for topic, msg_id in (("a", 1), ("b", 5), ("a", 2))]
     requests.give_back(peer.conversation, "c", pushes)
-    assert peer.said() == ["NACK a c 1-2 delay=0", "NACK b c 5 delay=0"]
+    assert peer.said() == ["NACK a c 1-2 delay=0", "NACK b c 5 delay=0"], "an older broker knows no other word"
+    newer = Conversing(GREETING_UNCOUNTED)
+    requests.give_back(newer.conversation, "c", pushes)
+    assert newer.said() == ["NACK a c 1-2 uncounted=1", "NACK b c 5 uncounted=1"]
     peer.lose()
     requests.give_back(peer.conversation, "c", pushes)
     assert peer.connect() == [], "a later NACK could hit the lease of another worker"
