@@ -39,10 +39,16 @@ class LongPoll:
     def _unwait(self) -> None:
         self._look = None
 
-    async def poll(self, max_count: int, max_bytes: int, wait_s: float) -> list[Delivery]:
+    async def poll(
+        self, max_count: int, max_bytes: int, wait_s: float, check: Callable[[], None] = lambda: None
+    ) -> list[Delivery]:
         """Lease messages, waiting up to ``wait_s`` for the first. Returns [] when none came, or the broker shuts down.
 
-        Raises: RequestError, OSError. When cancelled it has leased nothing.
+        Args:
+            check: called after each wait, also where rights have changed, and before anything is leased; what it raises ends
+                the poll.
+
+        Raises: RequestError, OSError, and what ``check`` raises. When cancelled it has leased nothing.
         """
         poll = self._broker.poll(self.name, self._consumer, visibility_s=self._visibility_s, wake=self._wake)
         time = asyncio.get_running_loop().time
@@ -50,6 +56,7 @@ class LongPoll:
         try:
             await stored(poll.when_registered)
             while not (self._ended or self._waiting.stopped):
+                check()
                 deliveries = poll.take(max_count, max_bytes)
                 left_s = until - time()
                 if deliveries or poll.closed or left_s <= 0:

@@ -6,6 +6,7 @@ A poll whose client is gone leases nothing; its leases end by their deadline alo
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -82,14 +83,13 @@ async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_c
     async with asyncio.TaskGroup() as tasks:
         watcher = tasks.create_task(_watch(request, polling))
         try:
-            deliveries = await polling.poll(max_count, max_bytes, wait_s)
-            check_again(gateway, request, "subscribe", polling.name)
+            check = partial(check_again, gateway, request, "subscribe", polling.name)
+            deliveries = await polling.poll(max_count, max_bytes, wait_s, check)
         except (RequestError, OSError) as error:  # the TaskGroup would raise it as an ExceptionGroup
             refusal = error
         finally:
             watcher.cancel()
     if refusal is not None:
-        give_back(deliveries)
         raise refusal
     return deliveries
 

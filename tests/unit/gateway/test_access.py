@@ -139,6 +139,33 @@ async def test_a_wait_under_a_token_that_is_taken_away_gets_nothing(rig: HttpRig
     assert [(m["id"], m["attempt"]) for m in answer.json()["messages"]] == [(0, 1)], "it went back uncounted"
 
 
+async def test_a_wait_ends_when_its_token_is_taken_away(authority: Authority) -> None:
+    """It answered 401 at the end of its wait."""
+    async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority, dialects=["tinymq"]) as rig:
+        assert rig.gateway is not None
+        rig.broker.topic_or_new("orders.1")
+        paths = (
+            "/v1/topics/orders.1/messages?consumer=c&wait_s=30", "/consume/orders/1?timeout=30s",
+            "/consume/orders/1?timeout=30s&filter_key=a&filter_val=b",
+        )  # fmt: skip
+        async with asyncio.timeout(15), asyncio.TaskGroup() as tasks:
+            waits = [tasks.create_task(rig.ask("GET", path, headers=bearer("billing"))) for path in paths]
+            await rig.until(lambda: rig.gateway is not None and len(rig.gateway.waiting) == len(paths))
+            authority.replace(grants("operator"))
+        assert [wait.result().status_code for wait in waits] == [401] * len(paths)
+
+
+async def test_a_change_of_other_tokens_ends_no_wait(rig: HttpRig, authority: Authority) -> None:
+    path = "/v1/topics/orders.1/messages"
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(rig.ask("GET", f"{path}?consumer=c&wait_s=30", headers=bearer("billing")))
+        await rig.until_polled("orders.1")
+        authority.replace(grants("billing"))
+        await rig.until_polled("orders.1")
+        rig.broker.topic("orders.1").publisher.publish([b""], [b"x"])
+    assert [m["id"] for m in waiting.result().json()["messages"]] == [0]
+
+
 async def test_no_wait_of_a_dialect_outlives_its_token(authority: Authority) -> None:
     fs = SimDisk(random.Random(1))
     async with gateway("/data/d", fs=fs, authority=authority, dialects=["tinymq"]) as rig:

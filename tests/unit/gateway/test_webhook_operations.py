@@ -247,7 +247,7 @@ async def test_a_name_that_no_server_answers_for_is_refused_in_time(rig: HttpRig
     rig.webhooks._lookups._lookup = lambda host: [str(light.wait(60))]
     answer = await rig.ask("PUT", "/v1/webhooks/mine", json={"topic": "t", "url": "http://dark.example/"})
     said = refused(answer, 422, "BAD_ARGUMENT")
-    assert said["detail"] == "cannot resolve host dark.example within 0 s: no DNS server answers"
+    assert said["detail"] == "cannot resolve host dark.example within 0 s: no DNS server answers, or no thread is left"
     light.set()
 
 

@@ -208,8 +208,10 @@ async def _select(
     acked = AUTO_ACK.of(request) or False
     with LiveTail(gateway, place, wanted) as tail:
         found = await look(gateway, request, place, limit, wanted)
-        while not found and (left_s := until - gateway.loop.time()) > 0 and await tail.grown(left_s):
-            if tail.take():
+        while not found and (left_s := until - gateway.loop.time()) > 0 and not gateway.waiting.stopped:
+            grown = await tail.grown(left_s)
+            check_again(gateway, request, "subscribe", place.name)
+            if grown and tail.take():
                 found = await look(gateway, request, place, limit, wanted)
     if await request.is_disconnected():
         return Response(status_code=204)
