@@ -151,7 +151,13 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
     fine = True
     for topic in topics:
         name = f"topic {topic['topic']}"
-        if topic["state"] == "failed":
+        if "problem" in topic:
+            fine = False
+            yield Finding(
+                name, "FAIL", f"not served: {topic['problem']}",
+                "stop the broker, `toymq verify DATA_DIR`, `toymq repair DATA_DIR` where it says so, then start it again",
+            )  # fmt: skip
+        elif topic["state"] == "failed":
             fine = False
             yield Finding(
                 name, "FAIL", "its log failed a write or an fsync: publishing is refused, reading goes on",
