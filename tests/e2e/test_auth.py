@@ -135,8 +135,8 @@ FIRST_LINES = {
     "an unknown verb": (b"FROB\n", b"AUTH_REQUIRED"),
     "an empty line": (b"\n", b"AUTH_REQUIRED"),
     "a long line": (b"x" * 5000, b"AUTH_REQUIRED"),
-    "HTTP": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"AUTH_REQUIRED"),
-    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00", b"AUTH_REQUIRED"),
+    "HTTP": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"NOT_TCP"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00", b"BAD_FRAMING"),
 }
 
 

@@ -152,6 +152,8 @@ class Quotas:
         self._limits = limits
         self._metrics = metrics
         self._connections = 0
+        self._identified = 0
+        """Of them, those that a token was counted for. The others give way where tokens are needed."""
         self._this_machine = Holder("this machine", 100, limited=False)
         self._addresses: dict[str, Holder] = {}
         self._tokens: dict[str, Holder] = {}
@@ -206,7 +208,7 @@ class Quotas:
             if holder.connections >= share:
                 self._metrics.limit_reached("token_connections")
                 raise TooManyConnections(f"{share} connections are the limit of the token {name} (--token-percent)")
-            if self._connections > room and not self._evict_one(but=seat):
+            if self._identified - (seat.token is not None) >= room:
                 self._metrics.limit_reached("reserve_connections")
                 raise TooManyConnections(f"{room} connections are the limit, the others are for admins (--admin-reserve)")
         self._evictable.pop(seat, None)
@@ -215,6 +217,7 @@ class Quotas:
         self._release_token(seat)
         self._tokens[name] = seat.token = holder
         holder.connections += 1
+        self._identified += 1
         self.settle(seat, held_bytes)
 
     def busy(self, seat: Seat) -> None:
@@ -342,10 +345,10 @@ class Quotas:
         """The number of connections that may be evicted."""
         return len(self._evictable)
 
-    def _evict_one(self, *, of: Holder | None = None, but: Seat | None = None) -> bool:
+    def _evict_one(self, *, of: Holder | None = None) -> bool:
         """Evict the least recently used connection. Returns: False when there is none."""
         for seat in self._evictable:
-            if seat is not but and (of is None or seat.address is of):
+            if of is None or seat.address is of:
                 self._metrics.connections_evicted_total += 1
                 seat.evict()
                 return True
@@ -355,6 +358,7 @@ class Quotas:
         if (token := seat.token) is not None:
             seat.token = None
             token.connections -= 1
+            self._identified -= 1
             if token.unused and self._tokens.get(token.name) is token:
                 del self._tokens[token.name]
 

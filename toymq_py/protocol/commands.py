@@ -222,11 +222,13 @@ class Quit:
 class Rejected:
     """A command that could not be parsed; its error is answered in its place.
 
-    ``publish``: topic, producer and sequence of a PUB that has them.
+    ``publish``: topic, producer and sequence of a PUB that has them. ``other_protocol``: the client speaks HTTP or TLS, so a
+    token would not help it.
     """
 
     error: RequestError
     publish: tuple[str, bytes, int] | None = None
+    other_protocol: bool = False
 
 
 Command = (

@@ -159,7 +159,8 @@ class ServerConnection:
         """Parse one header line. Returns: False when more bytes are needed, and after a fatal error."""
         buffer = self._buffer
         if buffer.data.startswith(TLS_HANDSHAKE, buffer.pos):
-            self._fail(commands, BadFraming("this port does not speak TLS: use toymq://, or the port of --tls-listen"))
+            tls = BadFraming("this port does not speak TLS: use toymq://, or the port of --tls-listen")
+            self._fail(commands, tls, other_protocol=True)
             return False
         at = buffer.data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
         if at < 0:
@@ -171,7 +172,8 @@ class ServerConnection:
         if line.endswith(b"\r"):
             line = line[:-1]
         if is_http(line):
-            self._fail(commands, NotTcp("this port speaks the toymq protocol, not HTTP: use the port of --http"))
+            http = NotTcp("this port speaks the toymq protocol, not HTTP: use the port of --http")
+            self._fail(commands, http, other_protocol=True)
             return False
         if line == b"PUB" or line.startswith(b"PUB "):
             return self._begin_publish(line, commands)
@@ -252,7 +254,7 @@ class ServerConnection:
         self._state = _LINE
         return True
 
-    def _fail(self, commands: list[Command], error: RequestError) -> None:
-        commands.append(Rejected(error))
+    def _fail(self, commands: list[Command], error: RequestError, *, other_protocol: bool = False) -> None:
+        commands.append(Rejected(error, other_protocol=other_protocol))
         self._state = _FAILED
         self._buffer.clear()

@@ -102,7 +102,12 @@ class GuardedHandler(Handler):
         super()._apply(command)
 
     def _authenticate(self, command: Command) -> None:
-        """Check the token of HELLO. Raises: AuthRequired, AuthFailed, TooManyConnections. The handler refuses a bad version."""
+        """Check the token of HELLO. The handler refuses a bad version, and a client that speaks HTTP or TLS.
+
+        Raises: AuthRequired, AuthFailed, TooManyConnections.
+        """
+        if isinstance(command, commands.Rejected) and command.other_protocol:
+            return
         if self.admitted or not isinstance(command, commands.Hello) or command.auth is None:
             raise AuthRequired("this broker needs a token: connect to toymq://TOKEN@host, or send HELLO 1 auth=TOKEN first")
         if command.version != PROTOCOL_VERSION:

@@ -83,6 +83,21 @@ def test_what_is_left_at_last_is_for_admins() -> None:
     assert rig.reached() == {"reserve_connections": 1, "connections": 1}
 
 
+def test_refused_connections_that_linger_do_not_make_room_in_the_reserve() -> None:
+    """Each gave way to one more, and two tokens took all connections but one."""
+    rig = Rig()
+    refused = 0
+    for token in ("a", "b", "c"):
+        for _ in range(12):
+            try:
+                rig.admitted("lingers", token)
+            except TooManyConnections:
+                refused += 1
+    assert refused == 36 - 18
+    for _ in range(2):
+        rig.admitted("an admin", "ops", admin=True)
+
+
 def test_an_address_that_holds_its_share_displaces_only_itself() -> None:
     rig = Rig(guarded=False)
     for n in range(12):

@@ -62,7 +62,7 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"topics": [topic(consumers=[consumer()] * 9)]}, "limits", "warn", "9 of 10 consumers", "a larger --max-consumers"),
         ({"topics": [topic(state="degraded", lost=3)]}, "topic t", "FAIL", "3 messages are lost", "toymq verify"),
         ({"topics": [topic(state="failed")]}, "topic t", "FAIL", "publishing is refused", "restart the broker"),
-        ({"topics": [topic(state="failed", problem="x is a directory")]}, "topic t", "FAIL", "not served: x is a", "toymq verify"),
+        ({"topics": [topic(state="failed", problem="x is a dir")]}, "topic t", "FAIL", "not served: x is a", "toymq verify"),
         ({"time_ms": 10, "tokens": [{"name": "a", "expires_ms": 9}]}, "token a", "FAIL", "it is refused", "token create"),
         ({"time_ms": 0, "tokens": [{"name": "a", "expires_ms": 86_400_000}]}, "token a", "warn", "expires in 1.0d", "SIGHUP"),
         (
