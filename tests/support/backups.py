@@ -97,8 +97,8 @@ def broker(**options: Any) -> BrokerRig:
     return rig
 
 
-def do_backup(rig: BrokerRig, fs: Any = None) -> BackupReport:
-    return back_up(fs or rig.disk, DIR, TO, pid=2, wall_ns=rig.clock.wall_ns())
+def do_backup(rig: BrokerRig, fs: Any = None, *, prune: bool = False) -> BackupReport:
+    return back_up(fs or rig.disk, DIR, TO, pid=2, wall_ns=rig.clock.wall_ns(), prune=prune)
 
 
 def restored(rig: BrokerRig) -> BrokerRig:

@@ -19,8 +19,9 @@ from toymq_py.storage.scanner import Progress
 @click.command()
 @click.argument("directory")
 @click.argument("to")
+@click.option("--prune", is_flag=True, help="Remove copies of topics and webhooks that DIRECTORY does not have.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per topic, as `toymq verify` has it, one a line.")
-def backup(directory: str, to: str, as_json: bool) -> None:
+def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
     """Copy a data DIRECTORY to TO while its broker runs, and verify the copy.
 
     \b
@@ -28,7 +29,8 @@ def backup(directory: str, to: str, as_json: bool) -> None:
 
     The copy holds every message that the broker answered with OK before the backup began. It holds no later ack: a restored
     broker delivers some messages again and loses none. TO is missing, empty, or an earlier backup, of which only changes are
-    copied. Exit code 1: the copy is damaged; if a second run says so, too, the source is.
+    copied. What DIRECTORY has lost to damage stays in TO, and is named. Exit code 1: something is damaged or missing; if a
+    second run says so, too, it is so in DIRECTORY.
     """
     directory, to = _apart(directory, to)
     fs = RealFileSystem()
@@ -43,11 +45,13 @@ def backup(directory: str, to: str, as_json: bool) -> None:
         with checking:
             report = back_up(
                 fs, directory, to,
-                pid=os.getpid(), wall_ns=SystemClock.wall_ns(), progress=copying.update, verifying=verifying,
+                pid=os.getpid(), wall_ns=SystemClock.wall_ns(), prune=prune, progress=copying.update, verifying=verifying,
             )  # fmt: skip
     print_reports(report.reports, as_json=as_json)
     for problem in report.problems:
         click.echo(f"toymq: {problem}", err=True)
+    for topic in report.gone:
+        click.echo(f"toymq: topic {topic} is not in {directory}: the backup keeps its copy (--prune removes it)", err=True)
     if not as_json:
         click.echo(f"{len(report.copied)} segments copied ({report.copied_bytes} bytes), {len(report.kept)} were there already")
     if report.damaged:

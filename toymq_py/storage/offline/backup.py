@@ -16,24 +16,27 @@ The webhooks, a file beside the topics, are those of the start, too. Other files
 read nor touched.
 
 The directory of a backup is one of a stopped broker with a mark in it, and is brought up to date in the same order: segments,
-offsets, then what is no longer there.
+offsets, then what retention has removed. No damage replaces what is good (ADR 0086): a segment stays that the source has lost,
+or of which it has lost records; so does a topic that is no longer there, until the operator says otherwise.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from toymq_py.disk_errors import LASTING
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import offsets, segment_heads, topic_settings, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import COPY_BYTES, FileSystem, copy_file, replace_file
+from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, write_mark
 from toymq_py.storage.offline.verify import TopicReport, check_data_directory, topic_names, verify_topic
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, ScanResult, scan_segment
-from toymq_py.storage.segment import segment_name
-from toymq_py.storage.segment_heads import list_bases
+from toymq_py.storage.segment import Segment, load_sidecar, segment_name
+from toymq_py.storage.segment_heads import Head, SegmentFiles, list_bases
 
 ENDS_BYTES = 4096
 """Of a segment, what is compared at either end to know whether two are the same: every record has its time in nanoseconds."""
@@ -62,6 +65,8 @@ class BackupReport:
     """Sealed ones that an earlier backup had copied."""
     copied_bytes: int = 0
     problems: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    """Topics that the source does not have, and whose copies stay."""
     reports: list[TopicReport] = field(default_factory=list)
 
     @property
@@ -92,6 +97,7 @@ def back_up(
     *,
     pid: int,
     wall_ns: int,
+    prune: bool = False,
     progress: Progress = lambda _bytes: None,
     verifying: Callable[[], Progress] = lambda: lambda _bytes: None,
 ) -> BackupReport:
@@ -103,6 +109,7 @@ def back_up(
         to: missing, empty, or an earlier backup; of that, sealed segments that are still right stay as they are.
         pid: for the LOCK of ``to``.
         wall_ns: the present time, for the mark.
+        prune: whether to remove the copies of topics, and of webhooks, that the source does not have.
         progress: told the bytes that were copied or found to be there.
         verifying: called when everything is copied; gives the progress of the bytes that are checked.
 
@@ -119,7 +126,7 @@ def back_up(
     lock = DirectoryLock.take(fs, to, pid, "toymq backup")
     try:
         write_mark(fs, to, began_ns=wall_ns, finished=False)
-        backup = _Backup(fs, data_dir, to, progress)
+        backup = _Backup(fs, data_dir, to, progress, prune=prune)
         backup.run()
         check = verifying()
         backup.verify(check)
@@ -132,13 +139,14 @@ def back_up(
 class _Backup:
     """One backup."""
 
-    def __init__(self, fs: FileSystem, data_dir: str, to: str, progress: Progress) -> None:
+    def __init__(self, fs: FileSystem, data_dir: str, to: str, progress: Progress, *, prune: bool) -> None:
         self._fs = fs
         self._from = f"{data_dir}/topics"
         self._to = f"{to}/topics"
         self._data_dir = data_dir
         self._target = to
         self._progress = progress
+        self._prune = prune
         self._topics: dict[str, _Topic] = {}
         self.report = BackupReport()
 
@@ -156,7 +164,7 @@ class _Backup:
         else:
             raise DataDirectoryError(f"segments of {self._data_dir} go faster than they can be copied: try again")
         self._copy_webhooks(webhooks)
-        self._remove_what_is_gone()
+        self._remove_what_was_removed()
 
     def _look(self, name: str) -> _Topic:
         """Read the mark and the acks of a topic. Raises: FileNotFoundError when the topic was deleted."""
@@ -210,18 +218,21 @@ class _Backup:
             raise _Changed
         topic.begin = topic.end = replace(files, first_id_known=after.first_id_known).begin(after.state.first_id)
         topic.structure = replace(topic.structure, removed=(*topic.structure.removed, *files.removed))
-        self._forget_another_log(path, to, bases)
+        lost = self._lost_segments(path, to, files, topic.structure)
+        if lost:
+            topic.begin = max(after.state.first_id, min(topic.begin, lost[0]))
         fs.mkdir(to)
         fs.sync_dir(self._to)
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(f"{to}/{segment_heads.FILE_NAME}")
-        for base_id in bases:
+        for base_id, following in zip_longest(bases, bases[1:]):
             file = f"{path}/{segment_name(base_id)}"
             try:
-                if base_id == bases[-1]:
-                    topic.end = max(topic.end, self._copy_newest(file, f"{to}/{segment_name(base_id)}", base_id))
+                if following is None:
+                    copied_id = self._copy_newest(file, f"{to}/{segment_name(base_id)}", base_id, after.state.next_id)
+                    topic.end = max(topic.end, copied_id)
                 else:
-                    self._copy_sealed(file, f"{to}/{segment_name(base_id)}")
+                    self._copy_sealed(file, f"{to}/{segment_name(base_id)}", base_id, following)
             except OSError as error:
                 if isinstance(error, FileNotFoundError | NotADirectoryError) or not _refuses(fs, file):
                     raise
@@ -232,20 +243,24 @@ class _Backup:
             self._topics[name] = self._look(name)
             raise _Changed
         topic.end = files.end(max(topic.end, after.state.next_id)) if files.foreign else topic.begin
-        topic.bases = {*bases, *files.foreign}  # what an earlier backup has in their place is right
+        topic.bases = {*bases, *files.foreign, *lost}  # what an earlier backup has in their place is right
+        for base_id in lost:
+            self._problem(f"{path}/{segment_name(base_id)} is gone: the backup keeps its copy")
         for base_id, reason in files.foreign.items():
             self._not_copied(f"{path}/{segment_name(base_id)}", reason)
         fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
         if files.heads:  # those of the listing: the topic may have been made anew since
-            segment_heads.store(fs, to, files.heads)
+            segment_heads.store(fs, to, _heads(fs, to, lost) | {**files.heads})
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
         self._copy_small(name, path, to)
         fs.sync_dir(to)
 
     def _not_copied(self, file: str, reason: str) -> None:
-        problem = f"{file} {reason}: it was not copied"
-        if problem not in self.report.problems:
-            self.report.problems.append(problem)
+        self._problem(f"{file} {reason}: it was not copied")
+
+    def _problem(self, text: str) -> None:
+        if text not in self.report.problems:
+            self.report.problems.append(text)
 
     def _head_now(self, path: str, topic: _Topic) -> Mark | None:
         """The mark as it is now. A segment that retention or PURGE took counts as unchanged."""
@@ -258,38 +273,87 @@ class _Backup:
             gone = base_id < now.first_id or any(first <= base_id <= last for first, last in now.removed)
             return topic.mark if gone else None
 
-    def _forget_another_log(self, path: str, to: str, bases: list[int]) -> None:
-        """Remove an earlier backup of a topic that was deleted since and made anew: the two logs must not be mixed."""
+    def _lost_segments(self, path: str, to: str, files: SegmentFiles, structure: OffsetsState) -> list[int]:
+        """First ids of segments of an earlier backup that the source lacks although it did not remove them. The copy of another
+        log, of a topic that was deleted since and made anew, is removed: the two must not be mixed."""
         fs = self._fs
-        for base_id in sorted({*bases} & {*_bases(fs, to)}):
-            theirs = _read(fs, f"{path}/{segment_name(base_id)}", HEAD_BYTES, 0)
-            ours = _read(fs, f"{to}/{segment_name(base_id)}", HEAD_BYTES, 0)
-            if ours and ours != theirs:
-                _remove_files(fs, to)
-                return
+        copies = _bases(fs, to)
+        gone = sorted({*copies} - {*files.bases, *files.foreign})
+        shared = {*copies} & {*files.bases}
+        ours, theirs = (_heads(fs, where, shared) for where in (to, path))
+        same = [ours[base_id] == theirs[base_id] for base_id in ours.keys() & theirs.keys()]
+        if same and not any(same):
+            _remove_files(fs, to)
+            return []
+        if not any(same):
+            gone = [base_id for base_id in gone if _heads(fs, to, [base_id]).get(base_id, 0) == files.heads.get(base_id)]
+        every, first_id = sorted({*copies, *files.bases, *files.foreign}), structure.first_id
+        lost = []
+        for base_id in gone:
+            following = next((other for other in every if other > base_id), None)
+            if not subtract([(base_id, base_id)], structure.removed) or (following is not None and following <= first_id):
+                continue
+            if base_id >= first_id or scan_segment(fs, f"{to}/{segment_name(base_id)}", base_id).segment.next_id > first_id:
+                lost.append(base_id)
+        return lost
 
-    def _copy_sealed(self, file: str, to: str) -> None:
+    def _copy_sealed(self, file: str, to: str, base_id: int, following: int) -> None:
         fs = self._fs
         size = fs.file_size(file)
-        if fs.exists(to) and fs.file_size(to) == size and _ends(fs, to, size) == _ends(fs, file, size):
+        same = fs.exists(to) and fs.file_size(to) == size and _ends(fs, to, size) == _ends(fs, file, size)
+        better = False
+        if not same and fs.exists(to):
+            better = self._keeps(file, to, scan_segment(fs, file, base_id, next_id=following), following)
+        if same or better:
             if to not in self.report.copied | self.report.kept:
                 self.report.kept.add(to)
                 self._progress(size)
         else:
             self._copy(file, to, size)
-        sidecar, copy = file[:-4] + ".idx", to[:-4] + ".idx"
-        try:
-            data = fs.read_file(sidecar)
-        except FileNotFoundError:  # a cache: it is written behind, and may not be there yet
+        segment = load_sidecar(fs, file, base_id, following)  # a cache: it is written behind, and may not be there yet
+        if better or segment is None or (same and segment.damages):  # the copy may be without the damage that the sidecar tells
             return
+        data, copy = fs.read_file(segment.sidecar_path), to[:-4] + ".idx"
         if not fs.exists(copy) or fs.read_file(copy) != data:
             replace_file(fs, copy, data)
 
-    def _copy_newest(self, file: str, to: str, base_id: int) -> int:
+    def _keeps(self, file: str, to: str, found: ScanResult, next_id: int) -> bool:
+        """Whether to keep the copy of a segment, since it holds all records of the source's file, and more.
+
+        Args:
+            found: the scan of the source's file.
+            next_id: the id that it should reach at least.
+        """
+        fs, theirs = self._fs, found.segment
+        if not theirs.damages and theirs.end >= fs.file_size(to):
+            return False
+        ours = scan_segment(fs, to, theirs.base_id).segment
+        more = _records(ours) - _records(theirs)
+        if more <= 0 or not self._holds_all_of(to, file, theirs):
+            return False
+        if theirs.damages or theirs.next_id < next_id:  # else they may never have been acknowledged
+            self._problem(f"{file} is damaged: the backup keeps its copy, which has {more} records more")
+        return True
+
+    def _holds_all_of(self, to: str, file: str, segment: Segment) -> bool:
+        """Whether the copy has the bytes of all valid records of a segment, at the same positions."""
+        fs, at = self._fs, 0
+        for position, resume in [*((damage.position, damage.resume) for damage in segment.damages), (segment.end, 0)]:
+            for start in range(at, position, COPY_BYTES):
+                length = min(COPY_BYTES, position - start)
+                if _read(fs, to, length, start) != _read(fs, file, length, start):
+                    return False
+            at = resume
+        return True
+
+    def _copy_newest(self, file: str, to: str, base_id: int, next_id: int) -> int:
         """Copy the newest segment up to its last valid record. Bytes behind it were not acknowledged, and may be incomplete.
         Returns: the id behind."""
         fs = self._fs
         found = _settled(fs, file, base_id)
+        if fs.exists(to) and self._keeps(file, to, found, next_id):
+            self.report.kept.add(to)
+            return scan_segment(fs, to, base_id).segment.next_id
         # With damage in it, what is behind the last record is part of what that was judged by.
         self._copy(file, to, found.size if found.segment.damages else found.segment.end)
         copied = scan_segment(fs, to, base_id).segment
@@ -319,9 +383,7 @@ class _Backup:
         fs, topic = self._fs, self._topics[name]
         current, lost = f"{to}/{offsets.FILE_NAME}", topic.acks.source is OffsetsSource.LOST
         if lost:
-            problem = f"topic {name}: both generations of its offsets are damaged: the backup has none that are newer"
-            if problem not in self.report.problems:
-                self.report.problems.append(problem)
+            self._problem(f"topic {name}: both generations of its offsets are damaged: the backup has none that are newer")
         known = topic.acks.source is not OffsetsSource.NEW or topic.structure != OffsetsState() or topic.end > topic.begin
         if known and not (lost and fs.exists(current)):
             state = topic.acks.state
@@ -341,9 +403,13 @@ class _Backup:
     def _copy_webhooks(self, data: bytes | None) -> None:
         """Write the webhooks, also unchanged ones: an earlier backup may have left the file readable for every user."""
         fs = self._fs
+        copy = f"{self._target}/{webhooks_file.FILE_NAME}"
         if data is None:
-            with contextlib.suppress(FileNotFoundError):
-                fs.unlink(f"{self._target}/{webhooks_file.FILE_NAME}")
+            if fs.exists(copy):  # a broker replaces the file and never removes it
+                if self._prune:
+                    fs.unlink(copy)
+                else:
+                    self._problem(f"{self._data_dir}/{webhooks_file.FILE_NAME} is gone: the backup keeps its copy (--prune)")
         else:
             try:
                 webhooks_file.decode(data)
@@ -353,12 +419,16 @@ class _Backup:
                 webhooks_file.write(fs, self._target, data)
         fs.sync_dir(self._target)
 
-    def _remove_what_is_gone(self) -> None:
-        """Remove segments and topics that are gone from the source, after the offsets that say so are in the copy."""
+    def _remove_what_was_removed(self) -> None:
+        """Remove segments that the source removed, after the offsets that say so are in the copy. Topics that it does not have,
+        on request: what a DELETE leaves looks like a directory that was lost."""
         fs = self._fs
         for name in fs.listdir(self._to):
             topic = self._topics.get(name)
             path = f"{self._to}/{name}"
+            if topic is None and not self._prune:
+                self.report.gone.append(name)
+                continue
             if topic is None:
                 _remove_files(fs, path)
                 fs.rmdir(path)
@@ -382,8 +452,10 @@ class _Backup:
             spoilt = {finding.path for finding in report.findings if finding.damage} & self.report.kept
             for to in sorted(spoilt):
                 file = f"{self._from}/{name}/{to.rpartition('/')[2]}"
+                base_id = int(to[-24:-4])
                 with contextlib.suppress(FileNotFoundError, _Changed):
-                    self._copy(file, to, fs.file_size(file))
+                    if not self._keeps(file, to, scan_segment(fs, file, base_id), base_id):
+                        self._copy(file, to, fs.file_size(file))
             if spoilt:
                 fs.sync_dir(path)
                 report = verify_topic(fs, path, name)
@@ -394,6 +466,16 @@ def _bases(fs: FileSystem, path: str) -> list[int]:
     if not fs.is_dir(path):
         return []
     return list_bases(fs, path)
+
+
+def _heads(fs: FileSystem, path: str, bases: Iterable[int]) -> dict[int, Head]:
+    """Heads of the segments whose first record is whole."""
+    return segment_heads.read_heads(fs, path, bases, {})
+
+
+def _records(segment: Segment) -> int:
+    lost = sum(damage.last_id + 1 - damage.first_id for damage in segment.damages)
+    return segment.next_id - segment.base_id - lost
 
 
 def _same_segments(one: OffsetsState, other: OffsetsState) -> bool:

@@ -1,6 +1,8 @@
 """A copy of a data directory whose broker may be running. Contract: clients.md, "Command lines"; ADR 0026."""
 
 import errno
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -20,7 +22,8 @@ from tests.support.backups import (
     spoil,
     webhooks,
 )
-from tests.support.broker_rig import DIR
+from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.storage import offsets, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
@@ -72,7 +75,7 @@ def test_what_the_broker_has_removed_goes_from_the_backup_too() -> None:
     removes_segments(rig)
     rig.delete("c")
     assert rig.change("configure", "a", visibility="7") == "OK"
-    do_backup(rig)
+    assert do_backup(rig, prune=True).gone == []
     names = rig.disk.listdir(f"{TO}/topics/a")
     assert [name for name in names if name.endswith(".log")] == [name for name in rig.files("a") if name.endswith(".log")]
     assert "topic.json" in names
@@ -80,6 +83,111 @@ def test_what_the_broker_has_removed_goes_from_the_backup_too() -> None:
     assert rig.change("configure", "a", visibility="default") == "OK"
     do_backup(rig)
     assert "topic.json" not in rig.disk.listdir(f"{TO}/topics/a")
+
+
+def test_a_topic_that_is_gone_stays_in_the_backup() -> None:
+    """A directory that was lost looks like a topic that was deleted, and the next backup removed its copy with exit code 0."""
+    rig = broker()
+    do_backup(rig)
+    rig.delete("c")
+    report = do_backup(rig)
+    assert (report.gone, report.damaged) == (["c"], False)
+    assert len(contents(restored(rig), "c")) == 14
+    assert do_backup(rig, prune=True).gone == []
+    assert rig.disk.listdir(f"{TO}/topics") == ["a", "b"]
+
+
+def first(rig: BrokerRig) -> str:
+    return rig.broker.topic("a").log.segments[0].path
+
+
+def sealed(rig: BrokerRig) -> str:
+    return rig.broker.topic("a").log.segments[1].path
+
+
+def newest(rig: BrokerRig) -> str:
+    return rig.broker.topic("a").log.segments[-1].path
+
+
+def unlink(disk: SimDisk, path: str) -> None:
+    disk.unlink(path)
+
+
+def zero(disk: SimDisk, path: str) -> None:
+    file = disk.open(path)
+    file.pwrite(bytes(file.size()), 0)
+    file.close()
+
+
+def truncate(disk: SimDisk, path: str) -> None:
+    file = disk.open(path)
+    file.truncate(file.size() // 2)
+    file.close()
+
+
+def forget_offsets(rig: BrokerRig) -> None:
+    """As of a topic that never had consumers."""
+    for name in (offsets.FILE_NAME, offsets.PREVIOUS_NAME, offsets.MARK_NAME):
+        with suppress(FileNotFoundError):
+            rig.disk.unlink(f"{DIR}/topics/a/{name}")
+
+
+def cut_record(disk: SimDisk, path: str) -> None:
+    spoil(disk, path, 30)
+
+
+@pytest.mark.parametrize("spoils", [unlink, zero, truncate, cut_record])
+@pytest.mark.parametrize("which", [first, sealed, newest])
+@pytest.mark.parametrize("known", [True, False], ids=["offsets", "none"])
+def test_damage_of_the_source_does_not_replace_what_an_earlier_backup_has(
+    which: Callable[[BrokerRig], str], spoils: Callable[[SimDisk, str], None], known: bool
+) -> None:
+    """The next backup deleted the good copy of a segment that was missing, and replaced that of one that was zeroed."""
+    rig = broker()
+    if not known:
+        forget_offsets(rig)
+    before = contents(rig, "a")
+    path = which(rig)
+    do_backup(rig)
+    spoils(rig.disk, path)
+    for _ in range(2):
+        report = do_backup(rig)
+        problems = [problem for problem in report.problems if path in problem]
+        if known or which is not newest:  # else they may never have been acknowledged
+            assert len(problems) == 1
+        assert all("the backup keeps its copy" in problem for problem in problems)
+        assert not any(each.damaged for each in report.reports)
+    assert contents(restored(rig), "a") == before
+
+
+def test_a_broker_that_goes_on_behind_damage_is_backed_up_beside_the_copy() -> None:
+    rig = broker()
+    do_backup(rig)
+    rig.disk.unlink(sealed(rig))
+    rig.reopen()
+    rig.publish("a", b"later")
+    before = contents(rig, "a")
+    assert do_backup(rig).damaged
+    after = contents(restored(rig), "a")
+    assert len(before) == 15 - 4
+    assert len(after) == 15
+    assert before.items() <= after.items()
+
+
+def test_what_a_power_cut_took_back_is_no_damage_and_what_came_after_it_is_copied() -> None:
+    """A backup may have seen records that were not synced yet, and that were never answered."""
+    rig = broker()
+    path, end, last = newest(rig), rig.broker.topic("a").log.segments[-1].end, rig.broker.topic("a").next_id
+    rig.publish("a", b"not answered")
+    do_backup(rig)
+    file = rig.disk.open(path)
+    file.truncate(end)
+    file.close()
+    forget_offsets(rig)
+    rig.reopen()
+    rig.publish("a", b"another one of its id")
+    assert not do_backup(rig).damaged
+    assert contents(restored(rig), "a")[last] == b"another one of its id"
 
 
 def test_a_topic_that_was_made_anew_is_not_mixed_with_the_one_before() -> None:
@@ -152,7 +260,7 @@ def test_damaged_offsets_are_said_and_those_of_an_earlier_backup_stay() -> None:
 
 
 def test_the_webhooks_go_along() -> None:
-    """As they were when the backup began; they are updated, and go when they are gone."""
+    """As they were when the backup began; they are updated."""
     rig = broker()
     rig.put(webhooks_file.FILE_NAME, webhooks("one"))
     disk = Interrupted(rig.disk, 200, lambda: rig.put(webhooks_file.FILE_NAME, webhooks("one", "two")))
@@ -163,7 +271,10 @@ def test_the_webhooks_go_along() -> None:
     restored(rig)
     assert rig.disk.read_file(f"{BACK}/{webhooks_file.FILE_NAME}") == webhooks("one", "two")
     rig.disk.unlink(f"{DIR}/{webhooks_file.FILE_NAME}")
-    do_backup(rig)
+    (problem,) = do_backup(rig).problems
+    assert problem == f"{DIR}/{webhooks_file.FILE_NAME} is gone: the backup keeps its copy (--prune)"
+    assert rig.disk.exists(f"{TO}/{webhooks_file.FILE_NAME}")
+    assert not do_backup(rig, prune=True).problems
     assert not rig.disk.exists(f"{TO}/{webhooks_file.FILE_NAME}")
 
 
