@@ -20,7 +20,8 @@ def repair(directory: str, as_json: bool) -> None:
     """Repair a damaged data DIRECTORY whose broker is stopped, and print what is lost.
 
     Every record that can be read stays, under its id. Damaged files move unchanged to quarantine/ in the directory. Then
-    `toymq verify` finds no damage, and no topic is degraded. Exit code 0, also when there was nothing to repair.
+    `toymq verify` finds no damage, and no topic is degraded. Exit code 0, also when there was nothing to repair. Exit code 1: a
+    segment cannot be read, so it stays; move it away to give up its records.
     """
     fs = RealFileSystem()
     check_data_directory(fs, directory)
@@ -37,14 +38,19 @@ def repair(directory: str, as_json: bool) -> None:
             click.echo(json.dumps(asdict(each)))
             continue
         lost = sum(last - first + 1 for first, last in each.lost)
-        click.echo(f"{each.topic}: repaired, {lost} records lost, {len(each.quarantined)} files in quarantine")
+        done = "not repaired" if each.unreadable else "repaired"
+        click.echo(f"{each.topic}: {done}, {lost} records lost, {len(each.quarantined)} files in quarantine")
         for first, last in each.lost:
             click.echo(f"  lost: records {first} to {last}")
         for name in each.forgotten:
             click.echo(f"  lost: the acks of consumer {name}")
         for note in each.notes:
             click.echo(f"  note: {note}")
+        for path in each.unreadable:
+            click.echo(f"  {path} cannot be read: it stays, and its records are not given up; mend the disk, or move it away")
     if failed is not None:
         raise failed
     if not repaired and not as_json:
         click.echo("nothing is damaged")
+    if any(each.unreadable for each in repaired):
+        raise SystemExit(1)

@@ -45,6 +45,8 @@ class TopicRepair:
     forgotten: list[str] = field(default_factory=list)
     """Consumers whose acks could not be read."""
     notes: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    """Segments that cannot be read: they stay as they are, and their records are not given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +199,12 @@ class _TopicRepairer:
                 present.append((segment.base_id, segment.base_id - 1))
             end = max(end, segment.next_id)
             if result is None or segment.unreadable or result.unreadable_tail:
-                self._done.notes.append(f"{segment.path} cannot be read: it stays as it is, and its records are not given up")
-                present.append((segment.base_id, segment.next_id - 1))
+                self._done.unreadable.append(segment.path)
                 self._unread.append(segment.base_id)
+                next_id = segment.next_id
+                if each.following is None:  # how far it goes is not known
+                    end = next_id = files.end(max(end, state.next_id))
+                present.append((segment.base_id, next_id - 1))
                 continue
             stretches = list(_stretches(segment))
             behind = each.following is not None or files.end(max(end, state.next_id)) > segment.next_id

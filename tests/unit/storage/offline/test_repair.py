@@ -209,11 +209,33 @@ def test_a_directory_in_the_place_of_a_segment_harms_itself_alone(tmp_path: Path
     (topic / segment_name(8)).write_bytes(hit)
 
     done = list(repair(fs, str(tmp_path), pid=1))
-    assert [(each.topic, each.lost, len(each.notes)) for each in done] == [("t", [(9, 9)], 1)]
+    stays = [f"{topic}/{segment_name(4)}"]
+    assert [(each.topic, each.lost, each.unreadable) for each in done] == [("t", [(9, 9)], stays)]
     (topic / segment_name(4)).rmdir()
     aside.rename(topic / segment_name(4))
     report = verify_topic(fs, str(topic), "t")
     assert (report.findings, report.records, report.lost) == ([], 15, 0)
+
+
+def test_a_newest_segment_that_cannot_be_read_is_not_given_up(tmp_path: Path) -> None:
+    """Its records were entered as removed, and the note said that they were not given up."""
+    fs, topic = RealFileSystem(), tmp_path / "topics" / "t"
+    topic.mkdir(parents=True)
+    frames = some_frames(8)
+    (topic / segment_name(0)).write_bytes(b"".join(frames[:4]))
+    aside = tmp_path / "aside"
+    aside.write_bytes(b"".join(frames[4:]))
+    (topic / segment_name(4)).mkdir()
+    for next_id in (0, 7):
+        offsets.write(fs, str(topic), offsets.encode(OffsetsState(next_id=next_id)))
+        ((_, lost, unreadable),) = [(each.topic, each.lost, each.unreadable) for each in repair(fs, str(tmp_path), pid=1)]
+        assert (lost, unreadable) == ([], [f"{topic}/{segment_name(4)}"])
+        assert offsets.load(fs, str(topic)).state.removed == ()
+        assert sorted(path.name for path in topic.glob("*.log")) == [segment_name(0), segment_name(4)]
+    (topic / segment_name(4)).rmdir()
+    aside.rename(topic / segment_name(4))
+    report = verify_topic(fs, str(topic), "t")
+    assert (report.findings, report.records, report.lost) == ([], 8, 0)
 
 
 def test_damaged_webhooks_are_found_and_put_aside() -> None:
