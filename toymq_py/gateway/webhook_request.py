@@ -15,6 +15,8 @@ from toymq_py.config.webhooks import Target
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9]\d\d)(?: [^\r\n]*)?\r?\n")
 LINE_BYTES_MAX = 8 * 1024
 """Of a status line, or of a header of an interim answer (1xx); as common proxies."""
+INTERIM_BYTES_MAX = 64 * 1024
+"""Of all interim answers before the status; a server that sends them for ever would keep the broker busy until the timeout."""
 UNQUOTED = "!$%&'()*+,/:;=?@[]~"
 """Beside letters and digits, these characters of a URL are sent as they are (RFC 3986, 3.3 and 3.4)."""
 
@@ -60,12 +62,16 @@ def _head(target: Target, headers: Mapping[str, str], size: int) -> bytes:
 
 async def _status(reader: asyncio.StreamReader, host: str) -> int:
     """The status of the first answer that is not an interim one."""
+    left = INTERIM_BYTES_MAX
     try:
-        while found := STATUS_LINE.fullmatch(await reader.readline()):
+        while found := STATUS_LINE.fullmatch(line := await reader.readline()):
             if (status := int(found[1])) >= 200:
                 return status
-            while (await reader.readline()).rstrip():  # headers of an interim answer
-                pass
+            left -= len(line)
+            while (line := await reader.readline()).rstrip() and left > 0:  # headers of an interim answer
+                left -= len(line)
+            if left <= 0:
+                raise ConnectionError(f"{host} sent more than {INTERIM_BYTES_MAX} bytes of interim answers (1xx), and no other")
     except ValueError:
         raise ConnectionError(f"{host} sent a line of more than {LINE_BYTES_MAX} bytes instead of an HTTP status") from None
     raise ConnectionError(f"{host} closed the connection without an HTTP status, or does not speak HTTP/1.1")

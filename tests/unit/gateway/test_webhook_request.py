@@ -10,7 +10,7 @@ import pytest
 from tests.support.certificates import CERT, KEY, client_context
 from tests.support.in_process import TIMEOUT_S
 from toymq_py.config.webhooks import Target
-from toymq_py.gateway.webhook_request import LINE_BYTES_MAX, post
+from toymq_py.gateway.webhook_request import INTERIM_BYTES_MAX, LINE_BYTES_MAX, post
 
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 
@@ -72,6 +72,14 @@ async def test_the_host_names_a_port_that_is_not_the_default(url: str, host: str
         monkeypatch.setattr(asyncio, "open_connection", lambda *_args, **_more: connect("127.0.0.1", receiver.port))
         await post(Target.parse(url), "192.0.2.1", {}, b"", None)
     assert f"host: {host}" in receiver.heads[0]
+
+
+@pytest.mark.parametrize("part", [b"HTTP/1.1 103 E\r\nLink: x\r\n\r\n", b"HTTP/1.1 100 Continue\r\n" + b"a: b\r\n" * 99])
+async def test_interim_answers_have_an_end(part: bytes) -> None:
+    """They kept the broker busy until the timeout, and again with each attempt: publishes of others took 3 s."""
+    async with receiving(part * (2 * INTERIM_BYTES_MAX // len(part))) as receiver:
+        with pytest.raises(ConnectionError, match=r"example.org sent more than 65536 bytes of interim answers \(1xx\)"):
+            await ask(receiver)
 
 
 async def test_interim_answers_are_skipped() -> None:
