@@ -6,13 +6,14 @@ Belongs to the event loop; the scheduler, clock and file system are passed in.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from toymq_py.auth.quotas import Quotas, acting_token
 from toymq_py.clock import Clock
-from toymq_py.config.options import BrokerOptions, TopicSettings
+from toymq_py.config.options import STATS_LIMITS, BrokerOptions, TopicSettings
 from toymq_py.consumer import FailureBudget
 from toymq_py.data_directory import DataDirectory
 from toymq_py.deadletter import LETTER_KEYS, DeadLetters, RedriveDone
@@ -30,7 +31,7 @@ from toymq_py.errors import (
     StorageFailed,
     TopicExists,
 )
-from toymq_py.metrics import Metrics
+from toymq_py.metrics import STATS_COUNTERS, Metrics
 from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets
@@ -236,8 +237,7 @@ class Broker:
         if topic is None:
             topic = self._new_topic(name)
             self.on_topic_created(name)(None)
-            return topic
-        if topic.deleted:
+        elif topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
         return topic
 
@@ -430,22 +430,14 @@ class Broker:
         ``tasks`` counts the tasks of the event loop, so that a leaked one shows from outside. ``time_ms`` is the wall clock
         that delays, ages and ``@<unix-ms>`` are compared with. ``limits`` are the options of the same names.
         """
-        metrics = self.metrics
-        try:
+        metrics, free = self.metrics, 0
+        with suppress(OSError):
             free = self._fs.free_bytes(self.options.data_dir)
-        except OSError:
-            free = 0
         return {
             "version": __version__,
             "uptime_s": round(self._clock.monotonic() - self._started, 3),
             "fsync": self.options.fsync,
-            "connections": metrics.connections,
-            "publish_total": metrics.publish_total,
-            "duplicate_total": metrics.duplicate_total,
-            "deliver_total": metrics.deliver_total,
-            "redeliver_total": metrics.redeliver_total,
-            "ack_total": metrics.ack_total,
-            "nack_total": metrics.nack_total,
+            **{name: getattr(metrics, name) for name in STATS_COUNTERS},
             "fsync_total": metrics.fsync_seconds.count,
             "fsync_p99_s": round(metrics.fsync_p99_s(), 6),
             "torn_total": metrics.connections_torn_total,
@@ -458,11 +450,7 @@ class Broker:
             "time_ms": self._clock.wall_ns() // 1_000_000,
             "limits": {
                 "max_payload": self.options.max_payload_bytes,
-                "max_connections": self.options.max_connections,
-                "max_topics": self.options.max_topics,
-                "max_consumers": self.options.max_consumers,
-                "min_free_bytes": self.options.min_free_bytes,
-                "max_attempts": self.options.max_attempts,
+                **{name: getattr(self.options, name) for name in STATS_LIMITS},
             },
         }
 
@@ -481,23 +469,19 @@ class Broker:
         self._dead_letters.finish(lambda: self._commit_and_flush(done))
 
     def _commit_and_flush(self, done: Callable[[], None]) -> None:
-        waiting = set(self.topics)
-
-        def flush() -> None:
-            behind = (topic for topic in self.topics.values() if topic.end_is_unrecorded)
-            for topic in islice(behind, ENDS_MAX):
-                topic.offsets.changed()
-            self._flusher.flush_all(done)
+        waiting = {"", *self.topics}
 
         def idle(name: str) -> None:
             waiting.discard(name)
             if not waiting:
-                flush()
+                behind = (topic for topic in self.topics.values() if topic.end_is_unrecorded)
+                for topic in islice(behind, ENDS_MAX):
+                    topic.offsets.changed()
+                self._flusher.flush_all(done)
 
-        if not waiting:
-            flush()
         for name, topic in list(self.topics.items()):
             topic.committer.when_idle(partial(idle, name))
+        idle("")
 
     def close(self) -> None:
         """Close every file and release the directory. Idempotent."""

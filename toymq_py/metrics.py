@@ -97,6 +97,10 @@ TABLE: tuple[Metric, ...] = (
 
 BY_NAME = {metric.name: metric for metric in TABLE}
 
+STATS_COUNTERS = (
+    "connections", "publish_total", "duplicate_total", "deliver_total", "redeliver_total", "ack_total", "nack_total",
+)  # fmt: skip
+"""Counters that STATS shows under their names."""
 FSYNC_SAMPLES = 1024
 
 

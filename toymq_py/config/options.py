@@ -79,6 +79,10 @@ def parse_log_levels(text: str) -> LogLevels:
     return LogLevels(default, named)
 
 
+STATS_LIMITS = ("max_connections", "max_topics", "max_consumers", "min_free_bytes", "max_attempts")
+"""Options that STATS shows under their names."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
     """What a broker takes, served or embedded; defaults as in clients.md. Raises ConfigError for what makes no sense."""

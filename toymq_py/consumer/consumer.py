@@ -199,7 +199,7 @@ class Consumer:
     def return_uncounted(self, ranges: Iterable[IdRange]) -> int:
         """End leases of messages that no application had: they are ready again, and that delivery is no attempt. Returns: how
         many messages."""
-        returned = sum(self._runs.return_uncounted(first, last) for first, last in ranges)
+        returned = sum(self._runs.give_back(None, first, last) for first, last in ranges)
         self.changes += returned > 0
         return returned
 

@@ -48,12 +48,11 @@ STORED: Final = 2
 
 
 class LeaseTable(RunList):
-    """Runs of delivered ids that are not acked. Each run stands in exactly one of three heaps.
+    """Runs of delivered ids that are not acked. Each run stands in exactly one of three heaps. Owned by one ``Consumer``.
 
-    Ensures: READY runs stand in a heap by first id, and so do HELD ones that are not moving; the
-    others in the heap by deadline; no READY run has ``max_attempts`` deliveries (0: any number); the
-    totals by state and by lessee agree with the runs; the heaps hold at most twice the runs plus
-    64 entries each after every call. Owned by one ``Consumer``.
+    Ensures: READY runs stand in a heap by first id, and so do HELD ones that are not moving; the others in that by deadline;
+    no READY run has ``max_attempts`` deliveries (0: any number); the totals by state and by lessee agree with the runs; the
+    heaps hold at most twice the runs plus 64 entries each after every call.
     """
 
     __slots__ = ("_deadlines", "_held", "_ready", "_totals", "_waiting", "freed", "max_attempts")
@@ -182,15 +181,19 @@ class LeaseTable(RunList):
 
     # -- returns
 
-    def give_back(self, owner: Lessee, first: int, last: int) -> int:
-        """Return leases of ``owner`` that were never written: READY, with one attempt less. Returns: how many ids."""
+    def give_back(self, owner: Lessee | None, first: int, last: int) -> int:
+        """Return leases of ``owner`` that were never written, or of any lessee that no application had: READY, with one attempt
+        less. Returns: how many ids."""
         i, j = self._carve(first, last)
         returned = 0
         for run in self._runs[i:j]:
-            if run.state is INFLIGHT and run.owner is owner:
+            if run.state is INFLIGHT and (owner is None or run.owner is owner):
                 returned += run.last + 1 - run.first
-                run.attempt -= 1
-                run.delivered = None  # the time of the delivery before was overwritten
+                if owner is None:
+                    run.spare()
+                else:
+                    run.attempt -= 1
+                    run.delivered = None  # the time of the delivery before was overwritten
                 self._to_ready(run)
         self._settle(i, j)
         return returned
@@ -210,9 +213,7 @@ class LeaseTable(RunList):
 
     def release(self, owner: Lessee) -> int:
         """End all leases of ``owner``, as a lost session does: they are READY. Returns: how many ids."""
-        if not owner.inflight:
-            return 0
-        mine = [r for r in self._runs if r.state is INFLIGHT and r.owner is owner]
+        mine = [r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if owner.inflight else []
         released = sum(r.last + 1 - r.first for r in mine)
         self._return(mine)
         return released
@@ -233,18 +234,6 @@ class LeaseTable(RunList):
                     run.deadline = run.earliest = now + delay
         self._settle(i, j)
         return postponed
-
-    def return_uncounted(self, first: int, last: int) -> int:
-        """End the leases in the range: READY, with one attempt less. Returns: how many ids."""
-        i, j = self._carve(first, last)
-        returned = 0
-        for run in self._runs[i:j]:
-            if run.state is INFLIGHT:
-                returned += run.last + 1 - run.first
-                run.spare()
-                self._to_ready(run)
-        self._settle(i, j)
-        return returned
 
     def touch(self, first: int, last: int, deadline: float) -> int:
         """Move the deadline of the leases in the range, forward or back. Returns: how many ids."""
@@ -409,8 +398,8 @@ class LeaseTable(RunList):
         self._enqueue(rest)
 
     def _return(self, changed: list[LeaseRun]) -> None:
-        """Make timed runs READY: a few by looking each up, many with one pass over the table. Of the leases of one lessee that
-        end without an answer, only the lowest id that it holds counts as attempted; none of one that is ``uncounted``."""
+        """Make timed runs READY: a few by looking each up, many with one pass over the table. Of leases of a lessee that end
+        without an answer, only the lowest id that it holds counts as attempted, or none where it is ``uncounted``."""
         lowest = lowest_run_by_lessee(changed)
         kept = {owner: owner.inflight for owner in lowest}
         for run in changed:

@@ -21,7 +21,7 @@ or of which it has lost records; so does a topic that is no longer there, until 
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -30,13 +30,13 @@ from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import offsets, segment_heads, topic_settings, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import COPY_BYTES, FileSystem, copy_file, replace_file
-from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, write_mark
+from toymq_py.storage.offline.earlier_copy import lost_segments, read_part, records_more, same_log
 from toymq_py.storage.offline.verify import TopicReport, check_data_directory, topic_names, verify_topic
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, ScanResult, scan_segment
-from toymq_py.storage.segment import Segment, load_sidecar, segment_name
-from toymq_py.storage.segment_heads import Head, SegmentFiles, list_bases
+from toymq_py.storage.segment import load_sidecar, segment_name
+from toymq_py.storage.segment_heads import list_bases
 
 ENDS_BYTES = 4096
 """Of a segment, what is compared at either end to know whether two are the same: every record has its time in nanoseconds."""
@@ -176,7 +176,7 @@ class _Backup:
     def _mark(self, path: str) -> Mark | None:
         for base_id in reversed(_bases(self._fs, path)):
             with contextlib.suppress(FileNotFoundError):
-                head = _read(self._fs, f"{path}/{segment_name(base_id)}", HEAD_BYTES, 0)
+                head = read_part(self._fs, f"{path}/{segment_name(base_id)}", HEAD_BYTES, 0)
                 if head.strip(b"\0"):
                     return base_id, head
         return None
@@ -218,7 +218,12 @@ class _Backup:
             raise _Changed
         topic.begin = topic.end = replace(files, first_id_known=after.first_id_known).begin(after.state.first_id)
         topic.structure = replace(topic.structure, removed=(*topic.structure.removed, *files.removed))
-        lost = self._lost_segments(path, to, files, topic.structure)
+        copies = _bases(fs, to)
+        same = same_log(fs, path, to, {*copies} & {*bases})
+        if same is False:
+            _remove_files(fs, to)
+            copies = []
+        lost = lost_segments(fs, to, copies, files, topic.structure, same=same is True)
         if lost:
             topic.begin = max(after.state.first_id, min(topic.begin, lost[0]))
         fs.mkdir(to)
@@ -236,7 +241,7 @@ class _Backup:
             except OSError as error:
                 if isinstance(error, FileNotFoundError | NotADirectoryError) or not _refuses(fs, file):
                     raise
-                _read(fs, f"{self._target}/{MARK_NAME}", 1, 0)  # a machine that can read nothing has no backup
+                read_part(fs, f"{self._target}/{MARK_NAME}", 1, 0)  # a machine that can read nothing has no backup
                 self._not_copied(file, f"cannot be read: {error.strerror or error}")
         mark = self._mark(path) if topic.mark is None else self._head_now(path, topic)
         if mark != topic.mark:  # deleted and made anew, or the first record came: its acks are read anew, too
@@ -250,7 +255,7 @@ class _Backup:
             self._not_copied(f"{path}/{segment_name(base_id)}", reason)
         fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
         if files.heads:  # those of the listing: the topic may have been made anew since
-            segment_heads.store(fs, to, _heads(fs, to, lost) | {**files.heads})
+            segment_heads.store(fs, to, segment_heads.read_heads(fs, to, lost, {}) | {**files.heads})
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
         self._copy_small(name, path, to)
         fs.sync_dir(to)
@@ -267,35 +272,11 @@ class _Backup:
         assert topic.mark is not None
         base_id, head = topic.mark
         try:
-            return base_id, _read(self._fs, f"{path}/{segment_name(base_id)}", len(head), 0)
+            return base_id, read_part(self._fs, f"{path}/{segment_name(base_id)}", len(head), 0)
         except FileNotFoundError:
             now = offsets.load(self._fs, path).state
             gone = base_id < now.first_id or any(first <= base_id <= last for first, last in now.removed)
             return topic.mark if gone else None
-
-    def _lost_segments(self, path: str, to: str, files: SegmentFiles, structure: OffsetsState) -> list[int]:
-        """First ids of segments of an earlier backup that the source lacks although it did not remove them. The copy of another
-        log, of a topic that was deleted since and made anew, is removed: the two must not be mixed."""
-        fs = self._fs
-        copies = _bases(fs, to)
-        gone = sorted({*copies} - {*files.bases, *files.foreign})
-        shared = {*copies} & {*files.bases}
-        ours, theirs = (_heads(fs, where, shared) for where in (to, path))
-        same = [ours[base_id] == theirs[base_id] for base_id in ours.keys() & theirs.keys()]
-        if same and not any(same):
-            _remove_files(fs, to)
-            return []
-        if not any(same):
-            gone = [base_id for base_id in gone if _heads(fs, to, [base_id]).get(base_id, 0) == files.heads.get(base_id)]
-        every, first_id = sorted({*copies, *files.bases, *files.foreign}), structure.first_id
-        lost = []
-        for base_id in gone:
-            following = next((other for other in every if other > base_id), None)
-            if not subtract([(base_id, base_id)], structure.removed) or (following is not None and following <= first_id):
-                continue
-            if base_id >= first_id or scan_segment(fs, f"{to}/{segment_name(base_id)}", base_id).segment.next_id > first_id:
-                lost.append(base_id)
-        return lost
 
     def _copy_sealed(self, file: str, to: str, base_id: int, following: int) -> None:
         fs = self._fs
@@ -324,27 +305,13 @@ class _Backup:
             found: the scan of the source's file.
             next_id: the id that it should reach at least.
         """
-        fs, theirs = self._fs, found.segment
-        if not theirs.damages and theirs.end >= fs.file_size(to):
+        theirs = found.segment
+        if not theirs.damages and theirs.end >= self._fs.file_size(to):
             return False
-        ours = scan_segment(fs, to, theirs.base_id).segment
-        more = _records(ours) - _records(theirs)
-        if more <= 0 or not self._holds_all_of(to, file, theirs):
-            return False
-        if theirs.damages or theirs.next_id < next_id:  # else they may never have been acknowledged
+        more = records_more(self._fs, file, to, theirs)
+        if more and (theirs.damages or theirs.next_id < next_id):  # else they may never have been acknowledged
             self._problem(f"{file} is damaged: the backup keeps its copy, which has {more} records more")
-        return True
-
-    def _holds_all_of(self, to: str, file: str, segment: Segment) -> bool:
-        """Whether the copy has the bytes of all valid records of a segment, at the same positions."""
-        fs, at = self._fs, 0
-        for position, resume in [*((damage.position, damage.resume) for damage in segment.damages), (segment.end, 0)]:
-            for start in range(at, position, COPY_BYTES):
-                length = min(COPY_BYTES, position - start)
-                if _read(fs, to, length, start) != _read(fs, file, length, start):
-                    return False
-            at = resume
-        return True
+        return more > 0
 
     def _copy_newest(self, file: str, to: str, base_id: int, next_id: int) -> int:
         """Copy the newest segment up to its last valid record. Bytes behind it were not acknowledged, and may be incomplete.
@@ -468,16 +435,6 @@ def _bases(fs: FileSystem, path: str) -> list[int]:
     return list_bases(fs, path)
 
 
-def _heads(fs: FileSystem, path: str, bases: Iterable[int]) -> dict[int, Head]:
-    """Heads of the segments whose first record is whole."""
-    return segment_heads.read_heads(fs, path, bases, {})
-
-
-def _records(segment: Segment) -> int:
-    lost = sum(damage.last_id + 1 - damage.first_id for damage in segment.damages)
-    return segment.next_id - segment.base_id - lost
-
-
 def _same_segments(one: OffsetsState, other: OffsetsState) -> bool:
     return (one.first_id, one.removed) == (other.first_id, other.removed)
 
@@ -493,23 +450,15 @@ def _settled(fs: FileSystem, path: str, base_id: int) -> ScanResult:
     return found
 
 
-def _read(fs: FileSystem, path: str, length: int, offset: int) -> bytes:
-    file = fs.open(path, write=False)
-    try:
-        return file.pread(length, offset)
-    finally:
-        file.close()
-
-
 def _ends(fs: FileSystem, path: str, size: int) -> tuple[bytes, bytes]:
-    return _read(fs, path, ENDS_BYTES, 0), _read(fs, path, ENDS_BYTES, max(size - ENDS_BYTES, 0))
+    return read_part(fs, path, ENDS_BYTES, 0), read_part(fs, path, ENDS_BYTES, max(size - ENDS_BYTES, 0))
 
 
 def _refuses(fs: FileSystem, path: str) -> bool:
     """Whether a file is there and the disk refuses some of it."""
     try:
         for position in range(0, fs.file_size(path), COPY_BYTES):
-            _read(fs, path, COPY_BYTES, position)
+            read_part(fs, path, COPY_BYTES, position)
     except FileNotFoundError:
         return False
     except OSError as error:

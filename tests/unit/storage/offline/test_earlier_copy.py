@@ -1,0 +1,69 @@
+"""What an earlier backup has that its source has lost. The backup as a whole: test_backup.py."""
+
+from tests.support.frames import encode_frame
+from tests.support.logs import PATH, disk_with, some_frames
+from tests.support.sim_disk import SimDisk
+from toymq_py.storage import segment_heads
+from toymq_py.storage.offline.earlier_copy import lost_segments, records_more, same_log
+from toymq_py.storage.offsets import OffsetsState
+from toymq_py.storage.scanner import scan_segment
+from toymq_py.storage.segment import segment_name
+from toymq_py.storage.segment_heads import SegmentFiles
+
+COPY = "/data/copy"
+FRAMES = some_frames(8)
+
+
+def disk_of(source: dict[int, bytes], copy: dict[int, bytes]) -> SimDisk:
+    disk = disk_with(source)
+    disk.mkdir(COPY)
+    for base_id, data in copy.items():
+        file = disk.open(f"{COPY}/{segment_name(base_id)}", create=True)
+        file.pwrite(data, 0)
+        file.close()
+    return disk
+
+
+def more(source: bytes, copy: bytes) -> int:
+    disk = disk_of({0: source}, {0: copy})
+    file = f"{PATH}/{segment_name(0)}"
+    return records_more(disk, file, f"{COPY}/{segment_name(0)}", scan_segment(disk, file, 0).segment)
+
+
+def test_a_copy_has_more_only_if_it_has_all_that_the_source_has() -> None:
+    whole, cut = b"".join(FRAMES), b"".join(FRAMES[:5])
+    other = b"".join(some_frames(6)[:5]) + b"".join(FRAMES[5:])
+    hit = whole[: len(cut) + 6] + b"\xff" + whole[len(cut) + 7 :]
+    assert more(cut, whole) == 3
+    assert more(hit, whole) == 1
+    assert more(bytes(len(whole)), whole) == 8
+    assert more(whole, whole) == more(whole, cut) == 0
+    assert more(hit, cut) == 0, "the source has records behind its damage"
+    assert more(cut[:-1] + bytes([cut[-1] ^ 1]) + other[len(cut) :], whole[: len(cut)]) == 0
+
+
+def test_what_retention_removed_is_not_lost() -> None:
+    copies = {base_id: b"".join(FRAMES[base_id : base_id + 2]) for base_id in (0, 2, 4, 6)}
+    disk = disk_of({6: copies[6]}, copies)
+    files = SegmentFiles([6])
+
+    def lost(structure: OffsetsState, *, same: bool = True, files: SegmentFiles = files) -> list[int]:
+        return lost_segments(disk, COPY, copies, files, structure, same=same)
+
+    assert lost(OffsetsState()) == [0, 2, 4]
+    assert lost(OffsetsState(first_id=2)) == [2, 4]
+    assert lost(OffsetsState(first_id=6)) == []
+    assert lost(OffsetsState(first_id=2, removed=((4, 5),))) == [2]
+    assert lost(OffsetsState(), same=False) == [], "of a log that nothing shows to be the same one"
+    heads = segment_heads.read_heads(disk, COPY, [2], {})
+    assert lost(OffsetsState(), same=False, files=SegmentFiles([6], heads=heads)) == [2], "but the source knows its head"
+    assert lost(OffsetsState(first_id=8), files=SegmentFiles([])) == [], "a purge leaves no segment behind it"
+
+
+def test_two_logs_are_the_same_when_a_first_record_is() -> None:
+    one = {0: FRAMES[0], 1: FRAMES[1]}
+    disk = disk_of(one, {0: b"", 1: FRAMES[1]})
+    assert same_log(disk, PATH, COPY, [0, 1]) is True
+    assert same_log(disk, PATH, COPY, [0]) is None, "one that is not whole says nothing"
+    disk = disk_of(one, {1: encode_frame(1, 99, b"", b"made anew")})
+    assert same_log(disk, PATH, COPY, [1]) is False
