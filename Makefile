@@ -9,7 +9,7 @@ FAST := .venv-fast
 COMPILED := $(patsubst %,toymq_py/%.py,dedupe names units records id_rows consumer_options fixed_rows \
   protocol/batch_parser protocol/buffer protocol/client_connection protocol/commands protocol/frames protocol/header_lines protocol/replies protocol/server_connection \
   session/deliveries session/authorization session/handler session/pull session/replies session/refused_sequences session/reader session/session \
-  session/subscribe session/fetches session/writer session/transport session/fair_queue topic/channel topic/commits topic/deliverer topic/consumer_offsets topic/publisher topic/delays \
+  session/subscribe session/fetches session/writer session/transport net/fair_queue topic/channel topic/commits topic/deliverer topic/consumer_offsets topic/publisher topic/delays \
   subscription/pattern_subscription subscription/poll subscription/registry topic/topic topic/traced_topic \
   consumer/ack_set consumer/common_acks consumer/id_set consumer/lease_table consumer/run_list consumer/message_counts consumer/lazy_heap consumer/lease_run consumer/consumer \
   storage/commit/batch storage/commit/listener storage/commit/committer storage/log storage/frame_positions storage/open_files storage/commit/space_guard storage/commit/commit_job storage/commit/pass_clock storage/tail_cache \

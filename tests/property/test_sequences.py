@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tests.simulation.world import Killed, MortalDisk
 from tests.support.broker_rig import DIR, BrokerRig
+from toymq_py.net.fair_queue import Runnable
 from toymq_py.protocol import ServerConnection
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fair_queue import Runnable
 from toymq_py.session.handler import Handler
 from toymq_py.session.replies import Replies
 from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, iter_frames

@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.sim_event_loop import SimEventLoop
+from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.protocol import Command
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fair_queue import FairQueue, Runnable
 from toymq_py.session.handler import Handler
 from toymq_py.session.replies import Replies
 

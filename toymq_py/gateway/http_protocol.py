@@ -12,11 +12,13 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toymq_py.auth.quotas import Quotas, Seat, peer_of
+from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
 from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, SEAT
 from toymq_py.gateway.buffered_transport import BufferedTransport
 from toymq_py.gateway.problems import TooSlow, UnsupportedVersion, encode_response, problem
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S
+from toymq_py.net.fair_queue import FairQueue, Runnable
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers, with a message's own headers among them."""
@@ -37,6 +39,8 @@ HTTP_VERSIONS = ("1.0", "1.1")
 """The parser would also accept 0.9 and 2.0 on a request line."""
 TRAILER_BYTES_MAX = 8 * 1024
 """Size of the fields behind the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
+BLANK_BYTES_MAX = 64
+"""Empty lines before a request: some clients send one behind a body, and a server ignores it (RFC 9112, 2.2)."""
 HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
 """RFC 3986, 3.2.2; checks the characters only."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -47,12 +51,16 @@ class GatewayProtocol(HttpToolsProtocol):
     not read, and pipelined requests."""
 
     quotas: ClassVar[Quotas]
+    clock: ClassVar[Clock]
+    fair_queue: ClassVar[FairQueue]
+    """Bytes of one read may be thousands of chunks: they are parsed in slices, in turn with other connections."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = True
         self._begun = False
         self._head_bytes = 0
+        self._blank_bytes = 0
         self._discarded: int | None = None
         self._last = False
         self._timer: asyncio.TimerHandle | None = None
@@ -60,6 +68,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._upgraded = False
         self._declined = False
         self._unread = b""
+        self._turn = Runnable(self.fair_queue, self._parse)
         self._body_bytes = 0
         self._chunk_steps = 0
         self._trailer_bytes = 0
@@ -91,6 +100,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer(None)
         self._unread = b""
+        self._turn.close()
         if self._seat is not None:
             self._seat.leave()
         super().connection_lost(exc)
@@ -101,29 +111,44 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._discarded is not None:
             self._discarded += len(data)
             if self._discarded > DISCARD_BYTES_MAX:
-                self.transport.close()
+                self._cut()
                 return
         if self._unread or self.pipeline or len(data) > PIECE_BYTES:
+            if self._unread:  # its turn has not come yet
+                self._outgoing.hold_reading(held=True)
             self._unread += data
-            self._parse()
+            self._turn.wake()
         else:
             self._parse_piece(data)
 
-    def _parse(self) -> None:
-        """Parse what was read, up to a request that waits for the one ahead of it; continues when that is answered."""
+    def _parse(self, slice_end: float) -> bool:
+        """Parse what was read, up to a request that waits for the one ahead of it (and continues when that is answered), or to
+        the end of the slice. Returns: whether there is more to parse now."""
         data, at = self._unread, 0
-        while at < len(data) and not self.pipeline and not self.transport.is_closing():
+        more = self._may_parse()
+        while more and (not at or self.clock.monotonic() < slice_end):
             end = at + (PIECE_BYTES if self._in_head else BODY_PIECE_BYTES)
             self._parse_piece(data[at:end])
             at = end
             if self._upgraded:  # a client sends no frames before the handshake is answered
-                return
+                return False
+            more = at < len(data) and self._may_parse()
         self._unread = data[at:]
         self._outgoing.hold_reading(held=bool(self._unread))
+        return more
+
+    def _may_parse(self) -> bool:
+        return not self.pipeline and not self.transport.is_closing()
 
     def _parse_piece(self, data: bytes) -> None:
-        if not self._begun and not (data := data.lstrip(b"\r\n")):  # some clients send one behind a body
-            return
+        if not self._begun:
+            size = len(data)
+            data = data.lstrip(b"\r\n")
+            self._blank_bytes += size - len(data)
+            if self._blank_bytes > BLANK_BYTES_MAX:
+                self._refuse(BadFraming(f"more than {BLANK_BYTES_MAX} bytes of empty lines before a request"))
+            if not data or self.transport.is_closing():
+                return
         self._head_bytes += len(data)
         steps = self._chunk_steps
         self._feed(data)
@@ -169,7 +194,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = self._begun = True
-        self._trailer_field_bytes = 0
+        self._trailer_field_bytes = self._blank_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer must not become a header (RFC 9110, 6.5.1), least of all ``Authorization``
@@ -253,7 +278,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.timeout_keep_alive = ANONYMOUS_KEEP_ALIVE_S if anonymous else KEEP_ALIVE_S
         super().on_response_complete()
         if self._unread and not self.pipeline:
-            self.loop.call_soon(self._parse)
+            self._turn.wake()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -298,7 +323,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _late(self) -> None:
         answering = self.cycle is not None and not self.cycle.response_complete
-        ours = self.pipeline or not self._outgoing.reads or (self._in_head and answering)
+        ours = self.pipeline or self._unread or not self._outgoing.reads or (self._in_head and answering)
         if ours or self._body_bytes >= BODY_PERIOD_BYTES:
             self._body_bytes = 0
             self._await_more()  # the broker is slow itself, or it comes fast enough
@@ -323,7 +348,14 @@ class GatewayProtocol(HttpToolsProtocol):
     def _refuse(self, error: RequestError) -> None:
         """Answer without the application, and close."""
         self.transport.write(encode_response(problem(error)))
+        self._cut()
+
+    def _cut(self) -> None:
+        """Close; a client of TLS that goes on sending has a moment to take the answer. The event loop would wait longer for the
+        answer to its own close, and decrypt what comes."""
         self.transport.close()
+        if self.scheme == "https":
+            self.loop.call_later(DISCARD_S, self.transport.abort)
 
 
 def head_too_long() -> LineTooLong:

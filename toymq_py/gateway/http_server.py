@@ -26,6 +26,7 @@ from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.gateway.websocket_protocol import GatewayWebSocket
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.certificates import Certificates
+from toymq_py.net.fair_queue import FairQueue
 from toymq_py.net.host_names import AllowedHosts
 
 
@@ -129,7 +130,8 @@ class HttpServer:
         if authority is not None:
             broker.quotas.guarded = True
         hosts = AllowedHosts(allowed_hosts) if local or authority is None else None
-        limited = type("LimitedProtocol", (GatewayProtocol,), {"quotas": broker.quotas})
+        shared = {"quotas": broker.quotas, "clock": clock, "fair_queue": FairQueue(clock, loop)}
+        limited = type("LimitedProtocol", (GatewayProtocol,), shared)
         config = uvicorn.Config(
             Application(self._gateway, hosts=hosts, dialects=dialects),
             http=limited,

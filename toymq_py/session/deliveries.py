@@ -14,8 +14,8 @@ from toymq_py.auth.quotas import FLOOR_BYTES, Seat
 from toymq_py.clock import Clock
 from toymq_py.errors import AlreadySubscribed
 from toymq_py.names import TopicPattern
+from toymq_py.net.fair_queue import Runnable
 from toymq_py.protocol import Frames, encode_closed, encode_messages
-from toymq_py.session.fair_queue import Runnable
 from toymq_py.session.replies import Replies
 from toymq_py.subscription import PatternSubscription, Poll
 from toymq_py.topic import DeliveredIds, Delivery, Subscription

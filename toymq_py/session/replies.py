@@ -12,8 +12,8 @@ from toymq_py.clock import Clock
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import InternalError, RequestError
 from toymq_py.metrics import Metrics
+from toymq_py.net.fair_queue import Runnable
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
-from toymq_py.session.fair_queue import Runnable
 from toymq_py.topic import Appended, Commit, CommitState, Duplicate
 
 logger = logging.getLogger("toymq_py.session")

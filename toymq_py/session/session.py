@@ -19,9 +19,9 @@ from toymq_py.auth.quotas import FLOOR_BYTES, Seat, peer_of
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
+from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.session.authorization import GREETING_S, GuardedHandler
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fair_queue import FairQueue, Runnable
 from toymq_py.session.handler import Handler
 from toymq_py.session.reader import COMMANDS_PER_RUN, Reader
 from toymq_py.session.replies import Replies

@@ -6,6 +6,7 @@ import operator
 import random
 import socket
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -13,7 +14,8 @@ from tests.support.http_rig import listening
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
 from toymq_py.gateway import http_protocol
-from toymq_py.gateway.http_protocol import TRAILER_BYTES_MAX
+from toymq_py.gateway.http_protocol import TRAILER_BYTES_MAX, GatewayProtocol
+from toymq_py.net import fair_queue
 
 DIR = "/data/d"
 CODED = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: %b\r\n\r\n1\r\nx\r\n0\r\n\r\n"
@@ -122,6 +124,34 @@ async def test_trailers_have_eight_kib_and_no_byte_more(fields: int, over: int, 
         sent = CODED.replace(b"0\r\n\r\n", b"0\r\n" + trailers + b"\r\n") % b"chunked"
         assert status in await exchange(rig.port, sent, until_closed=bool(over))
         assert bool(rig.broker.topics) is not bool(over)
+
+
+async def test_empty_lines_before_a_request_have_an_end() -> None:
+    """They counted as nothing: connections without a token sent them for ever, and publishes of others took seconds."""
+    async with listening(DIR, fs=disk()) as rig:
+        ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        assert b" 200 " in await exchange(rig.port, b"\r\n" * 32 + ask)
+        for blank in (b"\r\n" * 33, b"\n" * 100_000):
+            assert problem_of(await exchange(rig.port, blank + ask)) == (400, "BAD_FRAMING")
+
+
+async def test_bodies_of_many_chunks_are_parsed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection had what it had sent parsed at once: with sixty of them, publishes of others took twelve seconds."""
+    parsed: list[int] = []
+    parse = GatewayProtocol._parse_piece
+
+    def noted(self: GatewayProtocol, data: bytes) -> None:
+        parsed.append(id(self))
+        parse(self, data)
+
+    monkeypatch.setattr(GatewayProtocol, "_parse_piece", noted)
+    monkeypatch.setattr(fair_queue, "SLICE_S", 0.0)
+    async with listening(DIR, fs=disk()) as rig:
+        sent = CODED.replace(b"1\r\nx\r\n", b"1\r\nx\r\n" * 50_000) % b"chunked"
+        answers = await asyncio.gather(*(exchange(rig.port, sent, until_closed=False) for _ in range(3)))
+    assert all(b" 201 " in answer for answer in answers)
+    switches = sum(one != other for one, other in pairwise(parsed))
+    assert switches > len(parsed) // 2, "one piece of each, in turn"
 
 
 async def test_many_small_chunks_are_a_body() -> None:

@@ -4,7 +4,9 @@ import asyncio
 import json
 import random
 import shutil
+import socket
 import ssl
+import time
 from pathlib import Path
 
 import httpx
@@ -182,3 +184,26 @@ def test_serve_refuses(tmp_path: Path, arguments: list[str], says: str) -> None:
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "d").exists(), "nothing was opened"
+
+
+def test_a_client_that_was_refused_and_goes_on_sending_is_cut_off(tmp_path: Path) -> None:
+    """uvloop waited 30 s for the answer to its close, and decrypted what came: publishes of others took a second."""
+    context = client_context()
+    with BrokerProcess(tmp_path / "d", "--https", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", KEY) as broker:
+        assert broker.https
+        port = int(broker.https.rstrip("/").rpartition(":")[2])
+        with (
+            socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as flooding,
+        ):
+            assert is_cut_off(flooding)
+
+
+def is_cut_off(flooding: ssl.SSLSocket) -> bool:
+    ends = time.perf_counter() + 20
+    try:
+        while time.perf_counter() < ends:
+            flooding.sendall(b"\r\n" * 10_000)
+    except OSError:
+        return True
+    return False

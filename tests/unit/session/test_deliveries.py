@@ -7,8 +7,8 @@ import pytest
 from tests.support.broker_rig import BrokerRig
 from tests.support.sim_event_loop import SimEventLoop
 from toymq_py.consumer_options import Start
+from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fair_queue import FairQueue, Runnable
 from toymq_py.session.replies import WRITE_BYTES, Replies
 
 

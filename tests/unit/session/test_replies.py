@@ -10,7 +10,7 @@ from tests.support.fake_clock import FakeClock
 from tests.support.sim_event_loop import SimEventLoop
 from toymq_py.errors import BadArgument, DiskFull
 from toymq_py.metrics import Metrics
-from toymq_py.session.fair_queue import FairQueue, Runnable
+from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.session.replies import REPLIES_PER_WRITE, WRITE_BYTES, Replies
 from toymq_py.topic import Appended, Commit, Duplicate
 

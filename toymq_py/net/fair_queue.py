@@ -1,4 +1,4 @@
-"""The fair queue of sessions: each turn takes a bounded share of a loop pass.
+"""The fair queue of sessions and of HTTP connections: each turn takes a bounded share of a loop pass.
 
 Contract: delivery.md, "Sessions" (fair); ADR 0011. Does not know what a turn does. Belongs to the loop.
 """

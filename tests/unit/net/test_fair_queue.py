@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.fake_clock import FakeClock
 from tests.support.sim_event_loop import SimEventLoop
-from toymq_py.session.fair_queue import LIGHT_S, PASS_S, SLICE_S, FairQueue, Runnable
+from toymq_py.net.fair_queue import LIGHT_S, PASS_S, SLICE_S, FairQueue, Runnable
 
 
 class Worker:
