@@ -129,11 +129,11 @@ async def _serve(
                 logger.info("%s: %s", options.definitions, change)
             gc.collect()
             gc.freeze()  # recovered objects live long: exempt them from garbage collection
-            on_disconnects = heap_trimming.HeapTrimmer(loop).look
-            watch = MemoryWatch(loop, broker.quotas, options.memory_max_bytes)
+            trimmer = heap_trimming.HeapTrimmer(loop)
+            watch = MemoryWatch(loop, broker.quotas, options.memory_max_bytes, on_disconnects=trimmer.look)
             bound.callback(watch.stop)
             watch.look()
-            server = Server(broker, clock, loop, on_disconnects=on_disconnects, authority=authority, certificates=certificates)
+            server = Server(broker, clock, loop, authority=authority, certificates=certificates)
             _reload_on_hangup(loop, reloads, server.debug_wire)
             addresses = [_address(listener) for listener in listeners]
             addresses += [f"http://{_address(listener)}/" for listener in http_listeners]

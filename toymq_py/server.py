@@ -6,7 +6,7 @@ Contract: delivery.md, "Sessions" (limits, shutdown). Knows no command.
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from toymq_py.auth.quotas import Seat, peer_address, peer_of
@@ -20,8 +20,6 @@ from toymq_py.session import LINGER_S, FairQueue, Session, SessionProtocol, TlsP
 
 logger = logging.getLogger("toymq_py.server")
 
-DISCONNECTS_S = 0.5
-"""Connections that end within so long are reported together."""
 REFUSED_LINGER_MAX = 16
 EXPIRY_CHECK_S = 5.0
 """An expired token is found within so long, also after the wall clock was set."""
@@ -39,14 +37,11 @@ class Server:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,
-        on_disconnects: Callable[[int, int], None] = lambda most, now: None,
         authority: Authority | None = None,
         certificates: Certificates | None = None,
     ) -> None:
         """
         Args:
-            on_disconnects: called some time after connections have ended, with the highest number since the last call and the
-                present number.
             authority: checks tokens; None allows everything.
             certificates: of the TLS listeners.
         """
@@ -59,14 +54,12 @@ class Server:
         self._refused = 0
         self._handshakes: dict[TlsProtocol, Seat | None] = {}
         self._certificates = certificates
-        self._on_disconnects = on_disconnects
         self._authority = authority
         if authority is not None:
             broker.quotas.guarded = True
             authority.on_change.append(self._rights_changed)
         self._expiry_timer: asyncio.TimerHandle | None = None
-        self._disconnects_timer: asyncio.TimerHandle | None = None
-        self._most_sessions = 0  # sessions at a time since ``on_disconnects`` was called
+        self._most_sessions = 0  # since the dict was made anew
         self._stopping = asyncio.Event()
         self._at_once = False
         self._none_left = asyncio.Event()
@@ -117,7 +110,7 @@ class Server:
                     session.abort()
             else:
                 await self._drain()
-        for timer in (self._ticker, self._disconnects_timer, self._expiry_timer):
+        for timer in (self._ticker, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -220,16 +213,11 @@ class Server:
     def _session_ended(self, session: Session) -> None:
         self._sessions.pop(session).leave()
         self._broker.metrics.connections -= 1
-        if self._disconnects_timer is None:
-            self._disconnects_timer = self._loop.call_later(DISCONNECTS_S, self._report_disconnects)
+        if len(self._sessions) < self._most_sessions // 4:
+            self._sessions = dict(self._sessions)  # a dict does not shrink
+            self._most_sessions = len(self._sessions)
         if not self._sessions:
             self._none_left.set()
-
-    def _report_disconnects(self) -> None:
-        self._disconnects_timer = None
-        most, self._most_sessions = self._most_sessions, len(self._sessions)
-        self._sessions = dict(self._sessions)  # a dict does not shrink
-        self._on_disconnects(most, self._most_sessions)
 
     # -- time
 

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import ssl
-from collections.abc import Callable
 from types import TracebackType
 
 from tests.simulation.world import MortalDisk, VirtualClock, VirtualThreads
@@ -23,7 +22,6 @@ class SimServed:
         *,
         authority: Authority | None = None,
         certificates: Certificates | None = None,
-        on_disconnects: Callable[[int, int], None] = lambda most, now: None,
         seed: int = 1,
         **options: int,
     ) -> None:
@@ -32,7 +30,7 @@ class SimServed:
         self.loop.steps_left = 2_000_000
         self._clock = VirtualClock(self.loop)
         self._options = BrokerOptions(data_dir="/data/d", min_free_bytes=0, shutdown_timeout_ms=100, **options)
-        self._authority, self._certificates, self._some_left = authority, certificates, on_disconnects
+        self._authority, self._certificates = authority, certificates
         self._start(MortalDisk(random.Random(rng.random()), tracing=False))
 
     def _start(self, disk: MortalDisk) -> None:
@@ -42,7 +40,7 @@ class SimServed:
         self.broker.open(1)
         self.server = Server(
             self.broker, self._clock, self.loop,
-            on_disconnects=self._some_left, authority=self._authority, certificates=self._certificates,
+            authority=self._authority, certificates=self._certificates,
         )  # fmt: skip
         self.listener, self.tls_listener = SimListener(self.loop), SimListener(self.loop)
         self._running = self.loop.create_task(

@@ -152,6 +152,8 @@ class Quotas:
         self._limits = limits
         self._metrics = metrics
         self._connections = 0
+        self._most_connections = 0
+        """At a time, since they were last asked for."""
         self._identified = 0
         """Of them, those that a token was counted for. The others give way where tokens are needed."""
         self._this_machine = Holder("this machine", 100, limited=False)
@@ -189,6 +191,7 @@ class Quotas:
             self._metrics.limit_reached("connections")
             raise TooManyConnections(f"{limit} connections are the limit (--max-connections)")
         self._connections += 1
+        self._most_connections = max(self._most_connections, self._connections)
         holder.connections += 1
         if holder is not self._this_machine:
             self._addresses[holder.name] = holder
@@ -241,6 +244,11 @@ class Quotas:
         address.connections -= 1
         if address.unused:
             self._addresses.pop(address.name, None)
+
+    def take_most_connections(self) -> tuple[int, int]:
+        """The highest number of connections since the last call, and the present one."""
+        most, self._most_connections = self._most_connections, self._connections
+        return most, self._connections
 
     # -- bytes
 

@@ -76,7 +76,7 @@ class NameLookups:
             try:
                 found = self._lookup(host)
             except (OSError, UnicodeError) as error:
-                found = error
+                found = error.with_traceback(None)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._end, host, future, found, started)
 

@@ -86,7 +86,7 @@ async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_c
             check = partial(check_again, gateway, request, "subscribe", polling.name)
             deliveries = await polling.poll(max_count, max_bytes, wait_s, check)
         except (RequestError, OSError) as error:  # the TaskGroup would raise it as an ExceptionGroup
-            refusal = error
+            refusal = error.with_traceback(None)
         finally:
             watcher.cancel()
     if refusal is not None:

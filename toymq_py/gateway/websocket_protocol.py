@@ -63,6 +63,9 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         if (seat := self.app_state.get(SEAT)) is not None:
             seat.leave()
         super().connection_lost(exc)
+        self.frames = []
+        self.conn.reader.discard()  # the parser is a circle, which would hold the part of a message for minutes
+        self.conn.parser.close()
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""The watermark of memory above which the broker refuses publishes."""
+"""The watermark of memory above which the broker refuses publishes, and what is to do when connections have ended."""
 
 import asyncio
 import logging
@@ -25,12 +25,19 @@ class MemoryWatch:
         quotas: Quotas,
         max_bytes: int,
         rss_bytes: Callable[[], int] = heap_trimming.rss_bytes,
+        on_disconnects: Callable[[int, int], None] = lambda most, now: None,
     ) -> None:
-        """``max_bytes`` 0 stands for ``MEMORY_PERCENT`` of the memory of the machine or cgroup."""
+        """
+        Args:
+            max_bytes: 0 stands for ``MEMORY_PERCENT`` of the memory of the machine or cgroup.
+            on_disconnects: called when connections of any kind have ended, with the highest number since the last look and the
+                present number.
+        """
         self._loop = loop
         self._quotas = quotas
         self.max_bytes = max_bytes or heap_trimming.available_bytes() * MEMORY_PERCENT // 100
         self._rss_bytes = rss_bytes
+        self._on_disconnects = on_disconnects
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
@@ -44,6 +51,9 @@ class MemoryWatch:
         elif high and rss_bytes < self.max_bytes * MEMORY_LOW_PERCENT // 100:
             self._quotas.memory_high = False
             logger.warning("memory is %d bytes: publishes are accepted again", rss_bytes)
+        most, now = self._quotas.take_most_connections()
+        if now < most:
+            self._on_disconnects(most, now)
         self._timer = self._loop.call_later(MEMORY_PERIOD_S, self.look)
 
     def stop(self) -> None:

@@ -38,6 +38,28 @@ def test_it_is_high_above_the_limit_and_until_a_tenth_less() -> None:
     assert not timers.calls
 
 
+def test_connections_of_any_kind_that_have_ended_are_told() -> None:
+    """What those of HTTP had held stayed, until one of the text protocol ended."""
+    told: list[tuple[int, int]] = []
+    timers, quotas = Timers(), Quotas(BrokerOptions(), Metrics())
+    watch = MemoryWatch(
+        cast("asyncio.AbstractEventLoop", timers), quotas, 1000, lambda: 0, lambda most, now: told.append((most, now))
+    )
+    watch.look()
+    seats = [quotas.enter(None) for _ in range(20)]
+    timers.calls.pop()()
+    while len(seats) > 5:
+        seats.pop().leave()
+    assert not told, "others that leave are waited for"
+    timers.calls.pop()()
+    assert told == [(20, 5)]
+    timers.calls.pop()()
+    quotas.enter(None).leave()  # one comes and goes
+    timers.calls.pop()()
+    assert told == [(20, 5), (6, 5)]
+    watch.stop()
+
+
 def test_the_limit_is_a_share_of_the_machine_or_of_the_cgroup(tmp_path: Path) -> None:
     whole = available_bytes(tmp_path)
     assert whole > 1 << 20

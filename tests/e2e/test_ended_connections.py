@@ -1,0 +1,74 @@
+"""What connections held goes with them, and waits for no cyclic collection of Python: a few large bodies do not start one."""
+
+import asyncio
+import base64
+import gc
+import random
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.http_rig import HttpRig, listening
+from tests.support.sim_disk import SimDisk
+
+MIB = 1 << 20
+UPGRADE = (
+    b"GET /v1/topics/t/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + base64.b64encode(bytes(16)) + b"\r\n\r\n"
+)
+BATCH = (
+    b"POST /v1/topics/t/messages:batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16000000\r\n"
+    b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def held_bytes() -> int:
+    """Of large blocks, by whatever the collector knows."""
+    large = {}
+    for holder in gc.get_objects():
+        for block in gc.get_referents(holder):
+            if isinstance(block, bytes | bytearray) and len(block) >= MIB // 4:
+                large[id(block)] = len(block)
+    return sum(large.values())
+
+
+async def say(rig: HttpRig, head: bytes, body: bytes) -> None:
+    """Say it, wait until it was read or refused, and leave."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    writer.write(head)
+    if head is UPGRADE:
+        await reader.readuntil(b"\r\n\r\n")
+    writer.write(body)
+    await writer.drain()
+    writer.close()
+    del body
+    await rig.until(lambda: not rig.broker.quotas.take_most_connections()[1])
+    for _ in range(100):
+        await asyncio.sleep(0)  # the tasks of the connection end
+
+
+@pytest.mark.parametrize("first", [b"\x81", b"\x01"], ids=["frame", "fragment"])
+async def test_a_websocket_that_ends_within_a_message_leaves_nothing(first: bytes) -> None:
+    async with listening("/data/d", fs=SimDisk(random.Random(1))) as rig:
+        for size in (3 * MIB, 2 * MIB):  # the second one is whole where it is a fragment
+            before = held_bytes()
+            await say(rig, UPGRADE, first + b"\xff" + struct.pack(">Q", size) + bytes(4) + bytes(2 * MIB))
+            assert held_bytes() - before < MIB
+
+
+@pytest.mark.parametrize("limit", [256 * MIB, 2 * MIB], ids=["cut off", "refused"])
+async def test_a_body_that_does_not_end_leaves_nothing(limit: int) -> None:
+    """One that was refused stood in the traceback of its refusal: with --memory-max, publishes were refused for good."""
+    async with listening("/data/d", fs=SimDisk(random.Random(1)), max_held_bytes=limit) as rig:
+        before = held_bytes()
+        await say(rig, BATCH, bytes(4 * MIB))
+        assert held_bytes() - before < MIB
