@@ -403,13 +403,17 @@ class Conversation:
         else:
             on_done()
 
-    def ack(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """Ack with the next output, or before the next SUB."""
+    def ack(self, feed: Feed, topic: str, msg_id: int) -> bool:
+        """Ack with the next output, or before the next SUB. Returns: whether to send it at once."""
         feed.settle(topic, msg_id)
         acks = feed.acks_of(topic)
         acks.ids.append(msg_id)
         if not acks.listed:
             self._list(acks)
+        if feed.careful:
+            feed.careful -= 1
+            return True
+        return False
 
     def settle(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
         """Stop counting deliveries as open: the caller settles them by id."""

@@ -19,6 +19,9 @@ OnSynced = Callable[[ToymqError | None], None]
 """Called with None when an ack is on stable storage, or with the error that prevents it."""
 Place = tuple[str, int]
 """Topic and id."""
+CAREFUL_MESSAGES = 1024
+"""So many are acked one by one behind a message that was delivered before. A worker that died may do so again, and would give
+back with its message all those before it whose acks had not been sent: each would count an attempt in turn."""
 
 
 class FeedState(Enum):
@@ -122,6 +125,8 @@ class Feed:
         self.open: dict[Place, None] = {}
         """Handed out, neither acked nor nacked."""
         self.on_settled: Callable[[], None] | None = None
+        self.careful = 0
+        """So many more acks are to be sent at once (``CAREFUL_MESSAGES``)."""
         self._still_open: set[Place] = set()  # since before a reconnect: their next delivery is a repeat
         self._acks: dict[str, AckList] = {}
 
@@ -139,6 +144,8 @@ class Feed:
             return None
         push = self._arrived.popleft()
         self.open[push.topic, push.msg_id] = None
+        if push.attempt > 1:
+            self.careful = CAREFUL_MESSAGES
         return push
 
     def _take_with_repeats(self, waiting: OrderedDict[Place, MessagePush]) -> MessagePush | None:
@@ -146,6 +153,7 @@ class Feed:
         if waiting:
             place, push = waiting.popitem(last=False)
             self.open[place] = None
+            self.careful = CAREFUL_MESSAGES
         if not waiting:
             self._with_repeats = None
         return push

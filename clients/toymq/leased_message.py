@@ -27,12 +27,14 @@ C = TypeVar("C", bound=Connection)
 class LeasedMessage(Delivery, Generic[C]):
     """A delivery that is leased to a consumer."""
 
-    __slots__ = ("_feed", "_link")
+    __slots__ = ("_feed", "_given_back", "_link")
 
     def __init__(self, push: MessagePush, feed: Feed, link: C) -> None:
         super().__init__(push)
         self._feed = feed
         self._link = link
+        self._given_back = False
+        """It was nacked or sent to the dead letters: ``process`` and ``auto_ack`` leave it alone."""
 
     def _nack(
         self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
@@ -56,6 +58,8 @@ class LeasedMessage(Delivery, Generic[C]):
 
     def _handler_failed(self, error: BaseException, retry_delay: float | None, dead_on: DeadOn) -> None:
         """Say NACK and do not wait for its reply: the exception goes on. A cancellation gives the message back at once."""
+        if self._given_back:
+            return
         if isinstance(error, Exception):
             request = self._nack(retry_delay, None, error, dead=is_dead(error, dead_on, self.topic))
         else:

@@ -214,9 +214,10 @@ class Link:
         self._wake()
 
     def _flush_soon(self) -> None:
-        self._loop.call_soon(self._flush)
+        self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what is due."""
         wire = self._wire
         if wire is not None and wire.transport is not None and (data := self.conversation.take_output()):
             wire.transport.write(data)
@@ -228,7 +229,7 @@ class Link:
             if self.conversation.online and self._wire is not None:
                 wire = self._wire
                 self.conversation.send_last(CallSlot(Quit(), OkReply))
-                self._flush()
+                self.flush()
                 await asyncio.wait((wire.ended,), timeout=GOODBYE_S)
         finally:
             self.abort()

@@ -26,8 +26,8 @@ class Message(LeasedMessage[Link]):
     __slots__ = ()
 
     async def ack(self, *, sync: bool = False) -> None:
-        """Ack it. Acks leave together once per pass of the event loop, and are repeated after a lost connection; this call does
-        not wait for that.
+        """Ack it. Acks leave together once per pass of the event loop, or at once where messages were delivered before, and are
+        repeated after a lost connection; this call does not wait for that.
 
         Args:
             sync: wait until the ack is on stable storage: then not even a power cut brings the message back.
@@ -36,8 +36,8 @@ class Message(LeasedMessage[Link]):
         """
         if sync and arguments.flag("sync", sync):
             await self._link.ack_synced(self._feed, self.topic, self.id)
-        else:
-            self._link.conversation.ack(self._feed, self.topic, self.id)
+        elif self._link.conversation.ack(self._feed, self.topic, self.id):
+            self._link.flush()
 
     async def nack(
         self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
@@ -53,6 +53,7 @@ class Message(LeasedMessage[Link]):
         Raises: RequestError, RequestTimeout, BadArgument.
         """
         request = self._nack(delay, reason, error)
+        self._given_back = True
         self._feed.settle(self.topic, self.id)
         if self._link.conversation.online:
             await self._link.ask(request.slot)
@@ -72,6 +73,7 @@ class Message(LeasedMessage[Link]):
         request = self._nack(None, reason, error, dead=True)
         await self._link.ask(request.slot)
         count = request.result()
+        self._given_back = True
         self._feed.settle(self.topic, self.id)
         return count > 0
 
@@ -113,7 +115,8 @@ class Message(LeasedMessage[Link]):
         except BaseException as error:
             self._handler_failed(error, retry_delay, dead_on)
             raise
-        await self.ack()
+        if not self._given_back:
+            await self.ack()
 
 
 class Subscription:
@@ -184,7 +187,8 @@ class Subscription:
     async def _ack_last(self) -> None:
         last, self._last = self._last, []
         for message in last:
-            await message.ack()
+            if not message._given_back:
+                await message.ack()
 
     def _held_by_another(self) -> bool:
         """Whether another, running task has what ``auto_ack`` would ack. What a failed task had is not acked."""

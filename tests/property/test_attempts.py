@@ -3,6 +3,8 @@
 Contract: delivery.md, "Attempts"; ADR 0053. Applications work in the order of ids and die at a message of their choice.
 """
 
+from functools import partial
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -129,6 +131,23 @@ def test_poison_of_a_worker_that_acks_whole_windows_comes_to_an_end(place: int) 
 
 def dead_letters(rig: BrokerRig) -> int:
     return rig.broker.topics["t.dlq"].log.committed_id if "t.dlq" in rig.broker.topics else 0
+
+
+def test_a_broker_that_is_stopped_counts_no_attempt() -> None:
+    """Five restarts made a dead letter of a message that no code had seen, and of one whose handler ran on."""
+    rig = BrokerRig(max_attempts=3)
+    rig.publish("t", b"x", b"y")
+    for _ in range(5):
+        subscription, pattern = rig.subscribe("t", "c"), rig.follow(">", "p")
+        assert rig.take(subscription) == rig.take(pattern) == [(0, 1), (1, 1)]
+        rig.broker.stop_deliveries()
+        ended: list[bool] = []
+        rig.broker.finish(partial(ended.append, True))
+        rig.loop.advance(1)
+        assert ended
+        rig.broker.close()
+        rig.restart()
+    assert dead_letters(rig) == 0
 
 
 def test_a_hundred_kills_give_up_nothing_that_gets_on() -> None:

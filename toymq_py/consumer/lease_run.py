@@ -63,13 +63,15 @@ class Lessee:
     ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
     many it wants at most. A lessee without room sets ``wants_room``; the table that gives some back
     clears it and adds the lessee to ``LeaseTable.freed``. ``uncounted``: it said that its application
-    had none of what it holds, so none counts an attempt when it ends (ADR 0088).
+    had none of what it holds, so none counts an attempt when it ends (ADR 0088). ``late``: a lease of
+    it has ended by its deadline, and it has settled nothing since: others are served first.
     """
 
-    __slots__ = ("inflight", "uncounted", "wants_room", "window")
+    __slots__ = ("inflight", "late", "uncounted", "wants_room", "window")
 
     def __init__(self, window: int) -> None:
         self.inflight = 0
+        self.late = False
         self.uncounted = False
         self.wants_room = False
         self.window = window

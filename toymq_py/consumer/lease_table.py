@@ -41,7 +41,6 @@ from toymq_py.consumer.run_list import RunList
 from toymq_py.records import IdRange
 
 _SINGLY_FACTOR: Final = 64  # fewer than one changed run in so many: look each up, else one pass
-
 ANY: Final = 0  # what ``remove`` takes out
 DELIVERED: Final = 1
 STORED: Final = 2
@@ -124,8 +123,7 @@ class LeaseTable(RunList):
 
     def first_ready(self) -> int | None:
         """The lowest id that is READY."""
-        run = self._ready.top()
-        return None if run is None else run.first
+        return None if (run := self._ready.top()) is None else run.first
 
     def take_ready(
         self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None, now: float | None = None
@@ -237,8 +235,7 @@ class LeaseTable(RunList):
 
     def touch(self, first: int, last: int, deadline: float) -> int:
         """Move the deadline of the leases in the range, forward or back. Returns: how many ids."""
-        i, j = self._carve(first, last)
-        touched = 0
+        (i, j), touched = self._carve(first, last), 0
         for run in self._runs[i:j]:
             if run.state is INFLIGHT:
                 touched += run.last + 1 - run.first
@@ -254,13 +251,15 @@ class LeaseTable(RunList):
         while (run := self._deadlines.top()) is not None and run.deadline <= now:
             self._deadlines.pop()
             due.append(run)
+        late = [run.owner for run in due if run.owner is not None]
         self._return(due)
+        for owner in late:
+            owner.late = True
         return bool(due)
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has work next; None when nothing waits for a time."""
-        run = self._deadlines.top()
-        return None if run is None else run.deadline
+        return None if (run := self._deadlines.top()) is None else run.deadline
 
     # -- dead letters
 
@@ -495,6 +494,7 @@ class LeaseTable(RunList):
             owner = run.owner
             assert owner is not None, "an inflight run has an owner"
             owner.inflight -= messages
+            owner.late = False
             if owner.wants_room:
                 owner.wants_room = False
                 self.freed.append(owner)

@@ -124,8 +124,9 @@ class SubscriptionRegistry:
             self._scheduler.soon(lambda: self._leave_some(subscription))
 
     def end_all(self, code: str) -> None:
-        """End every pattern subscription and pattern poll with a CLOSED code."""
+        """End every pattern subscription and pattern poll with a CLOSED code; none of what they hold counts an attempt."""
         for subscription in list(self._patterns):
+            subscription.uncounted = True
             subscription.end(code)
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:

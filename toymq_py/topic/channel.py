@@ -178,7 +178,8 @@ class Channel:
     """One consumer of a topic: joins its state with the log and with the sessions and polls that take from it.
 
     ``idle`` are those that found nothing, the longest idle first: each message that comes wakes one of them, so they are
-    served in turn, and a thousand do not get up for one message. Does not know its topic: see ``ChannelContext``.
+    served in turn, and a thousand do not get up for one message. One whose lease has ended by its deadline comes last: its
+    handler may hang. Does not know its topic: see ``ChannelContext``.
     """
 
     __slots__ = ("_arm", "_deliverer", "_held", "closed", "consumer", "context", "idle", "mode", "polls", "sessions")
@@ -288,7 +289,8 @@ class Channel:
         """Wake takers for messages that became ready. One that cannot take now is passed over and looks later by itself."""
         idle = self.idle
         while messages > 0 and idle:
-            subscription, _ = idle.popitem(last=False)
+            subscription = next((each for each in idle if not each.lessee.late), None) or next(iter(idle))
+            del idle[subscription]
             messages -= subscription.wake(subscription)
 
     def wake_next(self) -> None:
@@ -298,14 +300,22 @@ class Channel:
 
     def notify_ready(self) -> None:
         """Wake takers: messages became ready again, or leases ended."""
-        self._notify_room()
+        late = self._notify_room()
         if not self.closed:
             self.wake_next()
             self._notify_held()
-
-    def _notify_room(self) -> None:
-        for lessee in self.consumer.take_freed():
+        for lessee in late:
             lessee.on_capacity()
+
+    def _notify_room(self) -> list[Lessee]:
+        """Tell those that have room again. Returns: those that are late, to be told last."""
+        freed = self.consumer.take_freed()
+        if not freed:
+            return freed
+        for lessee in freed:
+            if not lessee.late:
+                lessee.on_capacity()
+        return [lessee for lessee in freed if lessee.late]
 
     def limit_attempts(self, max_attempts: int) -> None:
         """Apply ``max_attempts`` of the topic; 0 for no limit."""

@@ -28,7 +28,9 @@ logger = logging.getLogger("toymq")
 CLOSED = "this client is closed"
 FORKED = "this client was made before a fork and belongs to the parent: connect again in the child"
 ACKS_COALESCED = 1000
-"""Acks that are sent without waiting for the next call that reads."""
+ACKS_HELD_S = 0.001
+"""So many acks, and none for longer, wait for the next call that sends. The next handler may take minutes, and there is no loop
+that would send them meanwhile."""
 
 
 class BlockingLink:
@@ -52,6 +54,7 @@ class BlockingLink:
         self._poll = select.poll()
         self._address: Address | None = None
         self._out = bytearray()
+        self._exchanged_at = 0.0
         self._trouble = ""
         _links.add(self)
 
@@ -120,9 +123,10 @@ class BlockingLink:
             raise self.overdue(slot.awaited, extra_s)
 
     def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """Ack with the next bytes that are sent, or after a thousand acks."""
-        self.conversation.ack(feed, topic, msg_id)
-        if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
+        """Ack with the next bytes that are sent, or at once: when nothing was sent for a moment, no other is at hand, or
+        there are a thousand."""
+        at_once = self.conversation.ack(feed, topic, msg_id) or not (feed.open or feed.arrived)
+        if at_once or now() - self._exchanged_at > ACKS_HELD_S or len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
             self.exchange(0.0)
 
     def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
@@ -210,6 +214,7 @@ class BlockingLink:
         connection = self._socket
         if connection is None:
             return
+        self._exchanged_at = now()
         self._out += self.conversation.take_output()
         if self._out and not self._write(connection):
             return

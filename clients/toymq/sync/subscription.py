@@ -20,7 +20,7 @@ class Message(LeasedMessage[BlockingLink]):
     __slots__ = ()
 
     def ack(self, *, sync: bool = False) -> None:
-        """Ack it. Acks leave together, when the next call waits or after a thousand.
+        """Ack it. Acks of quick handlers leave together, within a millisecond of work.
 
         Args:
             sync: wait until the ack is on stable storage.
@@ -41,6 +41,7 @@ class Message(LeasedMessage[BlockingLink]):
         Raises: RequestError, RequestTimeout, BadArgument.
         """
         request = self._nack(delay, reason, error)
+        self._given_back = True
         self._feed.settle(self.topic, self.id)
         if self._link.conversation.online:
             self._link.ask(request.slot)
@@ -57,6 +58,7 @@ class Message(LeasedMessage[BlockingLink]):
         request = self._nack(None, reason, error, dead=True)
         self._link.ask(request.slot)
         count = request.result()
+        self._given_back = True
         self._feed.settle(self.topic, self.id)
         return count > 0
 
@@ -89,7 +91,8 @@ class Message(LeasedMessage[BlockingLink]):
             self._handler_failed(error, retry_delay, dead_on)
             self._link.exchange(0.0)
             raise
-        self.ack()
+        if not self._given_back:
+            self.ack()
 
 
 class Subscription:
@@ -120,7 +123,8 @@ class Subscription:
     def _ack_last(self) -> None:
         last, self._last = self._last, []
         for message in last:
-            message.ack()
+            if not message._given_back:
+                message.ack()
 
     def __iter__(self) -> Iterator[Message]:
         while True:

@@ -85,6 +85,32 @@ async def test_a_message_that_no_code_saw_does_not_become_a_dead_letter(broker: 
         assert (await messages.next(5)).payload == b"1", "poison that ends the subscription comes to an end"
 
 
+async def test_a_message_that_kills_its_worker_takes_no_acked_ones_along(broker: InProcess, mq: Client) -> None:
+    """The acks before it had not been sent: each of them became a dead letter first, processed three times."""
+    await mq.create("t", {"max_attempts": 3})
+    await mq.pub_many("t", [b"0", b"1", b"2", b"kills", b"4"])
+    deaths, handled = 0, list[bytes]()
+    while b"4" not in handled:
+        worker = await toymq.connect(f"127.0.0.1:{broker.port}")
+        messages = await worker.sub("t", "c")
+        async for message in messages:
+            async with message.process():
+                if message.payload == b"kills":
+                    deaths += 1
+                    worker._link.abort()  # nothing more is sent
+                    break
+                handled.append(message.payload)
+                if message.payload == b"4":
+                    await worker.close()
+                    break
+        while (await mq.describe("t"))["consumers"][0]["sessions"]:
+            await mq.ping()
+    async with mq.sub("t.dlq", "audit") as letters:
+        assert (await letters.next(5)).payload == b"kills"
+    assert (deaths, (await mq.describe("t"))["dead_lettered_total"]) == (4, 1)
+    assert max(map(handled.count, handled)) == 2
+
+
 async def test_leaving_sends_what_was_acked(broker: InProcess) -> None:
     async with toymq.connect(f"127.0.0.1:{broker.port}") as mq:
         await mq.pub("t", b"x")

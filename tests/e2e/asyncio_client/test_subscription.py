@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 
@@ -24,6 +25,28 @@ async def test_process_acks_or_gives_back(mq: Client) -> None:
                 raise asyncio.CancelledError
         again = [await messages.next(5), await messages.next(5)]
         assert sorted((message.payload, message.attempt) for message in again) == [(b"bad", 2), (b"cancelled", 2)]
+
+
+@pytest.mark.parametrize("auto_ack", [False, True])
+async def test_what_a_handler_gave_back_is_not_acked_behind_it(mq: Client, auto_ack: bool) -> None:
+    """The ack at the end of the block undid its nack: the message was gone, without an error."""
+    await mq.pub("t", b"x")
+    async with mq.sub("t", "c", auto_ack=auto_ack) as messages:
+        for attempt in (1, 2, 3):
+            message = await messages.next(5)
+            assert message.attempt == attempt
+            if auto_ack:
+                await message.nack(0)
+            else:
+                async with message.process():
+                    await message.nack(0)
+        message = await messages.next(5)
+        with suppress(ZeroDivisionError):
+            async with message.process():
+                await message.dead_letter("no")
+                raise ZeroDivisionError
+    (letter,) = await mq.pull("t.dlq", "audit", wait=5)
+    assert letter.headers["toymq-reason"] == "no"
 
 
 class Unspeakable(ValueError):

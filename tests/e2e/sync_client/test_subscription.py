@@ -55,6 +55,34 @@ def test_a_subscription_that_is_refused_leaves_nothing(client: Client) -> None:
     client.sub("ok.topic", "good").close()
 
 
+@pytest.mark.parametrize("auto_ack", [False, True])
+def test_what_a_handler_gave_back_is_not_acked_behind_it(client: Client, auto_ack: bool) -> None:
+    topic = f"given.{auto_ack}"
+    client.pub(topic, b"x")
+    with client.sub(topic, "c", auto_ack=auto_ack) as messages:
+        for attempt in (1, 2):
+            message = messages.next(5)
+            assert message.attempt == attempt
+            if auto_ack:
+                message.nack(0)
+            else:
+                with message.process():
+                    message.nack(0)
+        assert messages.next(5).attempt == 3
+
+
+def test_an_ack_is_sent_although_the_next_handler_takes_long(broker: BrokerProcess, client: Client) -> None:
+    """It was sent by the next call: a job of a minute let the lease of the one before it end, which was done twice."""
+    list(client.pub_many("long", [b"0", b"1"]))
+    with client.sub("long", "c") as messages, sync.connect(f"127.0.0.1:{broker.port}") as other:
+        first = messages.next(5)
+        messages._link._exchanged_at = 0.0  # its handler took its time
+        first.ack()
+        messages.next(5)
+        while not other.describe("long")["consumers"][0]["has_acked"]:
+            other.ping()
+
+
 def test_process_acks_or_gives_back(client: Client) -> None:
     list(client.pub_many("processed", [b"good", b"bad"]))
     with client.sub("processed", "c") as messages:

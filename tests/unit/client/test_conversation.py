@@ -190,6 +190,19 @@ def test_leaving_sends_acks_before_it_gives_the_rest_back() -> None:
     assert ids_of(again) == [1]
 
 
+def test_acks_are_to_be_sent_at_once_behind_a_message_that_was_delivered_before() -> None:
+    """A worker that was killed by one message gave back those that it had acked before, and each became a dead letter."""
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0) + message(1, attempt=2) + message(2))
+    ids_of(feed)
+    assert [peer.conversation.ack(feed, "t", msg_id) for msg_id in (0, 1, 2)] == [True, True, True]
+    feed.careful = 1
+    peer.hear(message(3) + message(4))
+    ids_of(feed)
+    assert [peer.conversation.ack(feed, "t", msg_id) for msg_id in (3, 4)] == [True, False]
+
+
 @pytest.mark.parametrize(("greeting", "said"), [(GREETING, "UNSUB t c"), (GREETING_UNCOUNTED, "UNSUB t c uncounted=1")])
 def test_leaving_with_nothing_handed_out_counts_no_attempt(greeting: bytes, said: str) -> None:
     """Twenty of them made a dead letter of a message that no code had seen. An older broker does not know the word."""

@@ -43,6 +43,36 @@ def test_one_message_wakes_one_and_each_in_turn() -> None:
     assert order == [0, 1, 2, 0, 1, 2]
 
 
+def test_a_worker_that_hangs_is_the_last_choice() -> None:
+    """Each time its lease ended, the message went to the worker that hung, and became a dead letter that no other had tried."""
+    rig = BrokerRig()
+    hangs, works = workers(rig, 2, window=1)
+    rig.publish("t", b"x")
+    assert rig.shown(hangs.take(TAKE_BYTES)) == ["t 0-0 x1"]
+    assert hangs.take(TAKE_BYTES) is None
+    rig.woken.clear()
+    rig.advance(31)
+    assert rig.woken == [works, hangs]
+    assert rig.shown(works.take(TAKE_BYTES)) == ["t 0-0 x2"]
+    assert hangs.take(TAKE_BYTES) is None
+    rig.ack("t", 0, 0)
+    assert works.take(TAKE_BYTES) is None
+    for msg_id in (1, 2):
+        rig.woken.clear()
+        rig.publish("t", b"y")
+        assert rig.woken == [works], "although it has been idle for a shorter time"
+        assert rig.shown(works.take(TAKE_BYTES)) == [f"t {msg_id}-{msg_id} x1"]
+        rig.ack("t", msg_id, msg_id)
+        assert works.take(TAKE_BYTES) is None
+    works.close()
+    rig.woken.clear()
+    rig.publish("t", b"z")
+    assert rig.woken == [hangs], "there is no other"
+    assert rig.shown(hangs.take(TAKE_BYTES)) == ["t 3-3 x1"]
+    rig.ack("t", 3, 3)
+    assert not hangs.lessee.late, "it has settled something"
+
+
 def test_a_session_that_cannot_take_is_passed_over() -> None:
     """A stalled worker, a paused one: their wake says so, or they pass on what they were woken for."""
     rig = BrokerRig()
