@@ -3,6 +3,7 @@
 Sans-IO; both clients' subscriptions are thin shells around it.
 """
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from enum import Enum
@@ -14,6 +15,8 @@ from toymq_py.errors import ToymqError
 from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.protocol import Ack, MessagePush, Reply, Subscribe, encode_command
 from toymq_py.records import IdRange
+
+logger = logging.getLogger("toymq")
 
 OnSynced = Callable[[ToymqError | None], None]
 """Called with None when an ack is on stable storage, or with the error that prevents it."""
@@ -127,6 +130,7 @@ class Feed:
         self.on_settled: Callable[[], None] | None = None
         self.careful = 0
         """So many more acks are to be sent at once (``CAREFUL_MESSAGES``)."""
+        self._warned = False
         self._still_open: set[Place] = set()  # since before a reconnect: their next delivery is a repeat
         self._acks: dict[str, AckList] = {}
 
@@ -209,6 +213,12 @@ class Feed:
                 return  # its handler runs on, and is the one that acks it
         if push.topic in self._acks and self._acks[push.topic].holds(push.msg_id):
             return
+        if place in self.open and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s %d: its lease ended before it was acked; each time counts an attempt. Use auto_extend=True, or a longer"
+                " visibility", *place,
+            )  # fmt: skip
         if self._with_repeats is None:
             self._with_repeats = OrderedDict(((one.topic, one.msg_id), one) for one in self._arrived)
             self._arrived.clear()

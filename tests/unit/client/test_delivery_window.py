@@ -156,3 +156,18 @@ def test_a_takeover_names_the_mode_that_shares() -> None:
         'mode="shared" in both shares its messages'
     )
     assert str(ended("t", "c", "DELETED")) == "the subscription of c to t was ended: DELETED"
+
+
+def test_a_lease_that_ends_under_its_handler_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A job that took longer than twenty leases became a dead letter, and nothing had told of it."""
+    it = feed()
+    for msg_id in (0, 1):
+        it.arrive(push(msg_id))
+    it.take()
+    for _ in range(3):
+        it.arrive(push(1))
+        assert not caplog.records, "it waits here, and no handler has it"
+    for _ in range(3):
+        it.arrive(push(0))
+    (record,) = caplog.records
+    assert record.getMessage().startswith("t 0: its lease ended before it was acked")
