@@ -28,9 +28,11 @@ logger = logging.getLogger("toymq")
 CLOSED = "this client is closed"
 FORKED = "this client was made before a fork and belongs to the parent: connect again in the child"
 ACKS_COALESCED = 1000
-ACKS_HELD_S = 0.001
-"""So many acks, and none for longer, wait for the next call that sends. The next handler may take minutes, and there is no loop
-that would send them meanwhile."""
+ACKS_HELD_S = 0.01
+"""So many acks, and none for longer, wait for the next call that sends."""
+QUICK_S = 0.0002
+"""Where handlers take longer, on average since something was sent, each ack is sent at once: the next one may take minutes, and
+there is no loop that would send it meanwhile."""
 
 
 class BlockingLink:
@@ -123,10 +125,11 @@ class BlockingLink:
             raise self.overdue(slot.awaited, extra_s)
 
     def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """Ack with the next bytes that are sent, or at once: when nothing was sent for a moment, no other is at hand, or
-        there are a thousand."""
+        """Ack with the next bytes that are sent, or at once: when handlers are not quick, no other is at hand, or there
+        are a thousand."""
         at_once = self.conversation.ack(feed, topic, msg_id) or not (feed.open or feed.arrived)
-        if at_once or now() - self._exchanged_at > ACKS_HELD_S or len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
+        unsent = len(feed.acks_of(topic).ids)
+        if at_once or now() - self._exchanged_at > min(QUICK_S * unsent, ACKS_HELD_S) or unsent >= ACKS_COALESCED:
             self.exchange(0.0)
 
     def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:

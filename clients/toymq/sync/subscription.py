@@ -20,7 +20,7 @@ class Message(LeasedMessage[BlockingLink]):
     __slots__ = ()
 
     def ack(self, *, sync: bool = False) -> None:
-        """Ack it. Acks of quick handlers leave together, within a millisecond of work.
+        """Ack it. Acks of quick handlers, below 0.2 ms, leave together.
 
         Args:
             sync: wait until the ack is on stable storage.
