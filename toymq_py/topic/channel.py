@@ -289,7 +289,11 @@ class Channel:
         """Wake takers for messages that became ready. One that cannot take now is passed over and looks later by itself."""
         idle = self.idle
         while messages > 0 and idle:
-            subscription = next((each for each in idle if not each.lessee.late), None) or next(iter(idle))
+            for subscription in idle:
+                if not subscription.lessee.late:
+                    break
+            else:
+                subscription = next(iter(idle))
             del idle[subscription]
             messages -= subscription.wake(subscription)
 
