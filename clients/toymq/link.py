@@ -217,9 +217,12 @@ class Link:
         self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what is due."""
+        """Send what is due. A connection that has failed gets no more: asyncio would log each write (``lost`` follows)."""
         wire = self._wire
-        if wire is not None and wire.transport is not None and (data := self.conversation.take_output()):
+        if wire is None or wire.transport is None:
+            return
+        data = self.conversation.take_output()
+        if data and not wire.transport.is_closing():
             wire.transport.write(data)
 
     async def close(self) -> None:

@@ -66,6 +66,34 @@ async def test_one_warning_an_outage_and_never_a_token(caplog: pytest.LogCapture
     assert not logging.getLogger("toymq").handlers
 
 
+async def test_a_connection_that_has_failed_gets_no_more_writes(caplog: pytest.LogCaptureFixture) -> None:
+    """Acks behind a redelivery are writes of their own; asyncio logs a warning for each write to a socket that has failed."""
+    count = 50
+
+    async def dies(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("SUB t c window=1024")
+        peer.say(b"OK 0\n" + b"".join(b"MSG t %d 2 1 - 1\nx\n" % number for number in range(count)))
+        await peer.gone()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        assert (await peer.line()).startswith("ACK t c ")
+        peer.say(b"OK %d\n" % count)
+        await peer.gone()
+
+    async with following(dies, lives) as url, connect(url) as mq, mq.sub("t", "c") as deliveries:
+        held = [await anext(deliveries) for _ in range(count)]
+        wire = mq._link._wire
+        assert wire is not None
+        assert wire.transport is not None
+        wire.transport.abort()
+        for message in held:
+            await message.ack()
+            mq._link.flush()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 async def test_what_is_not_safe_to_repeat_says_so() -> None:
     async def dies(peer: Peer) -> None:
         await peer.greet()
