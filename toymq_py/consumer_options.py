@@ -1,4 +1,5 @@
-"""What a client may say of a consumer: where it starts, and how sessions share it. Contract: protocol.md, "SUB"."""
+"""What a client may say of a consumer: where it starts, how sessions share it, which leases it means. Contract: protocol.md,
+"SUB"."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +9,8 @@ from toymq_py.records import MSG_ID_MAX
 
 Mode = Literal["exclusive", "shared"]
 """How sessions share one consumer: one at a time, or many that compete."""
+LEASE_NUMBER_MAX = 2**53 - 1
+"""JSON numbers are exact up to this."""
 
 
 @dataclass(frozen=True, slots=True)

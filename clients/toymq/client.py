@@ -230,7 +230,7 @@ class Client(ClientBase):
         deadline = loop.time() + wait
         feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
         while True:
-            request = requests.pull(command, wait, lambda name, left: requests.give_back(main.conversation, name, left))
+            request = requests.pull(command, wait, main.conversation, feed)
             try:
                 pushes = await self._ask_waiting(request)
             except ConnectionLost as error:

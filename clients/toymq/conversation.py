@@ -9,6 +9,7 @@ command, also when its caller stopped waiting: the next caller never gets it.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from itertools import count
 
@@ -61,7 +62,7 @@ class _SubscribeSlot(Slot):
         return f"the OK of SUB {self._feed.command.topic}"
 
     def frame(self) -> bytes:
-        return encode_command(self._feed.command)
+        return encode_command(replace(self._feed.command, lease=self._conversation.lease_of(self._feed)))
 
     def answered(self, reply: Reply) -> None:
         super().answered(reply)
@@ -439,6 +440,10 @@ class Conversation:
         self._acks.append(acks)
         if not announced and self._due:
             self._on_output()
+
+    def lease_of(self, feed: Feed) -> int | None:
+        """The number of a feed's leases, for a broker that takes it: NACK and TOUCH then leave the leases of others alone."""
+        return feed.lease if self.server is not None and self.server.numbers_leases else None
 
     def route(self, feed: Feed) -> None:
         """Its SUB is answered: deliver messages of its topic to it."""

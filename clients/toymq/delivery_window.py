@@ -12,6 +12,7 @@ from toymq.errors import ConsumerDeleted, SubscriptionEnded, TakenOver
 from toymq.message import lines_of, to_ranges
 from toymq.pending_replies import Slot
 from toymq_py.errors import ToymqError
+from toymq_py.lease_number import new_lease_number
 from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.protocol import Ack, MessagePush, Reply, Subscribe, encode_command
 from toymq_py.records import IdRange
@@ -115,6 +116,8 @@ class Feed:
         """
         encode_command(command)  # raises now, to the caller
         self.command = command
+        self.lease = new_lease_number()
+        """The number of its leases: a NACK that names it leaves those of others alone."""
         self.wake = wake
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
         self.state = FeedState.ASKED

@@ -43,11 +43,13 @@ class LeasedMessage(Delivery, Generic[C]):
         link, consumer = self._link, self._feed.command.consumer
         failure = describe(reason, error, link.conversation.server, details=link.options.describe_errors)
         ids = [(self.id, self.id)]
-        return requests.nack_line(self.topic, consumer, ids, None if dead else delay, dead=dead, failure=failure)
+        lease = link.conversation.lease_of(self._feed)
+        return requests.nack_line(self.topic, consumer, ids, None if dead else delay, dead=dead, failure=failure, lease=lease)
 
     def _touch(self, visibility: float | None) -> requests.Request[int]:
         """A TOUCH of this message. Raises: TypeError, BadArgument."""
-        return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
+        lease = self._link.conversation.lease_of(self._feed)
+        return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=lease)
 
     def _handling(self, retry_delay: float | None, dead_on: DeadOn) -> AbstractContextManager[None]:
         """The span of a handler, if the client traces. Raises: TypeError, BadArgument."""

@@ -7,7 +7,7 @@ from toymq_py.errors import CommandFailed, ConnectionLost, ProtocolViolation, To
 from toymq_py.protocol import Command, HelloReply, MessagePush, OkReply, Pull, Reply, encode_command
 
 Answer = Reply | ToymqError
-GiveBack = Callable[[str, list[MessagePush]], None]
+GiveBack = Callable[[list[MessagePush]], None]
 """Called with a consumer and its deliveries."""
 
 
@@ -116,12 +116,11 @@ class PullSlot(CallSlot):
     They are leased: those that no caller takes, after a cancellation for example, go to ``give_back``.
     """
 
-    __slots__ = ("_consumer", "_give_back", "messages")
+    __slots__ = ("_give_back", "messages")
 
     def __init__(self, command: Pull, give_back: GiveBack) -> None:
         """Raises: BadName, BadArgument."""
         super().__init__(command, OkReply)
-        self._consumer = command.consumer
         self._give_back = give_back
         self.messages: list[MessagePush] = []
 
@@ -145,7 +144,7 @@ class PullSlot(CallSlot):
     def _return(self) -> None:
         messages, self.messages = self.messages, []
         if messages:
-            self._give_back(self._consumer, messages)
+            self._give_back(messages)
 
 
 class HelloSlot(Slot):

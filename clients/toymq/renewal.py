@@ -41,10 +41,10 @@ class Renewal:
         if self._feed.state is FeedState.ENDED:
             return
         self.start()  # first: an error below does not end the renewals
+        consumer, lease = self._feed.command.consumer, self._conversation.lease_of(self._feed)
         by_topic: dict[str, list[int]] = {}
         for topic, msg_id in self._feed.leased():
             by_topic.setdefault(topic, []).append(msg_id)
         for topic, ids in by_topic.items():
             for line in lines_of(to_ranges(ids)):
-                consumer = self._feed.command.consumer
-                self._conversation.send_now(requests.touch(topic, consumer, line, self._visibility_s).slot)
+                self._conversation.send_now(requests.touch(topic, consumer, line, self._visibility_s, lease=lease).slot)

@@ -11,11 +11,12 @@ from typing import Any, Generic, TypeVar
 from toymq import arguments
 from toymq.client_base import ClientBase
 from toymq.conversation import Conversation
+from toymq.delivery_window import Feed
 from toymq.message import RANGES_BESIDE_A_FAILURE, RANGES_PER_LINE, Settings, lines_of, to_ranges
 from toymq.nack_reason import Reason
 from toymq.nack_reason import describe as describe_failure
 from toymq.options import DEFAULT_VISIBILITY_S
-from toymq.pending_replies import CallSlot, GiveBack, PullSlot
+from toymq.pending_replies import CallSlot, PullSlot
 from toymq_py import protocol
 from toymq_py.consumer_options import Mode
 from toymq_py.errors import ToymqError
@@ -270,16 +271,27 @@ def pull_command(topic: str, consumer: str, max_count: int, wait: float, visibil
     )  # fmt: skip
 
 
-def pull(command: protocol.Pull, wait_s: float, give_back: GiveBack) -> Request[list[protocol.MessagePush]]:
+def pull(command: protocol.Pull, wait_s: float, conversation: Conversation, feed: Feed) -> Request[list[protocol.MessagePush]]:
     """A PULL that waits up to ``wait_s`` seconds. It is not repeated by itself: the wait would begin anew. Leases of a lost
-    reply end by their time; ``give_back`` gets deliveries that no caller takes."""
-    slot = PullSlot(replace(command, wait_ms=round(wait_s * 1000)), give_back)
+    reply end by their time.
+
+    Args:
+        conversation: over which deliveries that no caller takes are given back.
+        feed: its leases have the number of this feed.
+    """
+
+    def unwanted(messages: Sequence[protocol.MessagePush]) -> None:
+        give_back(conversation, feed, messages)
+
+    command = replace(command, wait_ms=round(wait_s * 1000), lease=conversation.lease_of(feed))
+    slot = PullSlot(command, unwanted)
     return Request(slot, lambda _: slot.messages, wait_s)
 
 
-def give_back(conversation: Conversation, consumer: str, messages: Sequence[protocol.MessagePush]) -> None:
+def give_back(conversation: Conversation, feed: Feed, messages: Sequence[protocol.MessagePush]) -> None:
     """Make deliveries that no caller takes ready again at once; they count no attempt. Without a connection their leases end
-    by their time: a later NACK could hit the lease of another worker."""
+    by their time."""
+    consumer, lease = feed.command.consumer, conversation.lease_of(feed)
     uncounted = conversation.server is not None and conversation.server.takes_uncounted
     by_topic: dict[str, list[int]] = {}
     for message in messages:
@@ -287,20 +299,22 @@ def give_back(conversation: Conversation, consumer: str, messages: Sequence[prot
     for topic, ids in by_topic.items():
         for line in lines_of(to_ranges(ids)):
             delay_ms = None if uncounted else 0  # an older broker counts it
-            command = protocol.Nack(topic, consumer, line, delay_ms, uncounted=uncounted)
+            command = protocol.Nack(topic, consumer, line, delay_ms, uncounted=uncounted, lease=lease)
             conversation.send_now(_change(command).slot)
 
 
 def nack_line(
     topic: str, consumer: str, ids: Sequence[IdRange], delay: float | None,
-    *, dead: bool = False, failure: Failure | None = None,
+    *, dead: bool = False, failure: Failure | None = None, lease: int | None = None,
 ) -> Request[int]:  # fmt: skip
-    """One NACK, of ids that were checked and fit into one line."""
-    command = protocol.Nack(topic, consumer, tuple(ids), arguments.to_ms("delay", delay), dead, failure)
-    return _change(command)
+    """One NACK, of ids that were checked and fit into one line; with ``lease`` of what has that number alone."""
+    delay_ms = arguments.to_ms("delay", delay)
+    return _change(protocol.Nack(topic, consumer, tuple(ids), delay_ms, dead, failure, lease=lease))
 
 
-def touch(topic: str, consumer: str, ids: Sequence[IdRange], visibility: float | None) -> Request[int]:
-    """Renew leases of checked ids for ``visibility`` seconds."""
-    command = protocol.Touch(topic, consumer, tuple(ids), arguments.to_ms("visibility", visibility, 1))
+def touch(
+    topic: str, consumer: str, ids: Sequence[IdRange], visibility: float | None, *, lease: int | None = None
+) -> Request[int]:
+    """Renew leases of checked ids for ``visibility`` seconds; with ``lease`` those of that number alone."""
+    command = protocol.Touch(topic, consumer, tuple(ids), arguments.to_ms("visibility", visibility, 1), lease)
     return _change(command)

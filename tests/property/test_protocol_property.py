@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.wire_events import events_of, flat
-from toymq_py.consumer_options import Mode, Start
+from toymq_py.consumer_options import LEASE_NUMBER_MAX, Mode, Start
 from toymq_py.errors import REQUEST_ERRORS, ProtocolViolation
 from toymq_py.failure import failure_of
 from toymq_py.protocol import (
@@ -78,6 +78,7 @@ def publishes(draw: st.DrawFn) -> commands.Publish:
 
 texts = st.none() | st.text() | st.text(st.sampled_from("a \n\x00\x1b%=\u202e\ud800é😀"), max_size=5000)
 failures = st.builds(failure_of, texts, texts, texts, texts)
+leases = st.none() | st.integers(1, LEASE_NUMBER_MAX)
 
 any_command: st.SearchStrategy[Command] = st.one_of(
     publishes(),
@@ -85,13 +86,15 @@ any_command: st.SearchStrategy[Command] = st.one_of(
         [commands.Pause(), commands.Resume(), commands.Stats(), commands.Ping(), commands.Quit(), commands.Topics()]
     ),
     st.builds(commands.Hello, st.integers(0, 2**31 - 1), st.none() | tokens, st.none() | tokens),
-    st.builds(commands.Subscribe, names | patterns, names, maybe(counts), maybe(positive_ms), st.none() | starts, modes),
+    st.builds(
+        commands.Subscribe, names | patterns, names, maybe(counts), maybe(positive_ms), st.none() | starts, modes, leases
+    ),
     st.builds(commands.Unsubscribe, names | patterns, names, st.booleans()),
-    st.builds(commands.Pull, names | patterns, names, counts, ms, maybe(positive_ms)),
+    st.builds(commands.Pull, names | patterns, names, counts, ms, maybe(positive_ms), leases),
     st.builds(commands.Ack, names, names, id_ranges(), st.booleans()),
-    st.builds(commands.Nack, names, names, id_ranges(), maybe(ms), st.booleans(), st.none() | failures),
-    st.builds(commands.Nack, names, names, id_ranges(), uncounted=st.just(True)),
-    st.builds(commands.Touch, names, names, id_ranges(), maybe(positive_ms)),
+    st.builds(commands.Nack, names, names, id_ranges(), maybe(ms), st.booleans(), st.none() | failures, lease=leases),
+    st.builds(commands.Nack, names, names, id_ranges(), uncounted=st.just(True), lease=leases),
+    st.builds(commands.Touch, names, names, id_ranges(), maybe(positive_ms), leases),
     st.builds(commands.Fetch, names, ids, counts, st.integers(1, 1 << 40), ms),
     st.builds(commands.Offsets, names, maybe(st.integers(0, 2**43))),
     st.builds(commands.Create, names, sets_of_settings),

@@ -11,6 +11,7 @@ from toymq_py.protocol import Hello, HelloReply, Subscribe
 
 GREETING = b"HELLO 1 server=fake/1 max_payload=2097152\n"
 GREETING_UNCOUNTED = GREETING[:-1] + b" uncounted=1\n"
+GREETING_LEASE = GREETING[:-1] + b" lease=1\n"
 
 
 class Conversing:

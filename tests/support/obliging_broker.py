@@ -26,7 +26,7 @@ from toymq_py.protocol import (
 MESSAGES = 64
 """That a subscription gets at once."""
 _FIXED: dict[type, bytes] = {
-    Hello: b"HELLO 1 server=fake/1 max_payload=2097152 nack_error=1 uncounted=1\n",
+    Hello: b"HELLO 1 server=fake/1 max_payload=2097152 nack_error=1 uncounted=1 lease=1\n",
     Ping: b"PONG\n",
     Pull: b"MSG t 0 1 1 - 1\nx\nOK 1\n",
     Fetch: b"BATCH t 0 0 0\n\n",

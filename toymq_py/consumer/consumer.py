@@ -192,8 +192,7 @@ class Consumer:
             self.changes += 1
 
     def hold(self, owner: Lessee, first: int, last: int) -> None:
-        """Lease the ready ids of the range to ``owner`` without a deadline, uncounted. For records that cannot be read now, and
-        must be neither delivered nor acked."""
+        """Lease the ready ids of the range without a deadline, uncounted: records that cannot be read now."""
         self._runs.hold(owner, first, last)
 
     def return_uncounted(self, ranges: Iterable[IdRange]) -> int:
@@ -247,13 +246,16 @@ class Consumer:
             self.has_acked = True
         return taken
 
+    def leased_under(self, ranges: Iterable[IdRange], number: int) -> list[IdRange]:
+        """The parts of the ranges that are inflight to the lessee of that number."""
+        return self._runs.leased(ranges, number)
+
     def note_failure(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:
         """Store the failure that a NACK of these leases reports. Call it before the leases end."""
         if self.failures is None:
             self.failures = FailureBook(budget)
-        for first, last in ranges:
-            for span in self._runs.leased(first, last):
-                self.failures.add(*span, failed)
+        for span in self._runs.leased(ranges):
+            self.failures.add(*span, failed)
 
     def nack(self, ranges: Iterable[IdRange], now: float, delay_s: float | None, policy: DeliveryPolicy) -> int:
         """End leases. They are ready again after ``delay_s``, by default the backoff of the policy; those out of attempts are
@@ -298,8 +300,7 @@ class Consumer:
         return self._runs.messages(HELD) > 0
 
     def take_held(self, max_count: int) -> list[HeldRange]:
-        """Hand over held messages, lowest ids first, to be stored as dead letters. Each is handed over once, until
-        ``unhold``."""
+        """Hand over held messages, lowest ids first, to be stored as dead letters; each once, until ``unhold``."""
         return self._runs.take_held(max_count)
 
     def unhold(self, first: int, last: int) -> None:

@@ -64,14 +64,16 @@ class Lessee:
     many it wants at most. A lessee without room sets ``wants_room``; the table that gives some back
     clears it and adds the lessee to ``LeaseTable.freed``. ``uncounted``: it said that its application
     had none of what it holds, so none counts an attempt when it ends (ADR 0088). ``late``: a lease of
-    it has ended by its deadline, and it has settled nothing since: others are served first.
+    it has ended by its deadline, and it has settled nothing since: others are served first. ``number``:
+    what its NACKs and TOUCHes name, so that none meets the lease of another; 0 without one (ADR 0087).
     """
 
-    __slots__ = ("inflight", "late", "uncounted", "wants_room", "window")
+    __slots__ = ("inflight", "late", "number", "uncounted", "wants_room", "window")
 
     def __init__(self, window: int) -> None:
         self.inflight = 0
         self.late = False
+        self.number = 0
         self.uncounted = False
         self.wants_room = False
         self.window = window

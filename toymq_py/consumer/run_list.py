@@ -5,7 +5,7 @@ Changes nothing: ``LeaseTable`` does. Knows no heaps, totals or deadlines.
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, LeaseRun, Lessee, attempts_if_killed
@@ -49,13 +49,14 @@ class RunList:
         """The parts of the range that wait for the dead letters or are being moved there."""
         return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
 
-    def leased(self, first: int, last: int) -> list[IdRange]:
-        """The parts of the range that are inflight, neighbours joined."""
+    def leased(self, ranges: Iterable[IdRange], number: int | None = None) -> list[IdRange]:
+        """The parts of the ranges that are inflight, to the lessee of that number or to any, neighbours joined."""
         spans: list[IdRange] = []
-        for run in self._within(first, last):
-            if run.state is INFLIGHT:
-                begin, end = max(run.first, first), min(run.last, last)
-                spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
+        for first, last in ranges:
+            for run in self._within(first, last):
+                if run.state is INFLIGHT and (number is None or (run.owner is not None and run.owner.number == number)):
+                    begin, end = max(run.first, first), min(run.last, last)
+                    spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
         return spans
 
     def first_due(self) -> int | None:

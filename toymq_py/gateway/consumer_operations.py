@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.broker import Done
-from toymq_py.consumer_options import Start
+from toymq_py.consumer_options import LEASE_NUMBER_MAX, Start
 from toymq_py.errors import (
     BadArgument,
     BadFraming,
@@ -37,6 +37,7 @@ from toymq_py.gateway.operations import (
     Body,
     Operation,
     Parameter,
+    count,
     seconds,
 )
 from toymq_py.gateway.problems import NotLeased
@@ -73,6 +74,7 @@ def _yes(text: str) -> bool:
 
 DEAD: Parameter[bool] = Parameter("dead", "query", "Make it a dead letter at once.", {"type": "boolean"}, _yes)
 REASON: Parameter[str] = Parameter("reason", "query", "Any text, for the dead letter.", {"type": "string"}, str)
+LEASE = count("lease", "`lease` of the answer that had the message; default: any lease of it.", 1, LEASE_NUMBER_MAX)
 DELAY_S = seconds("delay_s", "Deliver again after so long; default: the topic's backoff; 0: at once.", 0, DURATION_S_MAX)
 
 
@@ -88,7 +90,7 @@ async def ack(gateway: Gateway, request: Request) -> Response:
 
 def not_leased(consumer: str, msg_id: int) -> NotLeased:
     """The error for a message that is not leased to a consumer."""
-    return NotLeased(f"{msg_id} is not leased to {consumer}: never delivered, acked already, or the lease has ended")
+    return NotLeased(f"{msg_id} is not leased to {consumer}: never delivered, acked already, or this lease has ended")
 
 
 async def ack_many(gateway: Gateway, request: Request) -> Response:
@@ -136,7 +138,8 @@ async def nack(gateway: Gateway, request: Request) -> Response:
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
     body = await read_object(request, frozenset({"reason", "error"}))
     failure = parse_failure(body.get("reason", REASON.of(request)), body.get("error"))
-    if not topic.nack(consumer, [(msg_id, msg_id)], DELAY_S.of(request), dead=DEAD.of(request) or False, failure=failure):
+    delay_s, dead, lease = DELAY_S.of(request), DEAD.of(request) or False, LEASE.of(request)
+    if not topic.nack(consumer, [(msg_id, msg_id)], delay_s, dead=dead, failure=failure, lease=lease):
         raise not_leased(consumer, msg_id)
     await gateway.stored(topic.flush_offsets)  # the attempt counts, also after a crash
     return Response(status_code=204)
@@ -174,7 +177,7 @@ async def extend(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages/{id}:extend``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
-    if not topic.touch(consumer, [(msg_id, msg_id)], VISIBILITY_S.of(request)):
+    if not topic.touch(consumer, [(msg_id, msg_id)], VISIBILITY_S.of(request), lease=LEASE.of(request)):
         raise not_leased(consumer, msg_id)
     return Response(status_code=204)
 
@@ -228,7 +231,7 @@ OPERATIONS = (
     Operation(
         "POST", "/v1/topics/{topic}/messages/{id}:nack", "nack",
         "Nack a message: it is delivered again, or becomes a dead letter.",
-        nack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, DELAY_S, DEAD, REASON),
+        nack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, LEASE, DELAY_S, DEAD, REASON),
         Body("Why it failed, for its dead letter; optional.", {"application/json": {
             "type": "object", "properties": {"reason": {"type": "string"}, "error": ERROR},
         }}),
@@ -251,7 +254,8 @@ OPERATIONS = (
     ),
     Operation(
         "POST", "/v1/topics/{topic}/messages/{id}:extend", "extend", "Extend a lease: it lasts its whole time again.",
-        extend, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, VISIBILITY_S), answers={204: Answer("It is extended.")}, errors=GONE,
+        extend, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, LEASE, VISIBILITY_S), answers={204: Answer("It is extended.")},
+        errors=GONE,
     ),
     Operation(
         "POST", "/v1/topics/{topic}/messages:ack", "ackMany",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from toymq_py.broker import Broker
 from toymq_py.gateway.waiters import Waiting, stored
+from toymq_py.lease_number import new_lease_number
 from toymq_py.topic import Delivery
 
 
@@ -18,6 +19,8 @@ class LongPoll:
         self.name = name
         self._consumer = consumer
         self._visibility_s = visibility_s
+        self.lease = new_lease_number()
+        """The number of what it leases."""
         self._look: Callable[[], None] | None = None
         self._ended = False
 
@@ -51,6 +54,7 @@ class LongPoll:
         Raises: RequestError, OSError, and what ``check`` raises. When cancelled it has leased nothing.
         """
         poll = self._broker.poll(self.name, self._consumer, visibility_s=self._visibility_s, wake=self._wake)
+        poll.number = self.lease
         time = asyncio.get_running_loop().time
         until = time() + wait_s
         try:

@@ -64,15 +64,6 @@ def give_back(deliveries: Iterable[Delivery]) -> None:
         delivery.unsend()
 
 
-async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
-    """See ``LongPoll.poll``; ends when the client disconnects."""
-    name, consumer, wait_s = PATTERN_OR_TOPIC.need(request), CONSUMER.need(request), WAIT_S.or_(0.0, request)
-    max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
-    gateway.refuse_late()
-    polling = LongPoll(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
-    return await lease_for(gateway, request, polling, max_count, wait_s)
-
-
 async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_count: int, wait_s: float) -> list[Delivery]:
     """``LongPoll.poll``, until the client disconnects or its token may not. Raises: RequestError, OSError."""
     max_bytes = answer_room.bytes_to_take(request, LEASE_BYTES_MAX)
@@ -127,13 +118,17 @@ async def encode_leased(
 
 async def lease(gateway: Gateway, request: Request) -> Response:
     """``GET …/messages``."""
-    deliveries = await _poll(gateway, request)
+    name, consumer, wait_s = PATTERN_OR_TOPIC.need(request), CONSUMER.need(request), WAIT_S.or_(0.0, request)
+    max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
+    gateway.refuse_late()
+    polling = LongPoll(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
+    deliveries = await lease_for(gateway, request, polling, max_count, wait_s)
     if not deliveries:
         return Response(status_code=204)
     texts = await encode_leased(
         gateway, request, deliveries, lambda each, row: message_json(each.topic, each.records, row, each.attempt)
     )
-    content = f'{{"messages": [{", ".join(texts)}]}}'
+    content = f'{{"lease": {polling.lease}, "messages": [{", ".join(texts)}]}}'
     return LeasedResponse(content, deliveries, {"cache-control": "no-store"}, "application/json")
 
 
@@ -144,8 +139,10 @@ OPERATIONS = (
         "delivered again.",
         lease, "subscribe", (PATTERN_OR_TOPIC, CONSUMER, MAX, WAIT_S, VISIBILITY_S),
         answers={
-            200: Answer("Leased messages.", {"type": "object", "required": ["messages"],
-                                  "properties": {"messages": {"type": "array", "items": MESSAGE}}}),
+            200: Answer("Leased messages, and the number of their lease for nack and extend.", {
+                "type": "object", "required": ["lease", "messages"],
+                "properties": {"lease": {"type": "integer"}, "messages": {"type": "array", "items": MESSAGE}},
+            }),
             204: Answer("None in time."),
         },
         errors=(BadArgument, BadName, NoSuchTopic, NoSuchConsumer, TooManyTopics, TooManyConsumers, StorageFailed),

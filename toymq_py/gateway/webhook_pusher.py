@@ -219,7 +219,8 @@ class WebhookPusher:
             if name not in self.failures:  # once, until a push succeeds
                 logger.warning("webhook %s: %s", name, failure, extra=trace)
             self.failures[name] = failure
-            channel.nack([(msg_id, msg_id)], backoff_s(delivery.attempt), failure=failure_of(error=failure))
+            ids = channel.leased_under([(msg_id, msg_id)], delivery.subscription.lessee.number)
+            channel.nack(ids, backoff_s(delivery.attempt), failure=failure_of(error=failure))
 
     async def _send(
         self, webhook: Webhook, delivery: Delivery, row: int, lookup: "asyncio.Future[list[str]]"

@@ -44,6 +44,7 @@ from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
 from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.gateway.request_context import Gateway
+from toymq_py.lease_number import new_lease_number
 from toymq_py.names import check_name
 from toymq_py.topic import DeliveredIds, Delivery, Duplicate, Published, Subscription
 from toymq_py.units import DURATION_MS_MAX, check_number
@@ -202,17 +203,21 @@ class Conversation:
                 await self._gateway.stored(self._gateway.broker.topic(self._name).flush_offsets)
                 return {"op": "acked", "count": count}
             case "nack":
-                channel = self._held().channel
+                held = self._held()
+                channel = held.channel
                 dead = frame.get("dead", False)
                 if type(dead) is not bool:
                     raise BadArgument("dead must be true or false")
+                ids = channel.leased_under(parse_ids(frame.get("ids")), held.number)
                 count = channel.nack(
-                    parse_ids(frame.get("ids")), _seconds(frame, "delay_s", 0),
+                    ids, _seconds(frame, "delay_s", 0),
                     dead=dead, failure=parse_failure(frame.get("reason"), frame.get("error")),
                 )  # fmt: skip
                 return {"op": "nacked", "count": count}
             case _:
-                count = self._held().channel.touch(parse_ids(frame.get("ids")), _seconds(frame, "visibility_s", 1))
+                held = self._held()
+                ids = held.channel.leased_under(parse_ids(frame.get("ids")), held.number)
+                count = held.channel.touch(ids, _seconds(frame, "visibility_s", 1))
                 return {"op": "extended", "count": count}
 
     def _may(self, needs: Need) -> None:
@@ -268,6 +273,7 @@ class Conversation:
             wake=self._wake,
             ended=self._ended,
         )
+        subscription.number = new_lease_number()
         self._subscription = subscription
         await self._gateway.stored(partial(topic.when_registered, subscription, registration))
         return subscription

@@ -40,7 +40,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Deliver messages of a topic or pattern to this session."""
+    """Deliver messages of a topic or pattern to this session. ``lease``: the number that a NACK or TOUCH may name."""
 
     topic: str
     consumer: str
@@ -48,6 +48,7 @@ class Subscribe:
     visibility_ms: int | None = None
     start: Start | None = None
     mode: Mode | None = None
+    lease: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,14 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Lease up to ``max_count`` messages, and wait up to ``wait_ms`` for the first."""
+    """Lease up to ``max_count`` messages, and wait up to ``wait_ms`` for the first. ``lease``: see ``Subscribe``."""
 
     topic: str
     consumer: str
     max_count: int
     wait_ms: int = 0
     visibility_ms: int | None = None
+    lease: int | None = None
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class Ack:
 @dataclass(frozen=True, slots=True)
 class Nack:
     """Give leased messages back, after ``delay_ms`` or as dead letters; with ``uncounted`` at once, and the delivery is no
-    attempt."""
+    attempt. With ``lease`` only those that this SUB or PULL has leased."""
 
     topic: str
     consumer: str
@@ -92,16 +94,18 @@ class Nack:
     dead: bool = False
     failure: Failure | None = None
     uncounted: bool = False
+    lease: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Extend leases."""
+    """Extend leases; with ``lease`` only those of this SUB or PULL."""
 
     topic: str
     consumer: str
     ids: tuple[IdRange, ...]
     visibility_ms: int | None = None
+    lease: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

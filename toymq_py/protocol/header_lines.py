@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toymq_py.consumer_options import Start
+from toymq_py.consumer_options import LEASE_NUMBER_MAX, Start
 from toymq_py.errors import BadArgument, RequestError, UnknownCommand
 from toymq_py.failure import Failure, decode_text, encode_text, failure_of
 from toymq_py.names import check_name, check_topic_or_pattern
@@ -79,6 +79,10 @@ def _number(options: Options, name: str, low: int, high: int) -> int | None:
     return parse_number(name, options[name], low, high) if name in options else None
 
 
+def _lease(options: Options) -> int | None:
+    return _number(options, "lease", 1, LEASE_NUMBER_MAX)
+
+
 def _hello(a: list[str], o: Options) -> Command:
     try:
         version = parse_number("version", a[0], 0, COUNT_MAX)
@@ -94,7 +98,7 @@ def _subscribe(a: list[str], o: Options) -> Command:
     start = Start.parse(o["start"]) if "start" in o else None
     return commands.Subscribe(
         check_topic_or_pattern(a[0]), consumer_name(a[1]), _number(o, "window", 1, COUNT_MAX), _ms(o, "visibility", 1),
-        start, mode,  # type: ignore[arg-type]
+        start, mode, _lease(o),  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -104,7 +108,8 @@ def _unsubscribe(a: list[str], o: Options) -> Command:
 
 def _pull(a: list[str], o: Options) -> Command:
     count = parse_number("max", a[2], 1, COUNT_MAX)
-    return commands.Pull(check_topic_or_pattern(a[0]), consumer_name(a[1]), count, _ms(o, "wait") or 0, _ms(o, "visibility", 1))
+    wait_ms, visibility_ms = _ms(o, "wait") or 0, _ms(o, "visibility", 1)
+    return commands.Pull(check_topic_or_pattern(a[0]), consumer_name(a[1]), count, wait_ms, visibility_ms, _lease(o))
 
 
 def _ack(a: list[str], o: Options) -> Command:
@@ -117,14 +122,14 @@ def _nack(a: list[str], o: Options) -> Command:
         failure = failure_of(*(decode_text(o[name]) if name in o else None for name in _FAILURE))
     dead, uncounted = _flag(o, "dead"), _flag(o, "uncounted")
     if uncounted and (dead or failure is not None or "delay" in o):
-        raise BadArgument("uncounted=1 excludes the other options: no application had these messages")
+        raise BadArgument("uncounted=1 excludes delay, dead, reason and error: no application had these messages")
     return commands.Nack(
-        topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), dead, failure, uncounted
+        topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), dead, failure, uncounted, _lease(o)
     )
 
 
 def _touch(a: list[str], o: Options) -> Command:
-    return commands.Touch(topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "visibility", 1))
+    return commands.Touch(topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "visibility", 1), _lease(o))
 
 
 def _fetch(a: list[str], o: Options) -> Command:
@@ -159,12 +164,12 @@ def _verb(args: int, options: str, build: Callable[[list[str], Options], Command
 
 VERBS: dict[str, _Verb] = {
     "HELLO": _verb(1, "auth name", _hello),
-    "SUB": _verb(2, "window visibility start mode", _subscribe),
+    "SUB": _verb(2, "window visibility start mode lease", _subscribe),
     "UNSUB": _verb(2, "uncounted", _unsubscribe),
-    "PULL": _verb(3, "wait visibility", _pull),
+    "PULL": _verb(3, "wait visibility lease", _pull),
     "ACK": _verb(3, "sync", _ack),
-    "NACK": _verb(3, f"delay dead uncounted {' '.join(_FAILURE)}", _nack),
-    "TOUCH": _verb(3, "visibility", _touch),
+    "NACK": _verb(3, f"delay dead uncounted lease {' '.join(_FAILURE)}", _nack),
+    "TOUCH": _verb(3, "visibility lease", _touch),
     "PAUSE": _verb(0, "", lambda a, o: commands.Pause()),
     "RESUME": _verb(0, "", lambda a, o: commands.Resume()),
     "FETCH": _verb(3, "max_bytes wait", _fetch),
@@ -277,20 +282,21 @@ def _encode(command: Command) -> bytes:
             return _encode_publish(command)
         case commands.Hello(version, auth, name):
             return _line("HELLO", version, auth=auth, name=name)
-        case commands.Subscribe(topic, consumer, window, visibility_ms, start, mode):
-            return _line("SUB", topic, consumer, window=window, visibility=visibility_ms, start=start, mode=mode)
+        case commands.Subscribe(topic, consumer, window, visibility_ms, start, mode, lease):
+            named = {"start": start, "mode": mode, "lease": lease}
+            return _line("SUB", topic, consumer, window=window, visibility=visibility_ms, **named)
         case commands.Unsubscribe(topic, consumer, uncounted):
             return _line("UNSUB", topic, consumer, uncounted=1 if uncounted else None)
-        case commands.Pull(topic, consumer, max_count, wait_ms, visibility_ms):
-            return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms)
+        case commands.Pull(topic, consumer, max_count, wait_ms, visibility_ms, lease):
+            return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms, lease=lease)
         case Ack(topic, consumer, ids, sync):
             return _line("ACK", topic, consumer, format_ids(ids), sync=1 if sync else None)
-        case commands.Nack(topic, consumer, ids, delay_ms, dead, failure, uncounted):
+        case commands.Nack(topic, consumer, ids, delay_ms, dead, failure, uncounted, lease):
             texts = {} if failure is None else {name: _text(getattr(failure, name)) for name in _FAILURE}
             flags = {"dead": 1 if dead else None, "uncounted": 1 if uncounted else None}
-            return _line("NACK", topic, consumer, format_ids(ids), delay=delay_ms, **flags, **texts)
-        case commands.Touch(topic, consumer, ids, visibility_ms):
-            return _line("TOUCH", topic, consumer, format_ids(ids), visibility=visibility_ms)
+            return _line("NACK", topic, consumer, format_ids(ids), delay=delay_ms, **flags, lease=lease, **texts)
+        case commands.Touch(topic, consumer, ids, visibility_ms, lease):
+            return _line("TOUCH", topic, consumer, format_ids(ids), visibility=visibility_ms, lease=lease)
         case commands.Fetch(topic, from_id, max_count, max_bytes, wait_ms):
             limit = max_bytes if max_bytes != DEFAULT_FETCH_BYTES else None
             return _line("FETCH", topic, from_id, max_count, max_bytes=limit, wait=wait_ms or None)

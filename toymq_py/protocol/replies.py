@@ -46,6 +46,8 @@ class HelloReply:
     """NACK takes the error options and a reason of any text."""
     takes_uncounted: bool = False
     """NACK and UNSUB take ``uncounted``."""
+    numbers_leases: bool = False
+    """SUB, PULL, NACK and TOUCH take ``lease``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def encode_pong() -> bytes:
 
 def encode_hello(server: str, max_payload: int) -> bytes:
     """``server`` is name/version, one token."""
-    return f"HELLO 1 server={server} max_payload={max_payload} nack_error=1 uncounted=1\n".encode()
+    return f"HELLO 1 server={server} max_payload={max_payload} nack_error=1 uncounted=1 lease=1\n".encode()
 
 
 def encode_json(body: bytes) -> bytes:

@@ -52,8 +52,8 @@ def reply_line(reply: Reply) -> str:
             return f"DUP {msg_id}"
         case replies.PongReply():
             return "PONG"
-        case replies.HelloReply(version, server, max_payload, tells_errors, takes_uncounted):
-            words = " nack_error=1" * tells_errors + " uncounted=1" * takes_uncounted
+        case replies.HelloReply(version, server, max_payload, tells_errors, takes_uncounted, numbers_leases):
+            words = " nack_error=1" * tells_errors + " uncounted=1" * takes_uncounted + " lease=1" * numbers_leases
             return f"HELLO {version} server={server} max_payload={max_payload}{words}"
         case replies.JsonReply(body):
             return f"JSON {len(body)}"

@@ -302,7 +302,7 @@ class Handler:
         visibility_s = seconds(command.visibility_ms)
         if visibility_s is None and (own := self._deliveries.subscription_to(command.topic, command.consumer)) is not None:
             visibility_s = own.visibility_s
-        self._ok(topic.touch(command.consumer, command.ids, visibility_s))
+        self._ok(topic.touch(command.consumer, command.ids, visibility_s, lease=command.lease))
 
     def _unsubscribe(self, command: commands.Unsubscribe) -> None:
         subscription = self._deliveries.by_name.get(command.topic)
@@ -323,10 +323,11 @@ class Handler:
     def _nack(self, command: commands.Nack) -> None:
         topic = self._broker.topic(command.topic)
         if command.uncounted:
-            self._ok(topic.return_uncounted(command.consumer, command.ids))
+            self._ok(topic.return_uncounted(command.consumer, command.ids, lease=command.lease))
             return
-        delay_s = None if command.delay_ms is None else command.delay_ms / 1000
-        self._ok(topic.nack(command.consumer, command.ids, delay_s, dead=command.dead, failure=command.failure))
+        dead, failure = command.dead, command.failure
+        delay_s = seconds(command.delay_ms)
+        self._ok(topic.nack(command.consumer, command.ids, delay_s, dead=dead, failure=failure, lease=command.lease))
 
     # -- queries
 

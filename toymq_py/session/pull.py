@@ -36,6 +36,7 @@ class PendingPull:
         self._taken: list[tuple[Delivery, Frames]] = []
         visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
         self._poll = broker.poll(command.topic, command.consumer, visibility_s=visibility_s, wake=self._woken)
+        self._poll.number = command.lease or 0
         self._held = PendingReply(WAIT_COST_BYTES)
         pulls[self] = None
 

@@ -44,6 +44,7 @@ def subscribe(
         wake=deliveries.wake,
         ended=deliveries.ended,
     )
+    subscription.number = command.lease or 0
     topic.when_registered(subscription, registration, _answer(subscription, replies, deliveries, lambda: 1))
 
 
@@ -60,6 +61,7 @@ def _subscribe_pattern(
         wake=deliveries.wake,
         ended=deliveries.pattern_ended,
     )
+    subscription.number = command.lease or 0
     answer = _answer(subscription, replies, deliveries, lambda: subscription.matched)
     broker.follow(subscription)
     subscription.when_registered(answer)

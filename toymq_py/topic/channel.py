@@ -370,6 +370,10 @@ class Channel:
             self._notify_room()
         return count
 
+    def leased_under(self, ids: Sequence[IdRange], number: int | None) -> Sequence[IdRange]:
+        """Of the ids, what is leased to the subscription or poll of that number; all of them with None."""
+        return ids if number is None else self.consumer.leased_under(ids, number)
+
     def return_uncounted(self, ids: Sequence[IdRange]) -> int:
         """See ``Topic.return_uncounted``."""
         count = self.consumer.return_uncounted(ids)

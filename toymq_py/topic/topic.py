@@ -342,20 +342,26 @@ class Topic:
         return self.channel(name).ack(ids, unseen=unseen)
 
     def nack(
-        self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
-    ) -> int:
-        """End leases without an ack; with ``dead`` the messages become dead letters at once, which show ``failure``. Returns:
-        how many were inflight. Raises: NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
-        return self.channel(name).nack(ids, delay_s, dead=dead, failure=failure)
+        self, name: str, ids: Sequence[IdRange], delay_s: float | None,
+        *, dead: bool = False, failure: Failure | None = None, lease: int | None = None,
+    ) -> int:  # fmt: skip
+        """End leases without an ack; with ``dead`` the messages become dead letters at once, which show ``failure``. With
+        ``lease`` those of the subscription or poll of that number alone (ADR 0087). Returns: how many were inflight. Raises:
+        NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
+        channel = self.channel(name)
+        return channel.nack(channel.leased_under(ids, lease), delay_s, dead=dead, failure=failure)
 
-    def return_uncounted(self, name: str, ids: Sequence[IdRange]) -> int:
-        """End leases of messages that no application had: that delivery is no attempt (ADR 0088). Returns: how many were
-        inflight. Raises: NoSuchConsumer."""
-        return self.channel(name).return_uncounted(ids)
+    def return_uncounted(self, name: str, ids: Sequence[IdRange], *, lease: int | None = None) -> int:
+        """End leases of messages that no application had: that delivery is no attempt (ADR 0088). ``lease``: see ``nack``.
+        Returns: how many were inflight. Raises: NoSuchConsumer."""
+        channel = self.channel(name)
+        return channel.return_uncounted(channel.leased_under(ids, lease))
 
-    def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None) -> int:
-        """Restart the visibility timeout of leases. Returns: how many were inflight. Raises: NoSuchConsumer."""
-        return self.channel(name).touch(ids, visibility_s)
+    def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None, *, lease: int | None = None) -> int:
+        """Restart the visibility timeout of leases. ``lease``: see ``nack``. Returns: how many were inflight. Raises:
+        NoSuchConsumer."""
+        channel = self.channel(name)
+        return channel.touch(channel.leased_under(ids, lease), visibility_s)
 
     def seek(self, name: str, start: Start) -> int:
         """Move a consumer, or make it at that position. The caller flushes the offsets before it answers. Returns: the id.

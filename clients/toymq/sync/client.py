@@ -232,7 +232,7 @@ class Client(ClientBase):
         deadline = now() + wait
         feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
         while True:
-            request = requests.pull(command, wait, lambda name, left: requests.give_back(self._conversation, name, left))
+            request = requests.pull(command, wait, self._conversation, feed)
             try:
                 pushes = self._ask_waiting(request)
             except ConnectionLost as error:

@@ -63,6 +63,21 @@ async def test_a_pull_that_is_cancelled_while_it_waits_takes_nothing(broker: InP
     assert message.attempt == 1, "the one that left was given nothing"
 
 
+async def test_a_worker_whose_lease_has_ended_does_not_act_on_the_lease_of_another(mq: Client) -> None:
+    await mq.pub("jobs", b"x")
+    (late,) = await mq.pull("jobs", "c", visibility=0.001)
+    (holder,) = await mq.pull("jobs", "c", wait=10, visibility=3600)
+    assert holder.attempt == 2
+    assert not await late.extend(0.001)
+    assert not await late.dead_letter("it is not mine any more")
+    await late.nack(0)
+    assert await mq.pull("jobs", "c") == [], "the other worker has it"
+    assert await holder.extend(3600)
+    await late.ack()
+    await holder.nack(0)
+    assert await mq.pull("jobs", "c") == [], "an ack is taken: the work was done"
+
+
 async def test_a_pull_that_is_cancelled_anywhere_loses_nothing(mq: Client) -> None:
     await mq.pub_many("jobs", [b"0", b"1"])
     for step in range(60):

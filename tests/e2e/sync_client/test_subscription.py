@@ -22,6 +22,22 @@ def test_what_is_not_acked_comes_again_after_close(client: Client) -> None:
         assert message.attempt == 2
 
 
+def test_a_worker_whose_lease_has_ended_does_not_act_on_the_lease_of_another(broker: BrokerProcess, client: Client) -> None:
+    client.pub("late", b"x")
+    with client.sub("late", "c", mode="shared", window=1, visibility=0.001) as subscription:
+        late = subscription.next(5)
+        with sync.connect(f"127.0.0.1:{broker.port}") as other:
+            (holder,) = other.pull("late", "c", wait=10, visibility=3600)
+            assert (late.id, holder.id) == (0, 0)
+            assert not late.extend(0.001)
+            assert not late.dead_letter("it is not mine any more")
+            late.nack(0)
+            assert holder.extend(3600)
+            holder.ack(sync=True)
+    (found,) = client.describe("late")["consumers"]
+    assert (found["inflight"], found["backlog"]) == (0, 0)
+
+
 def test_a_subscription_that_ends_says_why(broker: BrokerProcess, client: Client) -> None:
     subscription = client.sub("ended", "c")
     with pytest.raises(AlreadySubscribed):

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.conversing import GREETING, GREETING_UNCOUNTED, Conversing, ids_of, message
+from tests.support.conversing import GREETING, GREETING_LEASE, GREETING_UNCOUNTED, Conversing, ids_of, message
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ConsumerDeleted, TakenOver
 from toymq.pending_replies import CallSlot
 from toymq_py.errors import AuthFailed, ProtocolViolation, ToymqError
-from toymq_py.protocol import Delete, Hello, JsonReply, Nack, OkReply, Ping, PongReply, Quit, Stats
+from toymq_py.protocol import Delete, Hello, JsonReply, Nack, OkReply, Ping, PongReply, Quit, Stats, Subscribe
 
 
 def test_nothing_is_said_before_the_broker_greeted() -> None:
@@ -219,6 +219,19 @@ def test_leaving_with_nothing_handed_out_counts_no_attempt(greeting: bytes, said
     peer.said()
     peer.conversation.unsubscribe(feed, lambda: None)
     assert peer.said() == ["UNSUB t c"], "the application has the first one"
+
+
+def test_a_subscription_has_one_number_for_its_leases_on_all_connections() -> None:
+    """An older broker does not know the word."""
+    peer = Conversing(GREETING_LEASE)
+    feed = peer.subscribe()
+    assert peer.said() == [f"SUB t c lease={feed.lease}"]
+    peer.lose()
+    assert peer.connect() == [f"SUB t c lease={feed.lease}"]
+    assert Feed(Subscribe("t", "c"), lambda: None).lease != feed.lease
+    peer.lose()
+    peer.greeting = GREETING
+    assert peer.connect() == ["SUB t c"]
 
 
 def test_leaving_before_the_ok_came() -> None:

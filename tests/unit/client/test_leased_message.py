@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 import toymq
-from tests.support.conversing import Conversing, message
+from tests.support.conversing import GREETING_LEASE, Conversing, message
 from toymq.delivery_window import Feed
 from toymq.leased_message import Connection, LeasedMessage
 from toymq_py.errors import BadArgument
@@ -34,6 +34,15 @@ def test_requests_name_the_message_and_its_consumer(leased: LeasedMessage[Connec
     assert leased._nack(1.5).slot.frame() == b"NACK t c 7 delay=1500\n"
     assert leased._nack(1.5, dead=True).slot.frame() == b"NACK t c 7 dead=1\n", "a dead letter has no delay"
     assert leased._touch(30).slot.frame() == b"TOUCH t c 7 visibility=30000\n"
+
+
+def test_requests_name_the_lease_where_the_broker_takes_it(peer: Conversing, leased: LeasedMessage[Connection]) -> None:
+    peer.lose()
+    peer.greeting = GREETING_LEASE
+    peer.connect()
+    lease = leased._feed.lease
+    assert leased._nack(None).slot.frame() == b"NACK t c 7 lease=%d\n" % lease
+    assert leased._touch(30).slot.frame() == b"TOUCH t c 7 visibility=30000 lease=%d\n" % lease
 
 
 def test_a_failed_handler_gives_back_with_its_reason_and_settles(peer: Conversing, leased: LeasedMessage[Connection]) -> None:

@@ -42,8 +42,8 @@ def test_an_abandoned_call_is_done_and_announces_nothing() -> None:
 
 @pytest.mark.parametrize("how", ["answered after abandon", "abandon", "failed", "dropped"])
 def test_deliveries_of_a_pull_that_no_caller_takes_are_given_back_once(how: str) -> None:
-    returned: list[tuple[str, list[MessagePush]]] = []
-    slot = PullSlot(Pull("t", "c", 1), lambda consumer, messages: returned.append((consumer, messages)))
+    returned: list[list[MessagePush]] = []
+    slot = PullSlot(Pull("t", "c", 1), returned.append)
     if how == "answered after abandon":
         slot.abandon()
         assert not returned, "nothing had come"
@@ -57,13 +57,13 @@ def test_deliveries_of_a_pull_that_no_caller_takes_are_given_back_once(how: str)
             slot.dropped()
         case _:
             slot.abandon()
-    assert returned == [("c", [PUSH])]
+    assert returned == [[PUSH]]
     slot.dropped()
     assert len(returned) == 1
 
 
 def test_deliveries_of_an_answered_pull_are_the_callers() -> None:
-    slot = PullSlot(Pull("t", "c", 1), lambda consumer, messages: pytest.fail("the caller waits"))
+    slot = PullSlot(Pull("t", "c", 1), lambda messages: pytest.fail("the caller waits"))
     slot.messages.append(PUSH)
     slot.answered(OkReply(1))
     assert slot.messages == [PUSH]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from tests.support.conversing import Conversing, message
+from tests.support.conversing import GREETING_LEASE, Conversing, message
 from toymq.errors import TakenOver
 from toymq.renewal import EXTENDS_PER_LEASE, Renewal
 
@@ -51,6 +51,17 @@ def test_leases_are_renewed_several_times_within_their_length_until_they_are_set
     renewal.stop()
     loop.tick()
     assert (peer.said(), loop.due) == ([], [])
+
+
+def test_a_renewal_names_the_lease() -> None:
+    """A worker that was frozen for longer than a lease would renew those of the workers that have its messages now."""
+    peer, loop = Conversing(GREETING_LEASE), Loop()
+    feed = peer.subscribe()
+    peer.said()
+    peer.hear(b"OK 0\n" + message(1))
+    Renewal(feed, peer.conversation, 30.0, cast(asyncio.AbstractEventLoop, loop)).start()
+    loop.tick()
+    assert peer.said() == [f"TOUCH t c 1 visibility=30000 lease={feed.lease}"]
 
 
 def test_a_subscription_that_the_broker_ended_is_not_renewed() -> None:

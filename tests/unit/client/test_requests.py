@@ -3,11 +3,12 @@
 import pytest
 
 import toymq
-from tests.support.conversing import GREETING_UNCOUNTED, Conversing
+from tests.support.conversing import GREETING_LEASE, GREETING_UNCOUNTED, Conversing
 from toymq import Client, requests
+from toymq.delivery_window import Feed
 from toymq.message import RANGES_BESIDE_A_FAILURE, RANGES_PER_LINE
 from toymq_py.errors import BadArgument, ConnectionLost, NoSuchTopic
-from toymq_py.protocol import JsonReply, MessagePush, OkReply, Pull
+from toymq_py.protocol import JsonReply, MessagePush, OkReply, Pull, Subscribe
 
 SCATTERED = [(one, one) for one in range(0, 400, 2)]
 
@@ -59,25 +60,38 @@ def test_a_redrive_asks_for_what_is_left_of_its_maximum(client: Client) -> None:
 
 
 def test_deliveries_that_no_caller_takes_are_ready_again_at_once() -> None:
-    peer = Conversing()
+    feed = Feed(Subscribe("t", "c"), lambda: None)
+    feed.lease = 7
     pushes = [MessagePush(topic, msg_id, 1, 0, b"", b"", b"") for topic, msg_id in (("a", 1), ("b", 5), ("a", 2))]
-    requests.give_back(peer.conversation, "c", pushes)
+    peer = Conversing()
+    requests.give_back(peer.conversation, feed, pushes)
     assert peer.said() == ["NACK a c 1-2 delay=0", "NACK b c 5 delay=0"], "an older broker knows no other word"
     newer = Conversing(GREETING_UNCOUNTED)
-    requests.give_back(newer.conversation, "c", pushes)
+    requests.give_back(newer.conversation, feed, pushes)
     assert newer.said() == ["NACK a c 1-2 uncounted=1", "NACK b c 5 uncounted=1"]
+    newest = Conversing(GREETING_UNCOUNTED[:-1] + b" lease=1\n")
+    requests.give_back(newest.conversation, feed, pushes[:1])
+    assert newest.said() == ["NACK a c 1 uncounted=1 lease=7"]
     peer.lose()
-    requests.give_back(peer.conversation, "c", pushes)
+    requests.give_back(peer.conversation, feed, pushes)
     assert peer.connect() == [], "a later NACK could hit the lease of another worker"
 
 
 def test_a_pull_that_loses_its_connection_is_not_repeated() -> None:
-    request = requests.pull(Pull("t", "c", 1, wait_ms=9000), 1.5, lambda consumer, messages: None)
+    conversation, feed = Conversing().conversation, Feed(Subscribe("t", "c"), lambda: None)
+    request = requests.pull(Pull("t", "c", 1, wait_ms=9000), 1.5, conversation, feed)
     assert request.slot.frame() == b"PULL t c 1 wait=1500\n"
     assert (request.wait_s, request.slot.repeatable) == (1.5, False)
     request.slot.failed(ConnectionLost("gone"))
     with pytest.raises(ConnectionLost):
         request.result()
+
+
+def test_a_pull_has_the_number_of_its_lease_where_the_broker_takes_one() -> None:
+    feed = Feed(Subscribe("t", "c"), lambda: None)
+    feed.lease = 7
+    request = requests.pull(Pull("t", "c", 1), 0, Conversing(GREETING_LEASE).conversation, feed)
+    assert request.slot.frame() == b"PULL t c 1 lease=7\n"
 
 
 def test_auto_extend_needs_a_lease_of_known_length() -> None:

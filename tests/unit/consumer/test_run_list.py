@@ -28,7 +28,10 @@ def test_the_run_of_an_id() -> None:
 
 def test_parts_of_a_range_by_state() -> None:
     runs = table()
-    assert runs.leased(2, 9) == [(2, 5)], "neighbours of two lessees are one range"
+    assert runs.leased([(2, 9)]) == [(2, 5)], "neighbours of two lessees are one range"
+    ONE.number = 7
+    assert runs.leased([(0, 1), (3, 9)], 7) == [(0, 1), (3, 3)], "of one lessee alone, and what is leased"
+    assert runs.leased([(0, 9)], 8) == []
     assert runs.held(8, 20) == [(8, 8)]
     assert runs.busy(3, 8) == [(3, 3), (4, 5), (7, 8)]
     assert runs.leased_to(ONE) == [(0, 3)]

@@ -75,6 +75,21 @@ async def test_what_is_given_back_comes_again(rig: HttpRig) -> None:
         refused(await rig.ask("POST", f"/v1/topics/t/messages/9:{verb}?consumer=c"), 404, "NOT_LEASED")
 
 
+async def test_a_lease_that_has_ended_does_not_act_on_the_next_one(rig: HttpRig) -> None:
+    await rig.publish("t", "a")
+    path = "/v1/topics/t/messages"
+    first = (await rig.ask("GET", path, params={"consumer": "c", "visibility_s": 0.001})).json()["lease"]
+    second = (await rig.ask("GET", path, params={"consumer": "c", "visibility_s": 3600, "wait_s": 10})).json()["lease"]
+    assert first != second
+    for verb in ("nack", "extend"):
+        refused(await rig.ask("POST", f"{path}/0:{verb}?consumer=c&lease={first}"), 404, "NOT_LEASED")
+    refused(await rig.ask("POST", f"{path}/0:nack?consumer=c&dead=true&lease={first}"), 404, "NOT_LEASED")
+    refused(await rig.ask("POST", f"{path}/0:nack?consumer=c&lease=0"), 422, "BAD_ARGUMENT")
+    assert (await rig.ask("POST", f"{path}/0:extend?consumer=c&lease={second}")).status_code == 204
+    assert (await rig.ask("POST", f"{path}/0:nack?consumer=c&delay_s=0&lease={second}")).status_code == 204
+    assert ids(await rig.lease("t")) == [(0, 3)]
+
+
 async def test_a_dead_letter_and_its_way_back(rig: HttpRig) -> None:
     await rig.ask("POST", "/v1/topics/t/messages", content=b"bad", headers={"X-Header-Color": "red"})
     await rig.lease("t")

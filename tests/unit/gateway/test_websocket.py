@@ -57,6 +57,20 @@ async def test_a_nack_says_why_in_the_dead_letter(rig: HttpRig) -> None:
     assert [letter["headers"][f"toymq-{name}"] for name in ("reason", "error")] == ["two words", "no such template: x.html"]
 
 
+async def test_a_lease_that_has_ended_does_not_act_on_the_next_one(rig: HttpRig) -> None:
+    async with frames(rig) as ws:
+        await rig.publish("t", "a")
+        await ws.ask(op="subscribe", consumer="c", mode="shared", window=1, visibility_s=0.001)
+        assert (await ws.hear())["id"] == 0
+        assert [m["id"] for m in await rig.lease("t", wait_s=10, visibility_s=3600)] == [0]
+        for frame in ({"op": "extend"}, {"op": "nack", "delay_s": 0}, {"op": "nack", "dead": True}):
+            await ws.say(ids=[0], **frame)
+            while (answer := await ws.hear())["op"] == "message":  # its lease may end more than once before the poll waits
+                pass
+            assert answer["count"] == 0
+        assert (await ws.ask(op="ack", ids=[0]))["count"] == 1, "the work was done"
+
+
 async def test_publishes_keep_their_order_without_waiting_for_answers(rig: HttpRig) -> None:
     async with frames(rig) as ws:
         for n in range(300):

@@ -40,7 +40,7 @@ REPLIES: list[Reply] = [
     replies.OkReply(9),
     replies.DupReply(4),
     replies.PongReply(),
-    replies.HelloReply(1, "toymq/1", 100, tells_errors=True, takes_uncounted=True),
+    replies.HelloReply(1, "toymq/1", 100, tells_errors=True, takes_uncounted=True, numbers_leases=True),
     replies.JsonReply(b"{}\n{}"),
     replies.BatchReply("t", 2, 9, b"ab\ncd"),
     replies.OffsetsReply("t", 3, 9),
