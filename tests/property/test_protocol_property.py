@@ -136,8 +136,11 @@ frames_of_a_producer = st.builds(
 )
 """The same with sequences; one of them a byte short, or with another one."""
 
+lines_of_acks = st.lists(st.integers(0, 10**19), max_size=120).map(lambda ids: b"".join(b"ACK a c %d\n" % i for i in ids))
+
 scraps = st.one_of(
     frames_of_alike,
+    lines_of_acks,
     frames_of_a_producer,
     any_command.map(lambda command: encode_command(command)),
     st.binary(max_size=12),

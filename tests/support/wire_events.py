@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from toymq_py.protocol import Command, Publish, Rejected, ServerConnection
+from toymq_py.protocol import Ack, AckRun, Command, Publish, Rejected, ServerConnection
 
 
 def flat(commands: Iterable[Command]) -> list[Any]:
-    """One element a command: runs of PUBs taken apart, refusals as (code, text, fatal), and which sequence was refused."""
+    """One element a command: runs taken apart, refusals as (code, text, fatal), and which sequence was refused."""
     events: list[Any] = []
     for command in commands:
         if isinstance(command, Publish):
@@ -15,6 +15,8 @@ def flat(commands: Iterable[Command]) -> list[Any]:
             columns = (command.delays_ms or none, command.ttls_ms or none, command.seqs or none)
             rows = zip(command.keys, command.bodies, *columns, strict=True)
             events += [(command.topic, key, body, command.hdr, *options) for key, body, *options in rows]
+        elif isinstance(command, AckRun):
+            events += [Ack(command.topic, command.consumer, ((msg_id, msg_id),)) for msg_id in command.ids]
         elif isinstance(command, Rejected):
             events.append((command.error.code, str(command.error), command.error.fatal))
             if command.publish is not None:
@@ -25,8 +27,8 @@ def flat(commands: Iterable[Command]) -> list[Any]:
 
 
 def count_of(commands: Iterable[Command]) -> int:
-    """Commands, each PUB of a run counted."""
-    return sum(len(command.keys) if isinstance(command, Publish) else 1 for command in commands)
+    """Commands, each of a run counted."""
+    return len([event for event in flat(commands) if not (isinstance(event, tuple) and event[0] == "refused")])
 
 
 def events_of(

@@ -354,10 +354,9 @@ class Consumer:
         run = self._runs.run_of(msg_id)
         return run is not None and run.state is INFLIGHT
 
-    def has_delivered(self, msg_id: int) -> bool:
-        """Whether the message was delivered and ``ack`` would take it."""
-        run = self._runs.run_of(msg_id)
-        return run is not None and (run.attempt > 0 or run.spared) and run.state is not HELD
+    def has_delivered(self, first: int, last: int) -> bool:
+        """Whether all messages of the range were delivered and ``ack`` would take them."""
+        return self._runs.all_delivered(first, last)
 
     def maybe_delivered(self, msg_id: int) -> bool:
         """Whether ``ack`` would take the message because the broker may have delivered it before its restart."""

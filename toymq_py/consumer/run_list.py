@@ -39,6 +39,15 @@ class RunList:
         i = self._index(msg_id)
         return self._runs[i] if i < len(self._runs) and self._runs[i].first <= msg_id else None
 
+    def all_delivered(self, first: int, last: int) -> bool:
+        """Whether an ack takes every id of the range: they were delivered, and are not on their way to the dead letters."""
+        at = first
+        for run in self._within(first, last):
+            if run.first > at or (run.attempt == 0 and not run.spared) or run.state is HELD:
+                return False
+            at = run.last + 1
+        return at > last
+
     def busy(self, first: int, last: int) -> list[IdRange]:
         """The parts of the range that are inflight or being moved to the dead letters."""
         return [

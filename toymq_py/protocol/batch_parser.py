@@ -9,7 +9,7 @@ from functools import lru_cache
 from toymq_py.errors import BadName
 from toymq_py.fixed_rows import LAYOUTS_CACHED_MAX, RowLayout, columns_are
 from toymq_py.protocol.buffer import Buffer
-from toymq_py.protocol.commands import Ack, Command, Publish
+from toymq_py.protocol.commands import Ack, AckRun, Command, Publish
 from toymq_py.protocol.frames import LENGTH_DIGITS_MAX, LINE_BYTES_MAX, NEWLINE, NO_KEY, PRINTABLE, is_key
 from toymq_py.protocol.header_lines import consumer_name, topic_name
 from toymq_py.records import KEY_BYTES_MAX
@@ -285,7 +285,8 @@ class BatchParser:
         return values[::2], values[1::2]
 
     def parse_acks(self, commands: list[Command], max_count: int) -> int:
-        """Parse ACKs of one id or one range, without options. Stops at anything else. Returns: how many."""
+        """Parse ACKs of one id or one range, without options; those of one id that follow each other are one ``AckRun``. Stops
+        at anything else. Returns: how many."""
         buffer = self._buffer
         data, pos = buffer.data, buffer.pos
         find = data.find
@@ -310,11 +311,43 @@ class BatchParser:
             names = self._names.get((tokens[0], tokens[1])) or self._learn_names(tokens[0], tokens[1])
             if names is None:
                 break
-            commands.append(Ack(names[0], names[1], ((low, high),)))
             left -= 1
             pos = line_end + 1
+            ids = [low]
+            if left and not dash and data.startswith(b"ACK ", pos):
+                pos = self._take_ids(pos, b"ACK %b %b " % (tokens[0], tokens[1]), left, ids)
+            if len(ids) > 1:
+                left -= len(ids) - 1
+                commands.append(AckRun(names[0], names[1], ids))
+            else:
+                commands.append(Ack(names[0], names[1], ((low, high),)))
         buffer.pos = pos
         return max_count - left
+
+    def _take_ids(self, pos: int, head: bytes, max_count: int, ids: list[int]) -> int:
+        """Cut complete lines of ``head`` and one id, in a few calls for all, and add the ids. Returns: the position behind
+        them."""
+        data = self._buffer.data
+        width, opening = len(head), b"\n" + head
+        left, step, more = max_count, 16, True
+        while more and left and data.startswith(head, pos):
+            count = min(step, left)
+            stop = data.rfind(b"\n", pos, pos + count * (width + IDS_DIGITS_FAST + 1))
+            if stop < 0:
+                break
+            found = data[pos + width : stop].split(opening, count)
+            del found[count:]
+            found[-1], other, _ = found[-1].partition(b"\n")  # behind the last id there may be other commands
+            more = not other and len(found) == count
+            if not b"".join(found).isdigit() or not 0 < min(map(len, found)) <= max(map(len, found)) <= IDS_DIGITS_FAST:
+                more = False
+                bad = next(row for row, text in enumerate(found) if not text.isdigit() or len(text) > IDS_DIGITS_FAST)
+                del found[bad:]
+            ids.extend(map(int, found))
+            left -= len(found)
+            pos += sum(map(len, found)) + len(found) * (width + 1)
+            step *= 4  # a short run before other commands does not pay for a long one
+        return pos
 
     @staticmethod
     def _check_keys(keys: list[bytes]) -> int:

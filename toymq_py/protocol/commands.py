@@ -82,6 +82,15 @@ class Ack:
     sync: bool = False
 
 
+@dataclass(slots=True)
+class AckRun:
+    """A run of consecutive ACKs of one id each and without options. It has a reply for each. Only a server has it."""
+
+    topic: str
+    consumer: str
+    ids: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Nack:
     """Give leased messages back, after ``delay_ms`` or as dead letters; with ``uncounted`` at once, and the delivery is no
@@ -236,6 +245,6 @@ class Rejected:
 
 
 Command = (
-    Hello | Publish | Subscribe | Unsubscribe | Pull | Ack | Nack | Touch | Pause | Resume | Fetch | Offsets | Create
+    Hello | Publish | Subscribe | Unsubscribe | Pull | Ack | AckRun | Nack | Touch | Pause | Resume | Fetch | Offsets | Create
     | Config | Delete | Purge | Seek | Forget | Redrive | Topics | Describe | Stats | Ping | Quit | Rejected
 )  # fmt: skip

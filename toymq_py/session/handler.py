@@ -21,7 +21,7 @@ from toymq_py.errors import (
     RequestError,
     ShuttingDown,
 )
-from toymq_py.protocol import Ack, Command, Publish, commands, encode_hello, encode_offsets, encode_ok, encode_pong
+from toymq_py.protocol import Ack, AckRun, Command, Publish, commands, encode_hello, encode_offsets, encode_ok, encode_pong
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.listing import Listing, json_reply
@@ -124,12 +124,15 @@ class Handler:
             self._greeted = True
 
     def _refuse(self, command: Command, error: RequestError) -> None:
-        """Reply with one ``ERR`` for each PUB of a run or for another command; with only one if it is fatal."""
+        """Reply with one ``ERR`` for each command of a run, or for another command; with only one if it is fatal."""
         if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
             self._audit(command, error.code, error.token)
         if isinstance(command, Publish) and command.seqs is not None:
             self._refused.refuse(command.topic, command.keys, command.seqs)
-        for _ in range(len(command.keys) if isinstance(command, Publish) and not error.fatal else 1):
+        count = 1
+        if not error.fatal and isinstance(command, Publish | AckRun):
+            count = len(command.keys) if isinstance(command, Publish) else len(command.ids)
+        for _ in range(count):
             self._error(error)
 
     @property
@@ -160,6 +163,9 @@ class Handler:
                 self._publish(command)
             case Ack():
                 self._ack(command)
+            case AckRun():
+                counts = self._broker.topic(command.topic).ack_each(command.consumer, command.ids)
+                self._replies.add(b"".join([b"OK 1\n" if count else b"OK 0\n" for count in counts]))
             case commands.Rejected():
                 if command.publish is not None:
                     topic_name, producer, sequence = command.publish
@@ -420,4 +426,4 @@ def _trace_fields(command: Command) -> dict[str, str]:
 
 
 def _verb(command: Command) -> str:
-    return type(command).__name__.upper()
+    return type(command).__name__.removesuffix("Run").upper()

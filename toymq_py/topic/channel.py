@@ -370,6 +370,23 @@ class Channel:
             self._notify_room()
         return count
 
+    def ack_each(self, ids: Sequence[int]) -> list[int]:
+        """See ``Topic.ack_each``."""
+        consumer, context = self.consumer, self.context
+        counts: list[int] = []
+        ascending = ids == sorted(set(ids))
+        for first, last in ranges_of(ids) if ascending else [(msg_id, msg_id) for msg_id in ids]:
+            if first < last and consumer.has_delivered(first, last):
+                consumer.ack(((first, last),))
+                counts += [1] * (last + 1 - first)
+            else:
+                counts += [consumer.ack(((msg_id, msg_id),)) for msg_id in range(first, last + 1)]
+        if count := sum(counts):
+            context.metrics.ack_total += count
+            context.changed()
+            self._notify_room()
+        return counts
+
     def leased_under(self, ids: Sequence[IdRange], number: int | None) -> Sequence[IdRange]:
         """Of the ids, what is leased to the subscription or poll of that number; all of them with None."""
         return ids if number is None else self.consumer.leased_under(ids, number)

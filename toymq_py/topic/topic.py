@@ -341,6 +341,11 @@ class Topic:
             self._make_channel(name, self.log.first_id)
         return self.channel(name).ack(ids, unseen=unseen)
 
+    def ack_each(self, name: str, ids: Sequence[int]) -> list[int]:
+        """Ack deliveries as one ``ack`` after the other does, in one change of the offsets. Returns: for each id 1 when it was
+        acked by this, else 0. Raises: NoSuchConsumer."""
+        return self.channel(name).ack_each(ids)
+
     def nack(
         self, name: str, ids: Sequence[IdRange], delay_s: float | None,
         *, dead: bool = False, failure: Failure | None = None, lease: int | None = None,

@@ -67,6 +67,13 @@ class TracedChannel(Channel):
             self._tracer.settled("ack", self.context.topic, self.consumer.name, ids)
         return count
 
+    def ack_each(self, ids: Sequence[int]) -> list[int]:
+        counts = super().ack_each(ids)
+        acked = [(msg_id, msg_id) for msg_id, count in zip(ids, counts, strict=True) if count]
+        if acked:
+            self._tracer.settled("ack", self.context.topic, self.consumer.name, acked)
+        return counts
+
     def return_uncounted(self, ids: Sequence[IdRange]) -> int:
         count = super().return_uncounted(ids)
         if count:

@@ -151,7 +151,7 @@ def test_what_may_be_acked_and_what_is_leased() -> None:
     it.unsend(S, 3, 3)
     it.give_up([(4, 4)])
     assert [it.is_inflight(msg_id) for msg_id in range(7)] == [False, True, False, False, False, False, False]
-    assert [it.has_delivered(msg_id) for msg_id in range(7)] == [False, True, True, False, False, False, False]
+    assert [it.has_delivered(msg_id, msg_id) for msg_id in range(7)] == [False, True, True, False, False, False, False]
     assert [it.failed(msg_id) for msg_id in range(7)] == [0, 0, 1, 0, 1, 0, 0]
     assert [it.ack([(msg_id, msg_id)]) for msg_id in range(7)] == [0, 1, 1, 0, 0, 0, 0]
 
@@ -579,7 +579,7 @@ def test_what_an_ack_may_take_is_what_is_said() -> None:
     it.take_fresh(S, 2, 3, 30.0)
     it.give_up([(3, 3)])
     for msg_id in range(12):
-        told = it.has_delivered(msg_id) or it.maybe_delivered(msg_id)
+        told = it.has_delivered(msg_id, msg_id) or it.maybe_delivered(msg_id)
         assert told == bool(it.ack([(msg_id, msg_id)])), msg_id
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.wire_events import events_of
-from toymq_py.protocol import Ack, Command, Publish
+from tests.support.wire_events import count_of, events_of, flat
+from toymq_py.protocol import Ack, AckRun, Command, Publish
 from toymq_py.protocol.batch_parser import NAMES_CACHED_MAX, BatchParser
 from toymq_py.protocol.buffer import Buffer
 
@@ -30,6 +30,11 @@ BATCHES: list[tuple[Callable[[BatchParser, list[Command], int], int], bytes, lis
         b"ACK t c 1\nACK t c 3-9\nACK u d 0\n",
         [Ack("t", "c", ((1, 1),)), Ack("t", "c", ((3, 9),)), Ack("u", "d", ((0, 0),))],
     ),
+    (
+        BatchParser.parse_acks,
+        b"ACK t c 1\nACK t c 7\nACK t c 7\nACK t c 0\nACK t d 2\nACK t d 3\nACK t d 5-6\nACK t d 7\n",
+        [AckRun("t", "c", [1, 7, 7, 0]), AckRun("t", "d", [2, 3]), Ack("t", "d", ((5, 6),)), Ack("t", "d", ((7, 7),))],
+    ),
 ]
 
 
@@ -50,9 +55,33 @@ def test_a_batch_ends_before_what_must_be_parsed_alone(
     parser, buffer = parser_of(data + left)
     found: list[Command] = []
     count = parse(parser, found, 512)
-    assert found == expected
-    assert count == sum(len(command.keys) if isinstance(command, Publish) else 1 for command in expected)
+    assert flat(found) == flat(expected)
+    assert count == count_of(expected)
     assert buffer.data[buffer.pos :] == left
+
+
+def test_acks_of_one_id_that_follow_each_other_are_one_run() -> None:
+    parser, _ = parser_of(b"".join(b"ACK t c %d\n" % msg_id for msg_id in range(300)))
+    found: list[Command] = []
+    assert parser.parse_acks(found, 512) == 300
+    assert found == [AckRun("t", "c", list(range(300)))]
+
+
+@pytest.mark.parametrize("room", [1, 2, 16, 17, 79, 80, 81, 512])
+@pytest.mark.parametrize("bad", [b"", b"x", b"1,2", b"-2", b"5 sync=1", b"9" * 19, b"1\r"])
+@pytest.mark.parametrize("at", [1, 15, 16, 60])
+def test_a_run_of_acks_ends_before_a_line_that_is_parsed_alone(at: int, bad: bytes, room: int) -> None:
+    ids = [*range(at), *range(1000, 1040)]
+    data = b"".join(b"ACK t c %d\n" % msg_id for msg_id in ids)
+    cut = len(b"".join(b"ACK t c %d\n" % msg_id for msg_id in ids[:at]))
+    parser, buffer = parser_of(data[:cut] + b"ACK t c " + bad + b"\n" + data[cut:])
+    found: list[Command] = []
+    count = parser.parse_acks(found, room)
+    taken = flat(found)
+    assert [ack.ids[0][0] for ack in taken[:at]] == ids[: min(at, room)]
+    assert count == len(taken) <= room
+    assert buffer.data[buffer.pos :].startswith(b"ACK t c ")
+    assert len(taken) == min(at, room)
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 40, 200])

@@ -34,6 +34,6 @@ def test_what_the_socket_took_whole_counts_as_an_attempt(request: pytest.Fixture
     taken = len(out[0]) + sum(map(len, out[1 : 1 + whole])) + part
     deliveries.give_back(taken)
     deliveries.close()
-    assert [topic.consumers["c"].has_delivered(n) for n in range(5)] == [n < whole for n in range(5)]
+    assert [topic.consumers["c"].has_delivered(n, n) for n in range(5)] == [n < whole for n in range(5)]
     again = rig.subscribe("t")
     assert rig.take(again) == [(n, 2 if n < min(whole, 1) else 1) for n in range(5)], "and the lowest of them counts"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.session_rig import SessionRig
-from toymq_py.protocol import Ack, Command, Publish, commands
+from toymq_py.protocol import Ack, AckRun, Command, Publish, commands
 from toymq_py.session.reader import Reader
 
 
@@ -19,6 +19,12 @@ def test_a_refused_run_of_publishes_has_one_error_each(session: SessionRig) -> N
     session.apply(Publish("t.dlq", [b"", b"", b""], [b"x", b"y", b"z"]))
     assert [line.split()[:2] for line in session.write().splitlines()] == [[b"ERR", b"FORBIDDEN"]] * 3
     assert session.rig.broker.metrics.errors == {"FORBIDDEN": 3}
+
+
+def test_a_refused_run_of_acks_has_one_error_each(session: SessionRig) -> None:
+    session.apply(AckRun("t", "c", [1, 2, 3]))
+    assert [line.split()[:2] for line in session.write().splitlines()] == [[b"ERR", b"NO_SUCH_TOPIC"]] * 3
+    assert session.rig.broker.metrics.errors == {"NO_SUCH_TOPIC": 3}
 
 
 def test_hello_comes_first_and_names_the_version_it_speaks(session: SessionRig) -> None:

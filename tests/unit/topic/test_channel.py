@@ -1,6 +1,8 @@
 """Many sessions of one consumer. Contract: delivery.md, ``mode=shared``."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.consumer_options import EARLIEST
@@ -208,3 +210,30 @@ def test_subscribers_that_come_and_go_within_one_commit_get_what_was_published()
         for row in range(delivery.start, delivery.stop):
             got[delivery.records.ids[row]] = delivery.records.payloads[row]
     assert got == {0: b"zero", 1: b"one", 2: b"two"}
+
+
+@given(
+    delivered=st.integers(0, 12),
+    dead=st.integers(0, 12),
+    acked=st.lists(st.integers(0, 12), max_size=4),
+    ids=st.lists(st.integers(0, 13), max_size=12) | st.integers(0, 12).map(lambda first: list(range(first, 13))),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_run_of_acks_does_what_one_after_the_other_does(delivered: int, dead: int, acked: list[int], ids: list[int]) -> None:
+    def made() -> BrokerRig:
+        rig = BrokerRig()
+        (worker,) = workers(rig, 1)
+        rig.publish("t", *[b"x"] * 13)
+        worker.take(TAKE_BYTES, delivered)
+        topic = rig.broker.topic("t")
+        topic.nack("c", [(dead, dead)], None, dead=True)
+        for msg_id in acked:
+            topic.ack("c", [(msg_id, msg_id)])
+        return rig
+
+    one, other = made(), made()
+    counts = one.broker.topic("t").ack_each("c", ids)
+    assert counts == [other.broker.topic("t").ack("c", [(msg_id, msg_id)]) for msg_id in ids]
+    assert one.broker.metrics.ack_total == other.broker.metrics.ack_total
+    consumers = [rig.broker.topic("t").consumers["c"] for rig in (one, other)]
+    assert consumers[0].snapshot().to_json() == consumers[1].snapshot().to_json()

@@ -233,7 +233,7 @@ async def ack(gateway: Gateway, request: Request) -> Response:
     consumers = topic.consumers
     msg_id, holder = _whose(
         topic, MESSAGE_ID.need(request), group,
-        lambda name, msg_id: consumers[name].has_delivered(msg_id),
+        lambda name, msg_id: consumers[name].has_delivered(msg_id, msg_id),
         lambda name, msg_id: consumers[name].maybe_delivered(msg_id),
     )  # fmt: skip
     if holder != CONSUMER and holder not in topic.consumers:
