@@ -31,11 +31,11 @@ from toymq_py.storage import offsets, segment_heads, topic_settings, webhooks_fi
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import COPY_BYTES, FileSystem, copy_file, replace_file
 from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, write_mark
-from toymq_py.storage.offline.earlier_copy import lost_segments, read_part, records_more, same_log
+from toymq_py.storage.offline.earlier_copy import join, lost_segments, read_part, records_more, same_log
 from toymq_py.storage.offline.verify import TopicReport, check_data_directory, topic_names, verify_topic
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, ScanResult, scan_segment
-from toymq_py.storage.segment import load_sidecar, segment_name
+from toymq_py.storage.segment import Segment, load_sidecar, segment_name
 from toymq_py.storage.segment_heads import list_bases
 
 ENDS_BYTES = 4096
@@ -223,7 +223,7 @@ class _Backup:
         if same is False:
             _remove_files(fs, to)
             copies = []
-        lost = lost_segments(fs, to, copies, files, topic.structure, same=same is True)
+        lost = lost_segments(fs, path, to, copies, files, topic.structure, same=same is True)
         if lost:
             topic.begin = max(after.state.first_id, min(topic.begin, lost[0]))
         fs.mkdir(to)
@@ -282,10 +282,14 @@ class _Backup:
         fs = self._fs
         size = fs.file_size(file)
         same = fs.exists(to) and fs.file_size(to) == size and _ends(fs, to, size) == _ends(fs, file, size)
-        better = False
+        better = joined = False
         if not same and fs.exists(to):
-            better = self._keeps(file, to, scan_segment(fs, file, base_id, next_id=following), following)
-        if same or better:
+            found = scan_segment(fs, file, base_id, next_id=following)
+            better = self._keeps(file, to, found, following)
+            joined = not better and self._joins(file, to, found.segment, size)
+        if joined:
+            better = True
+        elif same or better:
             if to not in self.report.copied | self.report.kept:
                 self.report.kept.add(to)
                 self._progress(size)
@@ -313,6 +317,24 @@ class _Backup:
             self._problem(f"{file} is damaged: the backup keeps its copy, which has {more} records more")
         return more > 0
 
+    def _joins(self, file: str, to: str, theirs: Segment, size: int) -> bool:
+        """Put the source's segment in the place of its copy, with the copy's records where the source is damaged. Returns:
+        whether there were some."""
+        if not theirs.damages:
+            return False
+        temporary = to + ".tmp"
+        try:
+            more = join(self._fs, file, to, theirs, size, temporary)
+            if more:
+                self._fs.rename(temporary, to)
+                self.report.copied.add(to)
+                self.report.copied_bytes += size
+                self._problem(f"{file} is damaged: the backup keeps {more} records that it had")
+            return more > 0
+        finally:
+            with contextlib.suppress(OSError):
+                self._fs.unlink(temporary)
+
     def _copy_newest(self, file: str, to: str, base_id: int, next_id: int) -> int:
         """Copy the newest segment up to its last valid record. Bytes behind it were not acknowledged, and may be incomplete.
         Returns: the id behind."""
@@ -322,7 +344,10 @@ class _Backup:
             self.report.kept.add(to)
             return scan_segment(fs, to, base_id).segment.next_id
         # With damage in it, what is behind the last record is part of what that was judged by.
-        self._copy(file, to, found.size if found.segment.damages else found.segment.end)
+        size = found.size if found.segment.damages else found.segment.end
+        if fs.exists(to) and self._joins(file, to, found.segment, size):
+            return scan_segment(fs, to, base_id).segment.next_id
+        self._copy(file, to, size)
         copied = scan_segment(fs, to, base_id).segment
         if (copied.next_id, copied.damages) != (found.segment.next_id, found.segment.damages) and not copied.damages:
             raise _Changed  # it was cut meanwhile

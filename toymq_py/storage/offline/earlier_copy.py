@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from toymq_py.storage import segment_heads
-from toymq_py.storage.fs import COPY_BYTES, FileSystem
+from toymq_py.storage.fs import COPY_BYTES, FileSystem, copy_file, write_all
 from toymq_py.storage.id_ranges import subtract
+from toymq_py.storage.offline import given_up
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import Segment, segment_name
@@ -20,9 +21,10 @@ def same_log(fs: FileSystem, path: str, to: str, bases: Iterable[int]) -> bool |
 
 
 def lost_segments(
-    fs: FileSystem, to: str, copies: Iterable[int], files: SegmentFiles, structure: OffsetsState, *, same: bool
+    fs: FileSystem, path: str, to: str, copies: Iterable[int], files: SegmentFiles, structure: OffsetsState, *, same: bool
 ) -> list[int]:
-    """First ids of segments that the source lacks although it did not remove them.
+    """First ids of segments that the source in ``path`` lacks although it did not remove them. What ``repair`` gave up there
+    was not removed.
 
     Args:
         copies: first ids of the earlier backup's segments, in ``to``.
@@ -31,10 +33,11 @@ def lost_segments(
         same: whether both are known to be the same log; else the heads that the source knows tell it.
     """
     first_id, lost = structure.first_id, []
+    removed = subtract(structure.removed, given_up.load(fs, path))
     every = sorted({*copies, *files.bases, *files.foreign})
     for base_id in sorted({*copies} - {*files.bases, *files.foreign}):
         following = next((other for other in every if other > base_id), None)
-        if not subtract([(base_id, base_id)], structure.removed) or (following is not None and following <= first_id):
+        if not subtract([(base_id, base_id)], removed) or (following is not None and following <= first_id):
             continue
         if not same and _head(fs, to, base_id) != files.heads.get(base_id, ()):
             continue
@@ -57,17 +60,50 @@ def records_more(fs: FileSystem, file: str, to: str, theirs: Segment) -> int:
     return more if more > 0 and _holds_all_of(fs, to, file, theirs) else 0
 
 
+def join(fs: FileSystem, file: str, to: str, theirs: Segment, size: int, temporary: str) -> int:
+    """Write the source's segment with the earlier copy's bytes where the source is damaged. A segment grows at its end alone,
+    so an older and shorter copy has its records at the same positions.
+
+    Args:
+        theirs: what a scan of the source's ``file`` found.
+        size: bytes of the source to take.
+        temporary: the file to write, synced.
+
+    Returns: how many records it has beside those of the source; with 0 the copy has none, or is of other records, and the file
+        is of no use.
+
+    Raises: OSError.
+    """
+    ours = scan_segment(fs, to, theirs.base_id).segment
+    spans = [(damage.position, min(damage.resume, ours.end)) for damage in theirs.damages if damage.position < ours.end]
+    if not spans or not _holds_all_of(fs, to, file, theirs, ours.end):
+        return 0
+    if copy_file(fs, file, temporary, end=size) < size:
+        return 0  # it was cut meanwhile
+    joined = fs.open(temporary, write=True)
+    try:
+        for begin, end in spans:
+            for at in range(begin, end, COPY_BYTES):
+                write_all(joined, read_part(fs, to, min(COPY_BYTES, end - at), at), at)
+        joined.sync()
+    finally:
+        joined.close()
+    more = _records(scan_segment(fs, temporary, theirs.base_id, next_id=theirs.next_id).segment) - _records(theirs)
+    return max(more, 0)
+
+
 def _records(segment: Segment) -> int:
     lost = sum(damage.last_id + 1 - damage.first_id for damage in segment.damages)
     return segment.next_id - segment.base_id - lost
 
 
-def _holds_all_of(fs: FileSystem, to: str, file: str, segment: Segment) -> bool:
-    """Whether the copy has the bytes of all valid records of a segment, at the same positions."""
+def _holds_all_of(fs: FileSystem, to: str, file: str, segment: Segment, end: int | None = None) -> bool:
+    """Whether the copy has the bytes of all valid records of a segment, those up to ``end``, at the same positions."""
     at = 0
     for position, resume in [*((damage.position, damage.resume) for damage in segment.damages), (segment.end, 0)]:
-        for start in range(at, position, COPY_BYTES):
-            length = min(COPY_BYTES, position - start)
+        stop = position if end is None else min(position, end)
+        for start in range(at, stop, COPY_BYTES):
+            length = min(COPY_BYTES, stop - start)
             if read_part(fs, to, length, start) != read_part(fs, file, length, start):
                 return False
         at = resume

@@ -8,7 +8,7 @@ holes; the file as it was, damaged offsets and damaged settings go to ``quaranti
 The order, so that a repair that is killed can be run again:
 
     1  everything that will change is copied to the quarantine, and synced; another log's files are moved there
-    2  the offsets say what is lost
+    2  ``given-up.json`` and then the offsets say what is lost
     3  the later stretches of a segment get files of their own, the last one first; until 4 their records are there twice, and
        a second run sees where the ones begin that have their own
     4  the segment's own file is replaced by its first stretch, or removed
@@ -24,6 +24,7 @@ from toymq_py.storage import offsets, segment_heads, topic_settings, webhooks_fi
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file
 from toymq_py.storage.id_ranges import subtract, union
+from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.verify import topic_names, verify_topic, webhooks_problem
 from toymq_py.storage.offsets import AckedView, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, scan_segment
@@ -146,6 +147,8 @@ class _TopicRepairer:
             for segment in damaged:
                 self._bury(segment.path)
             self._bury_offsets()
+            if lost:
+                given_up.add(fs, self._path, lost)
             known = replace(state, next_id=next_id, removed=tuple(union([*state.removed, *lost])))
             offsets.write(fs, self._path, offsets.encode(known, offsets.topic_of(self._path)))
         self._put_aside(files, divides=bool(damaged or self._copies))

@@ -28,6 +28,7 @@ from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.storage import offsets, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.offline.backup import back_up
+from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.restore import restore
 from toymq_py.storage.segment import segment_name
 
@@ -158,6 +159,86 @@ def test_damage_of_the_source_does_not_replace_what_an_earlier_backup_has(
         assert all("the backup keeps its copy" in problem for problem in problems)
         assert not any(each.damaged for each in report.reports)
     assert contents(restored(rig), "a") == before
+
+
+@pytest.mark.parametrize("seals", [True, False], ids=["sealed since", "newest still"])
+@pytest.mark.parametrize("at", [-1, 30, 100])
+def test_records_of_a_copy_stay_although_its_source_has_grown_since_and_is_damaged(at: int, seals: bool) -> None:
+    """The source had more records than its copy of an earlier day, so damage among the old ones replaced what was good."""
+    rig = broker()
+    path, copied_end = newest(rig), rig.broker.topic("a").log.segments[-1].end
+    do_backup(rig)
+    rig.publish("a", b"later")
+    while seals and newest(rig) == path:
+        rig.publish("a", b"x" * 30)
+    rig.publish("a", b"last")
+    before = contents(rig, "a")
+    rig.broker.close()
+    spoil(rig.disk, path, at if at >= 0 else copied_end - 10)
+    for _ in range(2):
+        report = do_backup(rig)
+        (problem,) = [problem for problem in report.problems if path in problem]
+        assert "the backup keeps" in problem
+        assert not any(each.damaged for each in report.reports)
+    assert contents(restored(rig), "a") == before
+
+
+def test_what_a_copy_never_had_is_lost_and_what_it_had_is_not() -> None:
+    rig = broker()
+    path, copied_end = newest(rig), rig.broker.topic("a").log.segments[-1].end
+    do_backup(rig)
+    lost = rig.broker.topic("a").next_id
+    rig.publish("a", b"later")
+    rig.publish("a", b"last")
+    before = contents(rig, "a")
+    rig.broker.close()
+    spoil(rig.disk, path, 30)
+    spoil(rig.disk, path, copied_end + 10)
+    report = do_backup(rig)
+    assert [each.lost for each in report.reports] == [1, 0, 0]
+    restore(rig.disk, TO, BACK, pid=3)
+    del before[lost]
+    assert contents(BrokerRig(disk=rig.disk, data_dir=BACK), "a") == before
+
+
+@pytest.mark.parametrize("spoils", [unlink, zero, truncate])
+@pytest.mark.parametrize("which", [first, sealed, newest])
+def test_what_a_repair_gave_up_stays_in_the_backup(
+    which: Callable[[BrokerRig], str], spoils: Callable[[SimDisk, str], None]
+) -> None:
+    """A repair enters the lost ids as removed, as if the broker had removed them: the next backup dropped its copy of them,
+    with exit code 0."""
+    rig = broker()
+    before, path = contents(rig, "a"), which(rig)
+    do_backup(rig)
+    rig.broker.close()
+    spoils(rig.disk, path)
+    (repaired,) = repair(rig.disk, DIR, pid=9)
+    assert repaired.lost
+    for _ in range(2):
+        assert do_backup(rig).problems
+    restore(rig.disk, TO, BACK, pid=3)
+    assert contents(BrokerRig(disk=rig.disk, data_dir=BACK), "a") == before
+
+
+@pytest.mark.parametrize("op", ["pwrite", "sync", "rename"])
+def test_a_full_disk_leaves_the_copy_as_it_is(op: str) -> None:
+    rig = broker()
+    path = newest(rig)
+    copy = f"{TO}{path.removeprefix(DIR)}"
+    do_backup(rig)
+    before = rig.disk.snapshot()[copy]
+    rig.publish("a", b"later")
+    rig.broker.close()
+    spoil(rig.disk, path, 30)
+    rig.disk.fail(op, 1, errno.ENOSPC, sticky=True, path=f"{copy}.tmp")
+    with pytest.raises(OSError, match="No space"):
+        do_backup(rig)
+    assert rig.disk.snapshot()[copy] == before
+    assert f"{copy}.tmp" not in rig.disk.snapshot()
+    rig.disk.heal()
+    do_backup(rig)
+    assert len(contents(restored(rig), "a")) == 15
 
 
 def test_a_broker_that_goes_on_behind_damage_is_backed_up_beside_the_copy() -> None:

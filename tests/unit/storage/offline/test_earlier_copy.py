@@ -4,7 +4,8 @@ from tests.support.frames import encode_frame
 from tests.support.logs import PATH, disk_with, some_frames
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage import segment_heads
-from toymq_py.storage.offline.earlier_copy import lost_segments, records_more, same_log
+from toymq_py.storage.offline import given_up
+from toymq_py.storage.offline.earlier_copy import join, lost_segments, records_more, same_log
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import segment_name
@@ -48,7 +49,7 @@ def test_what_retention_removed_is_not_lost() -> None:
     files = SegmentFiles([6])
 
     def lost(structure: OffsetsState, *, same: bool = True, files: SegmentFiles = files) -> list[int]:
-        return lost_segments(disk, COPY, copies, files, structure, same=same)
+        return lost_segments(disk, PATH, COPY, copies, files, structure, same=same)
 
     assert lost(OffsetsState()) == [0, 2, 4]
     assert lost(OffsetsState(first_id=2)) == [2, 4]
@@ -58,6 +59,37 @@ def test_what_retention_removed_is_not_lost() -> None:
     heads = segment_heads.read_heads(disk, COPY, [2], {})
     assert lost(OffsetsState(), same=False, files=SegmentFiles([6], heads=heads)) == [2], "but the source knows its head"
     assert lost(OffsetsState(first_id=8), files=SegmentFiles([])) == [], "a purge leaves no segment behind it"
+    given_up.add(disk, PATH, [(4, 5)])
+    assert lost(OffsetsState(first_id=2, removed=((2, 5),))) == [4], "a repair is no removal"
+
+
+def joined(source: bytes, copy: bytes) -> tuple[int, bytes]:
+    disk = disk_of({0: source}, {0: copy})
+    file, temporary = f"{PATH}/{segment_name(0)}", f"{COPY}/joined"
+    found = scan_segment(disk, file, 0)
+    count = join(disk, file, f"{COPY}/{segment_name(0)}", found.segment, len(source), temporary)
+    return count, disk.snapshot()[temporary] if count else b""
+
+
+def test_a_copy_fills_the_damage_of_a_source_that_has_grown() -> None:
+    whole, copy = b"".join(FRAMES), b"".join(FRAMES[:5])
+    early, late = len(FRAMES[0]) + 6, len(copy) + 6
+
+    def hit(*at: int) -> bytes:
+        spoilt = bytearray(whole)
+        for position in at:
+            spoilt[position] ^= 0xFF
+        return bytes(spoilt)
+
+    assert joined(hit(early), copy) == (1, whole)
+    assert joined(hit(early, late), copy) == (1, hit(late)), "the copy never had that one"
+    assert joined(hit(late), copy) == joined(whole, copy) == (0, b"")
+    assert joined(hit(early), copy[:early]) == (0, b""), "a copy that ends in the damage"
+    other = b"".join([FRAMES[0], *some_frames(5, seed=2)[1:]])
+    assert joined(hit(early), other) == (0, b""), "records of another life of the log"
+    damaged = bytearray(copy)
+    damaged[early] ^= 0xFF
+    assert joined(hit(early), bytes(damaged)) == (0, b""), "both are damaged at the same place"
 
 
 def test_two_logs_are_the_same_when_a_first_record_is() -> None:
