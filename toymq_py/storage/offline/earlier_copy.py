@@ -33,13 +33,14 @@ def lost_segments(
         same: whether both are known to be the same log; else the heads that the source knows tell it.
     """
     first_id, lost = structure.first_id, []
-    removed = subtract(structure.removed, given_up.load(fs, path))
+    repaired = given_up.load(fs, path)
+    removed, heads = subtract(structure.removed, repaired.ids), {**repaired.heads, **files.heads}
     every = sorted({*copies, *files.bases, *files.foreign})
     for base_id in sorted({*copies} - {*files.bases, *files.foreign}):
         following = next((other for other in every if other > base_id), None)
         if not subtract([(base_id, base_id)], removed) or (following is not None and following <= first_id):
             continue
-        if not same and _head(fs, to, base_id) != files.heads.get(base_id, ()):
+        if not same and _head(fs, to, base_id) != heads.get(base_id, ()):
             continue
         if base_id >= first_id or scan_segment(fs, f"{to}/{segment_name(base_id)}", base_id).segment.next_id > first_id:
             lost.append(base_id)

@@ -4,32 +4,47 @@ For the offsets they are a gap on purpose, as what retention removed. A backup t
 nobody decided that they should go. ADR 0086.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from toymq_py.errors import DamagedData
 from toymq_py.records import MSG_ID_MAX, IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.id_ranges import union
+from toymq_py.storage.segment_heads import Head
 
 FILE_NAME = "given-up.json"
-_NAME = "ids"
+_NAME = "lost"
 
 
-def load(fs: FileSystem, path: str) -> list[IdRange]:
-    """The ids of the topic in a directory, ascending; all ids when the file is damaged. Raises: OSError."""
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What the repairs of a topic have given up."""
+
+    ids: list[IdRange] = field(default_factory=list)
+    """Ascending."""
+    heads: dict[int, Head] = field(default_factory=dict)
+    """The heads of this log's segments that were known, by first id: a copy of one that is gone is known by its head."""
+
+
+def load(fs: FileSystem, path: str) -> GivenUp:
+    """Load the file of the topic in a directory; with a damaged one every id may have been given up. Raises: OSError."""
     file = f"{path}/{FILE_NAME}"
     if not fs.exists(file):
-        return []
+        return GivenUp()
     try:
-        found = checked_json.decode(_NAME, fs.read_file(file)).get("lost", [])
-        pairs = [checked_json.numbers(pair) for pair in found] if isinstance(found, list) else []
-        return [(first, last) for first, last in pairs]
-    except (DamagedData, ValueError):
-        return [(0, MSG_ID_MAX)]
+        found = checked_json.decode(_NAME, fs.read_file(file))
+        ids = [(first, last) for first, last in map(checked_json.numbers, found["ids"])]
+        rows = [checked_json.numbers(row) for row in found["heads"]]
+        return GivenUp(ids, {base_id: (time_ns, checksum) for base_id, time_ns, checksum in rows})
+    except (DamagedData, KeyError, TypeError, ValueError):
+        return GivenUp([(0, MSG_ID_MAX)])
 
 
-def add(fs: FileSystem, path: str, ids: Iterable[IdRange]) -> None:
-    """Put more ids on stable storage. Raises: OSError."""
-    lost = list(union([*load(fs, path), *ids]))
-    replace_file(fs, f"{path}/{FILE_NAME}", checked_json.encode(_NAME, {"lost": lost}))
+def add(fs: FileSystem, path: str, ids: Iterable[IdRange], heads: Mapping[int, Head]) -> None:
+    """Put more ids, and the known heads, on stable storage. Raises: OSError."""
+    before = load(fs, path)
+    rows = [[base_id, *head] for base_id, head in sorted({**before.heads, **heads}.items())]
+    value = {"ids": union([*before.ids, *ids]), "heads": rows}
+    replace_file(fs, f"{path}/{FILE_NAME}", checked_json.encode(_NAME, value))

@@ -148,7 +148,7 @@ class _TopicRepairer:
                 self._bury(segment.path)
             self._bury_offsets()
             if lost:
-                given_up.add(fs, self._path, lost)
+                given_up.add(fs, self._path, lost, files.heads)
             known = replace(state, next_id=next_id, removed=tuple(union([*state.removed, *lost])))
             offsets.write(fs, self._path, offsets.encode(known, offsets.topic_of(self._path)))
         self._put_aside(files, divides=bool(damaged or self._copies))

@@ -221,6 +221,21 @@ def test_what_a_repair_gave_up_stays_in_the_backup(
     assert contents(BrokerRig(disk=rig.disk, data_dir=BACK), "a") == before
 
 
+def test_what_a_repair_gave_up_stays_although_no_segment_is_left_that_both_have() -> None:
+    rig = broker()
+    before, paths = contents(rig, "a"), [segment.path for segment in rig.broker.topic("a").log.segments]
+    do_backup(rig)
+    rig.broker.close()
+    for path in paths[1:]:
+        spoil(rig.disk, path, 10)  # each begins with damage
+    rig.disk.unlink(paths[0])
+    list(repair(rig.disk, DIR, pid=9))
+    assert do_backup(rig).problems
+    restore(rig.disk, TO, BACK, pid=3)
+    copy = BrokerRig(disk=rig.disk, data_dir=BACK)
+    assert contents(copy, "a") == before
+
+
 @pytest.mark.parametrize("op", ["pwrite", "sync", "rename"])
 def test_a_full_disk_leaves_the_copy_as_it_is(op: str) -> None:
     rig = broker()

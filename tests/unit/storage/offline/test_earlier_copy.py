@@ -59,8 +59,9 @@ def test_what_retention_removed_is_not_lost() -> None:
     heads = segment_heads.read_heads(disk, COPY, [2], {})
     assert lost(OffsetsState(), same=False, files=SegmentFiles([6], heads=heads)) == [2], "but the source knows its head"
     assert lost(OffsetsState(first_id=8), files=SegmentFiles([])) == [], "a purge leaves no segment behind it"
-    given_up.add(disk, PATH, [(4, 5)])
+    given_up.add(disk, PATH, [(4, 5)], heads)
     assert lost(OffsetsState(first_id=2, removed=((2, 5),))) == [4], "a repair is no removal"
+    assert lost(OffsetsState(), same=False) == [2], "the repair knew its head"
 
 
 def joined(source: bytes, copy: bytes) -> tuple[int, bytes]:
