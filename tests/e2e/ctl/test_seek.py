@@ -3,7 +3,7 @@
 from tests.support.ctl import Ctl, ok, refused, values
 
 
-def test_seek_and_forget(ctl: Ctl) -> None:
+def test_seek_moves_a_consumer(ctl: Ctl) -> None:
     ok(ctl("pub", "moved", "a", "b", "c"))
     ok(ctl("sub", "moved", "--consumer", "one", "--max", "3"))
     assert ok(ctl("seek", "moved", "one", "1")) == "one goes on at 1\n"
@@ -11,8 +11,6 @@ def test_seek_and_forget(ctl: Ctl) -> None:
     assert ok(ctl("seek", "moved", "one", "earliest")) == "one goes on at 0\n"
     assert ok(ctl("seek", "moved", "one", "latest")) == "one goes on at 3\n"
     refused(ctl("seek", "moved", "one", "4"), 1, "OUT_OF_RANGE: 0 is the first id of moved, 3 the next")
-    assert ok(ctl("forget", "moved", "one")) == "forgot one of moved\n"
-    refused(ctl("forget", "moved", "one"), 1, "NO_SUCH_CONSUMER: moved has no consumer one; `toymqctl consumers TOPIC` lists")
 
 
 def test_seek_of_a_consumer_that_does_not_exist_needs_create(ctl: Ctl) -> None:

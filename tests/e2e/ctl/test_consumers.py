@@ -1,0 +1,24 @@
+"""``toymqctl consumers``."""
+
+from tests.support.ctl import Ctl, ok, refused, rows, values
+
+
+def test_the_consumers_of_a_topic_of_a_pattern_and_of_all(ctl: Ctl) -> None:
+    for topic in ("a.x", "a.y", "b"):
+        ok(ctl("pub", topic, "1", "2", "3"))
+        ok(ctl("sub", topic, "--consumer", "one", "--max", "2"))
+    ok(ctl("pub", "b", "4", "--delay", "1h"))
+    assert [row["topic"] for row in values(ctl("consumers", "--json"))] == ["a.x", "a.y", "b"]
+    assert [row["topic"] for row in values(ctl("consumers", "a.*", "--json"))] == ["a.x", "a.y"]
+    head, row = rows(ctl("consumers", "b"))
+    assert head[:4] == ["topic", "consumer", "last", "acked"]
+    assert (row[:7], row[8:]) == (["b", "one", "1", "1", "1", "0", "1"], ["0", "exclusive"])
+
+
+def test_one_that_acked_nothing_has_no_last_ack(ctl: Ctl) -> None:
+    ok(ctl("create", "fresh"))
+    assert ok(ctl("consumers", "fresh")) == "no consumers\n"
+    ok(ctl("seek", "fresh", "new", "earliest", "--create"))
+    (_, row) = rows(ctl("consumers", "fresh"))
+    assert row[2:8] == ["-", "0", "0", "0", "0", "-"]
+    refused(ctl("consumers", "nothing"), 1, "`toymqctl topics` lists")

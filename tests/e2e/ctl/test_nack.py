@@ -1,0 +1,24 @@
+"""``toymqctl nack``."""
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.ctl import Ctl, ok, refused, values
+
+
+def test_nack_by_number_whichever_session_has_it(ctl: Ctl, broker: BrokerProcess) -> None:
+    ok(ctl("pub", "returned", "a", "b", "c"))
+    with broker.connect() as wire:
+        assert wire.ask(b"SUB returned one\n") == b"OK 1"
+        assert [wire.message()[:2] for _ in range(3)] == [(0, 1), (1, 1), (2, 1)]
+        ok(ctl("ack", "returned", "one", "0"))
+        assert ok(ctl("nack", "returned", "one", "1", "--delay", "0s")) == "gave back 1\n"
+        assert wire.message() == (1, 2, b"b")
+        assert ok(ctl("nack", "returned", "one", "0")) == "gave back 0\n", "it is acked"
+        assert ok(ctl("nack", "returned", "one", "0-9", "--delay", "1h")) == "gave back 2\n"
+        assert [row["scheduled"] for row in values(ctl("consumers", "returned", "--json"))] == [2]
+
+
+def test_what_cannot_be_given_back_is_named(ctl: Ctl) -> None:
+    ok(ctl("pub", "kept", "a"))
+    refused(ctl("nack", "kept", "one", "0"), 1, "NO_SUCH_CONSUMER")
+    refused(ctl("nack", "kept", "one", "all"), 2, "message id")
+    refused(ctl("nack", "kept", "one", "0", "--dead", "--delay", "5s"), 2, "--dead and --delay exclude each other")
