@@ -229,6 +229,7 @@ class Client(ClientBase):
         wait = command.wait_ms / 1000
         deadline = loop.time() + wait
         feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
+        feed.pulled = True
         while True:
             request = requests.pull(command, wait, main.conversation, feed)
             try:

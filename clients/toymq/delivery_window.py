@@ -118,6 +118,8 @@ class Feed:
         self.command = command
         self.lease = new_lease_number()
         """The number of its leases: a NACK that names it leaves those of others alone."""
+        self.pulled = False
+        """It has the messages of one PULL, whose leases do not end with the connection."""
         self.wake = wake
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
         self.state = FeedState.ASKED

@@ -36,6 +36,12 @@ class LeasedMessage(Delivery, Generic[C]):
         self._given_back = False
         """It was nacked or sent to the dead letters: ``process`` and ``auto_ack`` leave it alone."""
 
+    @property
+    def _in_reach(self) -> bool:
+        """Whether a request about its lease is of use: now, or, for a lease of ``pull``, once there is a connection again."""
+        conversation = self._link.conversation
+        return conversation.online or (self._feed.pulled and conversation.lease_of(self._feed) is not None)
+
     def _nack(
         self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
     ) -> requests.Request[int]:
@@ -67,4 +73,5 @@ class LeasedMessage(Delivery, Generic[C]):
         else:
             request = self._nack(0.0)
         self._feed.settle(self.topic, self.id)
-        self._link.conversation.send_now(request.slot)
+        if self._in_reach:
+            self._link.conversation.send(request.slot)

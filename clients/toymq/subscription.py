@@ -45,8 +45,8 @@ class Message(LeasedMessage[Link]):
         """Nack it: give it back, to be delivered again.
 
         Args:
-            delay: seconds until then; 0 means now, None takes the topic's backoff. A lost connection gives everything back at
-                once, without an error here.
+            delay: seconds until then; 0 means now, None takes the topic's backoff. A lost connection gives back what a
+                subscription has, at once and without an error here; what ``pull`` leased is given back once there is another.
             reason, error: why, a text and an exception, or the exception alone as ``reason``. A dead letter has the last of
                 them; see ``process``.
 
@@ -55,9 +55,9 @@ class Message(LeasedMessage[Link]):
         request = self._nack(delay, reason, error)
         self._given_back = True
         self._feed.settle(self.topic, self.id)
-        if self._link.conversation.online:
+        if self._in_reach:
             await self._link.ask(request.slot)
-            with suppress(ConnectionLost):  # which gives it back, too
+            with suppress(ConnectionLost):  # which gives it back, too, at once or by its time
                 request.result()
 
     async def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
@@ -88,7 +88,7 @@ class Message(LeasedMessage[Link]):
         Raises: RequestError, RequestTimeout, BadArgument.
         """
         request = self._touch(visibility)
-        if not self._link.conversation.online:
+        if not self._in_reach:
             return False
         await self._link.ask(request.slot)
         try:

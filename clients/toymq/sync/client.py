@@ -231,6 +231,7 @@ class Client(ClientBase):
         wait = command.wait_ms / 1000
         deadline = now() + wait
         feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
+        feed.pulled = True
         while True:
             request = requests.pull(command, wait, self._conversation, feed)
             try:

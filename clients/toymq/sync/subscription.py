@@ -43,9 +43,9 @@ class Message(LeasedMessage[BlockingLink]):
         request = self._nack(delay, reason, error)
         self._given_back = True
         self._feed.settle(self.topic, self.id)
-        if self._link.conversation.online:
+        if self._in_reach:
             self._link.ask(request.slot)
-            with suppress(ConnectionLost):  # which gives it back, too
+            with suppress(ConnectionLost):  # which gives it back, too, at once or by its time
                 request.result()
 
     def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
@@ -70,7 +70,7 @@ class Message(LeasedMessage[BlockingLink]):
         Raises: RequestError, RequestTimeout, BadArgument.
         """
         request = self._touch(visibility)
-        if not self._link.conversation.online:
+        if not self._in_reach:
             return False
         self._link.ask(request.slot)
         try:

@@ -7,6 +7,7 @@ import pytest
 
 import toymq
 from tests.support import moving
+from tests.support.conversing import GREETING_LEASE
 from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
 from tests.support.quick_client import code_of, connect
@@ -92,6 +93,38 @@ async def test_a_connection_that_has_failed_gets_no_more_writes(caplog: pytest.L
             await message.ack()
             mq._link.flush()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_what_was_pulled_is_given_back_on_the_next_connection() -> None:
+    """Its lease did not end with the one before: else it comes again an hour later, when that is over."""
+    pulls: list[str] = []
+    lost = asyncio.Event()
+
+    async def dies(peer: Peer) -> None:
+        await peer.greet(GREETING_LEASE)
+        await lost.wait()
+        peer.reset()
+
+    async def pulls_from(peer: Peer) -> None:
+        await peer.greet(GREETING_LEASE)
+        pulls.append(await peer.line())
+        peer.say(b"MSG t 0 1 1 - 1\nx\nOK 1\n")
+        await peer.gone()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet(GREETING_LEASE)
+        assert await peer.line() == f"NACK t c 0 delay=5000 {pulls[0].split()[-1]}"
+        peer.say(b"OK 1\n")
+        await peer.gone()
+
+    gone = asyncio.Event()
+    async with following(dies, pulls_from, lives) as url, connect(
+        url, on_event=lambda event: gone.set() if isinstance(event, toymq.Disconnected) else None
+    ) as mq:
+        (message,) = await mq.pull("t", "c", visibility=3600)
+        lost.set()
+        await gone.wait()
+        await message.nack(5)
 
 
 async def test_what_is_not_safe_to_repeat_says_so() -> None:

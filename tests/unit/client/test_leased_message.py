@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 import toymq
-from tests.support.conversing import GREETING_LEASE, Conversing, message
+from tests.support.conversing import GREETING, GREETING_LEASE, Conversing, message
 from toymq.delivery_window import Feed
 from toymq.leased_message import Connection, LeasedMessage
 from toymq_py.errors import BadArgument
@@ -60,6 +60,23 @@ def test_some_exceptions_go_to_the_dead_letters_and_a_cancellation_gives_back_at
     dead, cancelled = peer.said()
     assert dead.startswith("NACK t c 7 dead=1")
     assert cancelled == "NACK t c 7 delay=0"
+
+
+@pytest.mark.parametrize("greeting", [GREETING, GREETING_LEASE])
+@pytest.mark.parametrize("pulled", [True, False])
+def test_without_a_connection_only_what_a_pull_leased_is_given_back_later(
+    peer: Conversing, leased: LeasedMessage[Connection], pulled: bool, greeting: bytes
+) -> None:
+    """A subscription's leases end with its connection. To a broker without numbers, a late NACK might mean another's lease."""
+    peer.lose()
+    peer.greeting = greeting
+    peer.connect()
+    leased._feed.pulled = pulled
+    peer.lose()
+    leased._handler_failed(KeyboardInterrupt(), None, ())
+    said = [line for line in peer.connect() if line.startswith("NACK")]
+    late = pulled and greeting == GREETING_LEASE
+    assert said == ([f"NACK t c 7 delay=0 lease={leased._feed.lease}"] if late else [])
 
 
 def test_wrong_arguments_are_refused_before_the_handler_runs(leased: LeasedMessage[Connection]) -> None:
