@@ -29,7 +29,7 @@ from toymq_py.topic.deliverer import ChannelContext
 from toymq_py.topic.description import describe_channel, due_times
 from toymq_py.topic.publisher import Publisher
 from toymq_py.topic.redrive_consumer import REDRIVER, RedriveConsumer
-from toymq_py.topic.retention import Retention
+from toymq_py.topic.retention import Purged, Retention
 from toymq_py.topic.services import TopicServices
 from toymq_py.topic.settings_queue import SettingsQueue
 
@@ -108,7 +108,6 @@ class Topic:
         self.read, self.fetch, self.messages = self.log.read, self.log.read_frames, self.log.messages
         self.when_committed = self.commits.when_committed
         self.flush_offsets = self.offsets.flush
-        self.purge = self.retention.purge
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
         if offsets is not None:
@@ -183,7 +182,7 @@ class Topic:
             self.publisher.limit = BacklogLimit(
                 self.name, self.log, self.committer, self.backlog, self._clock, self.settings, self.retention.drop_below
             )
-            self._backlog_grew()
+            self._backlog_moved()
 
     # -- records
 
@@ -251,7 +250,7 @@ class Topic:
         skip_missing(consumer, self.log)
         channel = self._add_channel(consumer)
         self.offsets.changed()
-        self._backlog_grew()
+        self._backlog_moved()
         return channel
 
     def _add_channel(self, consumer: Consumer) -> Channel:
@@ -384,7 +383,7 @@ class Topic:
         skip_missing(channel.consumer, self.log)
         self.offsets.changed()
         channel.notify_ready()
-        self._backlog_grew()
+        self._backlog_moved()
         return target
 
     def forget(self, name: str) -> None:
@@ -400,7 +399,7 @@ class Topic:
         del self.channels[channel.consumer.name]
         channel.close("DELETED")
         self.offsets.changed()
-        self._backlog_grew()
+        self._backlog_moved()
 
     # -- dead letters
 
@@ -411,14 +410,23 @@ class Topic:
                 channel.consumer.skip(msg_id, msg_id)
         self.offsets.changed()
 
+    def purge(self, done: Purged) -> None:
+        """See ``Retention.purge``. What is published after the answer has the room that this made."""
+
+        def purged(count: int, error: OSError | RequestError | None) -> None:
+            self._backlog_moved()
+            done(count, error)
+
+        self.retention.purge(purged)
+
     def mark_redriven(self, ids: Sequence[int]) -> int:
         """Ack letters that are stored in their origin again. Returns: how many were not acked before."""
         self.redrive_consumer.total += (count := self.redrive_consumer.ack(ids))
         self.offsets.changed()
         return count
 
-    def _backlog_grew(self) -> None:
-        """Look at the backlog limit again after a consumer was made, removed or moved."""
+    def _backlog_moved(self) -> None:
+        """Look at the backlog limit again: a consumer was made, removed or moved, or the topic was purged."""
         if self.publisher.limit is not None:
             self.backlog.track()
             self.publisher.limit.recount()

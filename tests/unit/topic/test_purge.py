@@ -2,6 +2,7 @@
 
 import errno
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.support.broker_rig import BrokerRig
 from toymq_py.errors import NoSuchTopic, StorageFailed
 from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.segment import segment_name
+from toymq_py.topic import backlog
 
 
 def filled(**options: object) -> BrokerRig:
@@ -45,6 +47,27 @@ def test_purge_drops_everything_and_ids_go_on() -> None:
     assert rig.broker.topic("t").offsets.problem is None
     assert rig.take(rig.subscribe("t")) == [(6, 1)]
     assert rig.take(rig.subscribe("t", "later")) == [(6, 1)]
+
+
+def test_what_comes_after_the_answer_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a look at a full backlog took long (the process was not running), the next one was 20 times that away: a publish
+    behind the answer of PURGE was QUEUE_FULL."""
+    rig = BrokerRig()
+    assert rig.change("create", "t", backlog_max_messages="2") == "OK"
+    rig.publish("t", b"a", b"b")
+    topic = rig.broker.topic("t")
+    assert topic.publisher.limit is not None
+    monkeypatch.setattr(backlog, "CHEAP_RECOUNT_S", -1.0)
+    monkeypatch.setattr(backlog, "RECOUNT_SHARE_MAX", 1e-12)
+    times = iter(range(10**6))
+    monkeypatch.setattr(topic.publisher.limit, "_clock", SimpleNamespace(monotonic=lambda: float(next(times))))
+    (refused,) = rig.publish("t", b"c")
+    assert refused.error is not None
+    (refused,) = rig.publish("t", b"d")
+    assert refused.error is not None
+    assert rig.purge("t") == 2
+    (stored,) = rig.publish("t", b"e")
+    assert stored.error is None
 
 
 def test_an_attached_session_goes_on_with_what_comes() -> None:
