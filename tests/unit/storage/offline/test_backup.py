@@ -221,6 +221,27 @@ def test_what_a_repair_gave_up_stays_in_the_backup(
     assert contents(BrokerRig(disk=rig.disk, data_dir=BACK), "a") == before
 
 
+@pytest.mark.parametrize("at", [10, 30, 100])
+@pytest.mark.parametrize("which", [first, sealed, newest])
+def test_what_is_published_after_a_repair_is_there_beside_what_it_gave_up(which: Callable[[BrokerRig], str], at: int) -> None:
+    """The copy of the damaged segment holds what the source has in two files since, and the second of them grows."""
+    rig = broker()
+    path = which(rig)
+    do_backup(rig)
+    before = contents(rig, "a")
+    rig.broker.close()
+    spoil(rig.disk, path, at)
+    list(repair(rig.disk, DIR, pid=9))
+    after = BrokerRig(disk=rig.disk, data_dir=DIR)
+    for n in range(6):
+        (stored,) = after.publish("a", b"later %d" % n)
+        before[stored.first_id] = b"later %d" % n
+        do_backup(after)
+    after.broker.close()
+    restore(rig.disk, TO, BACK, pid=3)
+    assert contents(BrokerRig(disk=rig.disk, data_dir=BACK), "a") == before
+
+
 def test_what_a_repair_gave_up_stays_although_no_segment_is_left_that_both_have() -> None:
     rig = broker()
     before, paths = contents(rig, "a"), [segment.path for segment in rig.broker.topic("a").log.segments]
