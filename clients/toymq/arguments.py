@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from toymq.url import is_token
-from toymq_py.consumer_options import Mode, Start
+from toymq_py.consumer_options import LEASE_NUMBER_MAX, Mode, Start
 from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.names import check_name, check_topic_or_pattern
 from toymq_py.protocol import publish_key
@@ -97,6 +97,11 @@ def whole(what: str, value: object, low: int, high: int, remedy: str = "") -> in
 def count(what: str, value: object) -> int:
     """Raises: TypeError, BadArgument."""
     return whole(what, value, 1, COUNT_MAX)
+
+
+def lease(value: object) -> int | None:
+    """Raises: TypeError, BadArgument."""
+    return None if value is None else whole("lease", value, 1, LEASE_NUMBER_MAX)
 
 
 def unix_ms(what: str, value: object) -> int | None:

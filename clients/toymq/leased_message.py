@@ -37,10 +37,14 @@ class LeasedMessage(Delivery, Generic[C]):
         """It was nacked or sent to the dead letters: ``process`` and ``auto_ack`` leave it alone."""
 
     @property
+    def lease(self) -> int | None:
+        """The number of its lease, for ``Client.nack(lease=…)`` in another process; None of a broker that takes none."""
+        return self._link.conversation.lease_of(self._feed)
+
+    @property
     def _in_reach(self) -> bool:
         """Whether a request about its lease is of use: now, or, for a lease of ``pull``, once there is a connection again."""
-        conversation = self._link.conversation
-        return conversation.online or (self._feed.pulled and conversation.lease_of(self._feed) is not None)
+        return self._link.conversation.online or (self._feed.pulled and self.lease is not None)
 
     def _nack(
         self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
@@ -49,13 +53,12 @@ class LeasedMessage(Delivery, Generic[C]):
         link, consumer = self._link, self._feed.command.consumer
         failure = describe(reason, error, link.conversation.server, details=link.options.describe_errors)
         ids = [(self.id, self.id)]
-        lease = link.conversation.lease_of(self._feed)
-        return requests.nack_line(self.topic, consumer, ids, None if dead else delay, dead=dead, failure=failure, lease=lease)
+        delay = None if dead else delay
+        return requests.nack_line(self.topic, consumer, ids, delay, dead=dead, failure=failure, lease=self.lease)
 
     def _touch(self, visibility: float | None) -> requests.Request[int]:
         """A TOUCH of this message. Raises: TypeError, BadArgument."""
-        lease = self._link.conversation.lease_of(self._feed)
-        return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=lease)
+        return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
 
     def _handling(self, retry_delay: float | None, dead_on: DeadOn) -> AbstractContextManager[None]:
         """The span of a handler, if the client traces. Raises: TypeError, BadArgument."""

@@ -195,6 +195,7 @@ def ack(
 def nack(
     client: ClientBase, topic: str, consumer: str, ids: Sequence[IdRange],
     *, delay: float | None = None, dead: bool = False, reason: Reason = None, error: BaseException | None = None,
+    lease: int | None = None,
 ) -> Iterator[Request[int]]:  # fmt: skip
     """Give messages back by id, whichever session they were delivered to; return how many were inflight.
 
@@ -203,16 +204,18 @@ def nack(
         delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
         dead: move them to the dead letters at once instead.
         reason, error: why, a text and an exception, or the exception alone as ``reason``. A dead letter has the last of them.
+        lease: ``Message.lease``: those of this lease alone, not what another worker has by now.
 
     Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
     ranges = arguments.ids("ids", ids)
+    arguments.lease(lease)
     failure = describe_failure(reason, error, client._hello, details=client._options.describe_errors)
     topic, consumer, dead = arguments.topic(topic), arguments.consumer(consumer), arguments.flag("dead", dead)
     arguments.to_ms("delay", delay)
     client._settle(topic, consumer, ranges)
     for line in lines_of(ranges, RANGES_PER_LINE if failure is None else RANGES_BESIDE_A_FAILURE):
-        yield nack_line(topic, consumer, line, delay, dead=dead, failure=failure)
+        yield nack_line(topic, consumer, line, delay, dead=dead, failure=failure, lease=lease)
 
 
 def redrive(

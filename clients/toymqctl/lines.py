@@ -34,6 +34,8 @@ class Row:
     key: bytes
     headers: dict[str, str]
     payload: bytes
+    lease: int | None = None
+    """Of a pulled message."""
 
     @classmethod
     def delivered(cls, message: sync.Message) -> "Row":
@@ -57,6 +59,8 @@ class Row:
         row: dict[str, object] = {"topic": self.topic, "id": self.id}
         if self.attempt is not None:
             row["attempt"] = self.attempt
+        if self.lease is not None:
+            row["lease"] = self.lease
         row["ts_ns"] = self.ts_ns
         if self.key:
             row["key"] = self.key.decode("ascii", "replace")

@@ -3,6 +3,7 @@
 import click
 
 from toymq.click_support import Duration
+from toymq_py.consumer_options import LEASE_NUMBER_MAX
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
 from toymqctl.quantities import CONSUMER, TOPIC, Ids
@@ -14,6 +15,7 @@ from toymqctl.quantities import CONSUMER, TOPIC, Ids
 @click.argument("ids", type=Ids())
 @click.option("--delay", "delay_s", type=Duration(), help="Time until they are delivered again; default: the topic's backoff.")
 @click.option("--dead", is_flag=True, help="Move them to the dead letters at once.")
+@click.option("--lease", type=click.IntRange(1, LEASE_NUMBER_MAX), help="`lease` of `pull --json`: only if it still holds.")
 @click.option("--reason", help="Any text; dead letters include it.")
 @click.pass_obj
 def nack(
@@ -23,6 +25,7 @@ def nack(
     ids: tuple[IdRange, ...],
     delay_s: float | None,
     dead: bool,
+    lease: int | None,
     reason: str | None,
 ) -> None:
     """Return IDS (7, 3-9 or 3-9,12) of TOPIC that are in flight to CONSUMER, to be delivered again.
@@ -32,5 +35,5 @@ def nack(
     if dead and delay_s is not None:
         raise click.UsageError("--dead and --delay exclude each other")
     with broker.connect() as client:
-        count = client.nack(topic, consumer, ids, delay=delay_s, dead=dead, reason=reason)
+        count = client.nack(topic, consumer, ids, delay=delay_s, dead=dead, reason=reason, lease=lease)
         click.echo(f"{'gave up' if dead else 'gave back'} {count}")

@@ -1,5 +1,7 @@
 """``toymqctl pull``."""
 
+from dataclasses import replace
+
 import click
 
 from toymq.click_support import Duration
@@ -37,12 +39,14 @@ def pull(
         toymqctl ack jobs workers 17
         toymqctl nack jobs workers 17 --delay 5s
 
+    `nack --lease` with the `lease` of the JSON leaves the message alone when another worker has it by then.
+
     Without a message the exit code is 0 and a note goes to stderr.
     """
     with broker.connect() as client:
         found = client.pull(topic, consumer, max_count, wait=wait_s, visibility=visibility_s)
         for message in found:
-            terminal.write(Row.delivered(message).format(form))
+            terminal.write(replace(Row.delivered(message), lease=message.lease).format(form))
             if acks:
                 message.ack()
     if not found:

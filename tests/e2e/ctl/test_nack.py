@@ -17,6 +17,16 @@ def test_nack_by_number_whichever_session_has_it(ctl: Ctl, broker: BrokerProcess
         assert [row["scheduled"] for row in values(ctl("consumers", "returned", "--json"))] == [2]
 
 
+def test_a_lease_that_has_ended_is_not_that_of_the_next_worker(ctl: Ctl) -> None:
+    ok(ctl("pub", "leased", "a"))
+    (late,) = values(ctl("pull", "leased", "w", "--visibility", "1ms", "--json"))
+    (held,) = values(ctl("pull", "leased", "w", "--wait", "10s", "--visibility", "1h", "--json"))
+    assert (late["id"], held["id"]) == (0, 0)
+    assert ok(ctl("nack", "leased", "w", "0", "--lease", str(late["lease"]))) == "gave back 0\n"
+    assert ok(ctl("nack", "leased", "w", "0", "--lease", str(held["lease"]), "--delay", "0")) == "gave back 1\n"
+    refused(ctl("nack", "leased", "w", "0", "--lease", "0"), 2, "--lease")
+
+
 def test_what_cannot_be_given_back_is_named(ctl: Ctl) -> None:
     ok(ctl("pub", "kept", "a"))
     refused(ctl("nack", "kept", "one", "0"), 1, "NO_SUCH_CONSUMER")
