@@ -1,8 +1,6 @@
 """Polls that wait."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -10,17 +8,6 @@ from tests.support.http_rig import HttpRig, gateway, ids, listening, refused
 from tests.support.sim_disk import SimDisk
 
 DIR = "/data/d"
-
-
-@pytest.fixture
-def fs() -> SimDisk:
-    return SimDisk(random.Random(1))
-
-
-@pytest.fixture
-async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
-    async with gateway(DIR, fs=fs) as rig:
-        yield rig
 
 
 async def test_a_poll_waits_for_the_next_message(rig: HttpRig) -> None:

@@ -1,25 +1,7 @@
 """Reads of the log that change nothing."""
 
-import random
-from collections.abc import AsyncIterator
 
-import pytest
-
-from tests.support.http_rig import HttpRig, gateway, refused
-from tests.support.sim_disk import SimDisk
-
-DIR = "/data/d"
-
-
-@pytest.fixture
-def fs() -> SimDisk:
-    return SimDisk(random.Random(1))
-
-
-@pytest.fixture
-async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
-    async with gateway(DIR, fs=fs) as rig:
-        yield rig
+from tests.support.http_rig import HttpRig, refused
 
 
 async def test_pages_of_the_log(rig: HttpRig) -> None:

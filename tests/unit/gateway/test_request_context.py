@@ -1,26 +1,12 @@
 """What all requests of the gateway share."""
 
 import errno
-import random
-from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.broker_rig import DIR
-from tests.support.http_rig import HttpRig, gateway, refused
+from tests.support.http_rig import HttpRig, refused
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import ShuttingDown
-
-
-@pytest.fixture
-def fs() -> SimDisk:
-    return SimDisk(random.Random(1))
-
-
-@pytest.fixture
-async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
-    async with gateway(DIR, fs=fs) as rig:
-        yield rig
 
 
 async def test_during_the_shutdown_there_is_no_new_work(rig: HttpRig) -> None:
