@@ -185,11 +185,10 @@ class Broker:
             logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets.problem)
         log = topic.log
         if log.degraded and self.options.strict_recovery:
-            first, last = (log.lost or log.unreadable)[0]
-            raise DataDirectoryError(
-                f"topic {name} has a hole, records {first} to {last} are {'lost' if log.lost else 'unreadable'}, and "
-                "--strict-recovery is on"
-            )
+            what = "has a damaged segments.json"
+            for first, last in (log.lost or log.unreadable)[:1]:
+                what = f"has a hole, records {first} to {last} are {'lost' if log.lost else 'unreadable'}"
+            raise DataDirectoryError(f"topic {name} {what}, and --strict-recovery is on")
         if log.degraded:
             unreadable = sum(last - first + 1 for first, last in log.unreadable)
             logger.error("topic %s is degraded: %d records are lost, %d unreadable", name, log.lost_count(), unreadable)

@@ -14,7 +14,8 @@ from toymq_py.names import check_name
 from toymq_py.storage import webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.fs import FileSystem, remove_tree
+from toymq_py.storage.restoring import check_restored
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -44,7 +45,7 @@ class DataDirectory:
 
         Raises:
             DirectoryLocked: another process holds the lock.
-            DataDirectoryError: the directory cannot be used.
+            DataDirectoryError: the directory cannot be used, or was not restored to the end.
         """
         fs, path = self._fs, self.path
         parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
@@ -60,6 +61,11 @@ class DataDirectory:
         except OSError as error:
             raise DataDirectoryError(f"cannot make {path}: {error.strerror or error}") from error
         self._lock = DirectoryLock.take(fs, path, pid, address)
+        try:
+            check_restored(fs, path)
+        except DataDirectoryError:
+            self.close()
+            raise
         with contextlib.suppress(OSError):  # a directory of topics that is missing is made for the owner alone
             if fs.is_open_to_others(path) and fs.is_open_to_others(self._topics):
                 logger.warning("%s: other users of this machine can read it, an older version made it so: `chmod -R go= %s`",
@@ -123,11 +129,8 @@ class DataDirectory:
 
     def _remove_tree(self, name: str) -> None:
         """Remove a deleted topic's directory; the next start removes what is left."""
-        path = self.topic_path(name)
         with contextlib.suppress(OSError):
-            for entry in self._fs.listdir(path):
-                self._fs.unlink(f"{path}/{entry}")
-            self._fs.rmdir(path)
+            remove_tree(self._fs, self.topic_path(name))
 
     # -- webhooks
 

@@ -149,7 +149,10 @@ def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordere
         except DataDirectoryError:
             assert number < steps, "what is done is done"
             reports, finished = restore(crashed, TO, BACK, pid=3, unfinished=True), False
-        assert [report.findings for report in reports if report.damaged] == [], number
+        found = [finding.text for report in reports for finding in report.findings if finding.damage]
+        # Where the names of the temp file and of the newest generation are lost and a later rename is not.
+        assert ordered or {text.partition(";")[0] for text in found} <= {"offsets.json: the file is missing"}, number
+        assert not ordered or found == [], number
         copy = BrokerRig(disk=crashed, data_dir=BACK)
         held = {topic: contents(copy, topic) for topic in TOPICS}
         assert [topic for topic in TOPICS if not before[topic].items() <= held[topic].items()] == [], number

@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,8 @@ from toymq_py.errors import (
     TooManyTopics,
 )
 from toymq_py.storage.commit.batch import CommitState
-from toymq_py.storage.offline.verify import verify_topic
+from toymq_py.storage.offline.repair import repair
+from toymq_py.storage.offline.verify import verify, verify_topic
 from toymq_py.storage.segment import segment_name
 from toymq_py.topic.publisher import Refused
 
@@ -303,7 +305,9 @@ def test_a_clean_stop_writes_only_the_offsets_that_are_behind() -> None:
     rig.restart()
     rig.publish("t", b"z")
     stop(rig)
-    assert rig.disk.read_file(f"{DIR}/topics/t/offsets.json") == b"junk", "what the damage says stays"
+    assert rig.disk.read_file(f"{DIR}/topics/t/offsets.json.damaged") == b"junk", "what the damage says stays"
+    rig.restart()
+    assert rig.broker.topic("t").state == "degraded"
 
 
 def test_a_topic_that_was_refused_does_not_appear_after_a_restart() -> None:
@@ -315,3 +319,46 @@ def test_a_topic_that_was_refused_does_not_appear_after_a_restart() -> None:
     rig.reopen()
     assert "t" not in rig.broker.topics
     assert rig.change("create", "t", max_attempts="4") == "OK"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff" * 200])
+def test_damaged_heads_of_segments_are_said_by_broker_and_verify_alike(damage: bytes) -> None:
+    """verify said DAMAGED and the broker ok. Where a segment is missing at an end, too, nothing else may tell."""
+    rig = BrokerRig()
+    for _ in range(4):
+        rig.publish("t", b"x" * 3000)
+    stop(rig)
+    rig.put("topics/t/segments.json", damage)
+    (report,) = verify(rig.disk, DIR)
+    rig.restart()
+    assert (report.damaged, rig.broker.topic("t").state) == (True, "degraded")
+    rig.publish("t", b"x" * 3000)  # behind a commit they are made anew
+    stop(rig)
+    (report,) = verify(rig.disk, DIR)
+    rig.restart()
+    assert (report.damaged, rig.broker.topic("t").state) == (False, "ok")
+    stop(rig)
+    rig.put("topics/t/segments.json", damage)
+    rig.options = replace(rig.options, strict_recovery=True)
+    with pytest.raises(DataDirectoryError, match=r"has a damaged segments\.json, and --strict-recovery is on"):
+        rig.restart()
+
+
+def test_a_missing_offsets_file_is_said_by_broker_and_verify_alike() -> None:
+    """verify and repair said that all is well, the broker was degraded and doctor failed."""
+    rig = BrokerRig()
+    rig.publish("t", b"x")
+    for msg_id in range(2):
+        rig.publish("t", b"x")
+        rig.take(rig.subscribe("t"))
+        rig.ack("t", msg_id, msg_id)
+        rig.flush("t")
+    stop(rig)
+    rig.disk.unlink(f"{DIR}/topics/t/offsets.json")
+    (report,) = verify(rig.disk, DIR)
+    assert report.damaged
+    (repaired,) = repair(rig.disk, DIR, pid=9)
+    assert repaired.notes == ["offsets.json: the file is missing; taken is its previous generation"]
+    assert not any(report.damaged for report in verify(rig.disk, DIR))
+    rig.restart()
+    assert rig.broker.topic("t").state == "ok"

@@ -19,7 +19,7 @@ from toymq_py.storage.scanner import Progress
 @click.command()
 @click.argument("directory")
 @click.argument("to")
-@click.option("--prune", is_flag=True, help="Remove copies of topics and webhooks that DIRECTORY does not have.")
+@click.option("--prune", is_flag=True, help="Remove copies of what DIRECTORY does not have, and TO/earlier.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per topic, as `toymq verify` has it, one a line.")
 def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
     """Copy a data DIRECTORY to TO while its broker runs, and verify the copy.
@@ -29,8 +29,8 @@ def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
 
     The copy holds every message that the broker answered with OK before the backup began. It holds no later ack: a restored
     broker delivers some messages again and loses none. TO is missing, empty, or an earlier backup, of which only changes are
-    copied. What DIRECTORY has lost to damage stays in TO, and is named. Exit code 1: something is damaged or missing; if a
-    second run says so, too, it is so in DIRECTORY.
+    copied. What DIRECTORY has lost to damage stays in TO, and is named. The copy of a topic that was made anew since moves to
+    TO/earlier. Exit code 1: something is damaged or missing; if a second run says so, too, it is so in DIRECTORY.
     """
     directory, to = _apart(directory, to)
     fs = RealFileSystem()
@@ -52,6 +52,11 @@ def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
         click.echo(f"toymq: {problem}", err=True)
     for topic in report.gone:
         click.echo(f"toymq: topic {topic} is not in {directory}: the backup keeps its copy (--prune removes it)", err=True)
+    for topic, place in report.superseded:
+        click.echo(
+            f"toymq: topic {topic} was made anew, or is from another state of {directory}: the copy from before is in {place} "
+            "(--prune removes that)", err=True,
+        )  # fmt: skip
     if not as_json:
         click.echo(f"{len(report.copied)} segments copied ({report.copied_bytes} bytes), {len(report.kept)} were there already")
     if report.damaged:

@@ -349,3 +349,18 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, private: bool = Fals
             fs.unlink(temporary)
         raise
     fs.sync_dir(path.rpartition("/")[0])
+
+
+def remove_tree(fs: FileSystem, path: str) -> None:
+    """Remove a directory, if it is there, and all that is in it. What is left when that fails can be removed again.
+
+    Raises: OSError.
+    """
+    if not fs.is_dir(path):
+        return
+    for name in fs.listdir(path):
+        if fs.is_dir(f"{path}/{name}"):
+            remove_tree(fs, f"{path}/{name}")
+        else:
+            fs.unlink(f"{path}/{name}")
+    fs.rmdir(path)

@@ -57,6 +57,7 @@ class Log:
         lost: Sequence[IdRange] = (),
         removed: Sequence[IdRange] = (),
         unreadable: Sequence[IdRange] = (),
+        heads_lost: bool = False,
         tail_budget: TailBudget | None = None,
         files: OpenFiles | None = None,
     ) -> None:
@@ -64,6 +65,7 @@ class Log:
         Args:
             path: the topic's directory.
             segments: in order; the last one is active unless it is ``sealed``.
+            heads_lost: ``segments.json`` was damaged, so whether a file is missing at either end may not be known.
         """
         self.fs = fs
         self.path = path
@@ -74,6 +76,7 @@ class Log:
         self.lost: list[IdRange] = list(lost)
         self.removed: list[IdRange] = list(removed)
         self.unreadable: list[IdRange] = list(unreadable)
+        self._heads_lost = heads_lost
         self.files = files or OpenFiles()
         self.tail = TailCache(tail_budget or TailBudget())
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
@@ -90,8 +93,8 @@ class Log:
 
     @property
     def degraded(self) -> bool:
-        """Whether a record that should be there is lost or unreadable."""
-        return bool(self.lost or self.unreadable)
+        """Whether a record that should be there is lost or unreadable, or may be, for all that is known."""
+        return bool(self.lost or self.unreadable or self._heads_lost)
 
     @property
     def size_bytes(self) -> int:

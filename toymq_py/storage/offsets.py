@@ -174,19 +174,38 @@ def _was_removed(fs: FileSystem, directory: str) -> bool:
 
 def settle(fs: FileSystem, directory: str, loaded: LoadedOffsets) -> None:
     """Write back what ``load`` found when that was the previous generation. Otherwise a damaged present one would replace the
-    sound one at the next ``write``, and after a kill between the renames the temp file is about to be removed.
+    sound one at the next ``write``, and after a kill between the renames the temp file is about to be removed. With none that
+    is sound the damaged one goes aside, too: by it a backup, which may have a sound one, knows that consumers were lost.
 
     Raises: OSError.
     """
+    path = f"{directory}/{FILE_NAME}"
+    if loaded.source is OffsetsSource.LOST:
+        note_lost(fs, directory)
+        return
     if loaded.source is not OffsetsSource.PREVIOUS:
         return
-    path = f"{directory}/{FILE_NAME}"
     if loaded.problem is None:
         fs.rename(f"{directory}/{PREVIOUS_NAME}", path)
     elif fs.exists(path):
         fs.rename(path, f"{directory}/{DAMAGED_NAME}")
     else:
         return
+    fs.sync_dir(directory)
+
+
+def note_lost(fs: FileSystem, directory: str) -> None:
+    """Leave ``offsets.json.damaged``, the damaged file or an empty one: the consumers that were known are lost.
+
+    Raises: OSError.
+    """
+    path, damaged = f"{directory}/{FILE_NAME}", f"{directory}/{DAMAGED_NAME}"
+    _mark(fs, directory)
+    fs.sync_dir(directory)  # without mark and file the topic would look like one that never had a consumer
+    if fs.exists(path):
+        fs.rename(path, damaged)
+    elif not fs.exists(damaged):
+        fs.open(damaged, create=True).close()
     fs.sync_dir(directory)
 
 

@@ -67,6 +67,8 @@ class RecoveredLog:
     roll_first: bool = False
     heads: Mapping[int, Head] = field(default_factory=dict)
     """What ``segments.json`` knows of this log."""
+    heads_lost: bool = False
+    """``segments.json`` is damaged, or another topic's."""
 
 
 def recover_log(
@@ -103,7 +105,7 @@ def recover_log(
 
     files = _list_segments(fs, path, first_id_known)
     removed = _take_marks(fs, path, files.removed, first_id, removed)
-    found.heads = files.heads
+    found.heads, found.heads_lost = files.heads, files.problem is not None
     newest: InventoryEntry | None = None
     parts = segment_inventory(fs, path, files, first_id, next_id, sidecars=True, visit=visit)
     first_id = found.next_id = files.begin(first_id)

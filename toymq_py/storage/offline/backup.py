@@ -23,23 +23,24 @@ or of which it has lost records; so does a topic that is no longer there, until 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from typing import Any
 
-from toymq_py.disk_errors import LASTING
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import offsets, segment_heads, topic_settings, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import COPY_BYTES, FileSystem, copy_file, replace_file
-from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, write_mark
-from toymq_py.storage.offline.earlier_copy import join, lost_segments, read_part, records_more, same_log
-from toymq_py.storage.offline.verify import TopicReport, check_data_directory, topic_names, verify_topic
+from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
+from toymq_py.storage.id_ranges import subtract, union
+from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, read_mark, write_mark
+from toymq_py.storage.offline.backup_report import BackupReport
+from toymq_py.storage.offline.earlier_copy import keep_lost, lost_segments, read_part, same_log
+from toymq_py.storage.offline.segment_copies import OtherLog, SegmentCopies, SourceChanged
+from toymq_py.storage.offline.superseded_copies import SupersededCopies
+from toymq_py.storage.offline.verify import check_data_directory, topic_names, verify_topic
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
-from toymq_py.storage.scanner import Progress, ScanResult, scan_segment
-from toymq_py.storage.segment import Segment, load_sidecar, segment_name
+from toymq_py.storage.scanner import Progress
+from toymq_py.storage.segment import segment_name
 from toymq_py.storage.segment_heads import list_bases
 
-ENDS_BYTES = 4096
-"""Of a segment, what is compared at either end to know whether two are the same: every record has its time in nanoseconds."""
 HEAD_BYTES = 20
 """Length, id and time of a record: they identify a log."""
 ROUNDS_MAX = 100
@@ -49,30 +50,6 @@ last one did not, so a second one is rare."""
 Mark = tuple[int, bytes]
 """First id and head of the newest segment that has a record. The same mark, the same log: not one that was deleted and made
 anew under its name."""
-
-
-class _Changed(Exception):
-    """The topic changed while it was copied."""
-
-
-@dataclass(slots=True)
-class BackupReport:
-    """Result of a backup. ``reports`` are those of ``verify`` on the copy."""
-
-    copied: set[str] = field(default_factory=set)
-    """Segments, by their paths in the backup."""
-    kept: set[str] = field(default_factory=set)
-    """Sealed ones that an earlier backup had copied."""
-    copied_bytes: int = 0
-    problems: list[str] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
-    """Topics that the source does not have, and whose copies stay."""
-    reports: list[TopicReport] = field(default_factory=list)
-
-    @property
-    def damaged(self) -> bool:
-        """Whether the copy lacks something that it should have: the source lacked it, too, or a disk failed."""
-        return bool(self.problems) or any(report.damaged for report in self.reports)
 
 
 @dataclass(slots=True)
@@ -125,8 +102,16 @@ def back_up(
     make_directory(fs, to)
     lock = DirectoryLock.take(fs, to, pid, "toymq backup")
     try:
+        began_ns, finished = wall_ns, False
+        with contextlib.suppress(DataDirectoryError):  # none, or a damaged one
+            began_ns, finished = read_mark(fs, to)
+        if (there := topic_names(fs, to)) and not topic_names(fs, data_dir):
+            raise DataDirectoryError(
+                f"{data_dir} has no topics, the backup has {len(there)}: is the right file system mounted? Nothing was changed"
+            )
         write_mark(fs, to, began_ns=wall_ns, finished=False)
-        backup = _Backup(fs, data_dir, to, progress, prune=prune)
+        superseded = SupersededCopies(fs, to, began_ns=began_ns, finished=finished)
+        backup = _Backup(fs, data_dir, to, superseded, progress, prune=prune)
         backup.run()
         check = verifying()
         backup.verify(check)
@@ -139,16 +124,19 @@ def back_up(
 class _Backup:
     """One backup."""
 
-    def __init__(self, fs: FileSystem, data_dir: str, to: str, progress: Progress, *, prune: bool) -> None:
+    def __init__(
+        self, fs: FileSystem, data_dir: str, to: str, superseded: SupersededCopies, progress: Progress, *, prune: bool
+    ) -> None:
         self._fs = fs
         self._from = f"{data_dir}/topics"
         self._to = f"{to}/topics"
         self._data_dir = data_dir
         self._target = to
-        self._progress = progress
+        self._superseded = superseded
         self._prune = prune
         self._topics: dict[str, _Topic] = {}
         self.report = BackupReport()
+        self._segments = SegmentCopies(fs, to, self.report, progress)
 
     def run(self) -> None:
         fs = self._fs
@@ -202,70 +190,61 @@ class _Backup:
                 return False
             try:
                 self._try_topic(name, path, f"{self._to}/{name}")
-            except (FileNotFoundError, NotADirectoryError, _Changed):
+            except OtherLog:
+                self._superseded.put_aside(name)
+                continue
+            except (FileNotFoundError, NotADirectoryError, SourceChanged):
                 continue
             return True
         raise DataDirectoryError(f"topic {name} changes faster than it can be copied: try again")
 
     def _try_topic(self, name: str, path: str, to: str) -> None:
-        """Copy a topic once. Raises: _Changed, FileNotFoundError."""
+        """Copy a topic once. Raises: SourceChanged, OtherLog, FileNotFoundError."""
         fs, topic = self._fs, self._topics[name]
         topic.structure = offsets.load(fs, path).state
         files = segment_heads.list_segment_files(fs, path)
         bases = files.bases
         after = offsets.load(fs, path)
         if not _same_segments(topic.structure, after.state):
-            raise _Changed
+            raise SourceChanged
         topic.begin = topic.end = replace(files, first_id_known=after.first_id_known).begin(after.state.first_id)
         topic.structure = replace(topic.structure, removed=(*topic.structure.removed, *files.removed))
         copies = _bases(fs, to)
-        same = same_log(fs, path, to, {*copies} & {*bases})
-        if same is False:
-            _remove_files(fs, to)
-            copies = []
-        lost = lost_segments(fs, path, to, copies, files, topic.structure, same=same is True)
+        same = same_log(fs, path, to, copies, files)
+        lost, others = lost_segments(fs, path, to, copies, files, topic.structure, same=same is True)
+        if same is False or others:
+            raise OtherLog
         if lost:
-            topic.begin = max(after.state.first_id, min(topic.begin, lost[0]))
+            keep_lost(fs, to, lost)
+            topic.begin = min(topic.begin, lost[0].base_id)
+            before = [(topic.begin, after.state.first_id - 1)] if topic.begin < after.state.first_id else []
+            there = union([(segment.base_id, segment.next_id - 1) for segment in lost if segment.next_id > segment.base_id])
+            removed = union([*topic.structure.removed, *subtract(before, there)])
+            topic.structure = replace(topic.structure, removed=tuple(removed))
         fs.mkdir(to)
         fs.sync_dir(self._to)
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(f"{to}/{segment_heads.FILE_NAME}")
-        for base_id, following in zip_longest(bases, bases[1:]):
-            file = f"{path}/{segment_name(base_id)}"
-            try:
-                if following is None:
-                    copied_id = self._copy_newest(file, f"{to}/{segment_name(base_id)}", base_id, after.state.next_id)
-                    topic.end = max(topic.end, copied_id)
-                else:
-                    self._copy_sealed(file, f"{to}/{segment_name(base_id)}", base_id, following)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError | NotADirectoryError) or not _refuses(fs, file):
-                    raise
-                read_part(fs, f"{self._target}/{MARK_NAME}", 1, 0)  # a machine that can read nothing has no backup
-                self._not_copied(file, f"cannot be read: {error.strerror or error}")
+        topic.end = max(topic.end, self._segments.copy(path, to, bases, lost, after.state.next_id))
         mark = self._mark(path) if topic.mark is None else self._head_now(path, topic)
         if mark != topic.mark:  # deleted and made anew, or the first record came: its acks are read anew, too
             self._topics[name] = self._look(name)
-            raise _Changed
-        topic.end = files.end(max(topic.end, after.state.next_id)) if files.foreign else topic.begin
-        topic.bases = {*bases, *files.foreign, *lost}  # what an earlier backup has in their place is right
-        for base_id in lost:
-            self._problem(f"{path}/{segment_name(base_id)} is gone: the backup keeps its copy")
+            raise SourceChanged
+        end = max(topic.end, after.state.next_id)
+        topic.end = files.end(end) if files.foreign else topic.begin
+        gone = [segment.base_id for segment in lost]
+        topic.bases = {*bases, *files.foreign, *gone}  # what an earlier backup has in their place is right
+        for base_id in gone:
+            older = "" if base_id < end else f": the topic ends at {end}, as in an older state of the directory"
+            self.report.problem(f"{path}/{segment_name(base_id)} is gone{older}: the backup keeps its copy")
         for base_id, reason in files.foreign.items():
-            self._not_copied(f"{path}/{segment_name(base_id)}", reason)
+            self.report.problem(f"{path}/{segment_name(base_id)} {reason}: it was not copied")
         fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
         if files.heads:  # those of the listing: the topic may have been made anew since
-            segment_heads.store(fs, to, segment_heads.read_heads(fs, to, lost, {}) | {**files.heads})
+            segment_heads.store(fs, to, segment_heads.read_heads(fs, to, _bases(fs, to), files.heads) | {**files.heads})
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
         self._copy_small(name, path, to)
         fs.sync_dir(to)
-
-    def _not_copied(self, file: str, reason: str) -> None:
-        self._problem(f"{file} {reason}: it was not copied")
-
-    def _problem(self, text: str) -> None:
-        if text not in self.report.problems:
-            self.report.problems.append(text)
 
     def _head_now(self, path: str, topic: _Topic) -> Mark | None:
         """The mark as it is now. A segment that retention or PURGE took counts as unchanged."""
@@ -278,109 +257,23 @@ class _Backup:
             gone = base_id < now.first_id or any(first <= base_id <= last for first, last in now.removed)
             return topic.mark if gone else None
 
-    def _copy_sealed(self, file: str, to: str, base_id: int, following: int) -> None:
-        fs = self._fs
-        size = fs.file_size(file)
-        same = fs.exists(to) and fs.file_size(to) == size and _ends(fs, to, size) == _ends(fs, file, size)
-        better = joined = False
-        if not same and fs.exists(to):
-            found = scan_segment(fs, file, base_id, next_id=following)
-            better = self._keeps(file, to, found, following)
-            joined = not better and self._joins(file, to, found.segment, size)
-        if joined:
-            better = True
-        elif same or better:
-            if to not in self.report.copied | self.report.kept:
-                self.report.kept.add(to)
-                self._progress(size)
-        else:
-            self._copy(file, to, size)
-        segment = load_sidecar(fs, file, base_id, following)  # a cache: it is written behind, and may not be there yet
-        if better or segment is None or (same and segment.damages):  # the copy may be without the damage that the sidecar tells
-            return
-        data, copy = fs.read_file(segment.sidecar_path), to[:-4] + ".idx"
-        if not fs.exists(copy) or fs.read_file(copy) != data:
-            replace_file(fs, copy, data)
-
-    def _keeps(self, file: str, to: str, found: ScanResult, next_id: int) -> bool:
-        """Whether to keep the copy of a segment, since it holds all records of the source's file, and more.
-
-        Args:
-            found: the scan of the source's file.
-            next_id: the id that it should reach at least.
-        """
-        theirs = found.segment
-        if not theirs.damages and theirs.end >= self._fs.file_size(to):
-            return False
-        more = records_more(self._fs, file, to, theirs)
-        if more and (theirs.damages or theirs.next_id < next_id):  # else they may never have been acknowledged
-            self._problem(f"{file} is damaged: the backup keeps its copy, which has {more} records more")
-        return more > 0
-
-    def _joins(self, file: str, to: str, theirs: Segment, size: int) -> bool:
-        """Put the source's segment in the place of its copy, with the copy's records where the source is damaged. Returns:
-        whether there were some."""
-        if not theirs.damages:
-            return False
-        temporary = to + ".tmp"
-        try:
-            more = join(self._fs, file, to, theirs, size, temporary)
-            if more:
-                self._fs.rename(temporary, to)
-                self.report.copied.add(to)
-                self.report.copied_bytes += size
-                self._problem(f"{file} is damaged: the backup keeps {more} records that it had")
-            return more > 0
-        finally:
-            with contextlib.suppress(OSError):
-                self._fs.unlink(temporary)
-
-    def _copy_newest(self, file: str, to: str, base_id: int, next_id: int) -> int:
-        """Copy the newest segment up to its last valid record. Bytes behind it were not acknowledged, and may be incomplete.
-        Returns: the id behind."""
-        fs = self._fs
-        found = _settled(fs, file, base_id)
-        if fs.exists(to) and self._keeps(file, to, found, next_id):
-            self.report.kept.add(to)
-            return scan_segment(fs, to, base_id).segment.next_id
-        # With damage in it, what is behind the last record is part of what that was judged by.
-        size = found.size if found.segment.damages else found.segment.end
-        if fs.exists(to) and self._joins(file, to, found.segment, size):
-            return scan_segment(fs, to, base_id).segment.next_id
-        self._copy(file, to, size)
-        copied = scan_segment(fs, to, base_id).segment
-        if (copied.next_id, copied.damages) != (found.segment.next_id, found.segment.damages) and not copied.damages:
-            raise _Changed  # it was cut meanwhile
-        with contextlib.suppress(FileNotFoundError):
-            fs.unlink(to[:-4] + ".idx")
-        return found.segment.next_id
-
-    def _copy(self, file: str, to: str, size: int) -> None:
-        """Replace ``to`` by ``size`` bytes of a file, once they are all on the disk."""
-        fs, temporary = self._fs, to + ".tmp"
-        try:
-            if copy_file(fs, file, temporary, end=size, progress=self._progress) < size:
-                raise _Changed  # retention on a full disk takes the bytes first
-            fs.rename(temporary, to)
-        except OSError:
-            with contextlib.suppress(OSError):
-                fs.unlink(temporary)
-            raise
-        self.report.kept.discard(to)
-        self.report.copied.add(to)
-        self.report.copied_bytes += size
-
     def _copy_small(self, name: str, path: str, to: str) -> None:
         """Copy offsets and settings: the acks as they were when the backup began, the segments as they are now."""
         fs, topic = self._fs, self._topics[name]
+        problem = self.report.problem
         current, lost = f"{to}/{offsets.FILE_NAME}", topic.acks.source is OffsetsSource.LOST
         if lost:
-            self._problem(f"topic {name}: both generations of its offsets are damaged: the backup has none that are newer")
+            problem(f"topic {name}: both generations of its offsets are damaged: the backup has none that are newer")
+        elif topic.acks.problem is not None:
+            problem(f"topic {name}: {topic.acks.problem}; used is {topic.acks.source.value}")
         known = topic.acks.source is not OffsetsSource.NEW or topic.structure != OffsetsState() or topic.end > topic.begin
         if known and not (lost and fs.exists(current)):
             state = topic.acks.state
-            next_id = max(state.next_id, topic.end)
-            data = offsets.encode(replace(state, first_id=topic.begin, next_id=next_id, removed=topic.structure.removed), name)
+            state = replace(
+                state, first_id=topic.begin, next_id=max(state.next_id, topic.end), removed=topic.structure.removed,
+                consumers=self._lost_consumers(name, path, to) | state.consumers,
+            )  # fmt: skip
+            data = offsets.encode(state, name)
             if not fs.exists(current) or fs.read_file(current) != data:
                 offsets.write(fs, to, data)
         file = f"{to}/{topic_settings.FILE_NAME}"
@@ -392,6 +285,20 @@ class _Backup:
         else:
             replace_file(fs, file, data)
 
+    def _lost_consumers(self, name: str, path: str, to: str) -> dict[str, dict[str, Any]]:
+        """The consumers that the earlier backup has, and that the source lost with its offsets: after a restore one that the
+        broker does not know may begin at the end of the log."""
+        if not self._fs.exists(f"{path}/{offsets.DAMAGED_NAME}"):
+            return {}
+        earlier, now = offsets.load(self._fs, to).state.consumers, self._topics[name].acks.state.consumers
+        kept = {consumer: raw for consumer, raw in earlier.items() if consumer not in now}
+        if kept:
+            self.report.problem(
+                f"topic {name}: its consumers were lost ({offsets.DAMAGED_NAME}): the backup keeps what it has of "
+                f"{', '.join(sorted(kept))}; to accept the loss, remove that file"
+            )
+        return kept
+
     def _copy_webhooks(self, data: bytes | None) -> None:
         """Write the webhooks, also unchanged ones: an earlier backup may have left the file readable for every user."""
         fs = self._fs
@@ -401,7 +308,8 @@ class _Backup:
                 if self._prune:
                     fs.unlink(copy)
                 else:
-                    self._problem(f"{self._data_dir}/{webhooks_file.FILE_NAME} is gone: the backup keeps its copy (--prune)")
+                    file = f"{self._data_dir}/{webhooks_file.FILE_NAME}"
+                    self.report.problem(f"{file} is gone: the backup keeps its copy (--prune)")
         else:
             try:
                 webhooks_file.decode(data)
@@ -422,8 +330,7 @@ class _Backup:
                 self.report.gone.append(name)
                 continue
             if topic is None:
-                _remove_files(fs, path)
-                fs.rmdir(path)
+                remove_tree(fs, path)
                 continue
             for base_id in set(_bases(fs, path)) - topic.bases:
                 for suffix in (".log", ".idx"):
@@ -431,6 +338,9 @@ class _Backup:
                         fs.unlink(f"{path}/{base_id:020d}{suffix}")
             fs.sync_dir(path)
         fs.sync_dir(self._to)
+        if self._prune:
+            self._superseded.remove()
+        self.report.superseded = self._superseded.list()
 
     # -- verifying
 
@@ -443,11 +353,7 @@ class _Backup:
             report = verify_topic(fs, path, name, progress)
             spoilt = {finding.path for finding in report.findings if finding.damage} & self.report.kept
             for to in sorted(spoilt):
-                file = f"{self._from}/{name}/{to.rpartition('/')[2]}"
-                base_id = int(to[-24:-4])
-                with contextlib.suppress(FileNotFoundError, _Changed):
-                    if not self._keeps(file, to, scan_segment(fs, file, base_id), base_id):
-                        self._copy(file, to, fs.file_size(file))
+                self._segments.mend(f"{self._from}/{name}/{to.rpartition('/')[2]}", to)
             if spoilt:
                 fs.sync_dir(path)
                 report = verify_topic(fs, path, name)
@@ -462,38 +368,3 @@ def _bases(fs: FileSystem, path: str) -> list[int]:
 
 def _same_segments(one: OffsetsState, other: OffsetsState) -> bool:
     return (one.first_id, one.removed) == (other.first_id, other.removed)
-
-
-def _settled(fs: FileSystem, path: str, base_id: int) -> ScanResult:
-    """Scan a segment that may be written meanwhile: a page that was read too early looks like damage, but only once."""
-    found = scan_segment(fs, path, base_id)
-    while found.segment.damages:
-        again = scan_segment(fs, path, base_id)
-        if all(damage in found.segment.damages for damage in again.segment.damages):
-            return again
-        found = again
-    return found
-
-
-def _ends(fs: FileSystem, path: str, size: int) -> tuple[bytes, bytes]:
-    return read_part(fs, path, ENDS_BYTES, 0), read_part(fs, path, ENDS_BYTES, max(size - ENDS_BYTES, 0))
-
-
-def _refuses(fs: FileSystem, path: str) -> bool:
-    """Whether a file is there and the disk refuses some of it."""
-    try:
-        for position in range(0, fs.file_size(path), COPY_BYTES):
-            read_part(fs, path, COPY_BYTES, position)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        return error.errno in LASTING
-    return False
-
-
-def _remove_files(fs: FileSystem, path: str) -> None:
-    """Remove the files that a backup has written to a directory."""
-    if fs.is_dir(path):
-        for name in fs.listdir(path):
-            fs.unlink(f"{path}/{name}")
-        fs.sync_dir(path)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from collections.abc import Iterable
 
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json
@@ -11,11 +12,11 @@ MARK_NAME = "backup.json"
 MARK_VERSION = 1
 
 
-def is_empty(fs: FileSystem, path: str) -> bool:
-    """Whether a directory is missing, or holds only what a file system or a lock leaves there."""
+def is_empty(fs: FileSystem, path: str, besides: Iterable[str] = ()) -> bool:
+    """Whether a directory is missing, or holds only what a file system or a lock leaves there, and what is named."""
     if not fs.is_dir(path):
         return not fs.exists(path)
-    return not {*fs.listdir(path)} - {"LOCK", "lost+found"}
+    return not {*fs.listdir(path)} - {"LOCK", "lost+found", *besides}
 
 
 def make_directory(fs: FileSystem, path: str) -> None:

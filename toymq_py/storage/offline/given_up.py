@@ -1,7 +1,7 @@
-"""``given-up.json``: the ids of a topic that ``toymq repair`` has entered in the offsets as removed. Only a backup reads it.
+"""``given-up.json``: the ids of a topic that are lost, and that nobody decided to remove. Only a backup reads it. ADR 0086.
 
-For the offsets they are a gap on purpose, as what retention removed. A backup that has records of them keeps its copies, since
-nobody decided that they should go. ADR 0086.
+In a data directory they are what ``toymq repair`` has entered in the offsets as removed: for the offsets a gap on purpose, as
+what retention removed. In a backup they are the records of segments that the source has lost: their copies stay.
 """
 
 from collections.abc import Iterable, Mapping

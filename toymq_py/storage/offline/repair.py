@@ -147,6 +147,8 @@ class _TopicRepairer:
             for segment in damaged:
                 self._bury(segment.path)
             self._bury_offsets()
+            if not stored:
+                offsets.note_lost(fs, self._path)
             if lost:
                 given_up.add(fs, self._path, lost, files.heads)
             known = replace(state, next_id=next_id, removed=tuple(union([*state.removed, *lost])))

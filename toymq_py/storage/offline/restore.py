@@ -6,13 +6,15 @@ Contract: clients.md, "Command lines"; ADR 0026.
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage import offsets, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, copy_file
+from toymq_py.storage.fs import FileSystem, copy_file, remove_tree
+from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.backup_directory import is_empty, make_directory, read_mark
 from toymq_py.storage.offline.verify import TopicReport, topic_names, verify_topic
+from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
 from toymq_py.storage.scanner import Progress
 
-RESTORING = "topics.restoring"
-"""The name of the topics until all are copied."""
+_LEFTOVERS = (DIRECTORY_NAME, webhooks_file.FILE_NAME, f"{webhooks_file.FILE_NAME}.tmp")
+"""What an interrupted restore leaves."""
 
 
 def restore(
@@ -27,7 +29,8 @@ def restore(
     """Make a data directory from a backup, and verify it.
 
     Args:
-        data_dir: missing or empty; its topics appear in one step, when everything is on the disk.
+        data_dir: missing or empty, but for what an interrupted restore left; its topics appear in one step, when everything is
+            on the disk.
         pid: for the LOCKs of both directories, which keep brokers and backups out.
         unfinished: restore a backup that was interrupted, too.
         progress: told the bytes that were copied.
@@ -43,14 +46,15 @@ def restore(
             f"{backup_dir} is unfinished: a backup that began at {began_ns} ns was interrupted; run the backup again, or "
             "restore what was copied with --unfinished"
         )
-    if not is_empty(fs, data_dir):
+    if not is_empty(fs, data_dir, besides=_LEFTOVERS if is_interrupted(fs, data_dir) else ()):
         raise DataDirectoryError(f"{data_dir} is not empty: name a new directory, nothing was overwritten")
     make_directory(fs, data_dir)
     source = DirectoryLock.take(fs, backup_dir, pid, "toymq restore")
     try:
         target = DirectoryLock.take(fs, data_dir, pid, "toymq restore")
         try:
-            staging = f"{data_dir}/{RESTORING}"
+            staging = f"{data_dir}/{DIRECTORY_NAME}"
+            remove_tree(fs, staging)
             fs.mkdir(staging)
             for name in topic_names(fs, backup_dir):
                 _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
@@ -69,7 +73,7 @@ def restore(
 def _copy_tree(fs: FileSystem, path: str, to: str, progress: Progress) -> None:
     fs.mkdir(to)
     for name in fs.listdir(path):
-        if name.endswith(".tmp") and name != offsets.TEMPORARY_NAME:  # that tells which generation was finished last
-            continue
+        if name == given_up.FILE_NAME or (name.endswith(".tmp") and name != offsets.TEMPORARY_NAME):
+            continue  # nothing is lost there; of temp files that one tells which generation was finished last
         copy_file(fs, f"{path}/{name}", f"{to}/{name}", progress=progress, exclusive=True)
     fs.sync_dir(to)

@@ -14,6 +14,7 @@ from toymq_py.storage import offsets, topic_settings, webhooks_file
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.offsets import AckedView
+from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import load_sidecar, parse_segment_name
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
@@ -54,6 +55,7 @@ class TopicReport:
 
 def check_data_directory(fs: FileSystem, data_dir: str) -> None:
     """Raise DataDirectoryError unless the directory has a topics directory."""
+    check_restored(fs, data_dir)
     if not fs.is_dir(f"{data_dir}/topics"):
         raise DataDirectoryError(f"{data_dir} is not a data directory: it has no topics directory")
 
@@ -184,10 +186,7 @@ def _check_offsets(
     fs: FileSystem, path: str, loaded: offsets.LoadedOffsets, report: TopicReport
 ) -> offsets.OffsetsState:
     if loaded.problem is not None:
-        # One that is missing may be a power cut, where the file system lost the name of the temp file and kept a later rename.
-        there = any(fs.exists(f"{path}/{name}") for name in (offsets.FILE_NAME, offsets.DAMAGED_NAME))
-        damage = there or loaded.source is not offsets.OffsetsSource.PREVIOUS
-        report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}", damage=damage))
+        report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}"))
     for name, raw in loaded.state.consumers.items():
         try:
             AckedView.of(raw)

@@ -49,13 +49,14 @@ def test_what_retention_removed_is_not_lost() -> None:
     files = SegmentFiles([6])
 
     def lost(structure: OffsetsState, *, same: bool = True, files: SegmentFiles = files) -> list[int]:
-        return lost_segments(disk, PATH, COPY, copies, files, structure, same=same)
+        return [segment.base_id for segment in lost_segments(disk, PATH, COPY, copies, files, structure, same=same)[0]]
 
     assert lost(OffsetsState()) == [0, 2, 4]
     assert lost(OffsetsState(first_id=2)) == [2, 4]
     assert lost(OffsetsState(first_id=6)) == []
     assert lost(OffsetsState(first_id=2, removed=((4, 5),))) == [2]
-    assert lost(OffsetsState(), same=False) == [], "of a log that nothing shows to be the same one"
+    found = lost_segments(disk, PATH, COPY, copies, files, OffsetsState(), same=False)
+    assert found == ([], True), "of a log that nothing shows to be the same one"
     heads = segment_heads.read_heads(disk, COPY, [2], {})
     assert lost(OffsetsState(), same=False, files=SegmentFiles([6], heads=heads)) == [2], "but the source knows its head"
     assert lost(OffsetsState(first_id=8), files=SegmentFiles([])) == [], "a purge leaves no segment behind it"
@@ -94,9 +95,26 @@ def test_a_copy_fills_the_damage_of_a_source_that_has_grown() -> None:
 
 
 def test_two_logs_are_the_same_when_a_first_record_is() -> None:
-    one = {0: FRAMES[0], 1: FRAMES[1]}
+    one, files = {0: FRAMES[0], 1: FRAMES[1]}, SegmentFiles([0, 1])
     disk = disk_of(one, {0: b"", 1: FRAMES[1]})
-    assert same_log(disk, PATH, COPY, [0, 1]) is True
-    assert same_log(disk, PATH, COPY, [0]) is None, "one that is not whole says nothing"
+    assert same_log(disk, PATH, COPY, [0, 1], files) is True
+    assert same_log(disk, PATH, COPY, [0], files) is None, "one that is not whole says nothing"
     disk = disk_of(one, {1: encode_frame(1, 99, b"", b"made anew")})
-    assert same_log(disk, PATH, COPY, [1]) is False
+    assert same_log(disk, PATH, COPY, [1], files) is False
+    heads = segment_heads.read_heads(disk, PATH, [1], {})
+    disk = disk_of({1: b""}, {1: encode_frame(1, 99, b"", b"made anew")})
+    assert same_log(disk, PATH, COPY, [1], SegmentFiles([1])) is None
+    assert same_log(disk, PATH, COPY, [1], SegmentFiles([1], heads=heads)) is False, "what was there is known"
+    assert same_log(disk, PATH, COPY, [1], SegmentFiles([], heads=heads)) is False
+
+
+def test_what_ends_before_the_log_and_is_younger_is_of_another_log() -> None:
+    """The directory is an older state, whose retention is beyond all that the backup has."""
+    young = encode_frame(0, 1 << 62, b"", b"x")
+    for copy, files, others in (
+        (young, SegmentFiles([5]), True),
+        (FRAMES[0], SegmentFiles([5]), False),
+        (young, SegmentFiles([]), False),
+    ):
+        disk = disk_of({5: FRAMES[5]}, {0: copy})
+        assert lost_segments(disk, PATH, COPY, [0], files, OffsetsState(first_id=5), same=False) == ([], others)
