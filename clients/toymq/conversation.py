@@ -51,6 +51,7 @@ class _SubscribeSlot(Slot):
     """A SUB. A lost one needs no repeat: a reconnect subscribes every feed."""
 
     __slots__ = ("_conversation", "_feed")
+    is_work = False
 
     def __init__(self, conversation: "Conversation", feed: Feed) -> None:
         super().__init__()
@@ -119,6 +120,10 @@ class Conversation:
         self.server: HelloReply | None = None
         self.farewell: ToymqError | None = None
         """Why the broker is about to close the connection."""
+        self.received_at = 0.0
+        """Since when the bytes of the next ``receive`` may have been there, in seconds of the caller's clock."""
+        self.has_progressed = False
+        """Whether this connection did more than begin: a command was answered, or a message came whole."""
         self._producers = (f"{producer}-{number}" for number in count()) if producer is not None else None
         self._on_output = on_output
         self._state = _State.OFFLINE
@@ -158,6 +163,7 @@ class Conversation:
             on_answer(reply)
 
         self._state = _State.GREETING
+        self.has_progressed = False
         self._debug = Wire.made()
         self._note("=", "greeting")
         self.farewell = None
@@ -239,8 +245,10 @@ class Conversation:
                     if feed is None or reply.topic != topic:
                         topic = reply.topic
                         feed = routes.get(topic) or self._match(topic)
+                        self.has_progressed = True
                         if feed is not None:
                             woken.append(feed)
+                            feed.came(self.received_at)
                     if feed is not None:
                         feed.arrive(reply)
                     elif unanswered and isinstance(unanswered[0], PullSlot):
@@ -257,6 +265,7 @@ class Conversation:
                     if not unanswered:
                         raise ProtocolViolation(f"the broker sent {type(reply).__name__} without a request")
                     slot = unanswered.popleft()
+                    self.has_progressed = self.has_progressed or slot.is_work
                     try:
                         slot.answered(reply)
                     except ProtocolViolation:

@@ -4,6 +4,7 @@ Sans-IO; both clients' subscriptions are thin shells around it.
 """
 
 import logging
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from enum import Enum
@@ -26,6 +27,8 @@ Place = tuple[str, int]
 CAREFUL_MESSAGES = 1024
 """So many are acked one by one behind a message that was delivered before. A worker that died may do so again, and would give
 back with its message all those before it whose acks had not been sent: each would count an attempt in turn."""
+CONFIRM_S = 0.5
+"""What has waited longer is handed out only when the broker has said that its lease is ours still (ADR 0092)."""
 
 
 class FeedState(Enum):
@@ -124,6 +127,10 @@ class Feed:
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
         self.state = FeedState.ASKED
         self.error: ToymqError | None = None
+        self.since = math.inf
+        """Since when what waits may have been there, or its leases were renewed: seconds of the client's clock."""
+        self.is_kept = False
+        """Its leases are renewed all the time (``auto_extend``)."""
         self._arrived: deque[MessagePush] = deque()
         self._with_repeats: OrderedDict[Place, MessagePush] | None = None
         """In place of ``_arrived``, from the first message that is delivered again until all are handed out: a later delivery
@@ -186,6 +193,30 @@ class Feed:
         """Topics and ids of ``arrived``."""
         repeats = self._with_repeats
         return [(push.topic, push.msg_id) for push in self._arrived.copy()] if repeats is None else list(repeats.copy())
+
+    def is_stale(self, now: float) -> bool:
+        """Whether what waits may have been given to another worker meanwhile."""
+        return now - self.since > CONFIRM_S and bool(self.arrived) and not self.is_kept
+
+    def asked(self) -> None:
+        """The broker is being asked for the leases of all that waits."""
+        self.since = math.inf
+
+    def confirmed(self, now: float) -> None:
+        """What waited when the broker was asked is ours, but for what was dropped since."""
+        self.since = min(self.since, now)
+
+    def came(self, at: float) -> None:
+        """Deliveries are about to arrive that may have been there since a time."""
+        if at < self.since or not self.arrived:
+            self.since = at
+
+    def drop(self, topic: str, msg_id: int) -> None:
+        """Forget a delivery that waits: its lease is over."""
+        if self._with_repeats is not None:
+            self._with_repeats.pop((topic, msg_id), None)
+        else:
+            self._arrived = deque(push for push in self._arrived if (push.topic, push.msg_id) != (topic, msg_id))
 
     def settle(self, topic: str, msg_id: int) -> None:
         """A delivery is acked or nacked: it is no longer open, and a later one of the same message that waits is dropped."""

@@ -128,12 +128,14 @@ class Link:
                     if not self._tries_again(address, error, give_up_at):
                         return
                     continue
-                backoff.reset()
-                give_up_at = None
+                give_up_at, began = None, self.now()
                 if not self._first.done():
                     self._first.set_result(None)
                 self._outages.up(self, address)
-                self._lose(address, await wire.ended)
+                reason = await wire.ended
+                if self.conversation.has_progressed or self.now() - began > self.options.backoff_max_s:
+                    backoff.reset()  # not where each connection breaks at once
+                self._lose(address, reason)
                 if self._closing:
                     return
                 break
@@ -202,6 +204,7 @@ class Link:
     def received(self, wire: _Wire, data: bytes) -> None:
         if wire is not self._wire:
             return
+        self.conversation.received_at = self._loop.time()
         try:
             self.conversation.receive(data)
         except ProtocolViolation as error:
@@ -280,6 +283,10 @@ class Link:
         if earliest is not None:
             self._timer = self._loop.call_at(earliest, self._expire)
         self._wake()
+
+    def now(self) -> float:
+        """Seconds of its clock."""
+        return self._loop.time()
 
     async def ask(self, slot: CallSlot, *, extra_s: float = 0.0) -> None:
         """Send a request and wait for its answer or failure. A cancelled request's reply is dropped."""

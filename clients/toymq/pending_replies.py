@@ -15,6 +15,8 @@ class Slot(ABC):
     """A command and its reply. ``deadline`` is in seconds of the caller's clock; None waits for ever."""
 
     __slots__ = ("deadline",)
+    is_work = True
+    """Whether its answer shows that the connection is of use."""
 
     def __init__(self) -> None:
         self.deadline: float | None = None
@@ -151,6 +153,7 @@ class HelloSlot(Slot):
     """The HELLO of a connection."""
 
     __slots__ = ("_command", "_on_answer")
+    is_work = False
 
     def __init__(self, command: Command, on_answer: Callable[[HelloReply | ToymqError], None]) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from toymq import arguments
+from toymq.confirmation import ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
 from toymq.leased_message import LeasedMessage
@@ -15,7 +16,7 @@ from toymq.link import Link, settle
 from toymq.nack_reason import DeadOn, Reason
 from toymq.renewal import Renewal
 from toymq_py.errors import ConfigError, ConnectionLost, ToymqError
-from toymq_py.protocol import Subscribe
+from toymq_py.protocol import MessagePush, Subscribe
 
 logger = logging.getLogger("toymq")
 
@@ -136,6 +137,7 @@ class Subscription:
         self._auto_ack = auto_ack
         self._renewal: Renewal | None = None
         if auto_extend_s is not None:
+            self._feed.is_kept = True
             self._renewal = Renewal(self._feed, link.conversation, auto_extend_s, asyncio.get_running_loop())
         self._timeout_s = timeout_s
         self._last: list[Message] = []
@@ -228,7 +230,7 @@ class Subscription:
         if not self._begun:
             await self._start()
         while True:
-            push = self._feed.take()
+            push = await self._next_push()
             if push is not None:
                 return Message(push, self._feed, self._link)
             if self._feed.error is not None:
@@ -236,6 +238,16 @@ class Subscription:
             if self._feed.state is FeedState.CLOSED:
                 raise StopAsyncIteration
             await self._news()
+
+    async def _next_push(self) -> MessagePush | None:
+        """A delivery that is ours, if one is there."""
+        feed, link = self._feed, self._link
+        for _ in range(ROUNDS_MAX):
+            if not feed.is_stale(link.now()):
+                break
+            for asked in confirmation(feed, link.conversation.lease_of(feed), link.now):
+                await asyncio.gather(*map(link.ask, asked))
+        return feed.take()
 
     async def next(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109 (asyncio.timeout cannot say what was awaited)
         """The next message.
@@ -276,7 +288,7 @@ class Subscription:
                 return
             deadline = loop.time() + wait
             while len(batch) < max:
-                push = self._feed.take()
+                push = await self._next_push()
                 if push is not None:
                     batch.append(Message(push, self._feed, self._link))
                     continue

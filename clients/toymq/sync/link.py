@@ -8,7 +8,7 @@ import socket
 import ssl as ssl_module
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from toymq import sockets
@@ -30,6 +30,8 @@ FORKED = "this client was made before a fork and belongs to the parent: connect 
 ACKS_COALESCED = 1000
 ACKS_HELD_S = 0.01
 """So many acks, and none for longer, wait for the next call that sends."""
+WAITED_S = 0.001
+"""A poll that took longer had to wait."""
 QUICK_S = 0.0002
 """Where handlers take longer, on average since something was sent, each ack is sent at once: the next one may take minutes, and
 there is no loop that would send it meanwhile."""
@@ -56,7 +58,7 @@ class BlockingLink:
         self._poll = select.poll()
         self._address: Address | None = None
         self._out = bytearray()
-        self._exchanged_at = 0.0
+        self._exchanged_at = self._polled_at = self._drained_at = self._up_since = 0.0
         self._trouble = ""
         _links.add(self)
 
@@ -114,15 +116,21 @@ class BlockingLink:
 
     def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
         """Send a request and wait for its answer. The reply of an interrupted one is dropped. Raises: RequestTimeout."""
-        self.conversation.send(slot)
+        self.ask_all([slot], extra_s)
+
+    def ask_all(self, slots: Sequence[CallSlot], extra_s: float = 0.0) -> None:
+        """Send requests and wait for all of their answers. Raises: RequestTimeout."""
+        for slot in slots:
+            self.conversation.send(slot)
         answered = False
         try:
-            answered = self.until(lambda: slot.done, now() + self.options.timeout_s + extra_s)
+            answered = self.until(lambda: all(slot.done for slot in slots), now() + self.options.timeout_s + extra_s)
         finally:
             if not answered:
-                slot.abandon()
+                for slot in slots:
+                    slot.abandon()
         if not answered:
-            raise self.overdue(slot.awaited, extra_s)
+            raise self.overdue(slots[-1].awaited, extra_s)
 
     def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
         """Ack with the next bytes that are sent, or at once: when handlers are not quick, no other is at hand, or there
@@ -207,7 +215,7 @@ class BlockingLink:
                 raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
             raise
         self._address = address
-        self._backoff.reset()
+        self._up_since = self._drained_at = now()
         for link in self._siblings:
             link.check()
         self._outages.up(self, address)
@@ -224,7 +232,13 @@ class BlockingLink:
         self._poll.modify(connection, select.POLLIN | (select.POLLOUT if self._out else 0))
         pending = isinstance(connection, ssl_module.SSLSocket) and connection.pending()
         wait_ms = 0 if pending else None if wait_s is None else math.ceil(wait_s * 1000)
-        for _, event in self._poll.poll(wait_ms):
+        events = self._poll.poll(wait_ms)
+        self._polled_at = polled_at = now()
+        # What comes after a wait is new; what is there at once may be there since the socket was last empty.
+        self.conversation.received_at = polled_at if polled_at - self._exchanged_at > WAITED_S else self._drained_at
+        if not events:
+            self._drained_at = polled_at
+        for _, event in events:
             if event & ~select.POLLOUT:
                 self._read(connection)
             elif self._out:
@@ -265,6 +279,8 @@ class BlockingLink:
         if not data:
             self._lose(ConnectionLost("the broker closed the connection"))
             return
+        if len(data) < RECEIVE_BYTES and not isinstance(connection, ssl_module.SSLSocket):  # that gives a record at a time
+            self._drained_at = self._polled_at
         try:
             self.conversation.receive(data)
         except ProtocolViolation as error:
@@ -272,6 +288,8 @@ class BlockingLink:
 
     def _lose(self, reason: ToymqError) -> None:
         was_up = self.conversation.online
+        if self.conversation.has_progressed or now() - self._up_since > self.options.backoff_max_s:
+            self._backoff.reset()  # not where each connection breaks at once
         self._drop_socket()
         reason = self.conversation.farewell or reason
         self._trouble = f" (the connection to {self._address} was lost: {reason})"

@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from toymq import arguments
+from toymq.confirmation import ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
 from toymq.leased_message import LeasedMessage
@@ -109,6 +110,7 @@ class Subscription:
         self._feed = feed
         self._auto_ack = auto_ack
         self._on_end = on_end
+        feed.is_kept = on_end is not None
         self._last: list[Message] = []
         """What ``auto_ack`` acks next."""
 
@@ -193,11 +195,19 @@ class Subscription:
         return message
 
     def _next_push(self, deadline: float | None) -> MessagePush | None:
-        feed = self._feed
+        feed, link = self._feed, self._link
         if self._on_end is not None:
-            self._link.exchange(0.0)  # only what was read is renewed, and the handler may take long
-        if not feed.arrived:
-            self._link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
-            if feed.error is not None:
-                raise feed.error
-        return feed.take()
+            link.exchange(0.0)  # only what was read is renewed, and the handler may take long
+        while True:
+            if not feed.arrived:
+                link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
+                if feed.error is not None:
+                    raise feed.error
+            for _ in range(ROUNDS_MAX):
+                if not feed.is_stale(now()):
+                    break
+                for asked in confirmation(feed, link.conversation.lease_of(feed), now):
+                    link.ask_all(asked)
+            push = feed.take()
+            if push is not None or feed.state is not FeedState.LIVE or (deadline is not None and now() >= deadline):
+                return push

@@ -9,7 +9,7 @@ from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
 from tests.support.quick_client import connect
 from tests.support.steps import cancelled_at
-from toymq import Client, Message
+from toymq import Client, Message, RequestTimeout, delivery_window
 from toymq_py.errors import (
     ModeConflict,
 )
@@ -158,3 +158,20 @@ async def test_shared_workers_and_a_pull_beside_them(broker: InProcess, mq: Clie
                 with pytest.raises(ModeConflict):
                     await third.sub("jobs", "w", mode="exclusive")
         assert (await mq.describe("jobs"))["consumers"][0]["backlog"] == 0
+
+
+async def test_what_waits_in_the_window_while_another_worker_gets_it_is_not_handled_twice(
+    broker: InProcess, mq: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_window, "CONFIRM_S", -1.0)  # everything has waited too long
+    await mq.pub_many("jobs", [b"%d" % n for n in range(6)])
+    here = mq.sub("jobs", "c", mode="shared", window=4, visibility=0.001)
+    async with connect(f"127.0.0.1:{broker.port}") as other, here as mine:
+        await mine.next(5)  # the other three wait
+        done = set()
+        while len(done) < 6:
+            for message in await other.pull("jobs", "c", max=6, wait=10, visibility=3600):
+                await message.ack(sync=True)
+                done.add(message.id)
+        with pytest.raises(RequestTimeout):
+            await mine.next(0.05)

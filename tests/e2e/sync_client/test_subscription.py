@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq import SubscriptionEnded, TakenOver, sync
+from toymq import RequestTimeout, SubscriptionEnded, TakenOver, delivery_window, sync
 from toymq.sync import Client
 from toymq_py.errors import (
     AlreadySubscribed,
@@ -177,3 +177,33 @@ def test_patterns_that_overlap(client: Client) -> None:
         assert client.drain(5)
     for consumer in client.describe("over.a")["consumers"]:
         assert consumer["backlog"] == 0
+
+
+def test_what_waits_in_the_window_while_another_worker_gets_it_is_not_handled_twice(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of 60 ms a message with the default window handled messages of its window long after their leases had ended, and
+    after another worker's ack had returned: 345 of 2,000 twice."""
+    monkeypatch.setattr(delivery_window, "CONFIRM_S", -1.0)  # everything has waited too long
+    list(client.pub_many("prefetched", [b"%d" % n for n in range(6)]))
+    with client.sub("prefetched", "c", mode="shared", window=4, visibility=0.001) as messages:
+        first = messages.next(5)  # the other three wait
+        with sync.connect(f"127.0.0.1:{broker.port}") as other:
+            done = set()
+            while len(done) < 6:
+                for message in other.pull("prefetched", "c", max=6, wait=10, visibility=3600):
+                    message.ack(sync=True)
+                    done.add(message.id)
+        assert first.id in done
+        with pytest.raises(RequestTimeout):
+            messages.next(0.05)
+
+
+def test_what_waited_and_is_still_ours_is_handed_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_window, "CONFIRM_S", -1.0)
+    list(client.pub_many("kept", [b"%d" % n for n in range(50)]))
+    with client.sub("kept", "c", window=10) as messages:
+        for n in range(50):
+            message = messages.next(5)
+            assert (message.id, message.attempt) == (n, 1)
+            message.ack()

@@ -1,0 +1,62 @@
+"""Asks the broker whether the leases of what waits in a subscription's window are ours still. Sans-IO. ADR 0092."""
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from toymq.delivery_window import Feed
+from toymq.message import lines_of, to_ranges
+from toymq.pending_replies import CallSlot
+from toymq_py.protocol import OkReply, Reply, Touch
+from toymq_py.records import IdRange
+
+ROUNDS_MAX = 3
+"""How often it is asked before one message, where more has come that waited elsewhere meanwhile."""
+
+
+class _Touch(CallSlot):
+    """A TOUCH of ids that wait in a feed's window."""
+
+    def __init__(self, feed: Feed, topic: str, ids: tuple[IdRange, ...], lease: int) -> None:
+        super().__init__(Touch(topic, feed.command.consumer, ids, None, lease), OkReply)
+        self.topic = topic
+        self._feed = feed
+        self._ids = ids
+
+    def answered(self, reply: Reply) -> None:
+        super().answered(reply)
+        if len(self._ids) == 1 and self._ids[0][0] == self._ids[0][1] and self.lacks_some:
+            self._feed.drop(self.topic, self._ids[0][0])  # now: a delivery that comes behind the answer is ours
+
+    @property
+    def lacks_some(self) -> bool:
+        """Whether the broker said that some of the leases are not ours."""
+        count = sum(last - first + 1 for first, last in self._ids)
+        return isinstance(self.answer, OkReply) and self.answer.value < count
+
+
+def confirmation(feed: Feed, lease: int | None, now: Callable[[], float]) -> Iterator[list[CallSlot]]:
+    """Renew the leases of all that waits, and drop what another worker has by now: the broker delivers that again.
+
+    A lease of our number is ours, also one that ended and that we have got again. Only where some are not ours, a second step
+    asks which.
+
+    Args:
+        lease: the number of the feed's leases; without one nothing is asked, as an older broker could not tell.
+        now: the client's clock.
+
+    Yields: commands that must be answered, or fail, before the next step. When they fail the connection is lost, and what waited
+        comes again.
+    """
+    feed.asked()
+    if lease is not None:
+        lines = [
+            _Touch(feed, topic, line, lease)
+            for topic, places in groupby(sorted(feed.waiting()), lambda place: place[0])
+            for line in lines_of(to_ranges(msg_id for _, msg_id in places))
+        ]
+        yield list(lines)
+        doubtful = {line.topic for line in lines if line.lacks_some}
+        singles = [_Touch(feed, topic, ((msg_id, msg_id),), lease) for topic, msg_id in feed.waiting() if topic in doubtful]
+        if singles:
+            yield list(singles)
+    feed.confirmed(now())
