@@ -9,13 +9,14 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
-from toymq_py.auth.quotas import Seat, peer_address, peer_of
+from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.certificates import Certificates
+from toymq_py.net.peer import peer_address, peer_of
 from toymq_py.session import LINGER_S, FairQueue, Session, SessionProtocol, TlsProtocol, refuse
 
 logger = logging.getLogger("toymq_py.server")

@@ -44,7 +44,7 @@ def confirmation(feed: Feed, lease: int | None, now: Callable[[], float]) -> Ite
         lease: the number of the feed's leases; without one nothing is asked, as an older broker could not tell.
         now: the client's clock.
 
-    Yields: commands that must be answered, or fail, before the next step. When they fail the connection is lost, and what waited
+    Yields: commands that must be answered, or fail, before the next step. They fail when the connection is lost; what waited
         comes again.
     """
     feed.asked()

@@ -3,10 +3,14 @@
 import errno
 import logging
 import random
+import socket
+import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.broker_process import BrokerProcess
 from tests.support.in_process import AsyncWire, InProcess, serving
 from tests.support.sim_disk import SimDisk
 from toymq_py.session.session import LINGER_BYTES
@@ -193,3 +197,31 @@ async def test_a_connection_that_goes_takes_its_waits_with_it() -> None:
         while served.broker.metrics.connections > 1:
             await other.ask(b"PING\n")
         assert not topic.commits._waiters
+
+
+@pytest.mark.parametrize(
+    "command", [b"SEEK mine c%d earliest\n", b"CONFIG mine ttl=%d000\n", b"FORGET mine c%d\n"], ids=["seek", "config", "forget"]
+)
+def test_a_client_that_is_gone_before_its_answer_takes_no_answer_of_others_along(tmp_path: Path, command: bytes) -> None:
+    """The audit line of a closed connection asked for its address, which raised, and all who waited behind for the same write
+    never got an answer: bystanders hung for good, and the trail lacked the change."""
+    with BrokerProcess(tmp_path / "d") as broker, broker.connect() as bystander:
+        for topic in (b"mine", b"theirs"):
+            bystander.send(b"PUB %b - 1\nx\n" % topic * 30)
+            assert [bystander.line() for _ in range(30)] == [b"OK %d" % n for n in range(30)]
+        bystander.send(b"PULL theirs v 30 visibility=600000\n")
+        for n in range(30):
+            assert bystander.message()[0] == n
+        assert bystander.line() == b"OK 30"
+        for n in range(30):
+            leaving = socket.create_connection(("127.0.0.1", broker.port))
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            leaving.sendall(b"".join(command % (20 * n + k) for k in range(20)))
+            leaving.close()
+            bystander.socket.settimeout(30)
+            assert bystander.ask(b"ACK theirs v %d sync=1\n" % n) == b"OK 1"
+            assert bystander.ask(b"SEEK theirs w latest\n").startswith(b"OK ")
+        code, log = broker.stop()
+    assert (code, "Traceback" in log) == (0, False)
+    trail = [line for line in log.splitlines() if "toymq_py.audit" in line and " topic=mine " in line]
+    assert all("address=127.0.0.1" in line for line in trail)

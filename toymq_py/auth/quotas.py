@@ -3,12 +3,10 @@
 Contract: docs/security.md, "Limits"; ADR 0058. Pure accounting: no socket, no clock. Belongs to the loop.
 """
 
-import asyncio
 import ipaddress
-import socket
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol
 
 from toymq_py.errors import QueueFull, RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
@@ -375,23 +373,6 @@ class Quotas:
         if name is None:
             return self._this_machine
         return self._addresses.get(name) or Holder(name, self._limits.address_percent)
-
-
-def peer_address(connection: socket.socket) -> str | None:
-    """The IP address of the other end; None for a Unix socket, and when the connection is gone again."""
-    try:
-        return _address_of(connection.getpeername())
-    except OSError:
-        return None
-
-
-def peer_of(transport: asyncio.BaseTransport) -> str | None:
-    """The IP address of a transport's other end; None for a Unix socket."""
-    return _address_of(transport.get_extra_info("peername"))
-
-
-def _address_of(name: Any) -> str | None:
-    return name[0] if isinstance(name, tuple) else None
 
 
 def network_of(address: str | None) -> str | None:

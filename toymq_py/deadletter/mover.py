@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer, HeldRange
 from toymq_py.deadletter.ledger import MoveLedger
@@ -168,8 +169,7 @@ class DeadLetterMover:
         channel.ack_dead_lettered(ids[start], ids[stop - 1])
         self._unstored += stop - start
         waiters, self.waiters = self.waiters, {}
-        for call in waiters:
-            call()
+        call_all(waiters)
 
     def _done(self, consumer: Consumer, ids: Sequence[int], refused: RequestError | None) -> None:
         if refused is not None:

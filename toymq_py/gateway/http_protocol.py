@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from toymq_py.auth.quotas import Quotas, Seat, peer_of
+from toymq_py.auth.quotas import Quotas, Seat
 from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
 from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, SEAT
@@ -19,6 +19,7 @@ from toymq_py.gateway.buffered_transport import BufferedTransport
 from toymq_py.gateway.problems import TooSlow, UnsupportedVersion, encode_response, problem
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S
 from toymq_py.net.fair_queue import FairQueue, Runnable
+from toymq_py.net.peer import peer_of
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers, with a message's own headers among them."""

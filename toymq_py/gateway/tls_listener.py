@@ -11,10 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from toymq_py.auth.quotas import Quotas, Seat, peer_address
+from toymq_py.auth.quotas import Quotas, Seat
 from toymq_py.errors import TooManyConnections
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.certificates import Certificates
+from toymq_py.net.peer import peer_address
 
 logger = logging.getLogger("toymq_py.gateway")
 

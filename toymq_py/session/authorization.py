@@ -42,7 +42,7 @@ class GuardedHandler(Handler):
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
-        address: Callable[[], str | None], authority: Authority, peer: str, seat: Seat | None = None,
+        address: str | None, authority: Authority, peer: str, seat: Seat | None = None,
         on_admitted: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """``peer`` is the client's address for the log; ``on_admitted`` is called when a token is accepted."""

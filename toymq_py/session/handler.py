@@ -51,7 +51,7 @@ class Handler:
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
-        address: Callable[[], str | None] = lambda: None,
+        address: str | None = None,
     ) -> None:  # fmt: skip
         """``number`` of the session for the log, ``address`` of the client for the audit trail."""
         self._address = address
@@ -143,7 +143,7 @@ class Handler:
     def _audit(self, command: Command, result: str, refused_token: str | None = None) -> None:
         about = {name: value for name in ("topic", "consumer") if isinstance(value := getattr(command, name, None), str)}
         audit.record(
-            _verb(command).lower(), result, token=self.token_name or refused_token, address=self._address(), via="tcp",
+            _verb(command).lower(), result, token=self.token_name or refused_token, address=self._address, via="tcp",
             about=about,
         )
 
@@ -151,7 +151,7 @@ class Handler:
         """Record that a command created a topic implicitly; only with tokens, which tell whose it is."""
         if self.token_name is None:
             return
-        audit.record("create", audit.OK, token=self.token_name, address=self._address(), via="tcp", about={"topic": name})
+        audit.record("create", audit.OK, token=self.token_name, address=self._address, via="tcp", about={"topic": name})
 
     def _error(self, error: RequestError) -> None:
         self._replies.add_error(error)

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from toymq_py.auth.quotas import FLOOR_BYTES, Seat, peer_of
+from toymq_py.auth.quotas import FLOOR_BYTES, Seat
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.net.fair_queue import FairQueue, Runnable
+from toymq_py.net.peer import described_peer, peer_of
 from toymq_py.session.authorization import GREETING_S, GuardedHandler
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.handler import Handler
@@ -109,15 +110,16 @@ class Session:
         self._replies = Replies(broker.metrics, self._runnable, clock)
         self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later, seat)
         self._writer = Writer(transport, self._replies, self._deliveries, clock)
+        address = peer_of(transport)  # now: a client that is gone by the end of its command is named, too
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
         if authority is None:
             self._reader = Reader(transport, broker.metrics, self._max_payload_bytes, COMMANDS_PER_RUN)
-            self._handler = Handler(number, broker, self._replies, self._deliveries, loop, self._peer_address)
+            self._handler = Handler(number, broker, self._replies, self._deliveries, loop, address)
         else:
             self._reader = Reader(transport, broker.metrics, 0, 1)
             self._guard = self._handler = GuardedHandler(
-                number, broker, self._replies, self._deliveries, loop, self._peer_address, authority, _peer(transport), seat,
+                number, broker, self._replies, self._deliveries, loop, address, authority, described_peer(transport), seat,
                 self._admitted,
             )  # fmt: skip
             self._greeting_timer = loop.call_later(GREETING_S, self._nearly_too_late)
@@ -128,10 +130,7 @@ class Session:
         self._owed: list[Callable[[], bool]] | None = None
         self._wire: WireLog | None = None
         self.debug_wire()
-        self._say("=", f"open, from {_peer(transport)}")
-
-    def _peer_address(self) -> str | None:
-        return peer_of(self.transport)
+        self._say("=", f"open, from {described_peer(transport)}")
 
     def debug_wire(self) -> None:
         """The level of the logger ``toymq_py.wire`` may have changed."""
@@ -333,9 +332,3 @@ class Session:
         """Close at once and drop the replies."""
         self.transport.abort()
         self._end()
-
-
-def _peer(transport: asyncio.Transport) -> str:
-    """The other end's address, for the log."""
-    name = transport.get_extra_info("peername")
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a Unix socket"

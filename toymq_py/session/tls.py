@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, cast
 
 from toymq_py.errors import BadFraming, RequestError
+from toymq_py.net.peer import described_peer
 from toymq_py.session.authorization import GREETING_S
 from toymq_py.session.transport import SessionProtocol
 
@@ -163,8 +164,7 @@ class TlsProtocol(asyncio.Protocol):
         self._transport.abort()
 
     def _peer(self) -> str:
-        name = self._transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "an unknown address"
+        return described_peer(self._transport)
 
     # -- for the session
 

@@ -9,6 +9,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
+from toymq_py.callbacks import call_all
 from toymq_py.disk_errors import LASTING, BeingExamined
 from toymq_py.errors import OutOfRange
 from toymq_py.records import IdRange, Records
@@ -450,8 +451,7 @@ class Log:
                     self._not_examined[base_id] = errors[0]
                 if segment.sealed and end is not None:
                     self.run_behind(lambda: self._drop_sidecar(segment), lambda: None)  # it was written for a whole one
-            for call in waiting:
-                call()
+            call_all(waiting)
 
         self._examining[base_id] = []
         logger.warning("topic %s: a record in %s fails its check; the segment is scanned", self.topic, segment.path)

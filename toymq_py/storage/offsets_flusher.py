@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
 from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.storage import offsets
@@ -69,8 +70,7 @@ class OffsetsFlusher:
         self._dirty.clear()
         waiters, self._waiters = self._waiters, {}
         for calls in waiters.values():
-            for done in calls:
-                done(error)
+            call_all(calls, error)
 
     def mark(self, source: FlushSource) -> None:
         """Mark a source as unsaved. Cheap when it is marked already."""
@@ -93,8 +93,7 @@ class OffsetsFlusher:
         if self._running:
             self._discarded.add(source)
         self._failing.pop(source, None)
-        for done in self._waiters.pop(source, ()):
-            done(NoSuchTopic("the topic is being deleted"))
+        call_all(self._waiters.pop(source, ()), NoSuchTopic("the topic is being deleted"))
 
     def when_quiet(self, call: Callable[[], None]) -> None:
         """Call ``call`` when no offsets file is being written; at once when none is."""
@@ -147,8 +146,7 @@ class OffsetsFlusher:
             now = monotonic()
             self._not_before = now + sum(cost_s) / COST_SHARE_MAX
             quiet, self._quiet_waiters = self._quiet_waiters, []
-            for call in quiet:
-                call()
+            call_all(quiet)
             for source, state in work:
                 self._tell(source, state, errors.get(source), waiters[source])
             self._discarded.clear()
@@ -172,8 +170,7 @@ class OffsetsFlusher:
             if self._stopped is None:
                 self._dirty[source] = None
             source.offsets_refused(error)
-        for done in waiters:
-            done(error)
+        call_all(waiters, error)
 
     def _finish(self, now: float) -> None:
         if self._waiters:
@@ -187,5 +184,4 @@ class OffsetsFlusher:
                 self._idle_waiters = idle
                 self._arm(now)
                 return
-            for done in idle:
-                done()
+            call_all(idle)

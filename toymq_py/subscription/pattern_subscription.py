@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from toymq_py.callbacks import call_all
 from toymq_py.consumer import Lessee
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import RequestError
@@ -169,8 +170,7 @@ class MultiSubscription(Lessee, ABC):
             self.registered = True
             self.problem = problem or self.problem
             waiting, self._registering = self._registering, []
-            for done in waiting:
-                done(problem)
+            call_all(waiting, problem)
 
 
 class PatternSubscription(MultiSubscription):

@@ -5,6 +5,7 @@ Contract: delivery.md. Belongs to the event loop.
 
 from collections.abc import Callable, Mapping, Sequence
 
+from toymq_py.callbacks import call_all
 from toymq_py.metrics import Metrics
 from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.segment import Producers
@@ -43,8 +44,7 @@ class TopicCommits(CommitListener):
     def notify_waiters(self) -> None:
         if self._waiters:
             waiters, self._waiters = self._waiters, {}
-            for call in waiters:
-                call()
+            call_all(waiters)
 
     # -- told by the committer
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from toymq_py.callbacks import call_all
 from toymq_py.errors import RequestError
 from toymq_py.records import Records, Shape
 from toymq_py.storage.log import Log
@@ -55,8 +56,7 @@ class Commit:
         self.error = error
         self.state = DONE if error is None else FAILED
         waiters, self._waiters = self._waiters, []
-        for call in waiters:
-            call()
+        call_all(waiters)
 
 
 COMMITTED = Commit()

@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
 from toymq_py.config.options import FsyncMode
 from toymq_py.disk_errors import what_passes
@@ -449,8 +450,7 @@ class Committer:
     def _tell_idle(self) -> None:
         if self._idle_waiters and self.idle:
             waiters, self._idle_waiters = self._idle_waiters, []
-            for call in waiters:
-                call()
+            call_all(waiters)
 
     def active_file(self) -> tuple[str, tuple[int, int]] | None:
         """Path and inode of the active file; None when it is not open. Raises: OSError."""

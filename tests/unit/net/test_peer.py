@@ -1,0 +1,40 @@
+"""The other end of a connection."""
+
+import asyncio
+import socket
+
+import pytest
+import uvloop
+
+from toymq_py.net.peer import described_peer, peer_address, peer_of
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_connection_that_is_gone_has_no_address(new_loop: object) -> None:
+    """uvloop asks the system each time, and raised ValueError for a transport that was closed."""
+
+    async def connect() -> tuple[asyncio.Transport, str | None]:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+        before = peer_of(transport)
+        assert described_peer(transport) == f"127.0.0.1:{port}"
+        transport.abort()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        server.close()
+        return transport, before
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:  # type: ignore[arg-type]
+        transport, before = runner.run(connect())
+        assert before == "127.0.0.1"
+        assert peer_of(transport) in (None, before)
+        assert described_peer(transport)
+
+
+def test_a_socket_that_is_gone_or_local_has_no_address() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert peer_address(one) is None
+    assert peer_address(one) is None

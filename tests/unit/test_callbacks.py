@@ -1,0 +1,22 @@
+"""All who wait for an event are called back."""
+
+import logging
+
+import pytest
+
+from toymq_py.callbacks import call_all
+
+
+def test_one_that_raises_keeps_nobody_from_being_called(caplog: pytest.LogCaptureFixture) -> None:
+    """They belong to several sessions; what was behind a bug in one of them waited for good."""
+    called: list[int] = []
+
+    def broken(number: int) -> None:
+        raise ValueError("negative file descriptor")
+
+    with caplog.at_level(logging.ERROR, "toymq_py"):
+        call_all([called.append, broken, called.append], 7)
+    assert called == [7, 7]
+    (record,) = caplog.records
+    assert "a bug in <function" in record.getMessage()
+    assert record.exc_info is not None

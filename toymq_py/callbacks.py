@@ -1,0 +1,18 @@
+"""Calls back all who wait for an event, whatever becomes of one of them."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
+logger = logging.getLogger("toymq_py")
+
+
+def call_all(calls: Iterable[Callable[P, object]], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call each. One that raises, which is a bug, is logged: those behind it belong to other sessions."""
+    for call in calls:
+        try:
+            call(*args, **kwargs)
+        except Exception:
+            logger.exception("a bug in %r", call)

@@ -1,0 +1,35 @@
+"""The other end of a connection."""
+
+import asyncio
+import socket
+from typing import Any
+
+
+def peer_address(connection: socket.socket) -> str | None:
+    """The IP address of a socket's other end; None for a Unix socket, and when the connection is gone again."""
+    try:
+        return _address_of(connection.getpeername())
+    except OSError:
+        return None
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str | None:
+    """The IP address of a transport's other end; None for a Unix socket, and when the connection is gone."""
+    return _address_of(_name_of(transport))
+
+
+def described_peer(transport: asyncio.BaseTransport) -> str:
+    """The other end's address and port, for the log."""
+    name = _name_of(transport)
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a Unix socket or a closed connection"
+
+
+def _name_of(transport: asyncio.BaseTransport) -> Any:
+    try:
+        return transport.get_extra_info("peername")
+    except (OSError, ValueError):  # uvloop asks the system each time, and a closed transport has no descriptor
+        return None
+
+
+def _address_of(name: Any) -> str | None:
+    return name[0] if isinstance(name, tuple) else None
