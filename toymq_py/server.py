@@ -16,7 +16,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.certificates import Certificates
-from toymq_py.net.peer import peer_address, peer_of
+from toymq_py.net.peer import peer_address
 from toymq_py.session import LINGER_S, FairQueue, Session, SessionProtocol, TlsProtocol, refuse
 
 logger = logging.getLogger("toymq_py.server")
@@ -129,17 +129,30 @@ class Server:
 
     def _accept(self, connection: socket.socket) -> None:
         assert self._tasks is not None
-        self._tasks.create_task(self._open_connection(connection, SessionProtocol(self._open_session)))
+        if (address := self._address_of(connection)) is not None:
+            self._tasks.create_task(self._open_connection(connection, SessionProtocol(self._open_session, address)))
+
+    def _address_of(self, connection: socket.socket) -> str | None:
+        """The address of a client, "" at a Unix socket. None when it is gone, and the connection closed: its commands would
+        stand in the audit trail without an address."""
+        address = peer_address(connection)
+        if address is None and connection.family == socket.AF_UNIX:
+            return ""
+        if address is None:
+            connection.close()
+        return address
 
     def _accept_tls(self, connection: socket.socket) -> None:
         """Begin a TLS handshake, which counts as a connection: it holds a descriptor."""
         assert self._tasks is not None
         assert self._certificates is not None
-        inner = SessionProtocol(self._open_session)
+        if (address := self._address_of(connection)) is None:
+            return
+        inner = SessionProtocol(self._open_session, address)
         protocol = TlsProtocol(self._certificates.context, inner, self._loop, self._handshake_ended, self._refuse)
         seat = None
         try:
-            seat = self._broker.quotas.enter(peer_address(connection), protocol.abort)
+            seat = self._broker.quotas.enter(address, protocol.abort)
         except TooManyConnections as error:
             if list(self._handshakes.values()).count(None) >= REFUSED_LINGER_MAX:
                 self._broker.metrics.refused(error.code)
@@ -173,14 +186,14 @@ class Server:
         transport = protocol.transport
         try:
             # A session may be evicted until its token is known; without an auth file it has its rights at once.
-            seat = broker.quotas.enter(peer_of(transport), transport.abort if self._authority is not None else None)
+            seat = broker.quotas.enter(protocol.address or None, transport.abort if self._authority is not None else None)
         except TooManyConnections as error:
             self._refuse(transport, error)
             return None
         self._last_number += 1
         session = Session(
             self._last_number, transport, broker, self._clock, self._loop, self._fair_queue, self._session_ended,
-            self._authority, seat,
+            self._authority, seat, protocol.address or None,
         )  # fmt: skip
         self._sessions[session] = seat
         self._most_sessions = max(self._most_sessions, len(self._sessions))

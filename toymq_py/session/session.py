@@ -20,7 +20,7 @@ from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.net.fair_queue import FairQueue, Runnable
-from toymq_py.net.peer import described_peer, peer_of
+from toymq_py.net.peer import described_peer
 from toymq_py.session.authorization import GREETING_S, GuardedHandler
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.handler import Handler
@@ -91,12 +91,14 @@ class Session:
         ended: Callable[["Session"], None],
         authority: Authority | None = None,
         seat: Seat | None = None,
+        address: str | None = None,
     ) -> None:
         """
         Args:
             ended: called once, when the connection is gone, its leases are given back and its waits withdrawn.
             authority: checks tokens; None allows everything.
             seat: the connection's share of the limits.
+            address: the client's, for the audit trail.
         """
         self.number = number
         self.transport = transport
@@ -110,7 +112,6 @@ class Session:
         self._replies = Replies(broker.metrics, self._runnable, clock)
         self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later, seat)
         self._writer = Writer(transport, self._replies, self._deliveries, clock)
-        address = peer_of(transport)  # now: a client that is gone by the end of its command is named, too
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
         if authority is None:

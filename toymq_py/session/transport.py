@@ -10,12 +10,18 @@ from toymq_py.session.session import Session
 
 
 class SessionProtocol(asyncio.Protocol):
-    """Forwards transport events to the session. ``accept`` makes the session, or returns None to refuse."""
+    """Forwards transport events to the session."""
 
-    __slots__ = ("_accept", "session", "transport")
+    __slots__ = ("_accept", "address", "session", "transport")
 
-    def __init__(self, accept: Callable[["SessionProtocol"], Session | None]) -> None:
+    def __init__(self, accept: Callable[["SessionProtocol"], Session | None], address: str = "") -> None:
+        """
+        Args:
+            accept: makes the session, or returns None to refuse.
+            address: of the client, "" at a Unix socket: the transport of one that is gone does not tell it.
+        """
         self._accept = accept
+        self.address = address
         self.transport: asyncio.Transport
         self.session: Session | None = None
 
