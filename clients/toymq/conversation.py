@@ -7,6 +7,7 @@ command, also when its caller stopped waiting: the next caller never gets it.
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -122,8 +123,8 @@ class Conversation:
         """Why the broker is about to close the connection."""
         self.received_at = 0.0
         """Since when the bytes of the next ``receive`` may have been there, in seconds of the caller's clock."""
-        self.has_progressed = False
-        """Whether this connection did more than begin: a command was answered, or a message came whole."""
+        self.progress = 0
+        """Rises with each answer to a command, and when messages come; 0 on a connection that has but begun."""
         self._producers = (f"{producer}-{number}" for number in count()) if producer is not None else None
         self._on_output = on_output
         self._state = _State.OFFLINE
@@ -163,7 +164,7 @@ class Conversation:
             on_answer(reply)
 
         self._state = _State.GREETING
-        self.has_progressed = False
+        self.progress = 0
         self._debug = Wire.made()
         self._note("=", "greeting")
         self.farewell = None
@@ -245,7 +246,7 @@ class Conversation:
                     if feed is None or reply.topic != topic:
                         topic = reply.topic
                         feed = routes.get(topic) or self._match(topic)
-                        self.has_progressed = True
+                        self.progress += 1
                         if feed is not None:
                             woken.append(feed)
                             feed.came(self.received_at)
@@ -265,7 +266,7 @@ class Conversation:
                     if not unanswered:
                         raise ProtocolViolation(f"the broker sent {type(reply).__name__} without a request")
                     slot = unanswered.popleft()
-                    self.has_progressed = self.has_progressed or slot.is_work
+                    self.progress += slot.is_work
                     try:
                         slot.answered(reply)
                     except ProtocolViolation:
@@ -286,6 +287,7 @@ class Conversation:
         if fatal and error.retryable and not greeting:
             return  # of the connection, not of the command, which the next connection repeats
         if self._unanswered:
+            self.progress += 1
             self._unanswered.popleft().refused(error)
         elif not fatal:
             raise ProtocolViolation(f"the broker sent an error without a request: {error}")
@@ -474,6 +476,10 @@ class Conversation:
         feed.end(error)
 
     # -- time
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the broker owes the answer of the first command that has a deadline: answers come in order."""
+        return next((slot.deadline for slot in self._unanswered if slot.deadline is not None), math.inf) <= now
 
     def expire(self, now: float, timeout_s: float, trouble: str) -> float | None:
         """Fail overdue commands; ``trouble`` is added to the error's text. Returns: the next deadline."""

@@ -90,6 +90,7 @@ class Link:
         self._closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._trouble = ""
+        self._answered_at = 0.0
 
     # -- the connection
 
@@ -129,11 +130,12 @@ class Link:
                         return
                     continue
                 give_up_at, began = None, self.now()
+                self._answered_at = began
                 if not self._first.done():
                     self._first.set_result(None)
                 self._outages.up(self, address)
                 reason = await wire.ended
-                if self.conversation.has_progressed or self.now() - began > self.options.backoff_max_s:
+                if self.conversation.progress or self.now() - began > self.options.backoff_max_s:
                     backoff.reset()  # not where each connection breaks at once
                 self._lose(address, reason)
                 if self._closing:
@@ -205,10 +207,13 @@ class Link:
         if wire is not self._wire:
             return
         self.conversation.received_at = self._loop.time()
+        progress = self.conversation.progress
         try:
             self.conversation.receive(data)
         except ProtocolViolation as error:
             wire.abort(error)
+        if self.conversation.progress != progress:
+            self._answered_at = self.conversation.received_at
         if self._room is not None or self._quiet is not None:
             self._wake()
 
@@ -282,7 +287,14 @@ class Link:
         earliest = self.conversation.expire(self._loop.time() + 0.001, self.options.timeout_s, trouble)
         if earliest is not None:
             self._timer = self._loop.call_at(earliest, self._expire)
+        self._leave_if_silent()
         self._wake()
+
+    def _leave_if_silent(self) -> None:
+        """Drop a connection on which an answer is due and none has come for as long as a call waits: another one may work."""
+        now = self.now() + 0.001
+        if self._wire is not None and self.conversation.is_overdue(now) and now - self._answered_at >= self.options.timeout_s:
+            self._wire.abort(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
 
     def now(self) -> float:
         """Seconds of its clock."""

@@ -173,6 +173,10 @@ def test_verify_names_what_is_damaged(stopped: Path) -> None:
 
 
 def test_verify_of_nothing(tmp_path: Path) -> None:
+    """A job that verifies the wrong path passed for ever."""
+    result = CliRunner().invoke(toymq, ["verify", str(tmp_path)])
+    assert "is not a data directory: it has no topics directory" in result.stderr
+    (tmp_path / "topics").mkdir()
     assert CliRunner().invoke(toymq, ["verify", str(tmp_path)]).stdout == "no topics\n"
     result = CliRunner().invoke(toymq, ["verify", str(tmp_path / "missing")])
     assert result.exit_code == 2

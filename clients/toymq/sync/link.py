@@ -288,7 +288,7 @@ class BlockingLink:
 
     def _lose(self, reason: ToymqError) -> None:
         was_up = self.conversation.online
-        if self.conversation.has_progressed or now() - self._up_since > self.options.backoff_max_s:
+        if self.conversation.progress or now() - self._up_since > self.options.backoff_max_s:
             self._backoff.reset()  # not where each connection breaks at once
         self._drop_socket()
         reason = self.conversation.farewell or reason

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import re
+from random import Random
 
 import pytest
 
@@ -152,18 +154,27 @@ async def test_what_is_not_safe_to_repeat_says_so() -> None:
 
 
 async def test_a_time_out_says_what_was_awaited_and_why() -> None:
+    again = asyncio.Event()
+
     async def silent(peer: Peer) -> None:
         await peer.greet()
         await peer.gone()
 
-    async with following(silent) as url, connect(url, timeout_s=0.05) as mq:
-        with pytest.raises(TimeoutError, match=r"no answer within 0.05 s: waited for the reply to PING$"):
-            await mq.ping()
-        with pytest.raises(toymq.RequestTimeout, match="waited for the OK of a publish to t"):
-            await mq.pub("t", b"x")
-        with pytest.raises(toymq.RequestTimeout, match="waited for the OK of SUB t c"):
-            await mq.sub("t", "c")
-        await mq.close()
+    async def back(peer: Peer) -> None:
+        await peer.greet()
+        again.set()
+        await peer.gone()
+
+    async with following(silent, back) as url, connect(url, timeout_s=0.05) as mq:
+        calls = mq.ping(), mq.pub("t", b"x"), mq.sub("t", "c")
+        ping, pub, sub = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(ping, TimeoutError)
+        assert re.search(r"no answer within 0.05 s: waited for the reply to PING$", str(ping))
+        assert isinstance(pub, toymq.RequestTimeout)
+        assert "waited for the OK of a publish to t" in str(pub)
+        assert isinstance(sub, toymq.RequestTimeout)
+        assert "waited for the OK of SUB t c" in str(sub)
+        await again.wait()
 
 
 async def test_several_hosts_are_tried_in_turn() -> None:
@@ -335,3 +346,81 @@ async def test_a_time_out_that_goes_wrong_costs_no_later_request_its_own() -> No
             assert isinstance(await heard, ZeroDivisionError)
             assert await code_of(mq.ping()) == "TIMEOUT"
         await mq.close()
+
+
+async def test_a_connection_on_which_nothing_is_answered_is_left() -> None:
+    """One answer was lost in the broker, and every later call waited behind it: the client never connected anew."""
+
+    async def silent(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PING")
+        peer.say(b"PONG\n")
+        await peer.gone()
+
+    async with following(silent, lives) as url, connect(url, timeout_s=0.05) as mq:
+        with pytest.raises(toymq.RequestTimeout):
+            await mq.ping()
+        await mq.ping()
+
+
+async def test_a_connection_that_answers_others_is_kept_although_a_call_is_overdue() -> None:
+    """A pull waits longer than a time-out, for example, and what a slow disk holds up comes in its turn."""
+    answered = asyncio.Event()
+
+    async def slow(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PING", "PING")
+        peer.say(b"PONG\n")  # the second one is late
+        await answered.wait()
+        peer.say(b"PONG\n")
+        await peer.expect("PING")
+        peer.say(b"PONG\n")
+        await peer.gone()
+
+    async with following(slow) as url, connect(url, timeout_s=0.2) as mq:
+        first, late = asyncio.ensure_future(mq.ping()), asyncio.ensure_future(mq.ping())
+        await first
+        answered.set()
+        await late
+        await mq.ping()
+
+
+async def test_connections_that_break_at_once_are_made_ever_more_slowly() -> None:
+    """Each began with a greeting, which counted as the end of the outage: a hundred connections in three seconds."""
+    waits: list[float] = []
+
+    class Highest(Random):
+        def uniform(self, a: float, b: float) -> float:
+            waits.append(b)
+            return 0.0
+
+    async def breaks(peer: Peer) -> None:
+        await peer.greet()
+        await peer.line()  # SUB
+        peer.say(b"OK 1\nMSG t 0 1 0 - 10\nhalf")
+        peer.reset()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.line()
+        peer.say(b"OK 1\nMSG t 0 1 0 - 1\nx\n")
+        await peer.expect("ACK t c 0")
+        peer.reset()
+
+    async def again(peer: Peer) -> None:
+        await peer.greet()
+        await peer.line()
+        peer.say(b"OK 0\nOK 1\nMSG t 1 1 0 - 1\nx\n")
+        await peer.gone()
+
+    async with following(*[breaks] * 5, lives, again) as url, toymq.connect(url, random=Highest()) as mq:
+        messages = await mq.sub("t", "c")
+        for n in range(2):
+            message = await messages.next(10)
+            assert message.id == n
+            await message.ack()
+        assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 0.05]
