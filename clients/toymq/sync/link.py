@@ -1,4 +1,9 @@
-"""A connection of the blocking client: it reads, and reconnects, while a call waits."""
+"""A connection of the blocking client: it reads, and reconnects, while a call waits.
+
+A signal handler may raise anywhere in here (ADR 0089). A part that must run to its end sets ``_torn`` first. The next call that
+finds it set drops the connection, and the reconnect settles what was under way. While ``poll`` waits nothing is torn: most
+exceptions come there.
+"""
 
 import logging
 import math
@@ -12,12 +17,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from toymq import sockets
-from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq.options import RECEIVE_BYTES, Options
 from toymq.outages import Outages
 from toymq.pending_replies import CallSlot, check_greeting
+from toymq.sync.guarded_conversation import GuardedConversation
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
@@ -30,6 +35,8 @@ FORKED = "this client was made before a fork and belongs to the parent: connect 
 ACKS_COALESCED = 1000
 ACKS_HELD_S = 0.01
 """So many acks, and none for longer, wait for the next call that sends."""
+WAIT_MAX_S = 86_400.0
+"""One wait of ``poll`` or for a connection: they take at most 24.8 days. Longer waits take several."""
 QUICK_S = 0.0002
 """Where handlers take longer, on average since something was sent, each ack is sent at once: the next one may take minutes, and
 there is no loop that would send it meanwhile."""
@@ -46,7 +53,7 @@ class BlockingLink:
         self._outages = outages
         self._siblings = siblings
         self._tried = False
-        self.conversation = Conversation(options.producer(), lambda: None)
+        self.conversation = GuardedConversation(options.producer(), self._drop_socket)
         self.closed = False
         self.forked = False
         """Whether this process is a child of the one that made it."""
@@ -58,6 +65,7 @@ class BlockingLink:
         self._out = bytearray()
         self._exchanged_at = 0.0
         self._trouble = ""
+        self._torn = False
         _links.add(self)
 
     def open(self) -> None:
@@ -78,13 +86,15 @@ class BlockingLink:
     def close(self, deadline: float) -> None:
         """Send QUIT and wait until the deadline for the broker to read everything; then close."""
         self.closed = True
-        if self.conversation.online:
-            last = CallSlot(Quit(), OkReply)
-            self.conversation.send_last(last)
-            while self._socket is not None and not last.done and (left := deadline - now()) > 0:
-                self.exchange(left)
-        self._drop_socket()
-        self.conversation.close(ClientClosed(CLOSED))
+        try:
+            if self.conversation.online:
+                last = CallSlot(Quit(), OkReply)
+                self.conversation.send_last(last)
+                while self._socket is not None and not last.done and (left := deadline - now()) > 0:
+                    self.exchange(left)
+        finally:
+            self._drop_socket()
+            self.conversation.close(ClientClosed(CLOSED))
 
     def leave_to_parent(self) -> None:
         """Close in the child of a fork, without sending: the connection is the parent's, and must not outlive it."""
@@ -100,6 +110,7 @@ class BlockingLink:
 
     def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Exchange bytes, reconnecting when needed, until ``done``. Returns: False at the deadline."""
+        self._mend_if_torn()
         while not done():
             if self.conversation.is_closed:
                 return done()
@@ -114,9 +125,9 @@ class BlockingLink:
 
     def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
         """Send a request and wait for its answer. The reply of an interrupted one is dropped. Raises: RequestTimeout."""
-        self.conversation.send(slot)
         answered = False
         try:
+            self.conversation.send(slot)
             answered = self.until(lambda: slot.done, now() + self.options.timeout_s + extra_s)
         finally:
             if not answered:
@@ -183,11 +194,12 @@ class BlockingLink:
             timeout_s = min(timeout_s, max(left_s, 0.001))
         deadline = now() + timeout_s
         answers: list[HelloReply | ToymqError] = []
+        self._torn = True
         try:
             if address.path is not None:
                 connection = sockets.connect_unix(address.path)
             else:
-                connection = socket.create_connection((address.host, address.port), timeout_s)
+                connection = socket.create_connection((address.host, address.port), min(timeout_s, WAIT_MAX_S))
             self._socket = connection
             sockets.set_up(connection)
             tls = self.options.tls_of(address)
@@ -197,40 +209,65 @@ class BlockingLink:
             self._poll.register(connection, select.POLLIN)
             self.conversation.connected(self.options.hello(address), answers.append)
             while not answers and self._socket is not None and (left := deadline - now()) > 0:
-                self.exchange(left)
+                self._exchange(self._socket, left)
             check_greeting(answers[0] if answers else ConnectFailed(f"no answer from {address} within {timeout_s:g} s"))
         except BaseException as error:
             self._drop_socket()
             self.conversation.lost(ConnectionLost("the connection was not made"))
+            self._torn = False
             if isinstance(error, OSError) and not isinstance(error, ToymqError):
                 text = f"no answer from {address} within {timeout_s:g} s" if isinstance(error, TimeoutError) else None
                 raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
             raise
         self._address = address
+        self._torn = False
         self._backoff.reset()
         for link in self._siblings:
             link.check()
         self._outages.up(self, address)
 
     def exchange(self, wait_s: float | None) -> None:
-        """Send and receive what is possible now, after one wait for either."""
-        connection = self._socket
-        if connection is None:
-            return
+        """Send and receive what is possible now, after one wait for either, of a day at most."""
+        self._mend_if_torn()
+        if self._socket is not None:
+            self._exchange(self._socket, wait_s)
+
+    def _exchange(self, connection: socket.socket, wait_s: float | None) -> None:
+        outer = self._torn  # set while it connects
         self._exchanged_at = now()
+        self._torn = True
         self._out += self.conversation.take_output()
         if self._out and not self._write(connection):
+            self._torn = outer
             return
         self._poll.modify(connection, select.POLLIN | (select.POLLOUT if self._out else 0))
         pending = isinstance(connection, ssl_module.SSLSocket) and connection.pending()
-        wait_ms = 0 if pending else None if wait_s is None else math.ceil(wait_s * 1000)
-        for _, event in self._poll.poll(wait_ms):
+        wait_ms = 0 if pending else None if wait_s is None else math.ceil(min(wait_s, WAIT_MAX_S) * 1000)
+        self._torn = outer
+        ready = self._poll.poll(wait_ms)
+        self._torn = True
+        for _, event in ready:
+            if self._socket is not connection:
+                break  # a signal handler used the client meanwhile
             if event & ~select.POLLOUT:
                 self._read(connection)
             elif self._out:
                 self._write(connection)
         if pending and self._socket is connection:
             self._read(connection)
+        self._torn = outer
+
+    def _mend_if_torn(self) -> None:
+        """Drop a connection in whose use an exception came; the next one is made at once."""
+        conversation = self.conversation
+        if self._torn or conversation.torn:
+            self._torn = True
+            self._drop_socket()
+            if conversation.torn:
+                conversation.mend()
+            conversation.lost(ConnectionLost("the outcome is unknown: an exception interrupted the use of the connection"))
+            self._tried = False
+            self._torn = False
 
     def check(self) -> None:
         """Notice a lost connection, which belongs to the outage that is about to end. The next use reconnects."""
@@ -284,8 +321,7 @@ class BlockingLink:
     def _drop_socket(self) -> None:
         self._out.clear()
         if self._socket is not None:
-            with suppress(KeyError, ValueError):
-                self._poll.unregister(self._socket)
+            self._poll = select.poll()
             self._socket.close()
             self._socket = None
 
