@@ -26,6 +26,8 @@ class Interrupter:
     def __init__(self, at: int) -> None:
         self.places = 0
         self.raised_in = ""
+        self.swallowed = False
+        """It did not leave the block."""
         self._at = at
         self._before: dict[FrameType, str] = {}
         self._names: dict[CodeType, bytes] = {}
@@ -37,6 +39,7 @@ class Interrupter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         sys.settrace(None)
         self._before.clear()
+        self.swallowed = bool(self.raised_in) and not isinstance(error, Interrupted)
         return isinstance(error, Interrupted)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:

@@ -20,7 +20,7 @@ from toymq.errors import ClientClosed
 from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq.outages import Outages
-from toymq.pending_publishes import Batch, PublishMany
+from toymq.pending_publishes import Batch, Outcome, PublishMany
 from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq.sync.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, parse_urls
@@ -110,7 +110,8 @@ class Client(ClientBase):
         item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max)
         batch = self._publish(topic, [item])
         try:
-            return next(self._receipts(topic, batch))
+            self._wait_for(topic, batch)
+            return _receipt(batch.outcomes[0])
         except BaseException:
             batch.abandoned = True
             raise
@@ -139,12 +140,14 @@ class Client(ClientBase):
             outstanding += len(chunk)
             self._link.exchange(0.0)
             while unanswered and (outstanding > window - size or self._is_full or error is not None):
-                yield from self._receipts(topic, unanswered[0])
+                self._wait_for(topic, unanswered[0])
+                yield from map(_receipt, unanswered[0].outcomes)
                 outstanding -= len(unanswered.popleft().outcomes)
             if error is not None:
                 raise error
         for batch in unanswered:
-            yield from self._receipts(topic, batch)
+            self._wait_for(topic, batch)
+            yield from map(_receipt, batch.outcomes)
 
     def _publish(self, topic: str, items: list[Outgoing]) -> "_Sent":
         self._open_or_raise()
@@ -153,17 +156,12 @@ class Client(ClientBase):
         batch.mended = self._conversation.mended
         return batch
 
-    def _receipts(self, topic: str, batch: "_Sent") -> Iterator[Receipt]:
+    def _wait_for(self, topic: str, batch: "_Sent") -> None:
+        """Wait for all outcomes, or until none will come. Raises: RequestTimeout."""
         conversation = self._conversation
         done: Callable[[], bool] = lambda: not batch.missing or conversation.mended != batch.mended  # noqa: E731 (needs a type)
         if not self._link.until(done, now() + self._options.timeout_s):
             raise self._link.overdue(f"the OK of a publish to {topic}")
-        for outcome in batch.outcomes:
-            if outcome is None:
-                raise ConnectionLost("the outcome is unknown: an exception interrupted another call of this client")
-            if not isinstance(outcome, Receipt):
-                raise outcome
-            yield outcome
 
     @property
     def _is_full(self) -> bool:
@@ -356,6 +354,13 @@ class Client(ClientBase):
     def _open_or_raise(self) -> None:
         if self._closed:
             raise ClientClosed(FORKED if self._link.forked else CLOSED)
+
+
+def _receipt(outcome: Outcome | None) -> Receipt:
+    """Raises: why there is none."""
+    if isinstance(outcome, Receipt):
+        return outcome
+    raise outcome or ConnectionLost("the outcome is unknown: an exception interrupted another call of this client")
 
 
 class _Sent(Batch):

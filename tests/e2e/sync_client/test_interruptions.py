@@ -154,6 +154,7 @@ def interrupted(url: str, work: Work, at: int) -> str | None:
                 work(app)
             if not interrupter.raised_in:
                 return None
+            assert not interrupter.swallowed or interrupter.raised_in.endswith(("__del__", "<genexpr>"))
             go_on(app, checker)
         except Exception as error:
             error.add_note(f"interrupted at {at}: {interrupter.raised_in}")
