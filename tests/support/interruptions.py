@@ -20,10 +20,15 @@ class Interrupted(BaseException):
     """As KeyboardInterrupt, which would end the test run where it is not caught."""
 
 
+class TimeLimit(Interrupted, TimeoutError):
+    """As that of a handler of SIGALRM. A TimeoutError is an OSError, like those of sockets."""
+
+
 class Interrupter:
     """A context manager; counts places, raises ``Interrupted`` at place ``at``, and swallows it where it leaves the block."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, error: type[Interrupted] = Interrupted) -> None:
+        self._error = error
         self.places = 0
         self.raised_in = ""
         self.swallowed = False
@@ -66,4 +71,4 @@ class Interrupter:
         at, self.places = self.places, self.places + 1
         if at == self._at:
             self.raised_in = f"{frame.f_code.co_filename.removeprefix(CLIENT)}:{frame.f_lineno} in {frame.f_code.co_name}"
-            raise Interrupted(self.raised_in)  # which ends the tracing
+            raise self._error(self.raised_in)  # which ends the tracing

@@ -74,7 +74,7 @@ class BlockingLink:
         while True:
             try:
                 self._connect_round()
-            except (OSError, ToymqError) as error:
+            except ToymqError as error:
                 if now() >= give_up_at or _is_hopeless(error):
                     raise
                 delay_s = self._backoff.next_s()
@@ -168,10 +168,10 @@ class BlockingLink:
             time.sleep(delay_s if left_s is None else min(delay_s, left_s))
         try:
             self._connect_round(left_s)
-        except (OSError, ToymqError) as error:
+        except ToymqError as error:
             logger.debug("no connection: %s", error)
             self._trouble = f" ({error})"
-            if _is_hopeless(error) and isinstance(error, ToymqError):
+            if _is_hopeless(error):
                 logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
                 self.conversation.close(error)
 
@@ -182,7 +182,7 @@ class BlockingLink:
             last = address is self.options.addresses[-1]
             try:
                 self._connect_to(address, left_s)
-            except (OSError, ToymqError):
+            except ToymqError:
                 if last:
                     raise
             else:
@@ -215,7 +215,7 @@ class BlockingLink:
             self._drop_socket()
             self.conversation.lost(ConnectionLost("the connection was not made"))
             self._torn = False
-            if isinstance(error, OSError) and not isinstance(error, ToymqError):
+            if isinstance(error, OSError) and not isinstance(error, ToymqError) and not _is_time_limit(error):
                 text = f"no answer from {address} within {timeout_s:g} s" if isinstance(error, TimeoutError) else None
                 raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
             raise
@@ -283,6 +283,8 @@ class BlockingLink:
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
             return True
         except OSError as error:
+            if _is_time_limit(error):
+                raise
             with suppress(OSError, ProtocolViolation):  # the broker's last words may still be readable
                 while data := connection.recv(RECEIVE_BYTES):
                     self.conversation.receive(data)
@@ -297,6 +299,8 @@ class BlockingLink:
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
             return
         except OSError as error:
+            if _is_time_limit(error):
+                raise
             self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
             return
         if not data:
@@ -329,6 +333,11 @@ class BlockingLink:
 def now() -> float:
     """Seconds of a monotonic clock."""
     return time.perf_counter()
+
+
+def _is_time_limit(error: OSError) -> bool:
+    """Whether it is the TimeoutError of the application's signal handler, which the caller gets: none of a socket."""
+    return isinstance(error, TimeoutError) and error.errno is None and not str(error).endswith("timed out")
 
 
 def _is_hopeless(error: Exception) -> bool:

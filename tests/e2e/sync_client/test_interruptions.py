@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.interruptions import Interrupter
+from tests.support.interruptions import Interrupted, Interrupter, TimeLimit
 from toymq import ClientClosed, Receipt, sync
 from toymq.delivery_window import FeedState
 from toymq.errors import RequestTimeout
@@ -139,7 +139,7 @@ SUBSCRIBED: dict[str, Work] = {"consume": consume, "collect": collect, "reconnec
 UNSUBSCRIBED: dict[str, Work] = {"publish": publish, "subscribe": subscribe, "pull": pull, "administer": administer}
 
 
-def interrupted(url: str, work: Work, at: int) -> str | None:
+def interrupted(url: str, work: Work, at: int, error: type[Interrupted] = Interrupted) -> str | None:
     """Interrupt the work at a place, go on with the same client, and check what comes. Returns: the place; None beyond the
     end."""
     topic = f"t{next(_topics)}"
@@ -150,7 +150,7 @@ def interrupted(url: str, work: Work, at: int) -> str | None:
         try:
             if work in SUBSCRIBED.values():
                 app.messages = mq.sub(topic, "w", window=8)
-            with Interrupter(at) as interrupter:
+            with Interrupter(at, error) as interrupter:
                 work(app)
             if not interrupter.raised_in:
                 return None
@@ -200,6 +200,14 @@ def test_an_interrupted_client_goes_on(url: str, name: str) -> None:
     work = (SUBSCRIBED | UNSUBSCRIBED)[name]
     for at in count(sum(map(ord, name)) % STRIDE, STRIDE):
         if interrupted(url, work, at) is None:
+            break
+    assert at > 20 * STRIDE, f"only {at} places: the work was not traced"
+
+
+@pytest.mark.parametrize("name", ["publish", "reconnect"])
+def test_a_time_limit_is_not_taken_for_an_error_of_the_socket(url: str, name: str) -> None:
+    for at in count(0, STRIDE):
+        if interrupted(url, (SUBSCRIBED | UNSUBSCRIBED)[name], at, TimeLimit) is None:
             break
     assert at > 20 * STRIDE, f"only {at} places: the work was not traced"
 
