@@ -323,11 +323,13 @@ class BlockingLink:
             self._outages.down(self, self._address, reason)
 
     def _drop_socket(self) -> None:
+        outer, self._torn = self._torn, True
         self._out.clear()
         if self._socket is not None:
             self._poll = select.poll()
             self._socket.close()
             self._socket = None
+        self._torn = outer
 
 
 def now() -> float:

@@ -170,7 +170,9 @@ def interrupted(url: str, work: Work, at: int, error: type[Interrupted] = Interr
             if not interrupter.raised_in:
                 return None
             # Python prints what is raised while it closes a generator, and goes on
-            assert not interrupter.swallowed or interrupter.raised_in.endswith(("__del__", "__iter__", "<genexpr>"))
+            assert not interrupter.swallowed or interrupter.raised_in.endswith(("__del__", "__iter__", "batches", "<genexpr>"))
+            if interrupter.raised_in.endswith("__enter__"):
+                return interrupter.raised_in  # the `with` statement loses the subscription, which the client still has
             go_on(app, checker)
         except Exception as error:
             error.add_note(f"interrupted at {at}: {interrupter.raised_in}")
