@@ -53,9 +53,10 @@ def _counting(
 class Client(ClientBase):
     """A connection to a broker that reconnects by itself; made by ``connect``.
 
-    Belongs to one event loop. Every call may be cancelled at any await: the connection stays usable, and a reply that comes
-    later is dropped. A request that is under way when the connection is lost is repeated when that is safe,
-    otherwise it raises ConnectionLost. A request that takes longer than ``timeout_s`` raises RequestTimeout, a TimeoutError.
+    Belongs to the event loop in which it was connected: in another one, every call raises ConfigError. Every call may be
+    cancelled at any await: the connection stays usable, and a reply that comes later is dropped. A request that is under way
+    when the connection is lost is repeated when that is safe, otherwise it raises ConnectionLost. A request that takes longer
+    than ``timeout_s`` raises RequestTimeout, a TimeoutError.
     """
 
     def __init__(self, options: Options) -> None:
@@ -84,6 +85,7 @@ class Client(ClientBase):
                 self._main.abort()
                 self._closed = True
                 raise
+        self._main.check_loop()
         return self
 
     def __await__(self) -> Generator[object, None, "Client"]:
@@ -281,6 +283,7 @@ class Client(ClientBase):
         timeout = arguments.timeout("timeout", timeout)
         if self._main is None or self._closed:
             return True
+        self._main.check_loop()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         living = [one for one in self._subscriptions if one._feed.state is FeedState.LIVE]
@@ -299,6 +302,8 @@ class Client(ClientBase):
         """
         if self._closed:
             return
+        if self._main is not None:
+            self._main.check_loop()
         self._closed = True
         for subscription in self._subscriptions:
             subscription._stop()
@@ -313,6 +318,7 @@ class Client(ClientBase):
     def _link(self) -> Link:
         if self._main is None or self._closed:
             raise ClientClosed("this client is closed" if self._closed else "this client is not open yet: await it")
+        self._main.check_loop()
         return self._main
 
     def _new_link(self) -> Link:

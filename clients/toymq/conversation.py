@@ -41,7 +41,7 @@ STREAMS_MAX = 1024
 """Topics whose publishing state is kept. An idle one makes room; it starts again under a new producer name."""
 
 
-class _State(Enum):
+class State(Enum):
     OFFLINE = "no connection"
     GREETING = "HELLO is not answered yet"
     ONLINE = "commands are sent"
@@ -125,9 +125,9 @@ class Conversation:
         """Since when the bytes of the next ``receive`` may have been there, in seconds of the caller's clock."""
         self.progress = 0
         """Rises with each answer to a command, and when messages come; 0 on a connection that has but begun."""
-        self._producers = (f"{producer}-{number}" for number in count()) if producer is not None else None
+        self._producers = map(f"{producer}-{{}}".format, count()) if producer is not None else None  # an exception ends no map
         self._on_output = on_output
-        self._state = _State.OFFLINE
+        self._state = State.OFFLINE
         self._wire = ClientConnection()
         self._debug: Wire | None = None
         self._out: list[bytes] = []
@@ -141,11 +141,11 @@ class Conversation:
 
     @property
     def online(self) -> bool:
-        return self._state is _State.ONLINE
+        return self._state is State.ONLINE
 
     @property
     def is_closed(self) -> bool:
-        return self._state is _State.CLOSED
+        return self._state is State.CLOSED
 
     @property
     def idle(self) -> bool:
@@ -163,7 +163,7 @@ class Conversation:
                 self._online(reply)
             on_answer(reply)
 
-        self._state = _State.GREETING
+        self._state = State.GREETING
         self.progress = 0
         self._debug = Wire.made()
         self._note("=", "greeting")
@@ -172,7 +172,7 @@ class Conversation:
 
     def _online(self, hello: HelloReply) -> None:
         self._send_acks()  # collected while offline, not announced
-        self._state = _State.ONLINE
+        self._state = State.ONLINE
         self._note("=", "online")
         self.server = hello
         self._put([_SubscribeSlot(self, feed) for feed in self.feeds])
@@ -185,9 +185,9 @@ class Conversation:
 
     def lost(self, error: ToymqError) -> None:
         """The connection is gone: commands that cannot be repeated fail with ``error``."""
-        if self._state in (_State.OFFLINE, _State.CLOSED):
+        if self._state in (State.OFFLINE, State.CLOSED):
             return
-        self._state = _State.OFFLINE
+        self._state = State.OFFLINE
         self._note("!" if isinstance(error, ProtocolViolation) else "x", str(error))
         self._debug = None
         self._wire = ClientConnection()
@@ -196,9 +196,8 @@ class Conversation:
         self._patterns.clear()
         for feed in self.feeds:
             feed.lost()
-        unanswered, self._unanswered = self._unanswered, deque()
         repeated: list[Slot] = []
-        for slot in unanswered:
+        for slot in self._unanswered:
             if slot.done:
                 slot.dropped()
             elif slot.repeatable:
@@ -207,6 +206,7 @@ class Conversation:
                 slot.failed(error)
                 if isinstance(slot, AckSlot):
                     self._list(slot.acks)
+        self._unanswered = deque()
         self._waiting.extendleft(reversed(repeated))
 
     @property
@@ -216,11 +216,11 @@ class Conversation:
 
     def close(self, error: ToymqError) -> None:
         """Close for good: all waiting and later calls fail with ``error``."""
-        if self._state is _State.CLOSED:
+        if self._state is State.CLOSED:
             return
-        self.lost(error)
+        Conversation.lost(self, error)
         self._end = error
-        self._state = _State.CLOSED
+        self._state = State.CLOSED
         waiting, self._waiting = self._waiting, deque()
         for slot in [*waiting, *(slot for stream in self._streams.values() for slot in stream.held)]:
             slot.failed(error)
@@ -281,7 +281,7 @@ class Conversation:
     def _refused(self, reply: ErrReply) -> None:
         error = reply.to_exception()
         fatal = isinstance(error, RequestError) and error.fatal
-        greeting = self._state is _State.GREETING
+        greeting = self._state is State.GREETING
         if fatal:
             self.farewell = error
         if fatal and error.retryable and not greeting:
@@ -317,11 +317,11 @@ class Conversation:
     def _due(self) -> bool:
         """Whether there is output, which was announced when it appeared. Computed: a flag would outlive what a lost connection
         drops."""
-        return bool(self._out or (self._acks and self._state is _State.ONLINE))
+        return bool(self._out or (self._acks and self._state is State.ONLINE))
 
     def take_output(self) -> bytes:
         """Take all that has to be sent now."""
-        if self._acks and self._state is _State.ONLINE:
+        if self._acks and self._state is State.ONLINE:
             self._send_acks()
         out, self._out = self._out, []
         data = b"".join(out)
@@ -352,9 +352,9 @@ class Conversation:
         self._send((slot,))
 
     def _send(self, slots: Sequence[Slot]) -> None:
-        if self._state is _State.ONLINE:
+        if self._state is State.ONLINE:
             self._put(slots)
-        elif self._state is _State.CLOSED:
+        elif self._state is State.CLOSED:
             for slot in slots:
                 slot.failed(self._end)
         else:
@@ -400,15 +400,15 @@ class Conversation:
         self.feeds.append(feed)
         if self.online:
             self._put((_SubscribeSlot(self, feed),))
-        elif self._state is _State.CLOSED:
+        elif self._state is State.CLOSED:
             self.end(feed, self._end)
 
     def unsubscribe(self, feed: Feed, on_done: Callable[[], None]) -> None:
         """End a subscription; unacked deliveries go back. ``on_done``: at its answer, or at once without a connection."""
         known = feed in self.feeds
+        feed.close()
         if known:
             self.feeds.remove(feed)
-        feed.close()
         if known and self.online:
             self._send_acks()  # before UNSUB gives them back
             self._put((_UnsubscribeSlot(self, feed, on_done),))
@@ -437,11 +437,11 @@ class Conversation:
 
     def ack_synced(self, feed: Feed, topic: str, msg_id: int, on_synced: OnSynced) -> None:
         """Ack; ``on_synced`` is called when the ack is on stable storage or has failed."""
-        if self._state is _State.CLOSED:
+        if self._state is State.CLOSED:
             on_synced(self._end)
             return
         feed.acks_of(topic).waiters.append(on_synced)
-        self.ack(feed, topic, msg_id)
+        Conversation.ack(self, feed, topic, msg_id)
 
     def _list(self, acks: AckList) -> None:
         if acks.listed:
@@ -471,9 +471,9 @@ class Conversation:
             del self._routes[feed.command.topic]
 
     def end(self, feed: Feed, error: ToymqError) -> None:
+        feed.end(error)
         if feed in self.feeds:
             self.feeds.remove(feed)
-        feed.end(error)
 
     # -- time
 

@@ -59,14 +59,23 @@ class AckList:
 
     def take(self) -> list["AckSlot"]:
         """Take all, as few ACK lines as they fit into."""
-        ids, self.ids = self.ids, []
         waiters, self.waiters = self.waiters, []
-        lines = list(lines_of(to_ranges(ids)))
+        lines = list(lines_of(to_ranges(self.ids)))
         self.unanswered += lines
+        self.ids = []  # last: an id that an exception leaves in both lists is acked twice, one in neither never
         return [
             AckSlot(self, line, sync=bool(waiters), waiters=waiters if at == len(lines) else [])
             for at, line in enumerate(lines, 1)
         ]
+
+
+    def repeat(self) -> None:
+        """All that is not answered is to be sent again."""
+        self.listed = False
+        for line in self.unanswered:
+            for first, last in line:
+                self.ids.extend(range(first, last + 1))
+        self.unanswered = []
 
 
 class AckSlot(Slot):
@@ -100,9 +109,9 @@ class AckSlot(Slot):
             on_synced(error)
 
     def failed(self, error: ToymqError) -> None:
-        self.acks.unanswered.remove(self._line)
         for first, last in self._line:
             self.acks.ids.extend(range(first, last + 1))
+        self.acks.unanswered.remove(self._line)
         self.acks.waiters.extend(self._waiters)
 
 
@@ -153,26 +162,42 @@ class Feed:
         return TopicPattern(topic).matches(self.command.topic) if is_pattern(topic) else topic == self.command.topic
 
     def take(self) -> MessagePush | None:
-        """Hand out the next delivery."""
+        """Hand out the next delivery. It leaves ``arrived`` last, and after that nothing is called: when a signal handler
+        raises, the delivery is still there, or the caller has it."""
         if self._with_repeats is not None:
             return self._take_with_repeats(self._with_repeats)
         if not self._arrived:
             return None
-        push = self._arrived.popleft()
+        push = self._arrived[0]
         self.open[push.topic, push.msg_id] = None
         if push.attempt > 1:
             self.careful = CAREFUL_MESSAGES
+        del self._arrived[0]
         return push
 
     def _take_with_repeats(self, waiting: OrderedDict[Place, MessagePush]) -> MessagePush | None:
         push = None
         if waiting:
-            place, push = waiting.popitem(last=False)
+            place = next(iter(waiting))
+            push = waiting[place]
             self.open[place] = None
             self.careful = CAREFUL_MESSAGES
+            del waiting[place]
         if not waiting:
             self._with_repeats = None
         return push
+
+    def put_back(self, push: MessagePush) -> None:
+        """Hand out a delivery again, before all others: the application did not get it."""
+        if self.state is not FeedState.LIVE:
+            return
+        if self._with_repeats is not None:
+            place = push.topic, push.msg_id
+            self._with_repeats.setdefault(place, push)
+            self._with_repeats.move_to_end(place, last=False)
+        else:
+            self._arrived.appendleft(push)
+        self.open.pop((push.topic, push.msg_id), None)
 
     @property
     def arrived(self) -> Collection[object]:
@@ -226,6 +251,10 @@ class Feed:
         if self.on_settled is not None:
             self.on_settled()
 
+    @property
+    def ack_lists(self) -> Collection[AckList]:
+        return self._acks.values()
+
     def acks_of(self, topic: str) -> AckList:
         acks = self._acks.get(topic)
         if acks is None:
@@ -265,6 +294,12 @@ class Feed:
         self.drop_arrived()
         self._still_open = set(self.open)
 
+    def mend(self) -> None:
+        """Complete what an exception left half-way; the connection is gone."""
+        self.lost()
+        if self.error is not None:
+            self.end(self.error)
+
     def subscribed(self) -> None:
         if self.state is FeedState.ASKED:
             self.state = FeedState.LIVE
@@ -272,8 +307,8 @@ class Feed:
 
     def end(self, error: ToymqError) -> None:
         if self.state in (FeedState.ASKED, FeedState.LIVE):
-            self.state = FeedState.ENDED
             self.error = error
+            self.state = FeedState.ENDED
             self.drop_arrived()
             self.wake()
 

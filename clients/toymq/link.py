@@ -17,7 +17,7 @@ from toymq.pending_publishes import Batch
 from toymq.pending_replies import CallSlot, check_greeting
 from toymq.url import Address
 from toymq.wire_log import log_wait
-from toymq_py.errors import ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq")
@@ -27,6 +27,10 @@ T = TypeVar("T")
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Unsent bytes in the transport beyond which publishes wait."""
 CLOSED = "this client is closed"
+OTHER_LOOP = (
+    "this client belongs to the event loop in which it was connected, and this call runs in another: connect again here (each"
+    " asyncio.run() has a loop of its own), or pass the call to its loop with asyncio.run_coroutine_threadsafe()"
+)
 
 
 def settle(future: "asyncio.Future[T]", value: T) -> None:
@@ -91,6 +95,15 @@ class Link:
         self._quiet: asyncio.Future[None] | None = None
         self._trouble = ""
         self._answered_at = 0.0
+
+    def check_loop(self) -> None:
+        """Raises: ConfigError: the caller runs in another event loop. It can neither wait for this link nor wake it."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # ``sub`` needs none
+            return
+        if loop is not self._loop:
+            raise ConfigError(OTHER_LOOP)
 
     # -- the connection
 

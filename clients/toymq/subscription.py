@@ -35,6 +35,7 @@ class Message(LeasedMessage[Link]):
 
         Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
         """
+        self._link.check_loop()
         if sync and arguments.flag("sync", sync):
             await self._link.ack_synced(self._feed, self.topic, self.id)
         elif self._link.conversation.ack(self._feed, self.topic, self.id):
@@ -53,6 +54,7 @@ class Message(LeasedMessage[Link]):
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
+        self._link.check_loop()
         request = self._nack(delay, reason, error)
         self._given_back = True
         self._feed.settle(self.topic, self.id)
@@ -71,6 +73,7 @@ class Message(LeasedMessage[Link]):
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
+        self._link.check_loop()
         request = self._nack(None, reason, error, dead=True)
         await self._link.ask(request.slot)
         count = request.result()
@@ -88,6 +91,7 @@ class Message(LeasedMessage[Link]):
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
+        self._link.check_loop()
         request = self._touch(visibility)
         if not self._in_reach:
             return False
@@ -109,6 +113,7 @@ class Message(LeasedMessage[Link]):
                 is redelivered at once.
             dead_on: exceptions after which a retry would fail, too: the message goes to the dead letters at once.
         """
+        self._link.check_loop()
         handling = self._handling(retry_delay, dead_on)
         try:
             with handling:
@@ -153,7 +158,8 @@ class Subscription:
             self._renewal.stop()
 
     async def _start(self) -> "Subscription":
-        """Subscribe, and wait for the broker's OK. Raises: RequestError, RequestTimeout, ClientClosed."""
+        """Subscribe, and wait for the broker's OK. Raises: RequestError, RequestTimeout, ClientClosed, ConfigError."""
+        self._link.check_loop()
         if not self._begun:
             self._begun = True
             self._link.conversation.subscribe(self._feed)
@@ -187,6 +193,7 @@ class Subscription:
         await self.close()
 
     async def _ack_last(self) -> None:
+        self._link.check_loop()
         last, self._last = self._last, []
         for message in last:
             if not message._given_back:
@@ -209,6 +216,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Message:
+        self._link.check_loop()
         if not self._auto_ack:
             return await self._take()
         if self._held_by_another():
@@ -307,6 +315,7 @@ class Subscription:
 
         Waits for the broker's OK, at most ``timeout_s``.
         """
+        self._link.check_loop()
         done = self._end()
         await asyncio.wait((done,), timeout=self._timeout_s)
 
@@ -318,6 +327,7 @@ class Subscription:
 
         Returns: whether all were settled in time.
         """
+        self._link.check_loop()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + arguments.timeout("timeout", timeout)
         self._feed.close()

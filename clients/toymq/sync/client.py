@@ -20,7 +20,7 @@ from toymq.errors import ClientClosed
 from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq.outages import Outages
-from toymq.pending_publishes import Batch, PublishMany
+from toymq.pending_publishes import Batch, Outcome, PublishMany
 from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq.sync.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, parse_urls
@@ -86,9 +86,11 @@ class Client(ClientBase):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None:
-            self.drain(DRAIN_S)
-        self.close()
+        try:
+            if kind is None:
+                self.drain(DRAIN_S)
+        finally:
+            self.close()
 
     # -- publishing
 
@@ -108,7 +110,8 @@ class Client(ClientBase):
         item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max)
         batch = self._publish(topic, [item])
         try:
-            return next(self._receipts(topic, batch))
+            self._wait_for(topic, batch)
+            return _receipt(batch.outcomes[0])
         except BaseException:
             batch.abandoned = True
             raise
@@ -129,7 +132,7 @@ class Client(ClientBase):
     def _publish_many(
         self, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int, size: int
     ) -> Iterator[Receipt]:
-        unanswered: deque[Batch] = deque()
+        unanswered: deque[_Sent] = deque()
         outstanding = 0
         block = self._options.header_block_of_many(topic)
         for chunk, error in chunks(items, size, self._body_bytes_max, block, *times):
@@ -137,27 +140,28 @@ class Client(ClientBase):
             outstanding += len(chunk)
             self._link.exchange(0.0)
             while unanswered and (outstanding > window - size or self._is_full or error is not None):
-                yield from self._receipts(topic, unanswered[0])
+                self._wait_for(topic, unanswered[0])
+                yield from map(_receipt, unanswered[0].outcomes)
                 outstanding -= len(unanswered.popleft().outcomes)
             if error is not None:
                 raise error
         for batch in unanswered:
-            yield from self._receipts(topic, batch)
+            self._wait_for(topic, batch)
+            yield from map(_receipt, batch.outcomes)
 
-    def _publish(self, topic: str, items: list[Outgoing]) -> Batch:
+    def _publish(self, topic: str, items: list[Outgoing]) -> "_Sent":
         self._open_or_raise()
-        batch = Batch(len(items), None, lambda: None)
+        batch = _Sent(len(items), None, lambda: None)
         self._conversation.publish(topic, items, batch)
+        batch.mended = self._conversation.mended
         return batch
 
-    def _receipts(self, topic: str, batch: Batch) -> Iterator[Receipt]:
-        if not self._link.until(lambda: not batch.missing, now() + self._options.timeout_s):
+    def _wait_for(self, topic: str, batch: "_Sent") -> None:
+        """Wait for all outcomes, or until none will come. Raises: RequestTimeout."""
+        conversation = self._conversation
+        done: Callable[[], bool] = lambda: not batch.missing or conversation.mended != batch.mended  # noqa: E731 (needs a type)
+        if not self._link.until(done, now() + self._options.timeout_s):
             raise self._link.overdue(f"the OK of a publish to {topic}")
-        for outcome in batch.outcomes:
-            assert outcome is not None, "none is missing"
-            if not isinstance(outcome, Receipt):
-                raise outcome
-            yield outcome
 
     @property
     def _is_full(self) -> bool:
@@ -187,20 +191,25 @@ class Client(ClientBase):
         keeper = self._keeper_or_raise() if auto_extend else None
         link = self._link_for(topic)
         feed = Feed(command, lambda: None)
-        link.conversation.subscribe(feed)
         try:
-            answered = link.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s)
+            self._subscribe(link, feed)
+            if keeper is not None:
+                keeper.keep(feed, (command.visibility_ms or 0) / 1000)
+            subscription = Subscription(link, feed, auto_ack=auto_ack, on_end=keeper.leave if keeper is not None else None)
         except BaseException:
+            if keeper is not None:
+                keeper.leave(feed)
             link.conversation.unsubscribe(feed, lambda: None)
             raise
-        if not answered:
-            link.conversation.unsubscribe(feed, lambda: None)
-            raise link.overdue(f"the OK of SUB {topic} {consumer}")
+        return subscription
+
+    def _subscribe(self, link: BlockingLink, feed: Feed) -> None:
+        """Raises: RequestError, RequestTimeout, ClientClosed."""
+        link.conversation.subscribe(feed)
+        if not link.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s):
+            raise link.overdue(f"the OK of SUB {feed.command.topic} {feed.command.consumer}")
         if feed.error is not None:
             raise feed.error
-        if keeper is not None:
-            keeper.keep(feed, (command.visibility_ms or 0) / 1000)
-        return Subscription(link, feed, auto_ack=auto_ack, on_end=keeper.leave if keeper is not None else None)
 
     def _keeper_or_raise(self) -> "LeaseKeeper":
         """Raises: ConfigError, ConnectFailed, RequestError, ProtocolViolation."""
@@ -226,7 +235,7 @@ class Client(ClientBase):
         self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
     ) -> list[Message]:
         """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. An interrupted pull gives
-        back what was leased to it."""
+        back what was leased to it; what an interruption left half read comes again when its lease ends."""
         command = requests.pull_command(topic, consumer, max, wait, visibility)
         wait = command.wait_ms / 1000
         deadline = now() + wait
@@ -236,14 +245,17 @@ class Client(ClientBase):
             request = requests.pull(command, wait, self._conversation, feed)
             try:
                 pushes = self._ask_waiting(request)
+                wait = deadline - now()
+                if pushes or wait <= 0:  # otherwise a broker that shuts down ended the wait early
+                    return [Message(push, feed, self._link) for push in pushes]
             except ConnectionLost as error:
                 wait = deadline - now()
                 if wait <= 0 or isinstance(error, ClientClosed):
                     raise
-            else:
-                wait = deadline - now()
-                if pushes or wait <= 0:  # otherwise a broker that shuts down ended the wait early
-                    return [Message(push, feed, self._link) for push in pushes]
+            except BaseException:
+                request.slot.abandon()  # gives back what was leased to it
+                self._link.exchange(0.0)
+                raise
 
     # -- methods whose signature and docstring are in ``requests``
 
@@ -287,11 +299,12 @@ class Client(ClientBase):
 
     def close(self) -> None:
         """Send acks and pending requests, then close, within a second. Never raises. Idempotent."""
-        if not self._closed:
+        left = [link for link in reversed(self._links) if not (link.closed and link.conversation.is_closed)]
+        if left:
             deadline = now() + GOODBYE_S
             if self._keeper is not None:
                 self._keeper.stop()
-            for link in reversed(self._links):
+            for link in left:
                 link.close(deadline)
             if self._keeper is not None:
                 self._keeper.join(deadline - now())
@@ -318,23 +331,44 @@ class Client(ClientBase):
         self._open_or_raise()
         for link in self._links:
             link.exchange(0.0)
+        self._leave_waiting_link()  # an exception may have come while the last call did
         if self._waiting_link is None:
             self._waiting_link = self._new_link()
-        waiting = self._waiting_link
         try:
-            waiting.ask(request.slot, request.wait_s)
+            self._waiting_link.ask(request.slot, request.wait_s)
             return request.result()
         finally:
-            if not waiting.conversation.idle or waiting.conversation.is_closed:  # the broker may still wait
-                self._waiting_link = None
+            self._leave_waiting_link()
+
+    def _leave_waiting_link(self) -> None:
+        """Close it when the broker may still wait, or gave it up."""
+        waiting = self._waiting_link
+        if waiting is not None and (not waiting.conversation.idle or waiting.conversation.is_closed):
+            if waiting in self._links:
                 self._links.remove(waiting)
-                self._outages.left(waiting)
-                waiting.close(now() + GOODBYE_S)
-                self._link.exchange(0.0)  # sends what it gave back
+            self._outages.left(waiting)
+            waiting.close(now() + GOODBYE_S)
+            self._waiting_link = None
+            self._link.exchange(0.0)  # sends what it gave back
 
     def _open_or_raise(self) -> None:
         if self._closed:
             raise ClientClosed(FORKED if self._link.forked else CLOSED)
+
+
+def _receipt(outcome: Outcome | None) -> Receipt:
+    """Raises: why there is none."""
+    if isinstance(outcome, Receipt):
+        return outcome
+    raise outcome or ConnectionLost("the outcome is unknown: an exception interrupted another call of this client")
+
+
+class _Sent(Batch):
+    """``mended``: when its conversation was mended so often; after the next time there is no answer."""
+
+    __slots__ = ("mended",)
+
+    mended: int
 
 
 class Publishing(PublishMany):

@@ -1,4 +1,9 @@
-"""A connection of the blocking client: it reads, and reconnects, while a call waits."""
+"""A connection of the blocking client: it reads, and reconnects, while a call waits.
+
+A signal handler may raise anywhere in here (ADR 0089). A part that must run to its end sets ``_torn`` first. The next call that
+finds it set drops the connection, and the reconnect settles what was under way. While ``poll`` waits nothing is torn: most
+exceptions come there.
+"""
 
 import logging
 import math
@@ -12,12 +17,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from toymq import sockets
-from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq.options import RECEIVE_BYTES, Options
 from toymq.outages import Outages
 from toymq.pending_replies import CallSlot, check_greeting
+from toymq.sync.guarded_conversation import GuardedConversation
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
@@ -32,6 +37,8 @@ ACKS_HELD_S = 0.01
 """So many acks, and none for longer, wait for the next call that sends."""
 WAITED_S = 0.001
 """A poll that took longer had to wait."""
+WAIT_MAX_S = 86_400.0
+"""One wait of ``poll`` or for a connection: they take at most 24.8 days. Longer waits take several."""
 QUICK_S = 0.0002
 """Where handlers take longer, on average since something was sent, each ack is sent at once: the next one may take minutes, and
 there is no loop that would send it meanwhile."""
@@ -48,7 +55,7 @@ class BlockingLink:
         self._outages = outages
         self._siblings = siblings
         self._tried = False
-        self.conversation = Conversation(options.producer(), lambda: None)
+        self.conversation = GuardedConversation(options.producer(), self._drop_socket)
         self.closed = False
         self.forked = False
         """Whether this process is a child of the one that made it."""
@@ -60,6 +67,7 @@ class BlockingLink:
         self._out = bytearray()
         self._exchanged_at = self._polled_at = self._drained_at = self._up_since = 0.0
         self._trouble = ""
+        self._torn = False
         _links.add(self)
 
     def open(self) -> None:
@@ -68,7 +76,7 @@ class BlockingLink:
         while True:
             try:
                 self._connect_round()
-            except (OSError, ToymqError) as error:
+            except ToymqError as error:
                 if now() >= give_up_at or _is_hopeless(error):
                     raise
                 delay_s = self._backoff.next_s()
@@ -80,13 +88,15 @@ class BlockingLink:
     def close(self, deadline: float) -> None:
         """Send QUIT and wait until the deadline for the broker to read everything; then close."""
         self.closed = True
-        if self.conversation.online:
-            last = CallSlot(Quit(), OkReply)
-            self.conversation.send_last(last)
-            while self._socket is not None and not last.done and (left := deadline - now()) > 0:
-                self.exchange(left)
-        self._drop_socket()
-        self.conversation.close(ClientClosed(CLOSED))
+        try:
+            if self.conversation.online:
+                last = CallSlot(Quit(), OkReply)
+                self.conversation.send_last(last)
+                while self._socket is not None and not last.done and (left := deadline - now()) > 0:
+                    self.exchange(left)
+        finally:
+            self._drop_socket()
+            self.conversation.close(ClientClosed(CLOSED))
 
     def leave_to_parent(self) -> None:
         """Close in the child of a fork, without sending: the connection is the parent's, and must not outlive it."""
@@ -102,6 +112,7 @@ class BlockingLink:
 
     def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Exchange bytes, reconnecting when needed, until ``done``. Returns: False at the deadline."""
+        self._mend_if_torn()
         while not done():
             if self.conversation.is_closed:
                 return done()
@@ -120,10 +131,10 @@ class BlockingLink:
 
     def ask_all(self, slots: Sequence[CallSlot], extra_s: float = 0.0) -> None:
         """Send requests and wait for all of their answers. Raises: RequestTimeout."""
-        for slot in slots:
-            self.conversation.send(slot)
         answered = False
         try:
+            for slot in slots:
+                self.conversation.send(slot)
             answered = self.until(lambda: all(slot.done for slot in slots), now() + self.options.timeout_s + extra_s)
         finally:
             if not answered:
@@ -165,10 +176,10 @@ class BlockingLink:
             time.sleep(delay_s if left_s is None else min(delay_s, left_s))
         try:
             self._connect_round(left_s)
-        except (OSError, ToymqError) as error:
+        except ToymqError as error:
             logger.debug("no connection: %s", error)
             self._trouble = f" ({error})"
-            if _is_hopeless(error) and isinstance(error, ToymqError):
+            if _is_hopeless(error):
                 logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
                 self.conversation.close(error)
 
@@ -179,7 +190,7 @@ class BlockingLink:
             last = address is self.options.addresses[-1]
             try:
                 self._connect_to(address, left_s)
-            except (OSError, ToymqError):
+            except ToymqError:
                 if last:
                     raise
             else:
@@ -191,11 +202,12 @@ class BlockingLink:
             timeout_s = min(timeout_s, max(left_s, 0.001))
         deadline = now() + timeout_s
         answers: list[HelloReply | ToymqError] = []
+        self._torn = True
         try:
             if address.path is not None:
                 connection = sockets.connect_unix(address.path)
             else:
-                connection = socket.create_connection((address.host, address.port), timeout_s)
+                connection = socket.create_connection((address.host, address.port), min(timeout_s, WAIT_MAX_S))
             self._socket = connection
             sockets.set_up(connection)
             tls = self.options.tls_of(address)
@@ -205,46 +217,70 @@ class BlockingLink:
             self._poll.register(connection, select.POLLIN)
             self.conversation.connected(self.options.hello(address), answers.append)
             while not answers and self._socket is not None and (left := deadline - now()) > 0:
-                self.exchange(left)
+                self._exchange(self._socket, left)
             check_greeting(answers[0] if answers else ConnectFailed(f"no answer from {address} within {timeout_s:g} s"))
         except BaseException as error:
             self._drop_socket()
             self.conversation.lost(ConnectionLost("the connection was not made"))
-            if isinstance(error, OSError) and not isinstance(error, ToymqError):
+            self._torn = False
+            if isinstance(error, OSError) and not isinstance(error, ToymqError) and not _is_time_limit(error):
                 text = f"no answer from {address} within {timeout_s:g} s" if isinstance(error, TimeoutError) else None
                 raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
             raise
         self._address = address
+        self._torn = False
         self._up_since = self._drained_at = now()
         for link in self._siblings:
             link.check()
         self._outages.up(self, address)
 
     def exchange(self, wait_s: float | None) -> None:
-        """Send and receive what is possible now, after one wait for either."""
-        connection = self._socket
-        if connection is None:
-            return
+        """Send and receive what is possible now, after one wait for either, of a day at most."""
+        self._mend_if_torn()
+        if self._socket is not None:
+            self._exchange(self._socket, wait_s)
+
+    def _exchange(self, connection: socket.socket, wait_s: float | None) -> None:
+        outer = self._torn  # set while it connects
         self._exchanged_at = now()
+        self._torn = True
         self._out += self.conversation.take_output()
         if self._out and not self._write(connection):
+            self._torn = outer
             return
         self._poll.modify(connection, select.POLLIN | (select.POLLOUT if self._out else 0))
         pending = isinstance(connection, ssl_module.SSLSocket) and connection.pending()
-        wait_ms = 0 if pending else None if wait_s is None else math.ceil(wait_s * 1000)
+        wait_ms = 0 if pending else None if wait_s is None else math.ceil(min(wait_s, WAIT_MAX_S) * 1000)
+        self._torn = outer
         events = self._poll.poll(wait_ms)
+        self._torn = True
         self._polled_at = polled_at = now()
         # What comes after a wait is new; what is there at once may be there since the socket was last empty.
         self.conversation.received_at = polled_at if polled_at - self._exchanged_at > WAITED_S else self._drained_at
         if not events:
             self._drained_at = polled_at
         for _, event in events:
+            if self._socket is not connection:
+                break  # a signal handler used the client meanwhile
             if event & ~select.POLLOUT:
                 self._read(connection)
             elif self._out:
                 self._write(connection)
         if pending and self._socket is connection:
             self._read(connection)
+        self._torn = outer
+
+    def _mend_if_torn(self) -> None:
+        """Drop a connection in whose use an exception came; the next one is made at once."""
+        conversation = self.conversation
+        if self._torn or conversation.torn:
+            self._torn = True
+            self._drop_socket()
+            if conversation.torn:
+                conversation.mend()
+            conversation.lost(ConnectionLost("the outcome is unknown: an exception interrupted the use of the connection"))
+            self._tried = False
+            self._torn = False
 
     def check(self) -> None:
         """Notice a lost connection, which belongs to the outage that is about to end. The next use reconnects."""
@@ -260,6 +296,8 @@ class BlockingLink:
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
             return True
         except OSError as error:
+            if _is_time_limit(error):
+                raise
             with suppress(OSError, ProtocolViolation):  # the broker's last words may still be readable
                 while data := connection.recv(RECEIVE_BYTES):
                     self.conversation.receive(data)
@@ -274,6 +312,8 @@ class BlockingLink:
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
             return
         except OSError as error:
+            if _is_time_limit(error):
+                raise
             self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
             return
         if not data:
@@ -300,17 +340,23 @@ class BlockingLink:
             self._outages.down(self, self._address, reason)
 
     def _drop_socket(self) -> None:
+        outer, self._torn = self._torn, True
         self._out.clear()
         if self._socket is not None:
-            with suppress(KeyError, ValueError):
-                self._poll.unregister(self._socket)
+            self._poll = select.poll()
             self._socket.close()
             self._socket = None
+        self._torn = outer
 
 
 def now() -> float:
     """Seconds of a monotonic clock."""
     return time.perf_counter()
+
+
+def _is_time_limit(error: OSError) -> bool:
+    """Whether it is the TimeoutError of the application's signal handler, which the caller gets: none of a socket."""
+    return isinstance(error, TimeoutError) and error.errno is None and not str(error).endswith("timed out")
 
 
 def _is_hopeless(error: Exception) -> bool:

@@ -118,15 +118,17 @@ class Subscription:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None:
-            self._ack_last()
-        self.close()
+        try:
+            if kind is None:
+                self._ack_last()
+        finally:
+            self.close()
 
     def _ack_last(self) -> None:
-        last, self._last = self._last, []
-        for message in last:
-            if not message._given_back:
-                message.ack()
+        while self._last:
+            if not self._last[0]._given_back:
+                self._last[0].ack()
+            del self._last[0]
 
     def __iter__(self) -> Iterator[Message]:
         while True:
@@ -158,24 +160,38 @@ class Subscription:
         Raises: SubscriptionEnded, ClientClosed.
         """
         max, wait = arguments.count("max", max), arguments.duration_ms("wait", wait) / 1000
-        for first in self:
-            batch = [first]
-            deadline = now() + wait
-            self._last = []
-            while len(batch) < max and self._feed.state is FeedState.LIVE:
-                push = self._next_push(deadline)
-                if push is None:
-                    break
-                batch.append(Message(push, self._feed, self._link))
-            self._last = batch.copy() if self._auto_ack else []
+        while True:
+            self._ack_last()
+            pushes: list[MessagePush] = []
+            deadline = None
+            try:
+                while len(pushes) < max and (not pushes or self._feed.state is FeedState.LIVE):
+                    push = self._next_push(deadline)
+                    if push is None:
+                        break
+                    pushes += [push]  # no call between the two, where a signal handler may raise
+                    deadline = now() + wait if deadline is None else deadline
+                batch = [Message(push, self._feed, self._link) for push in pushes]
+                last = batch.copy() if self._auto_ack else []
+            except BaseException:
+                for push in reversed(pushes):
+                    self._feed.put_back(push)
+                raise
+            if not batch:
+                return
+            self._last = last
             yield batch
 
     def close(self) -> None:
         """Send acks and end the subscription; unacked messages go back at once. Idempotent."""
         done: list[None] = []
-        self._end(lambda: done.append(None))
         link = self._link
-        link.until(lambda: bool(done) or not link.conversation.online, now() + link.options.timeout_s)
+        try:
+            self._end(lambda: done.append(None))
+            link.until(lambda: bool(done) or not link.conversation.online, now() + link.options.timeout_s)
+        except BaseException:  # of a signal handler: it is closed all the same
+            self._end(lambda: None)
+            raise
 
     def _end(self, on_done: Callable[[], None]) -> None:
         """Send UNSUB."""
@@ -189,7 +205,11 @@ class Subscription:
         push = self._next_push(deadline)
         if push is None:
             return None
-        message = Message(push, self._feed, self._link)
+        try:
+            message = Message(push, self._feed, self._link)
+        except BaseException:  # of a signal handler
+            self._feed.put_back(push)
+            raise
         if self._auto_ack:
             self._last = [message]
         return message

@@ -19,4 +19,6 @@ def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
     assert nothing.stderr == "toymqctl: nothing is ready in work.* for w\n"
     refused(ctl("pull", "work.*", "w", "--max", "0"), 2, "--max")
     refused(ctl("pull", "work.*"), 2, "Missing argument 'CONSUMER'")
+    ok(ctl("pub", "work.long", "y"))
+    assert len(rows(ctl("pull", "work.long", "v", "--wait", "30d"))) == 1  # poll takes 24.8 days at most
     refused(ctl("pull", "work.*", "w", "--wait", "soon"), 2, "invalid duration 'soon': write 500ms, 5s or 2m")

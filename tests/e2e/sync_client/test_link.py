@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.support.broker_process import BrokerProcess
 from toymq import RequestTimeout, sync
+from toymq.sync import Client, link
 from toymq_py.errors import (
     AuthFailed,
     CommandFailed,
@@ -132,3 +134,26 @@ def test_a_token_is_sent_first_and_a_refusal_is_the_callers() -> None:
     script = answering(b"HELLO 1 server=x/1 max_payload=5\n", b"PONG\n")
     with scripted(script) as url, sync.connect(f"toymq://s3cret@{url}") as client:
         client.ping()
+
+
+YEARS_S = 3650 * 86_400.0
+
+
+def test_a_wait_may_be_longer_than_poll_and_sockets_take(broker: BrokerProcess) -> None:
+    """They count milliseconds in an int: 24.8 days at most. Ten years are allowed."""
+    url = f"toymq://127.0.0.1:{broker.port}"
+    with sync.connect(url, timeout_s=YEARS_S, connect_timeout_s=YEARS_S, wait_s=YEARS_S, backoff_max_s=YEARS_S) as client:
+        client.pub("waits", b"x")
+        client.pub("waits", b"y")
+        (pulled,) = client.pull("waits", "c", wait=30 * 86_400)
+        pulled.ack()
+        with client.sub("waits", "c") as messages:
+            assert messages.next(timeout=30 * 86_400).payload == b"y"
+
+
+def test_a_wait_of_several_steps_ends_at_its_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "WAIT_MAX_S", 0.01)
+    with client.sub("steps", "c") as messages, pytest.raises(RequestTimeout, match=r"no message within 0\.05 s"):
+        messages.next(timeout=0.05)
+    client.pub("steps", b"x")
+    assert [message.payload for message in client.pull("steps", "c", wait=5)] == [b"x"]
