@@ -137,7 +137,7 @@ def test_serve_has_it_on_an_address_of_its_own(tmp_path: Path) -> None:
     [
         (["--metrics", "0.0.0.0:9464"], "toymq: --metrics: 0.0.0.0 can be reached from other machines"),
         (["--metrics", "[::]:9464", "--auth-file", "tokens.toml"], "this listener asks for no token"),
-        (["--metrics", "192.0.2.1:1", "--insecure-public"], "toymq: cannot listen on 192.0.2.1:1: "),
+        (["--metrics", "192.0.2.1:1", "--insecure-public"], "toymq: --metrics: cannot listen on 192.0.2.1:1: "),
         (["--metrics", "9464"], "'9464' is not an address"),
     ],
 )
