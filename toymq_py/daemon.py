@@ -19,9 +19,10 @@ from toymq_py.broker import Broker
 from toymq_py.clock import Clock, SystemClock
 from toymq_py.command_line import install_hint
 from toymq_py.config.definitions import Definitions, parse
-from toymq_py.config.option_schema import is_public, parse_address
+from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError, DataDirectoryError
+from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import AllowedHosts
 from toymq_py.runtime import heap_trimming
@@ -40,6 +41,11 @@ logger = logging.getLogger("toymq_py.daemon")
 DESCRIPTORS_SPARE = 256
 """Reserved for segments and directories, so that connections cannot use up all descriptors."""
 
+READY_AS = {
+    "--listen": "{}", "--http": "http://{}/", "--https": "https://{}/", "--tls-listen": "toymqs://{}",
+    "--metrics": "http://{}/metrics",
+}  # fmt: skip
+"""The address of each listener in the line that says ready."""
 IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https"}
 """Listeners without TLS, and the one with TLS."""
 
@@ -118,12 +124,12 @@ async def _serve(
     if certificates is not None:
         reloads["certificates"] = certificates.reload
     with contextlib.ExitStack() as bound:
-        listeners = _bind("--listen", options.listen, options, bound)
-        http_listeners = _bind("--http", options.http, options, bound) if options.http is not None else []
-        tls_listeners = _bind("--tls-listen", options.tls_listen, options, bound) if options.tls_listen is not None else []
-        https_listeners = _bind("--https", options.https, options, bound) if options.https is not None else []
-        metrics_listeners = _bind("--metrics", options.metrics, options, bound) if options.metrics is not None else []
-        url = f"toymq://{_address(listeners[0])}"
+        listeners = {option: _bind(option, where, options, bound) for option, where in options.listeners().items()}
+        check_apart([
+            (f"{option} {_address(each)}", each.getsockname()[:2]) for option, some in listeners.items() for each in some
+        ])  # fmt: skip
+        http_listeners, https_listeners = listeners.get("--http", []), listeners.get("--https", [])
+        url = f"toymq://{_address(listeners['--listen'][0])}"
         with _tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url) as broker:
             for change in await apply_definitions(openable(wanted, broker), broker):
                 logger.info("%s: %s", options.definitions, change)
@@ -135,25 +141,22 @@ async def _serve(
             watch.look()
             server = Server(broker, clock, loop, authority=authority, certificates=certificates)
             _reload_on_hangup(loop, reloads, server.debug_wire)
-            addresses = [_address(listener) for listener in listeners]
-            addresses += [f"http://{_address(listener)}/" for listener in http_listeners]
-            addresses += [f"https://{_address(listener)}/" for listener in https_listeners]
-            addresses += [f"toymqs://{_address(listener)}" for listener in tls_listeners]
-            addresses += [f"http://{_address(listener)}/metrics" for listener in metrics_listeners]
+            addresses = [READY_AS[option].format(_address(each)) for option, some in listeners.items() for each in some]
 
             def accepting() -> None:
                 loop.call_soon(ready, addresses)
 
             web = _http_server(options, broker, clock, loop, authority, certificates, http_listeners, accepting)
+            _listen(listeners)
             _handle_signals(loop, server, web)
             broker.on_lost = partial(_stop_at_once, server, web)
-            with _metrics(broker, loop, metrics_listeners, options.allowed_host):
+            with _metrics(broker, loop, listeners.get("--metrics", []), options.allowed_host):
                 async with asyncio.TaskGroup() as tasks:
                     if web is not None:
                         tasks.create_task(web.run(http_listeners, https_listeners))
                     else:
                         accepting()
-                    await server.run(listeners, tls_listeners)
+                    await server.run(listeners["--listen"], listeners.get("--tls-listen", []))
             if broker.lost is not None:
                 raise broker.lost
 
@@ -196,7 +199,7 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
     try:
         listeners = Server.bind(*parse_address(address))
     except OSError as error:
-        raise DataDirectoryError(f"cannot listen on {address}: {error.strerror or error}") from error
+        raise DataDirectoryError(f"{option}: cannot listen on {address}: {error.strerror or error}") from error
     for listener in listeners:
         bound.callback(listener.close)
     if any(options.check_exposure(option, listener.getsockname()[0]) for listener in listeners):
@@ -207,6 +210,20 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
         elif (instead := IN_THE_CLEAR.get(option)) is not None:
             logger.warning("%s %s: tokens and messages cross the network in the clear; %s does not", option, address, instead)
     return listeners
+
+
+def _listen(listeners: Mapping[str, Sequence[socket.socket]]) -> None:
+    """Claim the addresses, before the broker says that it is ready. Until a socket listens, another process may bind its
+    address and listen first (SO_REUSEADDR, which a restart needs).
+
+    Raises: DataDirectoryError.
+    """
+    for option, some in listeners.items():
+        for listener in some:
+            try:
+                listener.listen(BACKLOG)
+            except OSError as error:
+                raise DataDirectoryError(f"{option}: cannot listen on {_address(listener)}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

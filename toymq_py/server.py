@@ -73,9 +73,8 @@ class Server:
         """Bind a socket for every address of ``host``, without listening: recovery comes first. Raises: OSError."""
         sockets: list[socket.socket] = []
         try:
-            for family, kind, proto, _, address in socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            ):
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, kind, proto, _, address in dict.fromkeys(found):  # /etc/hosts may have an address of a name twice
                 listener = socket.socket(family, kind, proto)
                 sockets.append(listener)
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,11 +1,14 @@
 """SIGTERM under load, a second broker, and starts that cannot work."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker_process import COMMAND, BrokerProcess, environment, run
+from tests.support.certificates import CERT, KEY
 
 
 def test_sigterm_under_load_keeps_every_ok(tmp_path: Path) -> None:
@@ -99,7 +102,73 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = run("serve", "--data-dir", str(tmp_path / "d"), "--listen", address)
     assert done.returncode == 2
-    assert done.stderr == f"toymq: cannot listen on {address}: Address already in use\n"
+    assert done.stderr == f"toymq: --listen: cannot listen on {address}: Address already in use\n"
+
+
+LOSES_A_RACE = """
+import sys
+from toymq_py import daemon
+from toymq_py.cli import main
+from toymq_py.config.option_schema import parse_address
+from toymq_py.server import Server
+
+rival = Server.bind(*parse_address(sys.argv.pop(1)))
+applied = daemon.apply_definitions
+
+def first(*arguments):
+    rival[0].listen()
+    return applied(*arguments)
+
+daemon.apply_definitions = first
+main()
+"""
+"""Another broker has bound the address, too, and listens while this one recovers."""
+
+
+@pytest.mark.parametrize("option", ["--listen", "--http", "--https", "--tls-listen", "--metrics"])
+def test_of_two_brokers_that_start_together_one_says_ready(tmp_path: Path, option: str) -> None:
+    """Found by a trial: the other one said so, too, and died with a traceback, or its gateway was never served."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (tmp_path / "toymq").write_text(LOSES_A_RACE)
+    others = [] if option == "--listen" else ["--listen", "127.0.0.1:0"]
+    over_tls = ["--tls-cert", CERT, "--tls-key", KEY] if option in ("--https", "--tls-listen") else []
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "toymq"), address, "serve", "--data-dir", str(tmp_path / "d"), option, address, *others,
+         *over_tls],
+        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"toymq: {option}: cannot listen on {address}: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("--listen", "127.0.0.1"), ("--http", "127.0.0.1")),
+        (("--listen", "127.0.0.1"), ("--metrics", "127.0.0.1")),
+        (("--http", "127.0.0.1"), ("--metrics", "localhost")),
+        (("--listen", "0.0.0.0"), ("--http", "127.0.0.1")),
+        (("--listen", "[::1]"), ("--http", "[::]")),
+        (("--http", "127.0.0.1"), ("--https", "127.0.0.1")),
+        (("--listen", "127.0.0.1"), ("--tls-listen", "127.0.0.1")),
+    ],
+)
+def test_two_options_on_one_address(tmp_path: Path, first: tuple[str, str], second: tuple[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = {"--listen": "127.0.0.1:0", "--tls-listen": "127.0.0.1:0"}
+    options |= {option: f"{host}:{port}" for option, host in (first, second)}
+    done = run(
+        "serve", "--data-dir", str(tmp_path / "d"), "--insecure-public", "--tls-cert", CERT, "--tls-key", KEY,
+        *(word for option in options.items() for word in option),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"toymq: {second[0]} "), said
+    assert f":{port} is the address of {first[0]} " in said
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "d").exists(), "nothing was opened"
 
 
 @pytest.mark.parametrize(

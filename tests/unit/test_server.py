@@ -1,6 +1,11 @@
-"""What the server does beside its sessions: the broker's timers."""
+"""What the server does beside its sessions: it binds, and runs the broker's timers."""
+
+import socket
+
+import pytest
 
 from tests.support.sim_served import SimClient, SimServed
+from toymq_py.server import Server
 
 
 def attempts(client: SimClient) -> list[bytes]:
@@ -33,3 +38,11 @@ def test_a_schedule_that_was_recovered_does_not_stop_visibility_timeouts() -> No
         assert attempts(subscriber) == [b"t 1 1"]
         served.advance(30.0)
         assert attempts(subscriber) == [b"t 1 1", b"t 1 2"]
+
+
+def test_an_address_that_a_name_has_twice_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of two lines for localhost in /etc/hosts: the second socket could not listen."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _host, *rest, **words: 2 * resolve("127.0.0.1", *rest, **words))
+    (listener,) = Server.bind("localhost", 0)
+    listener.close()

@@ -9,16 +9,18 @@ import logging
 import logging.handlers
 import queue
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import takewhile
 from math import inf
 from typing import Any, Literal
 
-from toymq_py.clock import SystemClock
+from toymq_py.clock import Clock, SystemClock
 from toymq_py.config.options import SUBSYSTEMS, LogFormat, parse_log_levels
 from toymq_py.threads import start_thread
 
@@ -27,13 +29,11 @@ LINES_MAX = 10_000
 FAREWELL_S = 1.0
 """How long the end of the process waits for the last lines to be taken."""
 WINDOW_S = 10.0
-"""Repeats are counted over so long."""
+"""The next two hold for any span of so long."""
 SAME_MAX = 5
-"""The same line, word for word, is said so often in a window."""
+"""The same line, word for word, is written so often."""
 ALIKE_MAX = 200
 """Lines from one place in the source that differ in their facts: whoever makes us log must not fill the disk with it."""
-TOLD_APART_MAX = 2000
-"""Kinds of lines that are counted at once; with more the oldest is forgotten, and told."""
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FIELDS = ("session", "trace_id", "span_id", "audit")
 """What a line may carry beside its message, with ``extra=``."""
@@ -80,62 +80,106 @@ def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
 
 
 @dataclass(slots=True)
-class _Count:
-    began_s: float
-    said: int
-    suppressed: int
-    last: logging.LogRecord
+class _Kind:
+    """Lines that share a limit: those of one text, or of one place in the source."""
+
+    limit: int
+    written_s: deque[float] = field(default_factory=deque)
+    """When lines were written, as far as they count: less than ``WINDOW_S`` ago."""
+    suppressed: int = 0
+    last: logging.LogRecord | None = None
+    """The last of those that were suppressed."""
+    due_s: float = 0.0
+    """When their number is to be told."""
+
+    def used(self, now: float) -> int:
+        """How many lines count at ``now``."""
+        while self.written_s and now - self.written_s[0] >= WINDOW_S:
+            self.written_s.popleft()
+        return len(self.written_s)
 
 
 class Repeats:
-    """Which lines are said. Those that repeat are counted, and the count is said when their window is over. Debug lines are
-    never held back: debugging wants them all; nor are those with ``extra={"every": True}``, what an audit has done."""
+    """Which lines are written. Those beyond a limit are counted, and a line tells their number within ``WINDOW_S``. That line
+    counts for its place, so whatever the lines say, no ``WINDOW_S`` has more of one place than its limit. Debug lines are never
+    held back: debugging wants them all; nor are those with ``extra={"every": True}``, what an audit has done.
 
-    def __init__(self) -> None:
-        self.untold = 0
+    What is remembered has a bound of its own, so nothing need be forgotten early: places are lines of the source, and a text is
+    remembered once a line with it was written.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """``clock``: its monotonic time. The wall clock may be set back, and would suppress lines for as long."""
+        self._clock = clock
+        self._texts: dict[tuple[str, str], _Kind] = {}  # least recently written first
+        self._places: dict[tuple[str, str, int], _Kind] = {}
+        self._untold: deque[_Kind] = deque()  # by ``due_s``
+
+    @property
+    def untold(self) -> int:
         """Kinds of which something was suppressed, and that is not said yet."""
-        self._counts: dict[tuple[str, str], _Count] = {}
+        return len(self._untold)
 
     def said(self, record: logging.LogRecord) -> list[logging.LogRecord]:
         """Records to write now: those that are overdue, and the new one unless it repeats."""
         if record.levelno <= logging.DEBUG or getattr(record, "every", False):
             return [record]
-        out = self.overdue(record.created)
-        place = f"{record.pathname}:{record.lineno}"
-        if self._allows((record.name, record.getMessage()), SAME_MAX, record) and self._allows(
-            (record.name, place), ALIKE_MAX, record
-        ):
+        now = self._clock.monotonic()
+        out = self.overdue(now)
+        key = (record.name, record.getMessage())
+        text, place = self._texts.get(key) or _Kind(SAME_MAX), self._place(record)
+        if text.used(now) >= text.limit:
+            self._suppress(text, record, 1, now)
+        elif self._is_full(place, now):
+            self._suppress(place, record, 1, now)
+        else:
+            self._texts.pop(key, None)
+            self._texts[key] = text
+            text.written_s.append(now)
+            place.written_s.append(now)
+            self._forget_texts(now)
             out.append(record)
         return out
 
-    def _allows(self, kind: tuple[str, str], limit: int, record: logging.LogRecord) -> bool:
-        count = self._counts.get(kind)
-        if count is None:
-            self._counts[kind] = _Count(record.created, 1, 0, record)
-            return True
-        if count.said < limit:
-            count.said += 1
-            return True
-        self.untold += not count.suppressed
-        count.suppressed += 1
-        count.last = record
-        return False
-
     def overdue(self, now: float) -> list[logging.LogRecord]:
-        """The counts of windows that are over at ``now``, in seconds of ``LogRecord.created``."""
-        over: list[tuple[str, str]] = []
-        for kind, count in self._counts.items():  # by age: the first that is young enough ends it
-            if now - count.began_s < WINDOW_S and len(self._counts) - len(over) <= TOLD_APART_MAX:
-                break
-            over.append(kind)
-        counts = [count for count in map(self._counts.pop, over) if count.suppressed]
-        self.untold -= len(counts)
-        return [_summary(count) for count in counts]
+        """The numbers that are due at ``now``, of the monotonic clock; at infinity all."""
+        out = []
+        while self._untold and self._untold[0].due_s <= now:
+            kind = self._untold.popleft()
+            assert kind.last is not None
+            last, suppressed, place = kind.last, kind.suppressed, self._place(kind.last)
+            kind.last, kind.suppressed = None, 0
+            if kind is not place and self._is_full(place, now):
+                self._suppress(place, last, suppressed, now)
+            else:
+                place.written_s.append(now)
+                out.append(_summary(last, suppressed))
+        return out
+
+    def _place(self, record: logging.LogRecord) -> _Kind:
+        return self._places.setdefault((record.name, record.pathname, record.lineno), _Kind(ALIKE_MAX))
+
+    def _is_full(self, place: _Kind, now: float) -> bool:
+        """Whether it may write no more; room is kept for the line that tells what was suppressed."""
+        return place.used(now) + bool(place.suppressed) >= place.limit
+
+    def _suppress(self, kind: _Kind, last: logging.LogRecord, count: int, now: float) -> None:
+        if not kind.suppressed:
+            kind.due_s = now + WINDOW_S
+            self._untold.append(kind)
+        kind.suppressed += count
+        kind.last = last
+
+    def _forget_texts(self, now: float) -> None:
+        """Drop those of which no line counts any more."""
+        over = list(takewhile(lambda key: not self._texts[key].used(now), self._texts))
+        for key in over:
+            del self._texts[key]
 
 
-def _summary(count: _Count) -> logging.LogRecord:
-    record = copy(count.last)
-    record.msg = f"{record.getMessage()} ({count.suppressed} more like it were suppressed)"
+def _summary(last: logging.LogRecord, suppressed: int) -> logging.LogRecord:
+    record = copy(last)
+    record.msg = f"{record.getMessage()} ({suppressed} more like it were suppressed)"
     record.args = None
     record.exc_info = record.exc_text = None
     return record
@@ -154,10 +198,10 @@ Line = logging.LogRecord | Literal[_Wake.WAKE]
 class _Outbox(logging.handlers.QueueHandler):
     """Never waits."""
 
-    def __init__(self, lines: "queue.Queue[Line | None]") -> None:
+    def __init__(self, lines: "queue.Queue[Line | None]", clock: Clock) -> None:
         super().__init__(lines)
         self.dropped = 0
-        self.repeats = Repeats()
+        self.repeats = Repeats(clock)
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """The message is made here: its arguments may change until the thread sees it. The traceback is left to the
@@ -192,12 +236,11 @@ class _Outbox(logging.handlers.QueueHandler):
 def to_stderr(levels: str, form: LogFormat = "text") -> Iterator[None]:
     """Log to stderr as long as this lasts. ``levels``: as of ``--log-level``."""
     lines: queue.Queue[Line | None] = queue.Queue(LINES_MAX)
-    outbox = _Outbox(lines)
+    clock = SystemClock()
+    outbox = _Outbox(lines, clock)
     writer = logging.StreamHandler(sys.stderr)
     writer.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.raiseExceptions = False  # an unwritable stderr stops nothing
-
-    clock = SystemClock()
 
     def write() -> None:
         while True:
@@ -206,7 +249,7 @@ def to_stderr(levels: str, form: LogFormat = "text") -> Iterator[None]:
             except queue.Empty:
                 line = _WAKE
             if line is None or line is _WAKE:
-                for overdue in outbox.overdue(inf if line is None else clock.wall_ns() / 1e9):
+                for overdue in outbox.overdue(inf if line is None else clock.monotonic()):
                     writer.handle(overdue)
                 if line is None:
                     return

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
+from itertools import combinations
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -317,6 +318,25 @@ def is_public(host: str) -> bool:
         return not ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_apart(listeners: Sequence[tuple[str, tuple[str, int]]]) -> None:
+    """Of each listener what an error calls it, and its address. Raises: ConfigError when two would take the same connections.
+
+    The system finds that only once both listen, and may not: on some, one of the two then gets no connections.
+    """
+    for (first, one), (second, other) in combinations(listeners, 2):
+        if one[1] == other[1] != 0 and _same_host(one[0], other[0]):
+            raise ConfigError(f"{second} is the address of {first}: give each a port of its own")
+
+
+def _same_host(one: str, other: str) -> bool:
+    """Whether a connection to one may be to the other, too; names are only compared."""
+    try:
+        first, second = ip_address(one), ip_address(other)
+    except ValueError:
+        return one.lower() == other.lower()
+    return first.version == second.version and (first == second or first.is_unspecified or second.is_unspecified)
 
 
 def did_you_mean(found: str, known: Iterable[str]) -> str:

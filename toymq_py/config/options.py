@@ -12,6 +12,7 @@ from toymq_py.config.option_schema import (
     OneOf,
     Text,
     address,
+    check_apart,
     check_options,
     count,
     did_you_mean,
@@ -34,6 +35,7 @@ from toymq_py.units import DURATION_MS_MAX, parse_number
 
 FsyncMode = Literal["always", "interval", "never"]
 LogFormat = Literal["text", "json"]
+OVER_TLS = ("--tls-listen", "--https")
 WhenFull = Literal["reject", "drop-oldest"]
 """What a publish beyond the backlog's limit does."""
 
@@ -164,19 +166,22 @@ class ServeOptions(BrokerOptions):
 
     def __post_init__(self) -> None:
         BrokerOptions.__post_init__(self)  # a class with slots is made anew: super() would not know it
-        self.check_exposure("--listen", parse_address(self.listen)[0])
-        if self.http is not None:
-            self.check_exposure("--http", parse_address(self.http)[0])
-        for option, where in (("--tls-listen", self.tls_listen), ("--https", self.https)):
-            if where is not None:
-                self.check_exposure(option, parse_address(where)[0])
-                if self.tls_cert is None or self.tls_key is None:
-                    raise ConfigError(f"{option} needs --tls-cert and --tls-key")
-        if self.metrics is not None:
-            self.check_exposure("--metrics", parse_address(self.metrics)[0])
+        for option, where in self.listeners().items():
+            self.check_exposure(option, parse_address(where)[0])
+            if option in OVER_TLS and (self.tls_cert is None or self.tls_key is None):
+                raise ConfigError(f"{option} needs --tls-cert and --tls-key")
+        check_apart([(f"{option} {where}", parse_address(where)) for option, where in self.listeners().items()])
         for name in ("tls_cert", "tls_key", "tls_client_ca"):
             if self.tls_listen is None and self.https is None and getattr(self, name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen or --https")
+
+    def listeners(self) -> dict[str, str]:
+        """The address of each listener, by its option."""
+        wanted = {
+            "--listen": self.listen, "--http": self.http, "--https": self.https, "--tls-listen": self.tls_listen,
+            "--metrics": self.metrics,
+        }  # fmt: skip
+        return {option: where for option, where in wanted.items() if where is not None}
 
     def check_exposure(self, option: str, host: str) -> bool:
         """Of every listener, whatever is spoken there: before it is bound, and of the addresses that it then has.

@@ -7,8 +7,12 @@ reads what a scraper sends, the request line, ``Host`` and ``Accept``, and no bo
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
+from toymq_py.auth.quotas import network_of, peer_address
 from toymq_py.broker import Broker
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.host_names import AllowedHosts
@@ -16,9 +20,14 @@ from toymq_py.observability.prometheus import render
 
 logger = logging.getLogger("toymq_py.server")
 
+WAITING_MAX = 64
+"""Connections whose request has not arrived. One more hangs up on the one that waits longest: a scraper sends its request at
+once, so however many connections stay silent, a scrape gets in."""
 REQUESTS_MAX = 8
-"""Served at a time; a connection beyond is closed. One scraper asks every few seconds."""
+"""Answered at a time: each holds a page. One more hangs up on the client that has been taking its page longest; when none is
+taking one, the new connection is closed. One scraper asks every few seconds."""
 HEAD_BYTES_MAX = 8 * 1024
+HEAD_END = b"\r\n\r\n"
 HEAD_TIMEOUT_S = 10.0
 """From the connection's beginning to the end of its request's head: a byte every few seconds keeps no place."""
 REQUEST_TIMEOUT_S = 10.0
@@ -26,8 +35,20 @@ REQUEST_TIMEOUT_S = 10.0
 TEXT = "text/plain; charset=utf-8"
 
 
+@dataclass(eq=False, slots=True)
+class _Client:
+    """One connection. ``hang_up`` closes it."""
+
+    connection: socket.socket
+    network: str | None
+    """What has a share: as for ``--address-percent``."""
+    hang_up: Callable[[], object]
+    head: bytes = b""
+
+
 class MetricsServer:
-    """Serves on bound sockets from ``start`` to ``stop``. Belongs to the broker's loop; owns a task for each connection."""
+    """Serves on bound sockets from ``start`` to ``stop``. Belongs to the broker's loop; owns the connections, and a task for
+    each request."""
 
     def __init__(
         self, broker: Broker, loop: asyncio.AbstractEventLoop, listeners: Iterable[socket.socket], hosts: AllowedHosts
@@ -35,7 +56,9 @@ class MetricsServer:
         self._broker = broker
         self._loop = loop
         self._hosts = hosts
+        self._waiting: dict[_Client, asyncio.TimerHandle] = {}
         self._requests: set[asyncio.Task[None]] = set()
+        self._taking: dict[_Client, None] = {}  # a part of the requests, the longest first
         self._acceptors = [Acceptor(listener, loop, self._accepted) for listener in listeners]
 
     def start(self) -> None:
@@ -46,41 +69,81 @@ class MetricsServer:
         """Close the listeners and the connections."""
         for acceptor in self._acceptors:
             acceptor.stop()
+        for client in list(self._waiting):
+            client.hang_up()
         for request in self._requests:
             request.cancel()
 
     def _accepted(self, connection: socket.socket) -> None:
-        if len(self._requests) >= REQUESTS_MAX:
-            connection.close()
-            return
-        request = self._loop.create_task(self._serve(connection))
-        self._requests.add(request)
-        request.add_done_callback(self._requests.discard)
-
-    async def _serve(self, connection: socket.socket) -> None:
         connection.setblocking(False)
+        client = _Client(connection, network_of(peer_address(connection)), lambda: None)
+        client.hang_up = partial(self._hang_up, client)
+        self._waiting[client] = self._loop.call_later(HEAD_TIMEOUT_S, client.hang_up)
+        self._loop.add_reader(connection, self._heard, client)
+        if len(self._waiting) > WAITING_MAX:
+            slowest = _slowest(self._waiting)
+            self._heard(slowest)  # what has arrived may not have been read yet
+            if slowest in self._waiting:
+                slowest.hang_up()
+
+    def _hang_up(self, client: _Client) -> None:
+        self._forget(client)
+        client.connection.close()
+
+    def _forget(self, client: _Client) -> None:
+        """It no longer waits for its head."""
+        self._waiting.pop(client).cancel()
+        self._loop.remove_reader(client.connection)
+
+    def _heard(self, client: _Client) -> None:
         try:
-            reader, writer = await asyncio.open_connection(sock=connection, limit=HEAD_BYTES_MAX)
-        except OSError:  # gone again
-            connection.close()
+            piece = client.connection.recv(HEAD_BYTES_MAX)
+        except BlockingIOError:
             return
+        except OSError:
+            piece = b""
+        client.head += piece
+        head, ended, _ = client.head.partition(HEAD_END)
+        if not piece or len(head) > HEAD_BYTES_MAX:  # a client that leaves, or is no scraper
+            client.hang_up()
+        elif ended:
+            self._forget(client)
+            self._begin(client, head)
+
+    def _begin(self, client: _Client, head: bytes) -> None:
+        if len(self._requests) >= REQUESTS_MAX:
+            if not self._taking:
+                client.connection.close()
+                return
+            slowest = _slowest(self._taking)
+            del self._taking[slowest]
+            slowest.hang_up()
+        request = self._loop.create_task(self._serve(client, head))
+        client.hang_up = request.cancel
+        self._requests.add(request)
+        request.add_done_callback(partial(self._ended, client))
+
+    def _ended(self, client: _Client, request: asyncio.Task[None]) -> None:
+        """Also of a request that was cancelled before it began."""
+        self._requests.discard(request)
+        client.connection.close()
+
+    async def _serve(self, client: _Client, head: bytes) -> None:
         try:
-            async with asyncio.timeout(HEAD_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
             answer = await self._answer(head)
+            self._taking[client] = None
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                writer.write(answer)
-                writer.close()
-                await writer.wait_closed()
-        except (OSError, EOFError, asyncio.LimitOverrunError):  # a scraper that leaves, is too slow, or sends no HTTP
+                await self._loop.sock_sendall(client.connection, answer)
+            client.connection.recv(HEAD_BYTES_MAX)  # with unread bytes a close resets the connection, and the answer is lost
+        except OSError:  # a scraper that leaves, or is too slow
             pass
         except Exception:
             logger.exception("bug in a scrape")
         finally:
-            writer.transport.abort()
+            self._taking.pop(client, None)
 
     async def _answer(self, head: bytes) -> bytes:
-        request_line, *lines = head.decode("latin-1").split("\r\n")[:-2]
+        request_line, *lines = head.decode("latin-1").split("\r\n")
         method, _, rest = request_line.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         headers: dict[str, str] = {}
@@ -107,3 +170,9 @@ class MetricsServer:
         except TimeoutError:
             return "503 Service Unavailable", TEXT, b"the broker is busy: scrape again later\n"
         return "200 OK", content_type, body
+
+
+def _slowest(clients: Iterable[_Client]) -> _Client:
+    """The one that waits longest, of those from the network with the most: a flood from elsewhere ends none of a scraper's."""
+    of_network = Counter(client.network for client in clients)
+    return max(clients, key=lambda client: of_network[client.network])  # the first of several

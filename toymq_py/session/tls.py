@@ -69,7 +69,7 @@ class TlsProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._stage is _Stage.SILENT:
             if data[0] != HANDSHAKE_RECORD:
-                self._end(f"the client sent {data[:16]!r} instead of TLS")
+                self._end("the client sent something else instead of TLS")  # perhaps a token: none of it is logged
                 self._refuse(self._transport, BadFraming("this port speaks TLS: use toymqs://"))
                 return
             self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)

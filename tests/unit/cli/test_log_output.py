@@ -7,11 +7,16 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
 from typing import TextIO
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.broker_process import ROOT
+from tests.support.fake_clock import FakeClock
 from toymq_py.cli import log_output
 from toymq_py.config.options import SUBSYSTEMS, parse_log_levels
 from toymq_py.errors import ConfigError
@@ -112,40 +117,106 @@ def test_a_traceback_is_one_line_of_text(monkeypatch: pytest.MonkeyPatch) -> Non
     assert lines[1].endswith("next\n")
 
 
-def texts(records: list[logging.LogRecord]) -> list[str]:
-    return [one.getMessage() for one in records]
+@dataclass
+class Written:
+    """Repeats by a clock that the test moves, and what they write."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    rows: list[tuple[float, int, str]] = field(default_factory=list)
+    """Seconds, place, text."""
+
+    def __post_init__(self) -> None:
+        self.repeats = log_output.Repeats(self.clock)
+
+    def log(self, text: str, *, place: int = 1, level: int = logging.INFO) -> list[str]:
+        return self._write(self.repeats.said(record(text, self.clock.wall_ns() / 1e9, line=place, level=level)))
+
+    def tell(self, *, at_the_end: bool = False) -> list[str]:
+        return self._write(self.repeats.overdue(inf if at_the_end else self.clock.monotonic()))
+
+    def _write(self, records: list[logging.LogRecord]) -> list[str]:
+        texts = [one.getMessage() for one in records]
+        self.rows += [(self.clock.monotonic(), one.lineno, text) for one, text in zip(records, texts, strict=True)]
+        return texts
 
 
-def test_a_line_that_repeats_is_counted_instead() -> None:
-    repeats = log_output.Repeats()
-    said = [repeats.said(record("accept failed", at_s=0.5)) for _ in range(100)]
-    assert list(map(texts, said[: log_output.SAME_MAX])) == [["accept failed"]] * log_output.SAME_MAX
+@pytest.fixture
+def written() -> Written:
+    return Written()
+
+
+def test_a_line_that_repeats_is_counted_instead(written: Written) -> None:
+    said = [written.log("accept failed") for _ in range(100)]
+    assert said[: log_output.SAME_MAX] == [["accept failed"]] * log_output.SAME_MAX
     assert said[log_output.SAME_MAX :] == [[]] * (100 - log_output.SAME_MAX)
-    assert texts(repeats.said(record("another", at_s=1.0, line=2))) == ["another"], "other lines are said"
-    assert repeats.overdue(0.5 + log_output.WINDOW_S - 0.1) == []
-    assert texts(repeats.said(record("accept failed", at_s=0.5 + log_output.WINDOW_S))) == [
+    assert written.log("another", place=2) == ["another"], "other lines are said"
+    written.clock.advance(log_output.WINDOW_S - 0.1)
+    assert written.tell() == []
+    written.clock.advance(0.1)
+    assert written.log("accept failed") == [
         f"accept failed ({100 - log_output.SAME_MAX} more like it were suppressed)", "accept failed",
     ]  # fmt: skip
-    assert repeats.untold == 0
+    assert written.repeats.untold == 0
 
 
-def test_lines_from_one_place_have_a_bound() -> None:
+def test_lines_from_one_place_have_a_bound(written: Written) -> None:
     """Each names another session: no two are the same."""
-    repeats = log_output.Repeats()
-    said = [text for number in range(1000) for text in texts(repeats.said(record(f"session {number} ended by a bug", 0.0)))]
+    said = [text for number in range(60_000) for text in written.log(f"session {number} ended by a bug")]
     assert said == [f"session {number} ended by a bug" for number in range(log_output.ALIKE_MAX)]
-    assert texts(repeats.overdue(log_output.WINDOW_S)) == [
-        f"session 999 ended by a bug ({1000 - log_output.ALIKE_MAX} more like it were suppressed)"
+    written.clock.advance(log_output.WINDOW_S)
+    assert written.tell() == [
+        f"session 59999 ended by a bug ({60_000 - log_output.ALIKE_MAX} more like it were suppressed)"
     ]
-    assert repeats.overdue(log_output.WINDOW_S) == [], "told once"
+    assert written.tell() == [], "told once"
 
 
-def test_debug_lines_are_never_held_back_and_memory_is_bounded() -> None:
-    repeats = log_output.Repeats()
-    assert all(repeats.said(record("<", 0.0, level=logging.DEBUG)) for _ in range(1000))
-    for number in range(3 * log_output.TOLD_APART_MAX):
-        repeats.said(record(str(number), 0.0, line=number))
-    assert len(repeats._counts) <= log_output.TOLD_APART_MAX + 2
+def test_a_wall_clock_that_is_set_back_suppresses_nothing(written: Written) -> None:
+    for _ in range(100):
+        written.log("accept failed")
+    written.clock.jump_wall(-86_400)
+    written.clock.advance(log_output.WINDOW_S)
+    assert written.log("accept failed")[-1] == "accept failed"
+
+
+def test_debug_lines_are_never_held_back_and_memory_is_bounded(written: Written) -> None:
+    assert all(written.log("<", level=logging.DEBUG) for _ in range(1000))
+    for number in range(50_000):
+        written.log(str(number))
+        written.clock.advance(0.002)
+    assert len(written.repeats._texts) <= log_output.ALIKE_MAX
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((0.0, 0.0, 0.0, 0.25, 1.0, 4.0, 9.75, 10.0, 30.0)), st.integers(1, 2),
+            st.one_of(st.sampled_from("abc"), st.integers(0, 10_000).map(str), st.none()), st.integers(1, 12),
+        )
+    )
+)  # fmt: skip
+def test_no_ten_seconds_have_more_than_was_promised(steps: list[tuple[float, int, str | None, int]]) -> None:
+    """Found by a trial: with 2,000 different lines the count began anew, so a flood of refusals filled the disk."""
+    written, logged = Written(), 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log_output, "SAME_MAX", 2)
+        patched.setattr(log_output, "ALIKE_MAX", 5)
+        for pause_s, place, text, times in steps:
+            written.clock.advance(pause_s)
+            if text is None:
+                written.tell()
+                continue
+            for _ in range(times):
+                written.log(text, place=place)
+            logged += times
+    rows = list(written.rows)
+    for end_s, place, text in rows:
+        lately = [(p, t) for at_s, p, t in rows if end_s - log_output.WINDOW_S < at_s <= end_s]
+        assert [p for p, _ in lately].count(place) <= 5
+        assert [t for _, t in lately].count(text) <= 2 or "suppressed" in text
+    written.tell(at_the_end=True)
+    told = [int(found[1]) if (found := re.search(r"\((\d+) more", text)) else 1 for _, _, text in written.rows]
+    assert sum(told) == logged, "what is not written is counted"
 
 
 def test_the_count_is_said_when_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,19 @@
 """Kinds of option values: what they read, show and refuse. Contract: clients.md, "Command lines"."""
 
+from contextlib import nullcontext
+
 import pytest
 
-from toymq_py.config.option_schema import Several, Text, did_you_mean, is_public, parse_address, parse_endpoint, shown_key
+from toymq_py.config.option_schema import (
+    Several,
+    Text,
+    check_apart,
+    did_you_mean,
+    is_public,
+    parse_address,
+    parse_endpoint,
+    shown_key,
+)
 from toymq_py.errors import ConfigError
 
 
@@ -48,6 +59,22 @@ def test_only_an_ip_address_outside_of_the_loopback_is_public() -> None:
     assert [is_public(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "10.1.2.3")] == [
         False, False, False, True, True, True,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "clash"),
+    [
+        ("127.0.0.1:1", "127.0.0.1:1", True), ("127.0.0.1:1", "127.0.0.1:2", False), ("127.0.0.1:0", "127.0.0.1:0", False),
+        ("0.0.0.0:1", "127.0.0.1:1", True), ("127.0.0.1:1", "0.0.0.0:1", True), ("127.0.0.1:1", "127.0.0.2:1", False),
+        ("[::]:1", "[::1]:1", True), ("[::1]:1", "[0:0::1]:1", True), ("[::]:1", "0.0.0.0:1", False),
+        ("localhost:1", "LocalHost:1", True), ("localhost:1", "127.0.0.1:1", False),
+    ],
+)  # fmt: skip
+def test_two_listeners_with_the_same_connections_are_refused(one: str, other: str, clash: bool) -> None:
+    """IPv6 sockets take no IPv4 here. What a name means is known once it is bound."""
+    listeners = [("--listen", parse_address(one)), ("--http", parse_address(other))]
+    with pytest.raises(ConfigError, match="--http is the address of --listen: ") if clash else nullcontext():
+        check_apart(listeners)
 
 
 def test_an_unknown_key_is_compared_with_known_ones_and_shown_bounded() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from toymq_py.net.host_names import AllowedHosts
 from toymq_py.observability import metrics_server
 from toymq_py.observability.metrics_server import HEAD_BYTES_MAX, MetricsServer
 from toymq_py.server import Server
+
+SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
@@ -42,8 +45,77 @@ async def say(port: int, *pieces: bytes, ends: bool = False) -> bytes:
 
 async def test_a_head_that_comes_in_drops_ends_at_one_deadline(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server, "HEAD_TIMEOUT_S", 0.01)
-    for _ in range(metrics_server.REQUESTS_MAX + 1):  # and its place is free again
+    for _ in range(metrics_server.WAITING_MAX + 1):  # and its place is free again
         assert await say(port, b"G", b"E", b"T") == b""
+
+
+async def connected(port: int, *, says: bytes = b"G") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that was accepted, and is not served."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+    writer.write(says)
+    return reader, writer
+
+
+async def test_silent_connections_keep_no_scrape_out(port: int) -> None:
+    """Found by a trial: eight that sent one byte stopped every scrape."""
+    silent = [await connected(port) for _ in range(2 * metrics_server.WAITING_MAX)]
+    for _ in range(3):
+        assert (await say(port, SCRAPE)).startswith(b"HTTP/1.1 200 OK")
+    for _, writer in silent:
+        writer.close()
+
+
+async def test_silent_connections_that_come_back_keep_no_scrape_out(port: int) -> None:
+    came = 0
+
+    async def come_back() -> None:
+        nonlocal came
+        while True:
+            reader, writer = await connected(port)
+            came += 1
+            try:
+                with suppress(ConnectionResetError):
+                    await reader.read()
+            finally:
+                writer.close()
+
+    async with asyncio.TaskGroup() as tasks:
+        attackers = [tasks.create_task(come_back()) for _ in range(metrics_server.WAITING_MAX + 4)]
+        while came < len(attackers):  # noqa: ASYNC110 (the accept has no event)
+            await asyncio.sleep(0)
+        for _ in range(20):
+            assert (await say(port, SCRAPE)).startswith(b"HTTP/1.1 200 OK")
+        for attacker in attackers:
+            attacker.cancel()
+    assert came > 2 * metrics_server.WAITING_MAX
+
+
+async def test_clients_that_take_no_answer_keep_no_scrape_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def page(_broker: object, *, accept: str) -> tuple[bytes, str]:
+        return b"x" * (32 << 20 if accept == "large" else 1), "text/plain"
+
+    monkeypatch.setattr(metrics_server, "render", page)
+    ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: large\r\n\r\n"
+    slow = [await connected(port, says=ask) for _ in range(2 * metrics_server.REQUESTS_MAX)]
+    for reader, _ in slow:
+        with suppress(asyncio.LimitOverrunError, asyncio.IncompleteReadError, ConnectionResetError):
+            await reader.readuntil(b"\r\n\r\n")  # it is being answered, or was hung up on
+    assert (await say(port, SCRAPE)).startswith(b"HTTP/1.1 200 OK")
+    for _, writer in slow:
+        writer.close()
+
+
+async def test_a_flood_from_one_address_ends_no_connection_of_another(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = ["198.51.100.1", *["198.51.100.2"] * metrics_server.WAITING_MAX * 2]
+    monkeypatch.setattr(metrics_server, "peer_address", lambda _: addresses.pop(0))
+    reader, writer = await connected(port, says=SCRAPE[:10])
+    flood = [await connected(port) for _ in range(2 * metrics_server.WAITING_MAX)]
+    while addresses:  # noqa: ASYNC110 (the accept has no event)
+        await asyncio.sleep(0)
+    writer.write(SCRAPE[10:])
+    assert await reader.read(12) == b"HTTP/1.1 200"
+    for _, each in [*flood, (reader, writer)]:
+        each.close()
 
 
 async def test_the_head_may_come_in_pieces(port: int) -> None:
@@ -81,7 +153,7 @@ async def test_stop_closes_the_connections(tmp_path: Path) -> None:
         metrics = MetricsServer(served.broker, asyncio.get_running_loop(), listeners, AllowedHosts())
         metrics.start()
         reader, writer = await asyncio.open_connection(*listeners[0].getsockname())
-        while not metrics._requests:  # noqa: ASYNC110 (the accept has no event)
+        while not metrics._waiting:  # noqa: ASYNC110 (the accept has no event)
             await asyncio.sleep(0)
         metrics.stop()
         assert await reader.read() == b""

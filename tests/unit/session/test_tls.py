@@ -121,7 +121,9 @@ def test_the_reason_of_a_fatal_error_is_read(seed: int) -> None:
         assert broker_end(client)._ended
 
 
-@pytest.mark.parametrize("data", [b"PING\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0", b"\x15\x03\x01\x00\x02\x02\x28"])
+@pytest.mark.parametrize("data", [
+    b"PING\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0", b"\x15\x03\x01\x00\x02\x02\x28", b"HELLO 1 auth=4gRsecret\n",
+])  # fmt: skip
 def test_who_speaks_no_tls_gets_one_line(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), serving() as served:
         client = served.tls_client(None, data)
@@ -132,6 +134,7 @@ def test_who_speaks_no_tls_gets_one_line(data: bytes, caplog: pytest.LogCaptureF
         assert not served.server._handshakes
     (said,) = caplog.messages
     assert "instead of TLS" in said
+    assert "4gR" not in said, "no part of a token is logged"
 
 
 @pytest.mark.parametrize("head", [b"\x16\x03\x01\xff\xff", b"\x16\x03\x01\x40\x00\x01\xff\xff\xff", b"\x16\x02"])
