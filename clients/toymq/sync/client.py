@@ -354,6 +354,8 @@ class Client(ClientBase):
     def _open_or_raise(self) -> None:
         if self._closed:
             raise ClientClosed(FORKED if self._link.forked else CLOSED)
+        for link in self._links:
+            link.check_thread()
 
 
 def _receipt(outcome: Outcome | None) -> Receipt:

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import ssl as ssl_module
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from toymq.pending_replies import CallSlot, check_greeting
 from toymq.sync.guarded_conversation import GuardedConversation
 from toymq.url import Address
 from toymq.wire_log import log_wait
-from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import ConfigError, ConnectionLost, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq")
@@ -68,6 +69,9 @@ class BlockingLink:
         self._exchanged_at = self._polled_at = self._drained_at = self._up_since = 0.0
         self._trouble = ""
         self._torn = False
+        self._waiting_thread = 0
+        """Of the thread that waits for the socket; 0 when none does."""
+        self._answered_at = 0.0
         _links.add(self)
 
     def open(self) -> None:
@@ -165,8 +169,14 @@ class BlockingLink:
         return self.conversation.idle
 
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
-        """Return the error for an ``until`` that returned False."""
+        """Return the error for an ``until`` that returned False. Leave a connection on which nothing was answered meanwhile:
+        another one may work."""
         trouble = "" if self.conversation.online else self._trouble
+        silent_s = now() - max(self._answered_at, self._up_since)
+        if self._socket is not None and self.conversation.unanswered_count and silent_s >= self.options.timeout_s:
+            self._torn = True
+            self._lose(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
+            self._torn = False
         return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
 
     def _connect_again(self, left_s: float | None) -> None:
@@ -236,9 +246,16 @@ class BlockingLink:
 
     def exchange(self, wait_s: float | None) -> None:
         """Send and receive what is possible now, after one wait for either, of a day at most."""
+        self.check_thread()
         self._mend_if_torn()
         if self._socket is not None:
             self._exchange(self._socket, wait_s)
+
+    def check_thread(self) -> None:
+        """Raise ConfigError when another thread is in a call: its answer and ours could not be told apart."""
+        if self._waiting_thread not in (0, threading.get_ident()):
+            text = "another thread is in a call of this client: connect once for each thread, or hold a lock around each call"
+            raise ConfigError(text)
 
     def _exchange(self, connection: socket.socket, wait_s: float | None) -> None:
         outer = self._torn  # set while it connects
@@ -252,7 +269,11 @@ class BlockingLink:
         pending = isinstance(connection, ssl_module.SSLSocket) and connection.pending()
         wait_ms = 0 if pending else None if wait_s is None else math.ceil(min(wait_s, WAIT_MAX_S) * 1000)
         self._torn = outer
-        events = self._poll.poll(wait_ms)
+        self._waiting_thread = threading.get_ident()
+        try:
+            events = self._poll.poll(wait_ms)
+        finally:
+            self._waiting_thread = 0
         self._torn = True
         self._polled_at = polled_at = now()
         # What comes after a wait is new; what is there at once may be there since the socket was last empty.
@@ -321,10 +342,13 @@ class BlockingLink:
             return
         if len(data) < RECEIVE_BYTES and not isinstance(connection, ssl_module.SSLSocket):  # that gives a record at a time
             self._drained_at = self._polled_at
+        progress = self.conversation.progress
         try:
             self.conversation.receive(data)
         except ProtocolViolation as error:
             self._lose(error)
+        if self.conversation.progress != progress:
+            self._answered_at = self._polled_at
 
     def _lose(self, reason: ToymqError) -> None:
         was_up = self.conversation.online

@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -13,7 +13,9 @@ from toymq.sync import Client, link
 from toymq_py.errors import (
     AuthFailed,
     CommandFailed,
+    ConfigError,
     ConnectionLost,
+    NoSuchTopic,
     ProtocolViolation,
     ShuttingDown,
 )
@@ -82,31 +84,6 @@ def test_an_answer_of_another_kind(answer: bytes, error: type[Exception], text: 
         client.ping()
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_another() -> None:
-    go_on = threading.Event()
-
-    def script(connection: socket.socket) -> None:
-        connection.recv(100)
-        connection.sendall(GREETING)
-        connection.recv(100)
-        assert go_on.wait(10)
-        connection.sendall(b"ERR INTERNAL late\n")
-        while (asked := connection.recv(100)) and b"QUIT" not in asked:  # again and again, when our answer is late itself
-            connection.sendall(b"PONG\n" * asked.count(b"PING\n"))
-
-    with scripted(script) as url, sync.connect(url, timeout_s=0.05) as client:
-        with pytest.raises(RequestTimeout, match="waited for the reply to PING") as caught:
-            client.ping()
-        assert isinstance(caught.value, TimeoutError)
-        go_on.set()
-        while True:
-            try:
-                client.ping()
-                break
-            except RequestTimeout:
-                pass
-
-
 def test_what_the_broker_said_before_it_went_is_read() -> None:
     def script(connection: socket.socket) -> None:
         connection.recv(100)
@@ -157,3 +134,57 @@ def test_a_wait_of_several_steps_ends_at_its_time(client: Client, monkeypatch: p
         messages.next(timeout=0.05)
     client.pub("steps", b"x")
     assert [message.payload for message in client.pull("steps", "c", wait=5)] == [b"x"]
+
+
+def test_a_connection_on_which_nothing_is_answered_is_left() -> None:
+    """One answer was lost in the broker, and every later call waited behind it: the client never connected anew. An answer that
+    comes too late is taken for no other."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+
+        def serve() -> None:
+            silent, _ = listener.accept()
+            silent.recv(65_536)
+            silent.sendall(GREETING)
+            silent.recv(65_536)
+            connection, _ = listener.accept()
+            with silent, suppress(OSError):
+                silent.sendall(b"ERR INTERNAL late\n")
+            with connection:
+                for answer in (GREETING, b"PONG\n"):
+                    connection.recv(65_536)
+                    connection.sendall(answer)
+                while connection.recv(65_536):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with sync.connect(f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=1) as mq:
+            with pytest.raises(RequestTimeout, match="waited for the reply to PING") as caught:
+                mq.ping()
+            assert isinstance(caught.value, TimeoutError)
+            mq.ping()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_second_thread_is_refused_by_name(broker: BrokerProcess) -> None:
+    """Their answers were mixed up: raw errors of poll, and a client that hung."""
+    with sync.connect(f"127.0.0.1:{broker.port}") as mq, mq.sub("threads", "c") as messages:
+        got: list[int] = []
+        waiting = threading.Thread(target=lambda: got.append(messages.next(30).id))
+        waiting.start()
+        refused = 0
+        while not refused:  # from when the other one waits
+            try:
+                mq.describe("none.such")
+            except ConfigError:
+                refused += 1
+            except NoSuchTopic:
+                continue
+        with pytest.raises(ConfigError, match="another thread is in a call of this client: connect once for each thread"):
+            mq.pub("threads", b"x")
+        with sync.connect(f"127.0.0.1:{broker.port}") as other:
+            assert other.pub("threads", b"x").msg_id == 0, "what was refused was not sent"
+        waiting.join(30)
+        assert got == [0]
