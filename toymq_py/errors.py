@@ -27,7 +27,7 @@
     * fatal: the connection is closed after the reply.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class ToymqError(Exception):
@@ -48,6 +48,12 @@ class RequestError(ToymqError):
 
     fatal: bool = False
     token: str | None = None
+
+    def bare(self) -> Self:
+        """This error, without the frames that it came through and the error that it came from. One that is kept holds them,
+        and they hold what keeps it: a circle, which only a full collection ends."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
 
 
 class UnknownCommand(RequestError):

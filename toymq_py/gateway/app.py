@@ -140,7 +140,7 @@ class Endpoint:
                 with topics_made_by(request) as made:
                     response = await _handle(operation, gateway, request)
         except RequestError as error:
-            refusal = error.with_traceback(None)  # it would hold our frames, with the body that was read, in a circle
+            refusal = error.bare()
         except ClientDisconnect:
             return None
         except OSError as error:

@@ -228,7 +228,7 @@ def _of_line(line: bytes) -> Parsed:
     try:
         return len(line), parse_line(line)
     except RequestError as error:
-        return len(line), error
+        return len(line), error.bare()
 
 
 def parse_line(line: bytes) -> Message:
@@ -302,7 +302,7 @@ def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Parsed:
               for parameter in (DELAY_MS, TTL_MS)),
         )  # fmt: skip
     except RequestError as error:
-        return len(payload), error
+        return len(payload), error.bare()
 
 
 MESSAGE_HEADERS: Parameter[str] = Parameter(

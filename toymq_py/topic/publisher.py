@@ -335,7 +335,7 @@ class Publisher:
         try:
             appended = self.committer.append(producers, payloads, blocks, extras, sequences)
         except RequestError as error:
-            return [Refused(len(producers), error)]
+            return [Refused(len(producers), error.bare())]
         self.producers.remember(producers_of(producers, sequences, appended[0].first_id))
         if extras is not None and extras.headers is not None and self.tracer is not None:
             self.tracer.appended(self.log.topic, appended, extras.headers)
@@ -394,7 +394,7 @@ class Publisher:
                 self.dedupe.withdraw(keys)
             if not isinstance(error, RequestError):
                 raise
-            return [Refused(len(keys), error)]
+            return [Refused(len(keys), error.bare())]
         if not remembered and self.dedupe.capacity:
             self._remember(appended[0].first_id, keys)
         if extras is not None and extras.headers is not None and self.tracer is not None:
