@@ -4,7 +4,7 @@ Contract: docs/security.md, "Limits"; ADR 0080. Every operation that answers wit
 tenant whose clients do not read would fill the memory of all.
 """
 
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
 
 from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.gateway.bodies import seat_of
@@ -21,9 +21,14 @@ def bytes_to_take(connection: HTTPConnection, wanted_bytes: int) -> int:
 
 
 def hold(connection: HTTPConnection, size: int) -> None:
-    """Count bytes of an answer before they are written; the protocol counts them afterwards. Raises: QueueFull."""
+    """Count bytes of an answer before they are written; the protocol counts them afterwards.
+
+    Raises: QueueFull; ClientDisconnect, since the bytes of a client that is gone count for nobody.
+    """
     seat = seat_of(connection)
     if seat is not None:
+        if seat.left:
+            raise ClientDisconnect
         seat.hold(size)
 
 

@@ -117,7 +117,7 @@ async def get_message(gateway: Gateway, request: Request) -> Response:
     records, row = deliveries[0].records, deliveries[0].start
     try:
         answer_room.hold(request, len(records.payloads[row]))
-    except QueueFull:
+    except BaseException:
         give_back(deliveries)
         raise
     headers = {"x-message-id": str(records.ids[row]), "cache-control": "no-store"}
