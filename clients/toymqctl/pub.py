@@ -27,6 +27,10 @@ Publish = Callable[[Iterable[bytes]], Iterable[Receipt]]
 @click.option("--ttl", "ttl_s", type=Duration(), help="Drop after this time: 1d.")
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish this file's lines.")
 @click.option("--whole", is_flag=True, help="Publish the whole file, or all of stdin, as one message.")
+@click.option(
+    "--no-dedupe", is_flag=True, help="For a topic with dedupe_keys=0: what has no answer when the connection is lost "
+    "is an error, and is not repeated."
+)  # fmt: skip
 @click.pass_obj
 def pub(
     broker: Broker,
@@ -38,6 +42,7 @@ def pub(
     ttl_s: float | None,
     path: Path | None,
     whole: bool,
+    no_dedupe: bool,
 ) -> None:
     """Publish to TOPIC: each PAYLOAD, or every line of --file or of stdin.
 
@@ -68,7 +73,7 @@ def pub(
     def stream(source: BinaryIO, size: int | None) -> None:
         _publish(lambda lines: client.pub_many(topic, lines, delay=delay_s, ttl=ttl_s), topic, source, size)
 
-    with broker.connect() as client:
+    with broker.connect(idempotent=not no_dedupe) as client:
         if payloads:
             for payload in payloads:
                 one(payload.encode(errors="surrogateescape"))

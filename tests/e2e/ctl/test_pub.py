@@ -16,6 +16,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess, environment
 from tests.support.ctl import Ctl, ok, refused, values
 from toymq import sync
+from toymq.errors import BadArgument
 
 
 def test_pub_with_headers_and_whole_files(ctl: Ctl, tmp_path: Path) -> None:
@@ -74,6 +75,15 @@ def test_a_full_queue_says_what_to_do(ctl: Ctl) -> None:
     ok(ctl("pub", "brimful", "x"))
     refused(ctl("pub", "brimful", "y"), 1, "or raise the limit with `toymqctl config`")
     refused(ctl("create", "brimful", "backlog_max_messages=2"), 1, "`toymqctl config TOPIC` shows and changes them")
+
+
+def test_a_topic_that_remembers_no_producer_can_be_published_to(ctl: Ctl, broker: BrokerProcess) -> None:
+    ok(ctl("create", "forgetful", "dedupe_keys=0"))
+    refused(ctl("pub", "forgetful", "x"), 1, "toymqctl: pub --no-dedupe")
+    with sync.connect(broker.url) as mq, pytest.raises(BadArgument, match="idempotent=False"):
+        mq.pub("forgetful", b"x")
+    assert ok(ctl("pub", "forgetful", "x", "--no-dedupe")) == "OK 0\n"
+    assert ok(ctl("pub", "forgetful", "--no-dedupe", stdin=b"y\nz\n")) == "published 2\n"
 
 
 @contextmanager
