@@ -155,8 +155,12 @@ class BlockingLink:
 
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
         """Return the error for an ``until`` that returned False."""
-        trouble = "" if self.conversation.online else self._trouble
-        return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
+        return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{self.trouble}")
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, for the end of an error; "" with one."""
+        return "" if self.conversation.online else self._trouble
 
     def _connect_again(self, left_s: float | None) -> None:
         if self._tried:
