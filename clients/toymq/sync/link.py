@@ -298,6 +298,7 @@ class BlockingLink:
         reason = self.conversation.farewell or reason
         self._trouble = f" (the connection to {self._address} was lost: {reason})"
         error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
+        error.__cause__ = None if error is reason else reason
         self.conversation.lost(error)
         if was_up and not self.closed:
             assert self._address is not None
