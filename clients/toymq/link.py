@@ -284,6 +284,11 @@ class Link:
 
     # -- requests
 
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, for the end of an error; "" with one."""
+        return "" if self.conversation.online else self._trouble
+
     def deadline(self, extra_s: float = 0.0) -> float:
         """Return the deadline of a request that begins now."""
         at = self._loop.time() + self.options.timeout_s + extra_s
@@ -295,9 +300,8 @@ class Link:
 
     def _expire(self) -> None:
         self._timer = None  # it has fired: a later deadline starts another
-        trouble = "" if self.conversation.online else self._trouble
         # The loop's clock may be early by its resolution.
-        earliest = self.conversation.expire(self._loop.time() + 0.001, self.options.timeout_s, trouble)
+        earliest = self.conversation.expire(self._loop.time() + 0.001, self.options.timeout_s, self.trouble)
         if earliest is not None:
             self._timer = self._loop.call_at(earliest, self._expire)
         self._leave_if_silent()
@@ -334,7 +338,7 @@ class Link:
                 error = await told
         except TimeoutError:
             text = f"no answer within {self.options.timeout_s:g} s: waited for the synced ack of {topic} {msg_id}"
-            raise RequestTimeout(text + ("" if self.conversation.online else self._trouble)) from None
+            raise RequestTimeout(text + self.trouble) from None
         if error is not None:
             raise error
 
@@ -363,9 +367,8 @@ class Link:
                     finally:
                         self._room = None
         except TimeoutError:
-            trouble = "" if self.conversation.online else self._trouble
             waited = f"no room within {self.options.timeout_s:g} s: waited to publish to {topic}"
-            raise RequestTimeout(waited + trouble) from None
+            raise RequestTimeout(waited + self.trouble) from None
 
     def _wake(self) -> None:
         """Wake the tasks in ``room`` and ``quiet`` to check again."""

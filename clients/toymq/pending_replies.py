@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from toymq.errors import ConnectFailed
 from toymq_py.errors import CommandFailed, ConnectionLost, ProtocolViolation, ToymqError
 from toymq_py.protocol import Command, HelloReply, MessagePush, OkReply, Pull, Reply, encode_command
 
@@ -179,7 +180,11 @@ class HelloSlot(Slot):
 
 
 def check_greeting(answer: HelloReply | ToymqError) -> None:
-    """Raises: the error that answered a HELLO."""
+    """Raises: the error that answered a HELLO; ConnectFailed where the connection was lost instead: nothing was under way."""
+    if type(answer) is ConnectionLost:  # not ClientClosed
+        reason = answer.__cause__ or answer
+        needs = ": the broker requires a client certificate" if "CERTIFICATE_REQUIRED" in str(reason) else ""
+        raise ConnectFailed(f"no greeting from the broker{needs}: {reason}") from answer
     if isinstance(answer, ToymqError):
         raise answer
 

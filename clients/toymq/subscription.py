@@ -171,7 +171,7 @@ class Subscription:
             self._end()
             if isinstance(error, TimeoutError):
                 text = f"no answer within {self._timeout_s:g} s: waited for the OK of SUB {self.topic} {self.consumer}"
-                raise RequestTimeout(text) from None
+                raise RequestTimeout(text + self._link.trouble) from None
             raise
         if self._feed.error is not None:
             raise self._feed.error
@@ -276,7 +276,7 @@ class Subscription:
             if isinstance(error, ToymqError):
                 raise
             text = f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}"
-            raise RequestTimeout(text) from None
+            raise RequestTimeout(text + self._link.trouble) from None
 
     async def batches(self, max: int, wait: float) -> AsyncIterator[list[Message]]:
         """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message arrived.

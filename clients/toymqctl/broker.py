@@ -59,11 +59,12 @@ class Broker:
     address: Address
     certificates: Certificates = Certificates()
 
-    def connect(self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0) -> sync.Client:
+    def connect(self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0, idempotent: bool = True) -> sync.Client:
         """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
         return sync.connect(
-            self.address.url, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s
-        )
+            self.address.url, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
+            idempotent=idempotent,
+        )  # fmt: skip
 
     @property
     def as_far_as_seen(self) -> str:

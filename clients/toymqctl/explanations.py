@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import toymq
 from toymq.url import DEFAULT_PORT, Address
-from toymq_py.errors import ProtocolViolation, RequestError
+from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError
 
 PROBE_S = 2.0
 """Time to probe an address after an error."""
@@ -29,6 +29,21 @@ ADVICE = {
     "UNKNOWN_COMMAND": "this broker is of another version; `toymqctl doctor` tells which",
 }
 """Remedies by code of protocol.md; other errors have theirs in the text."""
+
+_CLIENT_CERTIFICATE = "--tls-cert and --tls-key (or TOYMQ_TLS_CERT, TOYMQ_TLS_KEY)"
+TLS_ADVICE = {
+    "Hostname mismatch": "the certificate is for another host: use a name of the certificate in --url",
+    "IP address mismatch": "the certificate is for another host: use a name of the certificate in --url",
+    "certificate has expired": "renew the broker's certificate, or set this machine's clock",
+    "certificate is not yet valid": "set this machine's clock, or wait",
+    "CERTIFICATE_VERIFY_FAILED": "name the CA that signed the broker's certificate with --tls-ca or TOYMQ_TLS_CA",
+    "CERTIFICATE_REQUIRED": f"name a client certificate with {_CLIENT_CERTIFICATE}",
+    "HANDSHAKE_FAILURE": f"if the broker requires a client certificate, name one with {_CLIENT_CERTIFICATE}",
+    "ALERT_UNKNOWN_CA": "the CA of `toymq serve --tls-client-ca`, another CA, must have signed --tls-cert",
+    "ALERT_CERTIFICATE": "the broker does not take this client certificate: use another --tls-cert",
+    "ALERT_BAD_CERTIFICATE": "the broker does not take this client certificate: use another --tls-cert",
+}
+"""Remedies by a part of OpenSSL's text; the first that fits."""
 
 _ENDED = {
     "TAKEN_OVER": "for toymqctl: --mode shared, or another --consumer to have both",
@@ -58,11 +73,21 @@ def _unreachable(address: Address, error: toymq.ConnectFailed) -> str:
         return f"no broker at {address}: start one with `make run` or `toymq serve`, or name another with --url"
     if isinstance(cause, socket.gaierror):
         return f"{error}; check the host in --url"
-    if not address.tls and _speaks_http(address):
-        return _http(address)
     if address.tls:
-        return f"{error}; does the broker use TLS on this port? toymq:// connects without TLS"
-    return f"{error}; is {address} the broker's TCP port? If it is, the broker hangs: look at its log and its machine"
+        return f"{error}; {_tls_advice(error)}"
+    if _speaks_http(address):
+        return _http(address)
+    hangs = "" if isinstance(cause, ConnectionLost) else " If it is, the broker hangs: look at its log and its machine"
+    return f"{error}; is {address} the broker's TCP port?{hangs}"
+
+
+def _tls_advice(error: toymq.ConnectFailed) -> str:
+    """What helps, by the text of OpenSSL: a refusal of TLS 1.3 comes behind the handshake, as a lost connection."""
+    text = str(error)
+    for sign, advice in TLS_ADVICE.items():
+        if sign in text:
+            return advice
+    return "does the broker use TLS on this port? toymq:// connects without TLS, and sends a token in the clear"
 
 
 def _http(address: Address) -> str:

@@ -1,7 +1,7 @@
 """``toymqctl pub``."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -9,17 +9,13 @@ import click
 
 from toymq import Receipt
 from toymq.click_support import Duration
+from toymq_py.errors import RequestError
 from toymq_py.records import PAYLOAD_BYTES_LIMIT
 from toymqctl.broker import Broker
+from toymqctl.input_lines import InputLines
 from toymqctl.quantities import TOPIC
 
 Publish = Callable[[Iterable[bytes]], Iterable[Receipt]]
-
-
-def lines_of(stream: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their newline."""
-    for line in stream:
-        yield line.removesuffix(b"\n")
 
 
 @click.command()
@@ -31,6 +27,10 @@ def lines_of(stream: Iterable[bytes]) -> Iterator[bytes]:
 @click.option("--ttl", "ttl_s", type=Duration(), help="Drop after this time: 1d.")
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish this file's lines.")
 @click.option("--whole", is_flag=True, help="Publish the whole file, or all of stdin, as one message.")
+@click.option(
+    "--no-dedupe", is_flag=True, help="For a topic with dedupe_keys=0: what has no answer when the connection is lost "
+    "is an error, and is not repeated."
+)  # fmt: skip
 @click.pass_obj
 def pub(
     broker: Broker,
@@ -42,16 +42,20 @@ def pub(
     ttl_s: float | None,
     path: Path | None,
     whole: bool,
+    no_dedupe: bool,
 ) -> None:
     """Publish to TOPIC: each PAYLOAD, or every line of --file or of stdin.
 
     \b
         toymqctl pub orders '{"id": 17}' --key order-17
         toymqctl pub logs --file /var/log/syslog
+        tail -f /var/log/syslog | toymqctl pub logs
         toymqctl pub pictures --file cat.png --whole
         toymqctl pub reminders 'call back' --delay 2h --ttl 1d
 
-    Prints `OK <id>` for each payload, or one line at the end of a stream. A printed message is on the disk.
+    Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk.
+
+    Lines are published as they come. Ctrl-C stops after those that were read; a second one does not wait for the broker.
     """
     if payloads and (path is not None or whole):
         raise click.UsageError(f"PAYLOAD and {'--whole' if path is None else '--file'} exclude each other")
@@ -66,10 +70,10 @@ def pub(
     def one(payload: bytes) -> None:
         _say(client.pub(topic, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s))
 
-    def stream(lines: Iterable[bytes], size: int | None) -> None:
-        _publish(lambda items: client.pub_many(topic, items, delay=delay_s, ttl=ttl_s), topic, lines, size)
+    def stream(source: BinaryIO, size: int | None) -> None:
+        _publish(lambda lines: client.pub_many(topic, lines, delay=delay_s, ttl=ttl_s), topic, source, size)
 
-    with broker.connect() as client:
+    with broker.connect(idempotent=not no_dedupe) as client:
         if payloads:
             for payload in payloads:
                 one(payload.encode(errors="surrogateescape"))
@@ -83,8 +87,8 @@ def pub(
             one(_all_of(sys.stdin.buffer))
         elif sys.stdin.isatty():
             click.echo("publishing every line you type; end with Ctrl-D", err=True)
-            for line in lines_of(sys.stdin.buffer):
-                one(line)
+            for line in sys.stdin.buffer:
+                one(line.removesuffix(b"\n"))
         else:
             stream(sys.stdin.buffer, None)
 
@@ -110,18 +114,24 @@ def _all_of(stream: BinaryIO) -> bytes:
     return stream.read(PAYLOAD_BYTES_LIMIT + 1)
 
 
-def _publish(publish: Publish, topic: str, stream: Iterable[bytes], size: int | None) -> None:
+def _publish(publish: Publish, topic: str, stream: BinaryIO, size: int | None) -> None:
+    """Publish lines as they come, those at hand together. Print how many the broker has acknowledged, whatever ends it."""
     count = 0
-    try:
-        with click.progressbar(length=size or 0, label=f"publishing to {topic}", file=sys.stderr, hidden=size is None) as bar:
+    with click.progressbar(length=size or 0, label=f"publishing to {topic}", file=sys.stderr, hidden=size is None) as bar:
+        lines = InputLines(stream, bar.update)
+        try:
+            with lines.kept_on_interrupt():
+                while lines.wait():
+                    for _ in publish(lines.burst()):
+                        count += 1
+        finally:
+            click.echo(f"published {count}")
+            _say_what_is_open(lines, count, sys.exception())
 
-            def counted() -> Iterator[bytes]:
-                for line in lines_of(stream):
-                    yield line
-                    if size is not None:
-                        bar.update(len(line) + 1)
 
-            for _ in publish(counted()):
-                count += 1
-    finally:  # also when a line was refused: it is the next one
-        click.echo(f"published {count}")
+def _say_what_is_open(lines: InputLines, count: int, error: BaseException | None) -> None:
+    """Say what became of input that was read and is not counted. Where the broker refused a line, it is the next one."""
+    if lines.count > count and not isinstance(error, RequestError):
+        click.echo(f"toymqctl: the outcome of the next {lines.count - count} lines is unknown", err=True)
+    if lines.incomplete_bytes and isinstance(error, KeyboardInterrupt):
+        click.echo(f"toymqctl: not published: the last {lines.incomplete_bytes} bytes, which no newline ends", err=True)

@@ -66,7 +66,9 @@ def sub(
             try:
                 message = subscription.next(timeout_s)
             except RequestTimeout:
-                return
+                if client.connected:
+                    return
+                raise  # whether there is a message is unknown
             terminal.write(Row.delivered(message).format(form))
             count += 1
             if not no_ack:

@@ -175,6 +175,29 @@ def test_publishing_moves_the_rate_and_shows_the_message(broker: BrokerProcess, 
     toast(page, "Message 2 is on stable storage.")
 
 
+def test_a_bare_number_is_seconds_and_no_time_to_live_is_refused(broker: BrokerProcess, visit: Visit) -> None:
+    httpx.put(f"{broker.http}v1/topics/timed", json={}).raise_for_status()
+    page = visit(f"{broker.http}#/topics/timed")
+    page.get_by_role("button", name="Publish", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    for nothing in ("0", "0s", "0.1ms"):
+        dialog.get_by_label("Time to live").fill(nothing)
+        dialog.get_by_role("button", name="Publish").click()
+        assert "nothing would be delivered" in dialog.get_by_role("alert").inner_text()
+    dialog.get_by_label("Time to live").fill("60")
+    dialog.get_by_label("Delay").fill("0.5")
+    with page.expect_request("**/messages") as request:
+        dialog.get_by_role("button", name="Publish").click()
+    sent = request.value.headers
+    assert (sent["x-ttl-ms"], sent["x-delay-ms"]) == ("60000", "500")
+    toast(page, "Message 0 is on stable storage.")
+    page.get_by_role("button", name="Settings", exact=True).click()
+    dialog.get_by_label("Visibility timeout").fill("90")
+    dialog.get_by_role("button", name="Save settings").click()
+    toast(page, "timed has its new settings.")
+    assert httpx.get(f"{broker.http}v1/topics/timed").json()["settings"] == {"visibility": 90_000}
+
+
 def test_strangers_text_stays_text(broker: BrokerProcess, visit: Visit) -> None:
     for i, text in enumerate(HOSTILE):
         ascii_ = re.sub(r"[^!-~]", "", text)

@@ -227,8 +227,9 @@ def test_toymqctl_over_tls(files: Path, monkeypatch: pytest.MonkeyPatch) -> None
         variables = {"TOYMQ_TLS_CA": CERT, "TOYMQ_TLS_CERT": CLIENT_CERT, "TOYMQ_TLS_KEY": CLIENT_KEY}
         assert _toymqctl(broker, "ping", **variables).exit_code == 0
         for arguments, says in (
-            (["ping"], "certificate"),
-            (["--tls-ca", CERT, "ping"], "certificate"),
+            (["ping"], "with --tls-ca or TOYMQ_TLS_CA"),
+            (["--tls-ca", CERT, "ping"], "requires a client certificate"),
+            (["--tls-ca", CERT, "ping"], "name a client certificate with --tls-cert and --tls-key"),
             (["--tls-ca", "nothing.pem", "ping"], "--tls-ca: cannot read nothing.pem: No such file"),
             (["--tls-ca", KEY, "ping"], "--tls-ca: "),
             (["--tls-cert", CERT, "--tls-key", CLIENT_KEY, "ping"], "cannot load a certificate and key from"),

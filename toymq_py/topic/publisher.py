@@ -23,6 +23,10 @@ from toymq_py.topic.tracer import Tracer
 
 ATTRIBUTES_BYTES = 64
 """More than a record's attributes take, but for what is in its headers."""
+REMEMBERS_NO_PRODUCER = (
+    "dedupe_keys is 0 for this topic: nothing is remembered of a producer; publish without seq"
+    " (Python: connect(idempotent=False), toymqctl: pub --no-dedupe), or set dedupe_keys"
+)
 
 
 @dataclass(slots=True)
@@ -251,7 +255,7 @@ class Publisher:
         to say.
         """
         if not self.dedupe.capacity:
-            return [Refused(1, BadArgument("dedupe_keys is 0 for this topic: nothing is remembered of a producer"))]
+            return [Refused(1, BadArgument(REMEMBERS_NO_PRODUCER))]
         extras = self._extras(len(producers), headers, delays_ms, ttls_ms, self.ttl_ms)
         first_id, committed_id = self.log.first_id, self.log.committed_id
         if producers.count(producers[0]) == len(producers) and all(map(lt, sequences, islice(sequences, 1, None))):

@@ -171,13 +171,18 @@ class BlockingLink:
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
         """Return the error for an ``until`` that returned False. Leave a connection on which nothing was answered meanwhile:
         another one may work."""
-        trouble = "" if self.conversation.online else self._trouble
+        trouble = self.trouble
         silent_s = now() - max(self._answered_at, self._up_since)
         if self._socket is not None and self.conversation.unanswered_count and silent_s >= self.options.timeout_s:
             self._torn = True
             self._lose(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
             self._torn = False
         return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, for the end of an error; "" with one."""
+        return "" if self.conversation.online else self._trouble
 
     def _connect_again(self, left_s: float | None) -> None:
         if self._tried:
@@ -358,6 +363,7 @@ class BlockingLink:
         reason = self.conversation.farewell or reason
         self._trouble = f" (the connection to {self._address} was lost: {reason})"
         error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
+        error.__cause__ = None if error is reason else reason
         self.conversation.lost(error)
         if was_up and not self.closed:
             assert self._address is not None

@@ -152,7 +152,8 @@ class Subscription:
             return message
         if self._feed.state is FeedState.CLOSED:
             raise SubscriptionEnded(f"this subscription of {self.consumer} to {self.topic} is closed")
-        raise RequestTimeout(f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}")
+        waited = f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}"
+        raise RequestTimeout(waited + self._link.trouble)
 
     def batches(self, max: int, wait: float) -> Iterator[list[Message]]:
         """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message.

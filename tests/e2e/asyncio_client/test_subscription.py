@@ -3,11 +3,12 @@
 import asyncio
 import json
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 import toymq
-from tests.support.in_process import InProcess
+from tests.support.in_process import InProcess, serving
 from toymq import Client
 from toymq_py.errors import AlreadySubscribed, ConfigError
 
@@ -279,3 +280,15 @@ async def test_patterns_that_overlap(mq: Client) -> None:
         assert {(await all_of_them.next(5)).topic for _ in range(2)} == {"orders.eu", "orders.eu.north"}
         with pytest.raises(AlreadySubscribed):
             mq.sub("orders.*", "c")
+
+
+async def test_a_wait_without_a_connection_says_why(tmp_path: Path) -> None:
+    down = r"\((no connection to|the connection to) 127"
+    async with serving(tmp_path / "d") as served:
+        mq = await toymq.connect(f"toymq://127.0.0.1:{served.port}", timeout_s=0.2)
+        messages = await mq.sub("t", "c")
+    with pytest.raises(toymq.RequestTimeout, match=f"waited for one of t for c {down}"):
+        await messages.next(0.2)
+    with pytest.raises(toymq.RequestTimeout, match=f"waited for the OK of SUB other c {down}"):
+        await mq.sub("other", "c")
+    await mq.close()

@@ -1,10 +1,22 @@
 """`toymqctl pub`."""
 
+import fcntl
+import signal
+import subprocess
+import sys
+import termios
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support.broker_process import BrokerProcess, environment
 from tests.support.ctl import Ctl, ok, refused, values
+from toymq import sync
+from toymq.errors import BadArgument
 
 
 def test_pub_with_headers_and_whole_files(ctl: Ctl, tmp_path: Path) -> None:
@@ -63,3 +75,82 @@ def test_a_full_queue_says_what_to_do(ctl: Ctl) -> None:
     ok(ctl("pub", "brimful", "x"))
     refused(ctl("pub", "brimful", "y"), 1, "or raise the limit with `toymqctl config`")
     refused(ctl("create", "brimful", "backlog_max_messages=2"), 1, "`toymqctl config TOPIC` shows and changes them")
+
+
+def test_a_topic_that_remembers_no_producer_can_be_published_to(ctl: Ctl, broker: BrokerProcess) -> None:
+    ok(ctl("create", "forgetful", "dedupe_keys=0"))
+    refused(ctl("pub", "forgetful", "x"), 1, "toymqctl: pub --no-dedupe")
+    with sync.connect(broker.url) as mq, pytest.raises(BadArgument, match="idempotent=False"):
+        mq.pub("forgetful", b"x")
+    assert ok(ctl("pub", "forgetful", "x", "--no-dedupe")) == "OK 0\n"
+    assert ok(ctl("pub", "forgetful", "--no-dedupe", stdin=b"y\nz\n")) == "published 2\n"
+
+
+@contextmanager
+def publishing(broker: BrokerProcess, topic: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """`toymqctl pub` of a pipe, as in `tail -f log | toymqctl pub TOPIC`."""
+    command = [sys.executable, "-c", "from toymqctl.cli import main; main()", "--url", f"127.0.0.1:{broker.port}", "pub", topic]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=environment()
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def feed(process: "subprocess.Popen[bytes]", data: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(data)
+
+
+def unread_bytes(process: "subprocess.Popen[bytes]") -> int:
+    assert process.stdin is not None
+    count = array("i", [0])
+    fcntl.ioctl(process.stdin, termios.FIONREAD, count)
+    return count[0]
+
+
+def test_lines_of_a_slow_stream_are_published_as_they_come(broker: BrokerProcess) -> None:
+    with sync.connect(broker.url) as mq, publishing(broker, "slow") as process:
+        messages = mq.sub("slow", "c", auto_ack=True)
+        for line in (b"one", b"two"):
+            feed(process, line + b"\n")
+            assert messages.next(20).payload == line, "published while the stream goes on"
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (0, b"published 2\n", b"")
+
+
+def test_an_interrupted_stream_counts_what_is_stored(broker: BrokerProcess) -> None:
+    with sync.connect(broker.url) as mq, publishing(broker, "stopped") as process:
+        mq.create("stopped")
+        feed(process, b"".join(b"%d\n" % n for n in range(1000)) + b"half")
+        with mq.sub("stopped", "c") as messages:
+            messages.next(20)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        stored = mq.offsets("stopped")[1]
+        assert (process.returncode, out) == (130, b"published %d\n" % stored)
+        assert stored == 1000, "what was read is published"
+        assert err == b"toymqctl: not published: the last 4 bytes, which no newline ends\n"
+
+
+def test_an_interrupted_stream_says_what_is_open(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker, publishing(broker, "open") as process:
+        feed(process, b"one\n")
+        with sync.connect(broker.url) as mq, mq.sub("open", "c") as messages:
+            messages.next(20)
+        broker.signal(signal.SIGSTOP)
+        feed(process, b"two\nthree\n")
+        deadline = time.perf_counter() + 20
+        while unread_bytes(process):
+            assert time.perf_counter() < deadline, "it reads what is there"
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)  # waits for the broker
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out) == (130, b"published 1\n")
+        assert b"toymqctl: the outcome of the next 2 lines is unknown\n" in err
+        broker.signal(signal.SIGCONT)

@@ -1,6 +1,10 @@
 """``toymqctl sub``."""
 
-from tests.support.broker_process import TIMEOUT_S, BrokerProcess
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.ctl import Ctl, ok, refused, rows
 from toymq import sync
 
@@ -14,6 +18,23 @@ def test_workers_that_share_from_the_shell(ctl: Ctl, broker: BrokerProcess) -> N
         assert rows(shared)[0][-1] == "y"
         refused(ctl("sub", "shared.work", "--consumer", "w", "--mode", "exclusive"), 1, "use the --mode of its current")
     refused(ctl("sub", "t", "--mode", "share"), 2, "not one of 'exclusive', 'shared'")
+
+
+def test_a_time_out_without_a_connection_is_a_failure(tmp_path: Path) -> None:
+    """As success it would tell a script that the topic is empty."""
+    with BrokerProcess(tmp_path / "d") as broker:
+        with sync.connect(broker.url) as mq:
+            mq.pub("t", b"x")
+        ctl = [sys.executable, "-c", "from toymqctl.cli import main; main()", "--url", broker.url]
+        command = [*ctl, "sub", "t", "--timeout", "1s"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment()) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "0\tx\n"
+            broker.kill()
+            out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, out) == (1, "")
+    assert "toymqctl: no message within 1 s: waited for one of t for toymqctl (" in err
 
 
 def test_a_start_beyond_the_end_is_told(ctl: Ctl) -> None:

@@ -8,13 +8,12 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq import RequestTimeout, sync
+from toymq import ConnectFailed, RequestTimeout, sync
 from toymq.sync import Client, link
 from toymq_py.errors import (
     AuthFailed,
     CommandFailed,
     ConfigError,
-    ConnectionLost,
     NoSuchTopic,
     ProtocolViolation,
     ShuttingDown,
@@ -64,7 +63,7 @@ def answering(*answers: bytes) -> Script:
         (b"OK 1\n", ProtocolViolation, "answered HELLO with OkReply"),
         (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE"),
         (b"ERR SHUTTING_DOWN bye\n", ShuttingDown, "bye"),
-        (b"", ConnectionLost, "closed the connection"),
+        (b"", ConnectFailed, "no greeting from the broker: the broker closed the connection"),
     ],
 )
 def test_a_server_that_is_no_broker(answer: bytes, error: type[Exception], text: str) -> None:

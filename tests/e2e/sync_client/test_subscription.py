@@ -1,6 +1,7 @@
 """The blocking client: its subscriptions, against a real broker."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +149,14 @@ def test_a_message_that_does_not_come(client: Client) -> None:
         messages.close()
         with pytest.raises(SubscriptionEnded, match="is closed"):
             messages.next(1)
+
+
+def test_a_wait_without_a_connection_says_why(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker, sync.connect(broker.url, timeout_s=1) as mq:
+        messages = mq.sub("t", "c")
+        broker.kill()
+        with pytest.raises(RequestTimeout, match=r"waited for one of t for c \((no broker at|the connection to) 127"):
+            messages.next(0.5)
 
 
 def test_an_exception_is_in_the_dead_letter(client: Client) -> None:

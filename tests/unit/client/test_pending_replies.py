@@ -2,6 +2,7 @@
 
 import pytest
 
+from toymq.errors import ClientClosed, ConnectFailed
 from toymq.pending_replies import CallSlot, HelloSlot, PullSlot, check_greeting, leaves_no_trace
 from toymq_py.errors import (
     AuthFailed,
@@ -76,6 +77,17 @@ def test_a_greeting_that_is_none_is_reported_and_raised() -> None:
     assert isinstance(answers[0], ProtocolViolation)
     with pytest.raises(AuthFailed):
         check_greeting(AuthFailed("no"))
+
+
+def test_a_connection_that_is_lost_before_the_greeting_has_no_outcome() -> None:
+    lost = ConnectionLost("the outcome is unknown: the broker closed the connection")
+    lost.__cause__ = ConnectionLost("the broker closed the connection")
+    with pytest.raises(ConnectFailed, match=r"^no greeting from the broker: the broker closed the connection$"):
+        check_greeting(lost)
+    with pytest.raises(ConnectFailed, match=r"requires a client certificate: .*CERTIFICATE_REQUIRED"):
+        check_greeting(ConnectionLost("the connection was lost: [SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]"))
+    with pytest.raises(ClientClosed):
+        check_greeting(ClientClosed("this client is closed"))
 
 
 def test_which_refusals_leave_the_outcome_open() -> None:

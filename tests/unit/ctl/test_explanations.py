@@ -7,7 +7,7 @@ import pytest
 
 import toymq
 from toymq.url import Address
-from toymq_py.errors import REQUEST_ERRORS, ProtocolViolation, QueueFull
+from toymq_py.errors import REQUEST_ERRORS, ConnectionLost, ProtocolViolation, QueueFull
 from toymqctl.explanations import ADVICE, explain
 
 NOWHERE = Address("127.0.0.1", 1)
@@ -30,15 +30,35 @@ def test_each_advice_belongs_to_a_code_of_the_protocol() -> None:
         (NOWHERE, unreachable(socket.gaierror()), "check the host in --url"),
         (NOWHERE, unreachable(TimeoutError()), "is 127.0.0.1:1 the broker's TCP port? If it is, the broker hangs"),
         (Address("h", 1, tls=True), unreachable(OSError()), "does the broker use TLS on this port?"),
+        (NOWHERE, unreachable(ConnectionLost("closed")), "is 127.0.0.1:1 the broker's TCP port?"),
         (NOWHERE, ProtocolViolation("nonsense"), "nonsense; is 127.0.0.1:1 the broker's TCP port?"),
         (NOWHERE, toymq.TakenOver("the subscription was ended"), "(for toymqctl: --mode shared, or another --consumer to"),
         (NOWHERE, QueueFull("orders is full"), "QUEUE_FULL: orders is full; its consumers are behind"),
         (NOWHERE, ValueError("anything else"), "anything else"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_an_error_is_explained(address: Address, error: Exception, text: str) -> None:
     assert text in explain(address, error)
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate", "--tls-ca or TOYMQ_TLS_CA"),
+        ("CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired", "renew the broker's certificate"),
+        ("CERTIFICATE_VERIFY_FAILED] certificate verify failed: IP address mismatch, certificate is not", "a name of the cert"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required", "--tls-cert and --tls-key (or TOYMQ_TLS_CERT"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE] sslv3 alert handshake failure", "if the broker requires a client certificate"),
+        ("TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca", "another CA"),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3 alert certificate expired", "use another --tls-cert"),
+    ],
+)
+def test_the_advice_about_a_certificate_never_is_to_go_without_tls(said: str, advice: str) -> None:
+    error = toymq.ConnectFailed(f"no broker at h:1: [SSL: {said} (_ssl.c:1006)")
+    text = explain(Address("h", 1, tls=True), error)
+    assert advice in text
+    assert "toymq://" not in text
 
 
 def test_a_port_that_speaks_http_is_recognised() -> None:

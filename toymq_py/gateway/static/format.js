@@ -59,10 +59,10 @@ export function plural(n, one, many = `${one}s`) {
 
 const UNITS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
-/** "30s", "1.5h", "250" (ms) as milliseconds; NaN for what is none. */
+/** "30s", "1.5h", "250ms" or plain seconds, "0.5", as milliseconds; NaN for what is none. */
 export function parseDuration(text) {
   const found = /^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$/.exec(text);
-  return found ? Math.round(Number(found[1]) * UNITS[found[2] ?? "ms"]) : NaN;
+  return found ? Math.round(Number(found[1]) * UNITS[found[2] ?? "s"]) : NaN;
 }
 
 /** The inverse, exactly: the largest unit that divides it. */

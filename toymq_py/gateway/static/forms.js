@@ -11,7 +11,7 @@ const TIME = { parse: parseDuration, format: exactDuration };
 const SIZE = { parse: parseBytes, format: exactBytes };
 
 const SETTINGS = [
-  ["visibility", TIME, "Visibility timeout", "How long a delivered message is leased: 30s, 5m"],
+  ["visibility", TIME, "Visibility timeout", "How long a delivered message is leased: 30s, 5m; a bare number is seconds, here and below"],
   ["max_attempts", COUNT, "Attempts", "Deliveries before a message is a dead letter; 0 is for ever"],
   ["ttl", TIME, "Time to live", "Messages expire after this: 1h, 7d"],
   ["nack_backoff_min", TIME, "Backoff, at first", "Pause before a redelivery: 100ms"],
@@ -103,8 +103,8 @@ export function publish(topic) {
       el(
         "div.grid3", {},
         field("Key", key, "The same key again is a duplicate"),
-        field("Delay", delay, "30s, 5m: not delivered before"),
-        field("Time to live", ttl, "1h: dropped when not acked by then"),
+        field("Delay", delay, "5m, or seconds: not delivered before"),
+        field("Time to live", ttl, "1h, or seconds: dropped when not acked by then"),
       ),
       el("fieldset", {}, el("legend", {}, "Headers"), rows, button("Add a header", () => add().firstChild.focus())),
     ],
@@ -117,8 +117,9 @@ export function publish(topic) {
       const options = { key: key.value.trim(), headers, delay: 0, ttl: 0 };
       for (const [name, control] of [["delay", delay], ["ttl", ttl]]) {
         if (control.value.trim()) options[name] = parseDuration(control.value);
-        if (Number.isNaN(options[name])) throw new Refusal(`${control.value} is not a time: 500ms, 30s, 5m, 1h, 7d.`);
+        if (Number.isNaN(options[name])) throw new Refusal(`${control.value} is not a time: 500ms, 30s, 5m, 1h, 7d, or seconds.`);
       }
+      if (ttl.value.trim() && !options.ttl) throw new Refusal("With no time to live nothing would be delivered: leave it empty for no limit.");
       const receipt = await api.publish(topic.name, payload.value, options);
       toast(receipt.duplicate ? `Message ${receipt.id} has this key already: nothing was added.` : `Message ${receipt.id} is on stable storage.`);
     },
