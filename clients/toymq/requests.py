@@ -109,7 +109,11 @@ def topics(pattern: str | None = None) -> Request[list[dict[str, Any]]]:
 
 
 def describe(topic: str) -> Request[dict[str, Any]]:
-    """Return state, settings and consumers of a topic (protocol.md, "JSON shapes"). Raises: NoSuchTopic, RequestTimeout."""
+    """Return state, settings and consumers of a topic (protocol.md, "JSON shapes"), in the units of the wire: ``visibility`` is
+    milliseconds in its ``settings``. ``config(topic)`` returns settings in seconds, as ``create`` and ``config`` take them.
+
+    Raises: NoSuchTopic, RequestTimeout.
+    """
     return _request(protocol.Describe(arguments.topic(topic)), protocol.JsonReply, _json)
 
 
@@ -123,7 +127,7 @@ def create(topic: str, settings: Settings | None = None) -> Request[None]:
 
     Args:
         settings: by name (delivery.md). A duration is seconds or a text (``60``, ``"2m"``), a size is bytes or a text
-            (``"64MiB"``); ``"default"`` unsets.
+            (``"64MiB"``); ``"default"`` unsets. Those of ``describe`` are in milliseconds; ``config`` returns seconds.
 
     Raises: TopicExists, RequestError, RequestTimeout.
     """
@@ -131,7 +135,8 @@ def create(topic: str, settings: Settings | None = None) -> Request[None]:
 
 
 def config(topic: str, settings: Settings | None = None) -> Request[dict[str, Any]]:
-    """Change settings, given as in ``create``, and return all that are set, durations in seconds.
+    """Change settings, given as in ``create``, and return all that are set, durations in seconds. Without ``settings`` nothing
+    changes: ``create(other, config(topic))`` copies them (those of ``describe`` are in milliseconds).
 
     Raises: NoSuchTopic, BadArgument, RequestTimeout.
     """

@@ -285,3 +285,12 @@ def test_what_is_no_payload_and_no_duration_is_named_with_its_remedy(client: Cli
         client.pub("t", {"id": 17})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a number of seconds, not '5s': delay=5 is five seconds"):
         client.pub("t", b"", delay="5s")  # type: ignore[arg-type]
+
+
+def test_settings_are_copied_from_config_and_described_in_milliseconds(client: Client) -> None:
+    client.create("from", {"visibility": 60, "retain_max_age": "1d", "dedupe_keys": 7})
+    assert client.describe("from")["settings"]["visibility"] == 60_000, "the units of the wire, as its docstring says"
+    client.create("to", client.config("from"))
+    assert client.describe("to")["settings"] == client.describe("from")["settings"]
+    for method in (client.describe, client.create, client.config):
+        assert "milliseconds" in (method.__doc__ or "")
