@@ -15,7 +15,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from toymq import sockets
 from toymq.delivery_window import Feed
@@ -324,9 +323,14 @@ class BlockingLink:
         except OSError as error:
             if _is_time_limit(error):
                 raise
-            with suppress(OSError, ProtocolViolation):  # the broker's last words may still be readable
+            try:  # the broker's last words may still be readable
                 while data := connection.recv(RECEIVE_BYTES):
                     self.conversation.receive(data)
+            except ProtocolViolation:
+                pass
+            except OSError as last:
+                if _is_time_limit(last):
+                    raise
             self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
             return False
         del self._out[:sent]
