@@ -1,6 +1,7 @@
 """`toymq` and `toymqctl` as a person uses them: output, exit codes, one line for an error."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -317,3 +318,15 @@ def test_a_reader_that_goes_away_is_no_error(broker: BrokerProcess) -> None:
     done = subprocess.run([shell, "-c", line], env=environment(), capture_output=True, text=True, timeout=20, check=False)
     assert done.stdout == "0\tx\n"
     assert done.stderr == ""
+
+
+def test_a_reader_of_toymq_that_goes_away_is_no_error() -> None:
+    """`toymq config show | head -1` ended with the code of a wrong usage."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [*COMMAND, "config", "show"]
+        done = subprocess.run(command, env=environment(), stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -265,6 +265,8 @@ def test_the_wrong_port_is_said_in_one_line(files: Path) -> None:
         (["--tls-listen", "127.0.0.1:0"], "--tls-listen needs --tls-cert and --tls-key"),
         (["--tls-cert", CERT], "--tls-cert does nothing without --tls-listen"),
         (["--tls-client-ca", CERT], "--tls-client-ca does nothing without --tls-listen"),
+        (["--dialect", "tinymq"], "--dialect does nothing without --http or --https"),
+        (["--private-webhooks"], "--private-webhooks does nothing without --http or --https"),
         (["--tls-listen", "0.0.0.0:0", "--tls-cert", CERT, "--tls-key", KEY], "--tls-listen: 0.0.0.0 can be reached"),
         (["--tls-listen", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", CLIENT_KEY], "is not that of the certificate"),
         (["--listen", "127.0.0.1:0", "--tls-listen", "192.0.2.1:1", "--tls-cert", CERT, "--tls-key", KEY, "--insecure-public"],

@@ -68,7 +68,12 @@ def check(file: str | None) -> None:
     path = find_file(file)
     if path is None:
         raise ConfigError(f"there is no {DEFAULT_FILE}: name a file")
-    values, problems = look_into(path)
+    try:
+        values, problems = look_into(path)
+    except ConfigError as error:
+        if not str(error).startswith(path):  # it cannot be read
+            raise
+        values, problems = {}, [str(error)]
     try:
         problems += check_files(ServeOptions(**values))
     except ConfigError as error:

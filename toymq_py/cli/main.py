@@ -45,7 +45,8 @@ class _Commands(click.Group):
             click.echo(f"toymq: {error.code}: {error}", err=True)
             raise SystemExit(1) from None
         except BrokenPipeError:
-            sys.stderr.close()  # the reader went away: no noise about it
+            sys.stderr.close()  # the reader has what it wanted, as `head` has
+            raise SystemExit(0) from None
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             click.echo(f"toymq: {where}{error.strerror or error}", err=True)

@@ -174,6 +174,9 @@ class ServeOptions(BrokerOptions):
         for name in ("tls_cert", "tls_key", "tls_client_ca"):
             if self.tls_listen is None and self.https is None and getattr(self, name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen or --https")
+        for name in ("dialect", "private_webhooks"):
+            if self.http is None and self.https is None and getattr(self, name):
+                raise ConfigError(f"--{name.replace('_', '-')} does nothing without --http or --https")
 
     def listeners(self) -> dict[str, str]:
         """The address of each listener, by its option."""

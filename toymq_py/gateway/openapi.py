@@ -104,7 +104,7 @@ def page(operations: Iterable[Operation]) -> str:
     sections = "".join(map(_section, operations))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        '<title>toymq_py HTTP API</title><link rel="stylesheet" href="/docs/style.css">'
+        '<title>toymq HTTP API</title><link rel="stylesheet" href="/docs/style.css">'
         '<link rel="icon" href="/static/icon.svg" type="image/svg+xml"></head><body><main>'
         f'<h1>toymq_py {escape(__version__)}: HTTP API</h1><p>2xx means on stable storage. Errors are '
         '<code>application/problem+json</code> with a <code>code</code>. The same for programs: '

@@ -23,6 +23,13 @@ def test_every_mistake_of_a_file_is_told() -> None:
     assert "(and 2 more: see `toymq config check bad.toml`)" in toymq("serve", "--config", "bad.toml").stderr
 
 
+def test_a_file_that_is_no_toml_is_a_mistake_of_the_file() -> None:
+    Path("bad.toml").write_text("listen = \n")
+    result = toymq("config", "check", "bad.toml")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert result.stderr.startswith("bad.toml")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
