@@ -43,7 +43,7 @@ def test_each_command_that_changes_something_has_a_line(lines: pytest.LogCapture
         served.advance(1)
         assert client.lines()[-1] == b"PONG"
     assert sorted(said(lines)) == sorted(
-        f"action={action} token=- address=- via=tcp result={result}"
+        f"action={action} token=- address=127.0.0.1 via=tcp result={result}"
         for action, result in (
             ("create topic=u", "OK"), ("config topic=t", "OK"), ("seek topic=t consumer=c", "OK"),
             ("forget topic=t consumer=c", "OK"), ("purge topic=t", "OK"), ("delete topic=t", "OK"),
@@ -60,11 +60,11 @@ def test_who_was_refused_over_tcp(lines: pytest.LogCaptureFixture) -> None:
         served.client(hello("all") + b"CREATE t\n")
         served.advance(1)
     assert sorted(said(lines)) == [
-        "action=create topic=t token=all address=- via=tcp result=OK",
-        "action=delete topic=t token=reader address=- via=tcp result=FORBIDDEN",
-        "action=hello token=- address=- via=tcp result=AUTH_FAILED",
-        "action=publish topic=t token=reader address=- via=tcp result=FORBIDDEN",
-        "action=rejected token=- address=- via=tcp result=AUTH_REQUIRED",
+        "action=create topic=t token=all address=127.0.0.1 via=tcp result=OK",
+        "action=delete topic=t token=reader address=127.0.0.1 via=tcp result=FORBIDDEN",
+        "action=hello token=- address=127.0.0.1 via=tcp result=AUTH_FAILED",
+        "action=publish topic=t token=reader address=127.0.0.1 via=tcp result=FORBIDDEN",
+        "action=rejected token=- address=127.0.0.1 via=tcp result=AUTH_REQUIRED",
     ]
 
 
@@ -76,7 +76,7 @@ def test_an_expired_token_is_named_over_tcp(lines: pytest.LogCaptureFixture) -> 
     with SimServed(authority=authority(EXPIRED, wall_ns=lambda: 1)) as served:
         served.client(hello("old"))
         served.advance(1)
-    assert said(lines) == ["action=hello token=old address=- via=tcp result=AUTH_FAILED"]
+    assert said(lines) == ["action=hello token=old address=127.0.0.1 via=tcp result=AUTH_FAILED"]
 
 
 async def test_an_expired_token_is_named_over_http(lines: pytest.LogCaptureFixture) -> None:
@@ -167,11 +167,11 @@ def test_each_topic_that_a_command_makes_has_a_line(lines: pytest.LogCaptureFixt
     with SimServed(authority=authority(EVERYTHING)) as served:
         served.client(hello("all") + commands)
         served.advance(1)
-    assert sorted(said(lines)) == [f"action=create topic={name} token=all address=- via=tcp result=OK" for name in "abdg"]
+    assert sorted(said(lines)) == [f"action=create topic={name} token=all address=127.0.0.1 via=tcp result=OK" for name in "abdg"]
     with SimServed() as served:
         served.client(commands)
         served.advance(1)
-    assert said(lines) == ["action=create topic=g token=- address=- via=tcp result=OK"], "by name"
+    assert said(lines) == ["action=create topic=g token=- address=127.0.0.1 via=tcp result=OK"], "by name"
 
 
 @pytest.mark.parametrize(
