@@ -167,7 +167,8 @@ def test_each_topic_that_a_command_makes_has_a_line(lines: pytest.LogCaptureFixt
     with SimServed(authority=authority(EVERYTHING)) as served:
         served.client(hello("all") + commands)
         served.advance(1)
-    assert sorted(said(lines)) == [f"action=create topic={name} token=all address=127.0.0.1 via=tcp result=OK" for name in "abdg"]
+    made = [f"action=create topic={name} token=all address=127.0.0.1 via=tcp result=OK" for name in "abdg"]
+    assert sorted(said(lines)) == made
     with SimServed() as served:
         served.client(commands)
         served.advance(1)
