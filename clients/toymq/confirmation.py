@@ -11,6 +11,8 @@ from toymq_py.records import IdRange
 
 ROUNDS_MAX = 3
 """How often it is asked before one message, where more has come that waited elsewhere meanwhile."""
+ANSWER_S = 1.0
+"""So long an answer may take, in seconds, whatever the time-out of ``next``: with one of 0 nothing would ever be confirmed."""
 
 
 class _Touch(CallSlot):
@@ -26,6 +28,10 @@ class _Touch(CallSlot):
         super().answered(reply)
         if len(self._ids) == 1 and self._ids[0][0] == self._ids[0][1] and self.lacks_some:
             self._feed.drop(self.topic, self._ids[0][0])  # now: a delivery that comes behind the answer is ours
+
+    @property
+    def is_answered(self) -> bool:
+        return isinstance(self.answer, OkReply)
 
     @property
     def lacks_some(self) -> bool:
@@ -44,8 +50,8 @@ def confirmation(feed: Feed, lease: int | None, now: Callable[[], float]) -> Ite
         lease: the number of the feed's leases; without one nothing is asked, as an older broker could not tell.
         now: the client's clock.
 
-    Yields: commands that must be answered, or fail, before the next step. They fail when the connection is lost; what waited
-        comes again.
+    Yields: commands that must be answered, or fail, before the next step. Without all of the answers nothing is confirmed: a
+        lost connection drops what waited, which comes again.
     """
     feed.asked()
     if lease is not None:
@@ -55,8 +61,12 @@ def confirmation(feed: Feed, lease: int | None, now: Callable[[], float]) -> Ite
             for line in lines_of(to_ranges(msg_id for _, msg_id in places))
         ]
         yield list(lines)
+        if not all(line.is_answered for line in lines):
+            return
         doubtful = {line.topic for line in lines if line.lacks_some}
         singles = [_Touch(feed, topic, ((msg_id, msg_id),), lease) for topic, msg_id in feed.waiting() if topic in doubtful]
         if singles:
             yield list(singles)
+        if not all(single.is_answered for single in singles):
+            return
     feed.confirmed(now())

@@ -138,6 +138,8 @@ class Feed:
         self.error: ToymqError | None = None
         self.since = math.inf
         """Since when what waits may have been there, or its leases were renewed: seconds of the client's clock."""
+        self._since_asked = math.inf
+        """The same, of what came after the broker was asked for leases: an interrupted question changes nothing."""
         self.is_kept = False
         """Its leases are renewed all the time (``auto_extend``)."""
         self._arrived: deque[MessagePush] = deque()
@@ -225,14 +227,15 @@ class Feed:
 
     def asked(self) -> None:
         """The broker is being asked for the leases of all that waits."""
-        self.since = math.inf
+        self._since_asked = math.inf
 
     def confirmed(self, now: float) -> None:
         """What waited when the broker was asked is ours, but for what was dropped since."""
-        self.since = min(self.since, now)
+        self.since = min(self._since_asked, now)
 
     def came(self, at: float) -> None:
         """Deliveries are about to arrive that may have been there since a time."""
+        self._since_asked = min(self._since_asked, at)
         if at < self.since or not self.arrived:
             self.since = at
 

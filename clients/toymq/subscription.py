@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from toymq import arguments
-from toymq.confirmation import ROUNDS_MAX, confirmation
+from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
 from toymq.leased_message import LeasedMessage
@@ -267,8 +267,11 @@ class Subscription:
             another task still has the last one.
         """
         timeout = None if timeout is None else arguments.timeout("timeout", timeout)
+        allowed = timeout
+        if timeout is not None and self._feed.is_stale(self._link.now()):
+            allowed = max(timeout, ANSWER_S)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(allowed):
                 return await self.__anext__()
         except StopAsyncIteration:
             raise SubscriptionEnded(f"this subscription of {self.consumer} to {self.topic} is closed") from None
@@ -296,14 +299,14 @@ class Subscription:
                 return
             deadline = loop.time() + wait
             while len(batch) < max:
-                push = await self._next_push()
-                if push is not None:
-                    batch.append(Message(push, self._feed, self._link))
-                    continue
-                if self._feed.state is not FeedState.LIVE:
-                    break
                 try:
                     async with asyncio.timeout_at(deadline):
+                        push = await self._next_push()
+                        if push is not None:
+                            batch.append(Message(push, self._feed, self._link))
+                            continue
+                        if self._feed.state is not FeedState.LIVE:
+                            break
                         await self._news()
                 except TimeoutError:
                     break

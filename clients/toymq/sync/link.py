@@ -134,17 +134,29 @@ class BlockingLink:
 
     def ask_all(self, slots: Sequence[CallSlot], extra_s: float = 0.0) -> None:
         """Send requests and wait for all of their answers. Raises: RequestTimeout."""
+        if not self._answered(slots, now() + self.options.timeout_s + extra_s):
+            raise self.overdue(slots[-1].awaited, extra_s)
+
+    def try_all(self, slots: Sequence[CallSlot], deadline: float | None) -> bool:
+        """Send requests and wait for their answers, at most until the deadline or for ``timeout_s``. Returns: False without."""
+        latest = now() + self.options.timeout_s
+        if self._answered(slots, latest if deadline is None else min(latest, deadline)):
+            return True
+        if now() >= latest:
+            self.overdue(slots[-1].awaited)
+        return False
+
+    def _answered(self, slots: Sequence[CallSlot], deadline: float) -> bool:
         answered = False
         try:
             for slot in slots:
                 self.conversation.send(slot)
-            answered = self.until(lambda: all(slot.done for slot in slots), now() + self.options.timeout_s + extra_s)
+            answered = self.until(lambda: all(slot.done for slot in slots), deadline)
         finally:
             if not answered:
                 for slot in slots:
                     slot.abandon()
-        if not answered:
-            raise self.overdue(slots[-1].awaited, extra_s)
+        return answered
 
     def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
         """Ack with the next bytes that are sent, or at once: when handlers are not quick, no other is at hand, or there

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from toymq import arguments
-from toymq.confirmation import ROUNDS_MAX, confirmation
+from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
 from toymq.leased_message import LeasedMessage
@@ -228,7 +228,14 @@ class Subscription:
                 if not feed.is_stale(now()):
                     break
                 for asked in confirmation(feed, link.conversation.lease_of(feed), now):
-                    link.ask_all(asked)
+                    if not link.try_all(asked, None if deadline is None else max(deadline, now() + ANSWER_S)):
+                        break
+                else:
+                    continue
+                if deadline is not None and now() >= deadline:
+                    return None  # what waits is not confirmed, and stays
             push = feed.take()
+            if push is None and feed.error is not None:
+                raise feed.error
             if push is not None or feed.state is not FeedState.LIVE or (deadline is not None and now() >= deadline):
                 return push

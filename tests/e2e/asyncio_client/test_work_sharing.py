@@ -175,3 +175,12 @@ async def test_what_waits_in_the_window_while_another_worker_gets_it_is_not_hand
                 done.add(message.id)
         with pytest.raises(RequestTimeout):
             await mine.next(0.05)
+
+
+async def test_a_poll_without_a_wait_gets_what_waited(mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_window, "CONFIRM_S", -1.0)
+    async for _ in mq.pub_many("jobs", [b"%d" % n for n in range(3)]):
+        pass
+    async with mq.sub("jobs", "c") as messages:
+        assert (await messages.next(5)).id == 0
+        assert [(await messages.next(0)).id for _ in range(2)] == [1, 2]

@@ -216,3 +216,23 @@ def test_what_waited_and_is_still_ours_is_handed_out(client: Client, monkeypatch
             message = messages.next(5)
             assert (message.id, message.attempt) == (n, 1)
             message.ack()
+
+
+def test_a_poll_without_a_wait_gets_what_waited(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is asked about what waited, which takes longer than no time at all."""
+    monkeypatch.setattr(delivery_window, "CONFIRM_S", -1.0)
+    list(client.pub_many("polled", [b"%d" % n for n in range(3)]))
+    with client.sub("polled", "c") as messages:
+        assert messages.next(5).id == 0
+        assert [messages.next(0).id for _ in range(2)] == [1, 2]
+
+
+def test_a_subscription_that_ends_while_it_asks_says_why(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_window, "CONFIRM_S", -1.0)
+    list(client.pub_many("asked", [b"%d" % n for n in range(3)]))
+    with client.sub("asked", "c") as messages:
+        assert messages.next(5).id == 0
+        with sync.connect(f"127.0.0.1:{broker.port}") as other, other.sub("asked", "c"), pytest.raises(TakenOver):
+            next(iter(messages))
