@@ -62,3 +62,27 @@ def _clients_logger_is_left_as_it_was() -> Iterator[None]:
     before = logger.propagate, list(logger.handlers)
     yield
     logger.propagate, logger.handlers = before
+
+
+class _Bugs(logging.Handler):
+    """Collects what the log says of exceptions that were not expected where they were caught."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and "bug" in record.msg:
+            self.found.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+@pytest.fixture(autouse=True)
+def _no_bug_is_only_logged(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where a callback that raises is logged, so that others are still called, an assertion in it would fail no test."""
+    bugs = _Bugs()
+    logger = logging.getLogger("toymq_py")
+    logger.addHandler(bugs)
+    yield
+    logger.removeHandler(bugs)
+    if bugs.found and request.node.get_closest_marker("provokes_bugs") is None:
+        pytest.fail("\n".join(bugs.found))

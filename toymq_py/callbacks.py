@@ -1,4 +1,4 @@
-"""Calls back all who wait for an event, whatever becomes of one of them."""
+"""Calls every callback of an event, whatever becomes of one of them."""
 
 import logging
 from collections.abc import Callable, Iterable

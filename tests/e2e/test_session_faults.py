@@ -99,6 +99,7 @@ async def test_a_segment_that_cannot_be_opened_is_an_error_of_that_read(caplog: 
         assert await code(await served.connect(), b"SEEK t d @1\n") == "DISK_FULL"
 
 
+@pytest.mark.provokes_bugs
 async def test_a_bug_in_one_command_is_answered_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,6 +130,7 @@ async def test_a_bug_in_one_command_is_answered_and_logged(
         assert await other.ask(b"ACK t c 0\n") == b"OK 1"
 
 
+@pytest.mark.provokes_bugs
 async def test_a_bug_in_delivering_ends_that_session_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,6 @@ def test_the_example_is_a_file_without_mistakes(tmp_path: Path) -> None:
     assert len(tomllib.loads(example)) == 4, example
     file = tmp_path / "toymq.toml"
     file.write_text(example)
-    values, problems = look_into(str(file))
+    values, problems = look_into(file.read_text(), str(file))
     assert problems == []
     assert values["visibility_ms"] == 120_000

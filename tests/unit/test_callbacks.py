@@ -1,4 +1,4 @@
-"""All who wait for an event are called back."""
+"""Every callback of an event is called."""
 
 import logging
 
@@ -7,7 +7,8 @@ import pytest
 from toymq_py.callbacks import call_all
 
 
-def test_one_that_raises_keeps_nobody_from_being_called(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.provokes_bugs
+def test_one_that_raises_keeps_no_other_from_being_called(caplog: pytest.LogCaptureFixture) -> None:
     """They belong to several sessions; what was behind a bug in one of them waited for good."""
     called: list[int] = []
 

@@ -6,7 +6,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from toymq_py.cli.options import DEFAULT_FILE, OPTIONS, find_file, look_into, serve_options, unknown_variables
+from toymq_py.cli.options import (
+    DEFAULT_FILE,
+    OPTIONS,
+    configuration_text,
+    find_file,
+    look_into,
+    serve_options,
+    unknown_variables,
+)
 from toymq_py.config.option_schema import Option
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError
@@ -68,11 +76,10 @@ def check(file: str | None) -> None:
     path = find_file(file)
     if path is None:
         raise ConfigError(f"there is no {DEFAULT_FILE}: name a file")
+    text = configuration_text(path)
     try:
-        values, problems = look_into(path)
+        values, problems = look_into(text, path)
     except ConfigError as error:
-        if not str(error).startswith(path):  # it cannot be read
-            raise
         values, problems = {}, [str(error)]
     try:
         problems += check_files(ServeOptions(**values))

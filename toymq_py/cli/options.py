@@ -94,19 +94,19 @@ def find_file(named: str | None) -> str | None:
 
 def read_file(path: str) -> dict[str, Any]:
     """Values by attribute, each checked. Raises: ConfigError, which names file, key and value."""
-    values, problems = look_into(path)
+    values, problems = look_into(configuration_text(path), path)
     if problems:
         more = f" (and {len(problems) - 1} more: see `toymq config check {path}`)" if problems[1:] else ""
         raise ConfigError(problems[0] + more)
     return values
 
 
-def look_into(path: str) -> tuple[dict[str, Any], list[str]]:
-    """Values by attribute, and what is wrong, a line each. Raises: ConfigError when the file is none of TOML."""
+def look_into(text: str, path: str) -> tuple[dict[str, Any], list[str]]:
+    """Values by attribute of a file's text, and what is wrong, a line each. Raises: ConfigError when it is no TOML."""
     by_name = {each.name: each for each in OPTIONS}
     values: dict[str, Any] = {}
     problems = []
-    for key, found in read_toml(path).items():
+    for key, found in parse_toml(text, path).items():
         option = by_name.get(key)
         if option is None:
             problems.append(f"{path}: there is no option {shown_key(key)}{did_you_mean(key, by_name)}")
@@ -118,9 +118,9 @@ def look_into(path: str) -> tuple[dict[str, Any], list[str]]:
     return values, problems
 
 
-def read_toml(path: str) -> dict[str, Any]:
+def configuration_text(path: str) -> str:
     """Raises: ConfigError, which names the file."""
-    return parse_toml(read_text(path, "the configuration"), path)
+    return read_text(path, "the configuration")
 
 
 def unknown_variables() -> list[str]:

@@ -23,7 +23,7 @@ def bytes_to_take(connection: HTTPConnection, wanted_bytes: int) -> int:
 def hold(connection: HTTPConnection, size: int) -> None:
     """Count bytes of an answer before they are written; the protocol counts them afterwards.
 
-    Raises: QueueFull; ClientDisconnect, since the bytes of a client that is gone count for nobody.
+    Raises: QueueFull; ClientDisconnect, since the bytes of a client that is gone would count for no limit.
     """
     seat = seat_of(connection)
     if seat is not None:

@@ -97,7 +97,7 @@ async def test_a_websocket_goes_on_when_others_have_read() -> None:
     "path", ["/v1/topics/t/log?max=1000", "/consume/t?peek=true&limit=1000", "/v1/topics/t/messages?consumer=c&max=9"]
 )
 async def test_the_request_of_a_client_that_is_gone_is_not_answered(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes counted for nobody: 800 clients that asked for 60 MB each and left took 5.5 GiB after they were gone."""
+    """Its bytes counted for no limit: 800 clients that asked for 60 MB each and left took 5.5 GiB after they were gone."""
     async with listening(DIR, fs=SimDisk(random.Random(1)), dialects=["tinymq"]) as rig:
         await rig.publish("t", *["x" * 1_000_000 for _ in range(8)])
         held: list[int] = []

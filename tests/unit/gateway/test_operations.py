@@ -33,6 +33,7 @@ async def test_paths_and_methods_that_there_are_not(rig: HttpRig) -> None:
     assert answer.headers["allow"] == "GET, HEAD"
 
 
+@pytest.mark.provokes_bugs
 async def test_a_bug_is_said_and_logged(
     rig: HttpRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

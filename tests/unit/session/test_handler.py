@@ -37,6 +37,7 @@ def test_hello_comes_first_and_names_the_version_it_speaks(session: SessionRig) 
         assert other.handler.ended, "it is fatal"
 
 
+@pytest.mark.provokes_bugs
 @pytest.mark.parametrize(("error", "code"), [(RuntimeError("bug"), b"INTERNAL"), (OSError(5, "EIO"), b"STORAGE_FAILED")])
 def test_a_failure_is_the_reply_of_its_command_alone(
     session: SessionRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, code: bytes

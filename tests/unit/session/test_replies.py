@@ -70,6 +70,7 @@ def test_a_write_is_bounded_in_bytes_and_in_replies(replies: Replies) -> None:
     assert [len(replies.take_due(1e9)) for _ in range(3)] == [1, 1, 1]
 
 
+@pytest.mark.provokes_bugs
 @pytest.mark.parametrize(
     ("error", "code"),
     [(BadArgument("x"), b"BAD_ARGUMENT"), (OSError(errno.EIO, "x"), b"STORAGE_FAILED"), (KeyError(1), b"INTERNAL")]

@@ -1,4 +1,4 @@
-"""``given-up.json``: the ids of a topic that are lost, and that nobody decided to remove. Only a backup reads it. ADR 0086.
+"""``given-up.json``: the ids of a topic that are lost, and that no rule or command removed. Only a backup reads it. ADR 0086.
 
 In a data directory they are what ``toymq repair`` has entered in the offsets as removed: for the offsets a gap on purpose, as
 what retention removed. In a backup they are the records of segments that the source has lost: their copies stay.
