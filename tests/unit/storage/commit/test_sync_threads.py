@@ -46,6 +46,37 @@ def test_sync_threads_run_jobs_side_by_side_and_survive_a_bug(caplog: pytest.Log
     assert not any(thread.is_alive() for thread in started)
 
 
+def test_a_job_wakes_the_thread_that_became_idle_last_and_no_other() -> None:
+    """With two threads at one queue each job woke both, which cost as much as the hand-over."""
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    threads = SyncThreads(posted.put)
+    both = threading.Barrier(2)
+    names: list[str] = []
+    for _ in range(2):
+        threads.offload(lambda: (both.wait(10), names.append(threading.current_thread().name)), lambda: None)  # type: ignore[arg-type, return-value, func-returns-value]
+    for _ in range(2):
+        posted.get(timeout=10)
+    names.clear()
+    for _ in range(20):
+        threads.offload(lambda: names.append(threading.current_thread().name), lambda: None)
+        posted.get(timeout=10)
+    assert len(set(names)) == 1
+    threads.close()
+
+
+def test_jobs_that_wait_for_a_thread_run_before_the_threads_end() -> None:
+    threads = SyncThreads(lambda call: None, threads_max=1)
+    began, go_on = threading.Event(), threading.Event()
+    done: list[int] = []
+    threads.offload(lambda: (began.set(), go_on.wait(10)), lambda: None)  # type: ignore[arg-type, return-value, func-returns-value]
+    for n in range(3):
+        threads.offload(lambda n=n: done.append(n), lambda: None)  # type: ignore[misc]
+    assert began.wait(10)
+    go_on.set()
+    threads.close()
+    assert done == [0, 1, 2]
+
+
 def test_a_sync_thread_that_waits_holds_nothing_of_its_last_job() -> None:
     """Sixteen of them held their last batches, some MiB each."""
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
