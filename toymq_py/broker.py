@@ -36,6 +36,7 @@ from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets
 from toymq_py.storage import topic_settings as settings_file
+from toymq_py.storage.commit.commit_place import CommitPlace
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import FileSystem
@@ -101,6 +102,7 @@ class Broker:
         self.directory = DataDirectory(fs, scheduler, options.data_dir)
         self._space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
         self._space.on_low = self._disk_low
+        self.commit_place = CommitPlace(options.commit, self.metrics.loop_held_seconds.observe)
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
         self._dead_letters = DeadLetters(scheduler, clock, self._dead_letter_topic)
         self.on_topic_created: Callable[[str], Done] = lambda name: lambda error: None
@@ -110,7 +112,7 @@ class Broker:
         self._subscriptions = SubscriptionRegistry(scheduler)
         self._directory_check: DirectoryCheck | None = None
         self._services = TopicServices(
-            fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self._flusher,
+            fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self.commit_place, self._flusher,
             files=OpenFiles(open_files_max), key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
             tail_budget=TailBudget(), arm=self._ticker.arm, lost=self.directory.lost,
         )  # fmt: skip

@@ -66,6 +66,8 @@ TABLE: tuple[Metric, ...] = (
     Metric("connections_torn_total", Kind.COUNTER, "connections", "Connections that ended inside a frame."),
     Metric("commit_messages", Kind.HISTOGRAM, "messages", "Messages that one commit stored together.", (), MESSAGES_BOUNDS),
     Metric("fsync_seconds", Kind.HISTOGRAM, "seconds", "How long the disk took to sync a log.", (), SECONDS_BOUNDS),
+    Metric("loop_held_seconds", Kind.HISTOGRAM, "seconds",
+           "How long a commit on the event loop held it (--commit).", (), SECONDS_BOUNDS),
     Metric("publish_seconds", Kind.HISTOGRAM, "seconds",
            "From when a message was appended to when it was stored, OK being due.", (), SECONDS_BOUNDS),
     Metric("disk_free_bytes", Kind.GAUGE, "bytes", "Free space where the data directory is."),
@@ -144,7 +146,7 @@ class Metrics:
 
     __slots__ = ("_fsync_s", "ack_total", "commit_messages", "connections", "connections_evicted_total",
                  "connections_opened_total", "connections_torn_total", "deliver_total", "duplicate_total", "errors",
-                 "fsync_seconds", "limits_reached", "nack_total", "publish_seconds", "publish_total",
+                 "fsync_seconds", "limits_reached", "loop_held_seconds", "nack_total", "publish_seconds", "publish_total",
                  "redeliver_total")  # fmt: skip
 
     def __init__(self) -> None:
@@ -162,6 +164,7 @@ class Metrics:
         self.errors: dict[str, int] = {}
         self.commit_messages = Histogram(BY_NAME["commit_messages"])
         self.fsync_seconds = Histogram(BY_NAME["fsync_seconds"])
+        self.loop_held_seconds = Histogram(BY_NAME["loop_held_seconds"])
         self.publish_seconds = Histogram(BY_NAME["publish_seconds"])
         self._fsync_s: deque[float] = deque(maxlen=FSYNC_SAMPLES)
 

@@ -67,6 +67,7 @@ class Server:
         self._tasks: asyncio.TaskGroup | None = None
         self._ticker: asyncio.TimerHandle | None = None
         broker.on_deadline = self._arm_ticker
+        broker.commit_place.crowded = lambda: bool(self._fair_queue.waiting)
 
     @staticmethod
     def bind(host: str, port: int) -> list[socket.socket]:

@@ -8,6 +8,7 @@ from tests.support.logs import PATH
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.storage.commit.committer import Appended, Committer
+from toymq_py.storage.commit.commit_place import CommitPlace
 from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.log import Log
@@ -43,6 +44,7 @@ class LogRig:
             self.disk.sync_dir("/data")
         self.loop = SimLoop(self.clock, random.Random(1))
         self.sealed = 0
+        self.held: list[float] = []
         self.committed: list[tuple[int, int, list[bytes]]] = []
         self.failed_keys: list[bytes] = []
         self._open()
@@ -55,10 +57,11 @@ class LogRig:
             next_id=self.recovered.next_id, first_id=self.recovered.first_id, lost=self.recovered.lost,
         )  # fmt: skip
         self.space = SpaceGuard(self.disk, "/data", options.pop("min_free_bytes", 0), self.clock)
+        self.place = CommitPlace(options.pop("commit", "thread"), self.held.append)
         segment_bytes = options.pop("segment_bytes", 4096)
         self.committer = Committer(
             self.log, self.loop, self.clock,
-            space=self.space, segment_bytes=segment_bytes, roll_first=self.recovered.roll_first, **options,
+            space=self.space, place=self.place, segment_bytes=segment_bytes, roll_first=self.recovered.roll_first, **options,
         )  # fmt: skip
         self.committer.listener = _Told(self)
 

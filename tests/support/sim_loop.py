@@ -31,6 +31,9 @@ class SimLoop:
     def offload(self, job: Call, done: Call) -> None:
         self._jobs.append((job, done))
 
+    def run_here(self, job: Call) -> None:
+        job()
+
     def step(self) -> bool:
         """Run one thing that is due; of the jobs on the sync threads any may be first. Returns: whether there was one."""
         if self._soon:

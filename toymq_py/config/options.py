@@ -34,6 +34,7 @@ from toymq_py.records import DEFAULT_MAX_PAYLOAD, PAYLOAD_BYTES_LIMIT
 from toymq_py.units import DURATION_MS_MAX, parse_number
 
 FsyncMode = Literal["always", "interval", "never"]
+CommitMode = Literal["auto", "thread", "inline"]
 LogFormat = Literal["text", "json"]
 OVER_TLS = ("--tls-listen", "--https")
 WhenFull = Literal["reject", "drop-oldest"]
@@ -95,6 +96,10 @@ class BrokerOptions:
         help="When a record is synced: before its OK, every --fsync-interval, or when the system likes to.",
     )  # fmt: skip
     fsync_interval_ms: int = duration(5, 1, 60_000, help="With --fsync interval: how long a record may wait to be synced.")
+    commit: CommitMode = one_of(
+        "auto", "auto", "thread", "inline",
+        help="Where a record is written and synced: on a thread, on the event loop (inline), or there while it is alone and the disk quick.",
+    )  # fmt: skip
     segment_bytes: int = size(64 << 20, 4096, 1 << 30, help="Size at which a log file is sealed.")
     min_free_bytes: int = size(256 << 20, help="Publishing is refused (DISK_LOW) below this; acks and deliveries go on.")
     max_payload_bytes: int = size(DEFAULT_MAX_PAYLOAD, 1, PAYLOAD_BYTES_LIMIT, name="max_payload", help="Headers included.")

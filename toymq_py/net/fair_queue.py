@@ -65,6 +65,11 @@ class FairQueue:
         self._heavy: deque[Runnable] = deque()
         self._due = False
 
+    @property
+    def waiting(self) -> int:
+        """How many have a turn to come."""
+        return len(self._light) + len(self._heavy)
+
     def add(self, runnable: Runnable, *, heavy: bool) -> None:
         """Enqueue, for the next pass."""
         (self._heavy if heavy else self._light).append(runnable)

@@ -11,7 +11,7 @@ from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.loop_lag import LoopLag
-from toymq_py.storage.commit.sync_threads import SyncThreads
+from toymq_py.storage.commit.sync_threads import SyncThreads, run_guarded
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.topic import Tracer
 
@@ -36,6 +36,9 @@ class LoopScheduler:
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         self._threads.offload(job, done)
+
+    def run_here(self, job: Callable[[], None]) -> None:
+        run_guarded(job)
 
     def close(self) -> None:
         self._threads.close()

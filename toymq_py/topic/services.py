@@ -9,6 +9,7 @@ from toymq_py.config.options import BrokerOptions
 from toymq_py.consumer import FailureBudget
 from toymq_py.dedupe import KeyBudget
 from toymq_py.metrics import Metrics
+from toymq_py.storage.commit.commit_place import CommitPlace
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import FileSystem
@@ -29,6 +30,7 @@ class TopicServices:
     metrics: Metrics
     quotas: Quotas
     space: SpaceGuard
+    place: CommitPlace
     flusher: OffsetsFlusher
     files: OpenFiles
     key_budget: KeyBudget

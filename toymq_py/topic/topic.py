@@ -71,7 +71,7 @@ class Topic:
         self.log.on_lost = self.records_lost
         self.committer = Committer(
             self.log, scheduler, clock,
-            space=services.space, segment_bytes=options.segment_bytes,
+            space=services.space, place=services.place, segment_bytes=options.segment_bytes,
             fsync=options.fsync, fsync_interval_s=options.fsync_interval_ms / 1000,
             roll_first=recovered.roll_first, heads=recovered.heads, lost=services.lost,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The work of a sync thread for one batch, and its outcome.
+"""The work at the disk for one batch, and its outcome.
 
 Contract: storage.md, "Append and group commit", "Segments"; ADR 0002. It touches the active segment's file behind the committed
 position, and nothing else; what becomes of the outcome is the committer's.
@@ -23,14 +23,14 @@ PREALLOCATE_AFTER_BYTES = 1024 * 1024
 
 
 class CommitJob:
-    """Writes one batch on a sync thread. All that ``run`` needs is bound when it is made: it reads nothing that may change.
+    """Writes one batch, on a sync thread or on the loop (``CommitPlace``). All that ``run`` needs is bound when it is made: it reads nothing that may change.
 
-    The attributes are filled by ``run``, on the sync thread, and read on the loop afterwards.
+    The attributes are filled by ``run`` and read on the loop afterwards.
     """
 
     __slots__ = ("_active", "_batch", "_clock", "_fs", "_keep_syncing", "_lost", "_path", "_prepared", "_roll",
-                 "_segment_bytes", "_space", "_sync", "allocated", "cut_failed", "done", "error", "low", "rolled", "sealed",
-                 "sync_s")  # fmt: skip
+                 "_segment_bytes", "_space", "_sync", "allocated", "cut_failed", "done", "error", "low", "rolled", "run_s",
+                 "sealed", "sync_s")  # fmt: skip
 
     def __init__(
         self,
@@ -84,10 +84,21 @@ class CommitJob:
         self.rolled: File | None = None
         """Of the new segment, which is there whether or not the batch got into it."""
         self.sync_s = 0.0
+        self.run_s = 0.0
+        """How long all of it took, in seconds."""
+
+    @property
+    def only_appends(self) -> bool:
+        """Whether there is nothing to do but to append to an open file: no roll, no look at its size, no space to reserve."""
+        active, size = self._active, self._batch.size
+        if self._roll or active is None or active.file is None or not self.allocated:
+            return False
+        return active.end + size <= max(self.allocated, PREALLOCATE_AFTER_BYTES - 1)
 
     def run(self) -> None:
-        """Write and sync the batch, on the sync thread. Blocks. Disk errors go to ``error`` and are not raised."""
-        batch, position = self._batch, 0
+        """Write and sync the batch, on a sync thread or the loop. Blocks. Disk errors go to ``error`` and are not raised."""
+        batch, position, monotonic = self._batch, 0, self._clock.monotonic
+        started = monotonic()
         file: File | None = None
         try:
             if batch.size and not self._space.check(batch.size):  # an empty one rolls for retention, which makes room
@@ -102,9 +113,9 @@ class CommitJob:
             self._preallocate(file, position)
             write_all(file, b"".join(batch.pieces), position)
             if self._sync:
-                began = self._clock.monotonic()
+                began = monotonic()
                 file.sync()
-                self.sync_s = self._clock.monotonic() - began
+                self.sync_s = monotonic() - began
             self.done = True
         except OSError as error:
             self.error = error
@@ -119,6 +130,7 @@ class CommitJob:
                 except OSError:
                     self.cut_failed = True
         finally:
+            self.run_s = monotonic() - started
             if file is None and self._prepared is not None:
                 self._prepared.close()
                 with contextlib.suppress(OSError):

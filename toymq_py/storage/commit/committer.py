@@ -26,6 +26,7 @@ from toymq_py.errors import DiskFull, RequestError, StorageFailed
 from toymq_py.records import Shape, shape_of
 from toymq_py.storage.commit.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.commit.commit_job import CommitJob
+from toymq_py.storage.commit.commit_place import CommitPlace
 from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.commit.next_segment import NextSegment
 from toymq_py.storage.commit.pass_clock import PassClock
@@ -56,6 +57,7 @@ class Committer:
         clock: Clock,
         *,
         space: SpaceGuard,
+        place: CommitPlace,
         segment_bytes: int,
         fsync: FsyncMode = "always",
         fsync_interval_s: float = 0.005,
@@ -73,6 +75,7 @@ class Committer:
         self._scheduler = scheduler
         self._clock = clock
         self._space = space
+        self._place = place
         self.segment_bytes = segment_bytes
         self._fsync = fsync
         self._lost = lost
@@ -210,7 +213,8 @@ class Committer:
     def _start_soon(self) -> None:
         if not self._start_due:
             self._start_due = True
-            self._scheduler.soon(self._start)
+            self._place.announce()
+            self._scheduler.soon(self._start_announced)
 
     def _open_batch(self, *, roll: bool) -> Batch:
         batch = Batch(self.next_id, roll=roll)
@@ -240,9 +244,13 @@ class Committer:
 
     # -- committing
 
-    def _start(self) -> None:
-        """End the loop pass: hand the oldest batch to a sync thread, unless one is running."""
+    def _start_announced(self) -> None:
         self._start_due = False
+        self._place.start()
+        self._start()
+
+    def _start(self) -> None:
+        """End the loop pass: have the oldest batch written and synced, unless one is."""
         self._pass.end()
         if self._running is not None or not self._pending:
             return
@@ -269,11 +277,17 @@ class Committer:
             keep_syncing=self._fsync != "never",
             lost=self._lost,
         )  # fmt: skip
-        self._scheduler.offload(job.run, lambda: self._finished(batch, job))
+        if job.only_appends and self._place.is_loop(batch.next_id - batch.first_id, batch.size):
+            self._scheduler.run_here(job.run)
+            self._finished(batch, job, on_loop=True)
+        else:
+            self._place.begun()
+            self._scheduler.offload(job.run, lambda: self._finished(batch, job, on_loop=False))
 
-    def _finished(self, batch: Batch, job: CommitJob) -> None:
+    def _finished(self, batch: Batch, job: CommitJob, *, on_loop: bool) -> None:
         log = self._log
         self._running = None
+        self._place.ended(job.run_s, on_loop=on_loop)
         if log.segments:
             log.segments[-1].busy = self._unsynced
         if job.sealed and log.segments:

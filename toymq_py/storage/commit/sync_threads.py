@@ -26,6 +26,17 @@ class Scheduler(Protocol):
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         """Run ``job`` on a sync thread, then ``done`` on the loop, whatever became of it."""
 
+    def run_here(self, job: Callable[[], None]) -> None:
+        """Run ``job`` at once, on the loop, which it holds. It ends as on a sync thread, whatever became of it."""
+
+
+def run_guarded(job: Callable[[], None]) -> None:
+    """Run a job for the disk. A bug in it, or no memory, is logged: that nothing was done is all that its caller needs."""
+    try:
+        job()
+    except Exception:
+        logger.exception("a job for the disk failed")
+
 
 _Work = tuple[Callable[[], None], Callable[[], None]]
 
@@ -111,10 +122,7 @@ class SyncThreads:
         work = worker.wait()
         while work is not None:
             job, done = work
-            try:
-                job()
-            except Exception:  # a bug, or no memory: the caller sees that nothing was done, and the thread lives on
-                logger.exception("a job on a sync thread failed")
+            run_guarded(job)
             with self._guard:
                 work = self._waiting.popleft() if self._waiting else None
                 is_idle = work is None and not self._closing

@@ -1,0 +1,84 @@
+"""Where a batch is written and synced: on the event loop or on a sync thread (``--commit``).
+
+Contract: storage.md, "Append and group commit"; ADR 0093. A rule without a thread, a file or a loop. Belongs to the loop.
+
+A commit on the loop saves two hand-overs between threads, a third of what a lone publisher waits for; but as long as the disk
+takes, the loop serves no other session. So ``auto`` commits there only what is small, while nothing else waits for the loop,
+and while the disk has been quick for long.
+"""
+
+from collections.abc import Callable
+
+from toymq_py.config.options import CommitMode
+
+RECORDS_MAX = 8
+"""Batches of more records have several publishers waiting: what they send next is parsed while a sync thread waits."""
+BYTES_MAX = 64 * 1024
+QUICK_S = 0.001
+"""A commit that takes longer is slow: the hand-over to a thread costs little beside it."""
+TRUST_AFTER = 64
+"""So many commits in a row must have been quick before the loop waits for one."""
+TRUST_AFTER_MAX = 4096
+
+
+class CommitPlace:
+    """Decides for each commit of a broker. ``begun`` and ``ended`` stand around every one."""
+
+    def __init__(self, mode: CommitMode, held: Callable[[float], None] = lambda seconds: None) -> None:
+        """``held`` is called with the seconds for which a commit held the loop."""
+        self._mode = mode
+        self._held = held
+        self.crowded: Callable[[], bool] = lambda: False
+        """Whether sessions wait for their turn on the loop."""
+        self._due = 0  # logs with a batch to start at the end of this pass of the loop
+        self._on_threads = 0  # batches
+        self._quick = 0  # commits in a row
+        self._trust_after = TRUST_AFTER
+
+    def announce(self) -> None:
+        """A log will start a batch at the end of this pass."""
+        self._due += 1
+
+    def start(self) -> None:
+        """An announced batch is being started, or there is none."""
+        self._due -= 1
+
+    def is_loop(self, records: int, size: int) -> bool:
+        """Whether a batch that only appends to an open file is committed on the loop.
+
+        Args:
+            records: how many.
+            size: bytes of all.
+        """
+        if self._mode != "auto":
+            return self._mode == "inline"
+        return (
+            self._quick >= self._trust_after
+            and records <= RECORDS_MAX
+            and size <= BYTES_MAX
+            and not self._due
+            and not self._on_threads
+            and not self.crowded()
+        )
+
+    def begun(self) -> None:
+        """A sync thread gets a batch."""
+        self._on_threads += 1
+
+    def ended(self, seconds: float, *, on_loop: bool) -> None:
+        """A batch was written and synced, or failed, in ``seconds``.
+
+        A slow one that nobody could foresee held the loop: before the next on the loop, twice as many must be quick.
+        """
+        if on_loop:
+            self._held(seconds)
+        else:
+            self._on_threads -= 1
+        if seconds > QUICK_S:
+            self._quick = 0
+            if on_loop:
+                self._trust_after = min(2 * self._trust_after, TRUST_AFTER_MAX)
+            return
+        self._quick += 1
+        if self._quick == 16 * self._trust_after and self._trust_after > TRUST_AFTER:
+            self._quick = self._trust_after = self._trust_after // 2
