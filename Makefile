@@ -12,7 +12,7 @@ COMPILED := $(patsubst %,toymq_py/%.py,dedupe names units records id_rows consum
   session/subscribe session/fetches session/writer session/transport net/fair_queue topic/channel topic/commits topic/deliverer topic/consumer_offsets topic/publisher topic/delays \
   subscription/pattern_subscription subscription/poll subscription/registry topic/topic topic/traced_topic \
   consumer/ack_set consumer/common_acks consumer/id_set consumer/lease_table consumer/run_list consumer/message_counts consumer/lazy_heap consumer/lease_run consumer/consumer \
-  storage/commit/batch storage/commit/listener storage/commit/committer storage/log storage/frame_positions storage/open_files storage/commit/space_guard storage/commit/commit_job storage/commit/pass_clock storage/tail_cache \
+  storage/commit/batch storage/commit/listener storage/commit/committer storage/log storage/frame_positions storage/open_files storage/commit/space_guard storage/commit/commit_job storage/commit/commit_place storage/commit/pass_clock storage/tail_cache \
   storage/record/attributes storage/record/checksum storage/record/frame storage/record/encoding storage/record/scanning)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
 # What a target waits for, and no more: demo the broker, run its gateway too, others the developer's tools; tests and types Spark

@@ -258,6 +258,7 @@ class Experiment:
         faults_told = ", ".join(f"{fault.kind} at {fault.at_s:.1f} s" for fault in life.faults)
         self._tell(f"a life of {life.lasts_s:.1f} s until {life.how}; point {life.point}; {faults_told or 'no faults'}")
         options = ["--min-free-bytes", str(life.reserve_bytes), "--segment-bytes", str(life.segment_bytes)]
+        options += ["--commit", life.commit]
         if not await self._broker.come_up(life.point, *options):
             self._ended("kill", f"{life.point} while it started")
             await self._broker.come_up(None, *options)

@@ -43,6 +43,8 @@ class Life:
     """``--min-free-bytes``."""
     segment_bytes: int
     """``--segment-bytes``: small ones roll often, large ones are made ahead."""
+    commit: str
+    """``--commit``: where records are written and synced."""
 
 
 def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
@@ -64,4 +66,5 @@ def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
             tuple(sorted(faults, key=lambda fault: fault.at_s)),
             rng.choice((0, 4 << 20)),
             rng.choice((128 << 10, 2 << 20)),
+            rng.choice(("auto", "inline", "thread")),
         )

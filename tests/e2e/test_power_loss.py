@@ -112,14 +112,16 @@ def cut_and_look(path: Path, seed: int, cuts: int, *options: str) -> int:
     return 0
 
 
-def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    assert cut_and_look(tmp_path / "disk", seed=1, cuts=3) == 0
+@pytest.mark.parametrize("mode", ["auto", "inline"])
+def test_nothing_acknowledged_is_lost(tmp_path: Path, mode: str) -> None:
+    assert cut_and_look(tmp_path / "disk", 1, 3, "--commit", mode) == 0
 
 
 @pytest.mark.torture
 def test_nothing_acknowledged_is_lost_in_a_hundred_cuts(tmp_path: Path) -> None:
     for seed in range(10):
-        assert cut_and_look(tmp_path / f"disk-{seed}", seed=seed, cuts=10) == 0, f"seed {seed}"
+        mode = "inline" if seed % 2 else "auto"
+        assert cut_and_look(tmp_path / f"disk-{seed}", seed, 10, "--commit", mode) == 0, f"seed {seed}"
 
 
 def test_without_fsync_something_is_lost(tmp_path: Path) -> None:

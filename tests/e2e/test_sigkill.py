@@ -53,12 +53,12 @@ class Publisher:
             return
 
 
-def kill_and_compare(directory: Path, count: int, seed: int, kills: int) -> None:
+def kill_and_compare(directory: Path, count: int, seed: int, kills: int, mode: str) -> None:
     rng = random.Random(seed)
     sizes = [rng.choice([0, 1, 100, 1000, rng.randrange(65_537)]) for _ in range(count)]
     publisher = Publisher([rng.randbytes(size) for size in sizes])
     points = sorted(rng.sample(range(1, count), kills))
-    broker = BrokerProcess(directory, "--segment-bytes", "4MiB")
+    broker = BrokerProcess(directory, "--segment-bytes", "4MiB", "--commit", mode)
     for point in [*points, count]:
         broker.start()
         with broker.connect() as wire:
@@ -77,15 +77,16 @@ def kill_and_compare(directory: Path, count: int, seed: int, kills: int) -> None
     assert checked.returncode == 0, checked.stdout
 
 
-def test_5000_messages_and_eight_kills(tmp_path: Path) -> None:
-    kill_and_compare(tmp_path / "d", 5_000, seed=1, kills=8)
+@pytest.mark.parametrize("mode", ["thread", "inline"])
+def test_5000_messages_and_eight_kills(tmp_path: Path, mode: str) -> None:
+    kill_and_compare(tmp_path / "d", 5_000, seed=1, kills=8, mode=mode)
 
 
 @pytest.mark.torture
 def test_100000_messages_and_many_kills(tmp_path: Path) -> None:
     count = int(os.environ.get("TOYMQ_TORTURE_MESSAGES", "100000"))
     for seed in range(count // 5_000):
-        kill_and_compare(tmp_path / str(seed), 5_000, seed=100 + seed, kills=20)
+        kill_and_compare(tmp_path / str(seed), 5_000, seed=100 + seed, kills=20, mode="inline" if seed % 2 else "auto")
 
 
 def test_every_answer_of_a_lone_publisher_has_its_own_sync(tmp_path: Path) -> None:
@@ -98,18 +99,32 @@ def test_every_answer_of_a_lone_publisher_has_its_own_sync(tmp_path: Path) -> No
 
 
 @require("strace")
-def test_every_answer_of_a_lone_publisher_is_behind_an_fdatasync(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["thread", "inline", "auto"])
+def test_every_answer_of_a_lone_publisher_is_behind_a_write_and_an_fdatasync(tmp_path: Path, mode: str) -> None:
     """Our own counter says it, too; the kernel's word is better."""
     trace = tmp_path / "trace"
-    with BrokerProcess(tmp_path / "d") as broker, broker.connect() as wire:
-        assert wire.ask(b"PUB t - 1\nx\n") == b"OK 0"
-        command = ["strace", "-f", "-e", "trace=fdatasync", "-o", str(trace), "-p", str(broker.pid)]
+    with BrokerProcess(tmp_path / "d", "--commit", mode) as broker, broker.connect() as wire:
+        for n in range(2):  # after the second commit it knows the size of its file
+            assert wire.ask(b"PUB t - 1\nx\n") == b"OK %d" % n
+        calls = "trace=pwrite64,fdatasync,write,writev,sendto,sendmsg"
+        command = ["strace", "-f", "-e", calls, "-o", str(trace), "-p", str(broker.pid)]
         tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert tracer.stderr is not None
         assert "attached" in tracer.stderr.readline()
-        for n in range(1, 11):
+        for n in range(2, 12):
             assert wire.ask(b"PUB t - 1\nx\n") == b"OK %d" % n
         tracer.send_signal(signal.SIGINT)
         tracer.communicate(timeout=20)
-    done = [line for line in trace.read_text().splitlines() if "fdatasync" in line and line.endswith("= 0")]
-    assert len(done) >= 10, trace.read_text()
+    steps, threads = [], set()
+    for line in trace.read_text().splitlines():
+        thread, call = line.split(maxsplit=1)
+        for step, is_it in (
+            ("written", "pwrite64" in call and " = " in call),
+            ("synced", "fdatasync" in call and call.endswith("= 0")),
+            ("answered", '"OK ' in call),
+        ):
+            if is_it:
+                steps.append(step)
+                threads.add(thread)
+    assert steps == ["written", "synced", "answered"] * 10, trace.read_text()
+    assert len(threads) == (1 if mode == "inline" else 2), "on the loop, or on a thread"

@@ -279,6 +279,7 @@ class World:
                 self.disk.dies_on = ("", "")
                 self.disk.dies_after = self.rng.randrange(30)  # perhaps in the middle of recovery
             broker = Broker(self.options, fs=self.disk, scheduler=threads, clock=self.clock)
+            broker.commit_place.is_loop = lambda records, size: self.loop.rng.random() < 0.5  # type: ignore[method-assign]
             self.disk.mortal = True
             try:
                 broker.open(1)

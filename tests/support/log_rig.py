@@ -7,8 +7,8 @@ from tests.support.fake_clock import FakeClock
 from tests.support.logs import PATH
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
-from toymq_py.storage.commit.committer import Appended, Committer
 from toymq_py.storage.commit.commit_place import CommitPlace
+from toymq_py.storage.commit.committer import Appended, Committer
 from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.log import Log

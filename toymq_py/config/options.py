@@ -98,7 +98,8 @@ class BrokerOptions:
     fsync_interval_ms: int = duration(5, 1, 60_000, help="With --fsync interval: how long a record may wait to be synced.")
     commit: CommitMode = one_of(
         "auto", "auto", "thread", "inline",
-        help="Where a record is written and synced: on a thread, on the event loop (inline), or there while it is alone and the disk quick.",
+        help="Where records are written and synced: on a thread, on the event loop (inline), or there as long as they are few, "
+        "nothing else waits, and the disk is quick (auto).",
     )  # fmt: skip
     segment_bytes: int = size(64 << 20, 4096, 1 << 30, help="Size at which a log file is sealed.")
     min_free_bytes: int = size(256 << 20, help="Publishing is refused (DISK_LOW) below this; acks and deliveries go on.")

@@ -23,7 +23,8 @@ PREALLOCATE_AFTER_BYTES = 1024 * 1024
 
 
 class CommitJob:
-    """Writes one batch, on a sync thread or on the loop (``CommitPlace``). All that ``run`` needs is bound when it is made: it reads nothing that may change.
+    """Writes one batch, on a sync thread or on the loop (``CommitPlace``). All that ``run`` needs is bound when it is made: it
+    reads nothing that may change.
 
     The attributes are filled by ``run`` and read on the loop afterwards.
     """

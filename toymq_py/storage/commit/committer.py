@@ -249,8 +249,9 @@ class Committer:
         self._place.start()
         self._start()
 
-    def _start(self) -> None:
-        """End the loop pass: have the oldest batch written and synced, unless one is."""
+    def _start(self, *, behind: bool = False) -> None:
+        """End the loop pass: have the oldest batch written and synced, unless one is. ``behind``: while the one before it is
+        being finished, so that its own end must come later."""
         self._pass.end()
         if self._running is not None or not self._pending:
             return
@@ -278,11 +279,17 @@ class Committer:
             lost=self._lost,
         )  # fmt: skip
         if job.only_appends and self._place.is_loop(batch.next_id - batch.first_id, batch.size):
-            self._scheduler.run_here(job.run)
-            self._finished(batch, job, on_loop=True)
+            if behind:
+                self._scheduler.soon(lambda: self._run_here(batch, job))
+            else:
+                self._run_here(batch, job)
         else:
             self._place.begun()
             self._scheduler.offload(job.run, lambda: self._finished(batch, job, on_loop=False))
+
+    def _run_here(self, batch: Batch, job: CommitJob) -> None:
+        self._scheduler.run_here(job.run)
+        self._finished(batch, job, on_loop=True)
 
     def _finished(self, batch: Batch, job: CommitJob, *, on_loop: bool) -> None:
         log = self._log
@@ -311,7 +318,7 @@ class Committer:
                 self._unsynced = log.segments[-1].busy = True
                 self._arm_sync_timer()
             if self._pending:
-                self._start()
+                self._start(behind=True)
             if self._fsync == "always" and self._heads.due and batch.size:
                 self._record_heads()  # behind the next commit, which takes a sync thread first
             for seconds, count in self._pass.waits(batch.first_id, batch.next_id):

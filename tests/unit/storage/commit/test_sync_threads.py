@@ -37,7 +37,7 @@ def test_sync_threads_run_jobs_side_by_side_and_survive_a_bug(caplog: pytest.Log
     for call in posted:
         call()  # type: ignore[operator]
     assert sorted(done) == [0, 1, 2, 3, 4]
-    assert caplog.text.count("a job on a sync thread failed") == 2
+    assert caplog.text.count("a job for the disk failed") == 2
     started = set(threading.enumerate()) - before
     assert {thread.name for thread in started} == {"sync-0", "sync-1", "sync-2"}
     threads.close()
