@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 
@@ -23,6 +24,8 @@ INSISTED = pytest.StashKey[frozenset[str]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[INSISTED] = requirements.insisted(os.environ)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job of a shell's background, which has no Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,7 +6,7 @@ Contract: gateway.md; ADR 0024, ADR 0078 (which uvicorn).
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -131,7 +131,8 @@ class GatewayProtocol(HttpToolsProtocol):
             end = at + (PIECE_BYTES if self._in_head else BODY_PIECE_BYTES)
             self._parse_piece(data[at:end])
             at = end
-            if self._upgraded:  # a client sends no frames before the handshake is answered
+            if self._upgraded:
+                self._pass_on(data[at:])
                 return False
             more = at < len(data) and self._may_parse()
         self._unread = data[at:]
@@ -182,7 +183,15 @@ class GatewayProtocol(HttpToolsProtocol):
                     self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
                     continue
                 self.handle_websocket_upgrade()
+                self._pass_on(data[upgrade.args[0] :])
             return
+
+    def _pass_on(self, frames: bytes) -> None:
+        """Give the WebSocket what was read behind its handshake."""
+        self._unread = b""
+        self._outgoing.hold_reading(held=False)
+        if frames:
+            cast("asyncio.Protocol", self.transport.get_protocol()).data_received(frames)
 
     def _head_without_upgrade(self) -> bytes:
         line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())

@@ -119,10 +119,14 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
             self.scope["state"][OUTLET] = self
 
     async def send(self, message: Any) -> None:
-        """Uvicorn's, except that a refusal completes the handshake; otherwise it would be logged as an error."""
+        """Uvicorn's, except that a refusal completes the handshake; otherwise it would be logged as an error. Frames that came
+        before the answer are parsed behind it."""
+        shaking_hands = not self.handshake_complete
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
+        if shaking_hands and self.handshake_complete and self._unread:
+            self._take()
 
     def data_received(self, data: bytes) -> None:
         if not self.handshake_initiated:
@@ -137,6 +141,9 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         """Parse one piece a pass of the loop."""
         if self.transport.is_closing():
             self._unread = b""
+            return
+        if not self.handshake_complete:  # a client should wait for the answer (RFC 6455, 4.1); one that does not is served
+            self._read_or_not()
             return
         piece, self._unread = self._unread[:BODY_PIECE_BYTES], self._unread[BODY_PIECE_BYTES:]
         super().data_received(piece)

@@ -5,6 +5,7 @@ import json
 import logging
 import random
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -278,6 +279,29 @@ async def test_a_handshake_that_is_none_is_refused_and_a_shutdown_is_not_disturb
     writer.close()
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "BAD_FRAMING"
+
+
+@pytest.mark.parametrize("head", [b"", b"X: " + 1500 * b"1" + b"\r\n"], ids=["one-piece", "two-pieces"])
+@pytest.mark.parametrize("writes", [1, 2, 3])
+@pytest.mark.parametrize("count", [2, 200])
+async def test_frames_before_the_answer_to_the_handshake_are_served_behind_it(
+    rig: HttpRig, caplog: pytest.LogCaptureFixture, head: bytes, writes: int, count: int
+) -> None:
+    """They were dropped when they came with the handshake, and a failed assertion of the library when they came behind it."""
+    published = b"".join(frame_of(1, b'{"op":"publish","payload":"%d"}' % n) for n in range(count))
+    said = HANDSHAKE + head + b"\r\n" + published
+    cut = len(said) - len(published)
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    ends = {1: [len(said)], 2: [cut, len(said)], 3: [cut, cut + 5, len(said)]}[writes]
+    for begin, end in pairwise([0, *ends]):
+        writer.write(said[begin:end])
+        await asyncio.sleep(0)
+    await rig.until(lambda: "t" in rig.broker.topics and rig.broker.topics["t"].log.committed_id == count)
+    async with asyncio.timeout(10):
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(count)
+    writer.close()
+    assert no_errors(caplog)
 
 
 def no_errors(caplog: pytest.LogCaptureFixture) -> bool:
