@@ -6,6 +6,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -140,11 +141,27 @@ async def test_a_refused_body_without_its_newline_ends_the_connection() -> None:
         assert [line[:15] for line in lines] == [b"ERR BAD_NAME to", b"ERR BAD_FRAMING", b""]
 
 
+class SlowToUnlink(SimDisk):
+    """Removes no file before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.go_on = threading.Event()
+
+    def unlink(self, path: str) -> None:
+        assert self.go_on.wait(30), "nobody told it"
+        super().unlink(path)
+
+
 async def test_what_is_pipelined_behind_a_delete() -> None:
-    async with serving("/data/d", fs=disk()) as served:
-        wire = await served.connect()
+    fs = SlowToUnlink()
+    async with serving("/data/d", fs=fs) as served:
+        wire, other = await served.connect(), await served.connect()
         assert await wire.ask(b"PUB t k 1\nx\n") == b"OK 0"
         wire.send(b"DELETE t\nPUB t k 1\nx\nOFFSETS t\nDESCRIBE t\nACK t c 0\nCONFIG t\nSUB t c\n")
+        for _ in range(20):  # each is a turn of the other session, too: all it was sent is parsed before the topic is gone
+            assert await other.ask(b"PING\n") == b"PONG"
+        fs.go_on.set()
         answers = [await wire.line() for _ in range(7)]
         assert answers[0] == b"OK 1"
         assert [answer.split(b" ")[:2] for answer in answers[1:]] == [[b"ERR", b"NO_SUCH_TOPIC"]] * 6
