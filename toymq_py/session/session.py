@@ -20,6 +20,7 @@ from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.net.fair_queue import FairQueue, Runnable
+from toymq_py.net.half_close import end_writing
 from toymq_py.net.peer import described_peer
 from toymq_py.session.authorization import GREETING_S, GuardedHandler
 from toymq_py.session.deliveries import Deliveries
@@ -288,8 +289,7 @@ class Session:
         self._say("=", "lingering")
         self._say("%", f"end in {LINGER_S:g} s")
         self._reader.discard()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
+        end_writing(self.transport)
         self._linger_timer = self._loop.call_later(LINGER_S, self._end)
 
     def _end(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from toymq_py.errors import RequestError
+from toymq_py.net.half_close import end_writing
 from toymq_py.protocol import encode_error
 from toymq_py.session.session import Session
 
@@ -59,6 +60,5 @@ def refuse(transport: asyncio.Transport, error: RequestError, *, linger_s: float
     if not linger_s:
         transport.close()
         return
-    if transport.can_write_eof():
-        transport.write_eof()
+    end_writing(transport)
     asyncio.get_running_loop().call_later(linger_s, transport.close)
