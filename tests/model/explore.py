@@ -1,7 +1,7 @@
 """Explicit-state search: visit every world that a model can reach, or walk it at random from a seed.
 
-A model is a set of worlds, what may happen in each, and what must never be true. It knows nothing of the search. ``pack`` may give
-one key to worlds that differ only by the names of equal parties; the trace of a violation is replayed in one set of names.
+A model is a set of worlds, what may happen in each, and what must never be true. It knows nothing of the search. ``pack`` may
+give one key to worlds that differ only by the names of equal parties; a trace is replayed in one set of names.
 """
 
 import random
@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 World = TypeVar("World")
 Action = tuple[str | int | tuple[int, ...], ...]
-"""The name of what happens, then who and what it concerns; ``words`` makes a sentence of it."""
+"""The name of what happens, then what it concerns; ``words`` makes a sentence of it."""
 Key = tuple[object, ...]
 REPORT_STATES = 50_000
 """How many new worlds there are between two reports of progress."""
@@ -49,7 +49,7 @@ class Model(Protocol[World]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a search found. ``complete``: each reachable world was visited. ``violation`` is None when every promise was kept."""
+    """What a search found. ``complete``: it visited each reachable world. ``violation``: None when every promise was kept."""
 
     states: int
     cpu_s: float
@@ -106,7 +106,8 @@ def _replay(model: Model[World], seen: dict[Key, Key | None], last: Key) -> tupl
 def walk(model: Model[World], seed: int, steps: int) -> tuple[int, str | None, list[str]]:
     """Take at most ``steps`` random steps. Returns how many there were, the violation or None, and the trace."""
     rng = random.Random(seed)
-    world, trace = model.initial(), []
+    world = model.initial()
+    trace: list[str] = []
     for taken in range(steps):
         choices = [(action, after) for action, after in model.steps(world) if after != world]
         if not choices:

@@ -1,135 +1,56 @@
 """The replication protocol as a model at the grain of records: elections, in-sync set, streams, hand-over, force.
 
-State. ``World`` is what etcd holds (leader key, epoch, in-sync set, transactions that may still happen) and one ``Node`` a copy: its
-log, how much of it a power cut leaves, its role and its stream. A step is one atomic thing that one party does. A party that
-takes no step is paused, cut off or slow, and nothing bounds for how long; the lease may end at any time, so no clock is trusted.
-A restart is part of the power cut: a node that is down is one that takes no step.
+State. ``World`` is what etcd holds (leader key, epoch, in-sync set, transactions that may still happen) and one ``Node`` a
+copy: its log, how much of it a power cut leaves, its role and its stream. A step is one atomic thing that one party does. A
+party that takes no step is paused, cut off or slow, and nothing bounds for how long; the lease may end at any time, so no clock
+is trusted. A restart is part of the power cut: a node that is down is one that takes no step.
 
 Transactions (T1 to T4, T6 is ``force``). Each happens with an answer, or is sent and times out: then it may happen at any later
 moment at which its compares still hold, or never. T4 and T5 only delete the leader key, like the end of a lease.
 
 OK is given as early as it may be, in the step that makes it due: no rule looks at it, so later is never worse.
 
-Bounds: nodes, records, epochs, faults (power cuts; a lost disk is the last one), transactions without an answer, hand-overs, uses of
-``force``, wipes of etcd. Not modelled: several files (``join.py``), ``min_in_sync`` (it only refuses publishes), disk errors
-(a follower that fails is dropped, a leader that fails ends), cached reads of etcd (reads are linearizable), an etcd that
-forgets (the mutant ``etcd_restored`` shows what that costs).
+Bounds: nodes, records, epochs, faults (power cuts; a lost disk is the last one), transactions without an answer, hand-overs,
+uses of ``force``, wipes of etcd. Not modelled: several files (``join.py``), ``min_in_sync`` (it only refuses publishes), disk
+errors (a follower that fails is dropped, a leader that fails ends), cached reads of etcd (reads are linearizable), an etcd that
+goes back to an old snapshot (the mutant ``etcd_restored`` shows what that costs), whether anything happens at last.
 
-Promises, in ``broken``: a leader in office has all that got OK; so has, synced, every copy that may be elected; in-sync copies agree;
-after a hand-over the next leader has all that the old one had; ``force`` loses only what got OK before it and is not
+Promises, in ``broken``: a leader in office has all that got OK; so has, synced, every copy that may be elected; in-sync copies
+agree; after a hand-over the next leader has all that the old one had; ``force`` loses only what got OK before it and is not
 synced on the forced copy, or gets OK after it from a leader that etcd no longer names.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import permutations
-from typing import NamedTuple
+from typing import Any
 
+from tests.model.bounds import Bounds
 from tests.model.explore import Action, Key
 from tests.model.rules import sentence
-
-LOOKING, JOINING, FOLLOWING, OPENING, LEADING, HOLDING, ENDING, FORCING = range(8)
-"""Roles. HOLDING: publishes wait for a hand-over. ENDING: BYE was said, T4 comes. FORCING: only settles its T6."""
-FOLLOWERS = (LOOKING, JOINING, FOLLOWING)
-SERVING = (LEADING, HOLDING)
-NOBODY = -1
-
-
-class Node(NamedTuple):
-    """One copy. Sets of nodes are bit masks. The second group is the memory of a leader, the third that of a follower."""
-
-    role: int = LOOKING
-    log: tuple[int, ...] = ()
-    durable: int = 0
-    """Records that a power cut leaves."""
-    promised: int = 0
-    blank: bool = False
-    """The disk was lost: a new replica, which is in no set under the old one's name."""
-
-    epoch: int = 0
-    known: int = 0
-    """The in-sync set as this leader last knew it for certain."""
-    unsettled: tuple[int, ...] = ()
-    """Values of its T3s without an answer."""
-    required: int = 0
-    counted: int = NOBODY
-    """The follower that is in ``required`` already, and not yet proposed by T3; ``barrier``: how much it must have synced."""
-    barrier: int = 0
-
-    source: int = NOBODY
-    stream: int = 0
-    """The epoch of the stream from ``source``."""
-    queue: tuple[int, ...] = ()
-    saw: int = 0
-    """The epoch of the leader that it read from etcd, not joined yet."""
-    acked_epoch: int = 0
-    acked: int = 0
-    """The newest ack, perhaps still under way: so many records are synced, of the stream of that epoch."""
-
-
-class World(NamedTuple):
-    """etcd, the copies, and what was said. ``late_*``: transactions without an answer that may still happen."""
-
-    nodes: tuple[Node, ...]
-    leader: int = NOBODY
-    epoch: int = 0
-    isr: int = 0
-    late_t2: int = 0
-    late_t3: tuple[int, ...] = ()
-    late_t6: int = NOBODY
-    acked: int = 0
-    """Records that got OK, less those that ``force`` gave up."""
-    forgone: int = 0
-    """Records that ``force`` gave up by declaration."""
-    records: int = 0
-    faults: int = 0
-    unknown: int = 0
-    handovers: int = 0
-    forces: int = 0
-    wipes: int = 0
-    handed: int = NOBODY
-    """The node whose hand-over ended and after which none leads yet."""
-    missed: bool = False
-    """The next leader lacked something of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How far the search goes. ``begin``: from empty copies and no key in etcd, else from a leader that the others follow."""
-
-    nodes: int = 2
-    records: int = 2
-    epochs: int = 3
-    faults: int = 2
-    unknown: int = 0
-    handovers: int = 0
-    forces: int = 0
-    wipes: int = 0
-    begin: bool = False
-
-
-def bits(mask: int) -> list[int]:
-    """Return the members of a set."""
-    return [n for n in range(mask.bit_length()) if mask >> n & 1]
-
-
-def of_log(log: tuple[int, ...]) -> int:
-    """Return the set of the records of a log."""
-    mask = 0
-    for record in log:
-        mask |= 1 << record
-    return mask
-
-
-def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return how many records two logs share from their beginning."""
-    shared = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared
-
+from tests.model.world import (
+    ENDING,
+    FOLLOWERS,
+    FOLLOWING,
+    FORCING,
+    HOLDING,
+    JOINING,
+    LEADING,
+    LOOKING,
+    NO_NODE,
+    OPENING,
+    SERVING,
+    Node,
+    World,
+    bits,
+    common,
+    of_log,
+    opening,
+    orders,
+    renamed,
+    shape,
+    stepped_down,
+    unlinked,
+    with_node,
+)  # fmt: skip
 
 Steps = Iterator[tuple[Action, World]]
 
@@ -142,14 +63,15 @@ class Replication:
         self.mutant = mutant
         self._ids: dict[Node, int] = {}
         self._nodes: list[Node] = []
+        self._shapes: list[tuple[object, ...]] = []
         self._all = (1 << bounds.nodes) - 1
 
     def initial(self) -> World:
         b = self.bounds
-        budgets = (b.records, b.faults, b.unknown, b.handovers, b.forces, b.wipes)
-        world = World((Node(),) * b.nodes)._replace(
-            **dict(zip(("records", "faults", "unknown", "handovers", "forces", "wipes"), budgets, strict=True))
-        )
+        world = World(
+            (Node(),) * b.nodes, records=b.records, faults=b.faults, unknown=b.unknown, handovers=b.handovers,
+            forces=b.forces, wipes=b.wipes,
+        )  # fmt: skip
         if b.begin:
             return world
         leads = Node(LEADING, promised=1, epoch=1, known=self._all, required=self._all & ~1)
@@ -178,10 +100,10 @@ class Replication:
                     role=LEADING, promised=x.epoch, durable=len(x.log), known=x.known,
                     required=0 if self.mutant == "forget_isr" else x.known & ~(1 << n),
                 )  # fmt: skip
-                yield ("opens", n, x.epoch), self._handed(_with(w, n, opened), n)
+                yield ("opens", n, x.epoch), self._handed(with_node(w, n, opened), n)
             elif x.role == FORCING:
                 settled = x._replace(role=OPENING, epoch=w.epoch, known=w.isr) if w.leader == n else x._replace(role=LOOKING)
-                yield ("settles", n), _with(w, n, settled)._replace(late_t6=NOBODY if w.late_t6 == n else w.late_t6)
+                yield ("settles", n), with_node(w, n, settled)._replace(late_t6=NO_NODE if w.late_t6 == n else w.late_t6)
             else:
                 yield from self._follows(w, n, x)
                 if not x.blank or self.mutant == "same_identity":
@@ -210,18 +132,18 @@ class Replication:
     def _handed(self, w: World, n: int) -> World:
         """Judge a hand-over when the next leader opens, not one that was deposed before."""
         if n == w.handed:
-            return w._replace(handed=NOBODY)
-        if w.handed == NOBODY or w.leader != n or w.epoch != w.nodes[n].epoch:
+            return w._replace(handed=NO_NODE)
+        if w.handed == NO_NODE or w.leader != n or w.epoch != w.nodes[n].epoch:
             return w
         old = w.nodes[w.handed].log
-        return w._replace(handed=NOBODY, missed=w.nodes[n].log[: len(old)] != old)
+        return w._replace(handed=NO_NODE, missed=w.nodes[n].log[: len(old)] != old)
 
     # etcd
 
     def _etcd(self, w: World) -> Steps:
-        if w.leader != NOBODY:
+        if w.leader != NO_NODE:
             if w.epoch < self.bounds.epochs:
-                yield ("expires",), w._replace(leader=NOBODY, late_t3=())
+                yield ("expires",), w._replace(leader=NO_NODE, late_t3=())
             for value in w.late_t3:
                 yield ("late_t3", value), self._put_isr(w, value)
         elif w.epoch < self.bounds.epochs:
@@ -230,29 +152,29 @@ class Replication:
                 yield ("late_t2", n, w.epoch + 1), after._replace(
                     leader=n, epoch=w.epoch + 1, late_t2=after.late_t2 & ~(1 << n)
                 )
-            if w.late_t6 != NOBODY:
+            if w.late_t6 != NO_NODE:
                 yield ("late_t6", w.late_t6), self._forced(w, w.late_t6)
         if w.wipes:
             if self.mutant == "etcd_restored":
-                yield ("restored",), self._put_isr(w, self._all)._replace(leader=NOBODY, epoch=1, wipes=w.wipes - 1)
+                yield ("restored",), self._put_isr(w, self._all)._replace(leader=NO_NODE, epoch=1, wipes=w.wipes - 1)
             else:
-                yield ("wiped",), self._put_isr(w, 0)._replace(leader=NOBODY, epoch=0, wipes=w.wipes - 1)
+                yield ("wiped",), self._put_isr(w, 0)._replace(leader=NO_NODE, epoch=0, wipes=w.wipes - 1)
 
     def _put_isr(self, w: World, value: int) -> World:
         """Write the in-sync set. Its revision grows, so no transaction that compared the one before can happen any more."""
-        return w._replace(isr=value, late_t3=(), late_t2=w.late_t2 if self.mutant == "stale_isr" else 0, late_t6=NOBODY)
+        return w._replace(isr=value, late_t3=(), late_t2=w.late_t2 if self.mutant == "stale_isr" else 0, late_t6=NO_NODE)
 
     # Faults
 
     def _faults(self, w: World, n: int, x: Node) -> Steps:
-        settled = w._replace(faults=w.faults - 1, late_t6=NOBODY if w.late_t6 == n else w.late_t6)  # T5 revokes its lease
+        settled = w._replace(faults=w.faults - 1, late_t6=NO_NODE if w.late_t6 == n else w.late_t6)  # T5 revokes its lease
         for keep in range(x.durable, len(x.log) + 1):
             for promised in {x.promised, 0} if self.mutant == "promise_unsynced" else (x.promised,):
                 left = Node(LOOKING, x.log[:keep], keep, promised, x.blank, acked_epoch=x.acked_epoch, acked=x.acked)
-                yield ("power", n, keep, len(x.log)), _with(settled, n, left)
+                yield ("power", n, keep, len(x.log)), with_node(settled, n, left)
         others = [m for m in bits(w.isr & ~(1 << n)) if not w.nodes[m].blank]
         if others and w.isr >> n & 1 and not x.blank:  # losing every copy is the fault of no protocol
-            yield ("disk", n), _with(settled, n, Node(blank=True))._replace(faults=0, late_t2=w.late_t2 & ~(1 << n))
+            yield ("disk", n), with_node(settled, n, Node(blank=True))._replace(faults=0, late_t2=w.late_t2 & ~(1 << n))
 
     # A leader
 
@@ -260,42 +182,43 @@ class Replication:
         if x.role == LEADING and w.records:
             yield self._append(w, n, x)
         if x.durable < len(x.log):
-            yield ("syncs", n), _with(w, n, x._replace(durable=len(x.log)))
+            yield ("syncs", n), with_node(w, n, x._replace(durable=len(x.log)))
         if not self._named(w, x):
-            yield ("fenced", n, x.epoch), _with(w, n, _stepped_down(x))
+            yield ("fenced", n, x.epoch), with_node(w, n, stepped_down(x))
         elif x.role == LEADING and w.handovers and x.required:
-            yield ("holds", n), _with(w._replace(handovers=w.handovers - 1), n, x._replace(role=HOLDING))
+            yield ("holds", n), with_node(w._replace(handovers=w.handovers - 1), n, x._replace(role=HOLDING))
         if x.role == HOLDING:
-            yield ("calls_off", n), _with(w, n, x._replace(role=LEADING))
+            yield ("calls_off", n), with_node(w, n, x._replace(role=LEADING))
             synced = [w.nodes[r].acked_epoch == x.epoch and w.nodes[r].acked == len(x.log) for r in bits(x.required)]
             if (x.durable == len(x.log) and all(synced)) or self.mutant == "bye_unsettled":
-                after = _with(w, n, x._replace(role=ENDING, required=0 if self.mutant == "answers_after_bye" else x.required))
+                required = 0 if self.mutant == "answers_after_bye" else x.required
+                after = with_node(w, n, x._replace(role=ENDING, required=required))
                 for m, y in enumerate(w.nodes):
                     if y.source == n and y.stream == x.epoch:
-                        after = _with(after, m, _unlinked(y))
+                        after = with_node(after, m, unlinked(y))
                 yield ("bye", n), after
 
     def _ends(self, w: World, n: int, x: Node) -> Steps:
         """T4. Without an answer the term has ended, too; that it happens later is like the end of the lease."""
         if self.mutant == "answers_after_bye" and w.records:
             yield self._append(w, n, x._replace(durable=len(x.log) + 1))
-        after = _with(w, n, _stepped_down(x))
+        after = with_node(w, n, stepped_down(x))
         if self._named(w, x):
             yield ("t4_unanswered", n), after._replace(handed=n)
-            after = after._replace(leader=NOBODY, late_t3=(), handed=n)
+            after = after._replace(leader=NO_NODE, late_t3=(), handed=n)
         yield ("t4", n), after
 
     def _append(self, w: World, n: int, x: Node) -> tuple[Action, World]:
         record = self.bounds.records - w.records
-        after = _with(w, n, x._replace(log=(*x.log, record)))
+        after = with_node(w, n, x._replace(log=(*x.log, record)))
         for m, y in enumerate(w.nodes):
             if y.source == n and y.stream == x.epoch and y.role == FOLLOWING:
-                after = _with(after, m, y._replace(queue=(*y.queue, record)))
+                after = with_node(after, m, y._replace(queue=(*y.queue, record)))
         return ("appends", n, x.epoch, record), after._replace(records=w.records - 1)
 
     def _named(self, w: World, x: Node) -> bool:
         """The compare of T3 and T4: the leader key exists, and its create_revision is this epoch."""
-        return w.leader != NOBODY and w.epoch == x.epoch
+        return w.leader != NO_NODE and w.epoch == x.epoch
 
     # The in-sync set: T3
 
@@ -303,13 +226,14 @@ class Replication:
         for r in bits(x.required):
             after = w
             if w.nodes[r].source == n and w.nodes[r].stream == x.epoch:
-                after = _with(w, r, _unlinked(w.nodes[r]))
+                after = with_node(w, r, unlinked(w.nodes[r]))
             if self.mutant == "shrink_unfenced":
                 yield ("drops", n, r), self._t3_done(after, n, x._replace(known=w.isr), w.isr & ~(1 << r))
             elif self.mutant == "shrink_after_ack":
-                yield ("forgets", n, r), _with(after, n, x._replace(required=x.required & ~(1 << r)))
+                yield ("forgets", n, r), with_node(after, n, x._replace(required=x.required & ~(1 << r)))
             elif r == x.counted and not x.known >> r & 1 and not any(value >> r & 1 for value in x.unsettled):
-                yield ("uncounts", n, r), _with(after, n, x._replace(required=x.required & ~(1 << r), counted=NOBODY, barrier=0))
+                uncounted = x._replace(required=x.required & ~(1 << r), counted=NO_NODE, barrier=0)
+                yield ("uncounts", n, r), with_node(after, n, uncounted)
             else:
                 yield from self._t3(w, after, n, x, x.known & ~(1 << r), ("drops", n, r))
         for m, y in enumerate(w.nodes):
@@ -319,23 +243,23 @@ class Replication:
             if not w.late_t3:  # one of them happened: the revision is another
                 yield ("reads", n), self._t3_done(w, n, x, w.isr)
             elif self.mutant == "read_settles":
-                yield ("reads", n), _with(w, n, x._replace(unsettled=(), required=x.known & ~(1 << n)))
+                yield ("reads", n), with_node(w, n, x._replace(unsettled=(), required=x.known & ~(1 << n)))
 
     def _grows(self, w: World, n: int, x: Node, m: int, y: Node) -> Steps:
         if self.mutant == "expand_count_late":
             if not x.known >> m & 1 and y.acked == len(x.log) and self._named(w, x):
-                yield ("adds", n, m), _with(self._put_isr(w, x.known | 1 << m), n, x._replace(known=x.known | 1 << m))
+                yield ("adds", n, m), with_node(self._put_isr(w, x.known | 1 << m), n, x._replace(known=x.known | 1 << m))
             elif x.known >> m & 1 and not x.required >> m & 1:
-                yield ("counts", n, m), _with(w, n, x._replace(required=x.required | 1 << m))
-        elif not x.required >> m & 1 and x.counted == NOBODY:
+                yield ("counts", n, m), with_node(w, n, x._replace(required=x.required | 1 << m))
+        elif not x.required >> m & 1 and x.counted == NO_NODE:
             barrier = len(x.log)
             if self.mutant == "expand_early":
                 barrier = 0
             elif self.mutant == "expand_on_beat":
-                barrier -= 1
-            yield ("counts", n, m), _with(w, n, x._replace(required=x.required | 1 << m, counted=m, barrier=max(0, barrier)))
+                barrier = max(1, barrier - 1)
+            yield ("counts", n, m), with_node(w, n, x._replace(required=x.required | 1 << m, counted=m, barrier=barrier))
         if x.counted == m and y.acked >= x.barrier:
-            yield from self._t3(w, w, n, x._replace(counted=NOBODY, barrier=0), x.known | 1 << m, ("adds", n, m))
+            yield from self._t3(w, w, n, x._replace(counted=NO_NODE, barrier=0), x.known | 1 << m, ("adds", n, m))
 
     def _t3(self, w: World, done: World, n: int, x: Node, value: int, action: Action) -> Steps:
         """Propose a set: with an answer; without one, when it may happen later. ``done``: the world once it is answered."""
@@ -349,14 +273,14 @@ class Replication:
             elif self.mutant == "timeout_is_yes":
                 asked = x._replace(known=value, required=value & ~(1 << n))
             late = tuple(sorted({*w.late_t3, value}))
-            yield ("t3_unanswered", *action[1:], value), _with(w, n, asked)._replace(late_t3=late, unknown=w.unknown - 1)
+            yield ("t3_unanswered", *action[1:], value), with_node(w, n, asked)._replace(late_t3=late, unknown=w.unknown - 1)
 
     def _t3_done(self, w: World, n: int, x: Node, value: int) -> World:
-        counted = 1 << x.counted if x.counted != NOBODY and not value >> x.counted & 1 else 0
+        counted = 1 << x.counted if x.counted != NO_NODE and not value >> x.counted & 1 else 0
         after = x._replace(known=value, unsettled=(), required=value & ~(1 << n) | counted)
         if not counted:
-            after = after._replace(counted=NOBODY, barrier=0)
-        return _with(self._put_isr(w, value), n, after)
+            after = after._replace(counted=NO_NODE, barrier=0)
+        return with_node(self._put_isr(w, value), n, after)
 
     # A follower
 
@@ -388,80 +312,82 @@ class Replication:
                     keep = len(y.log)
                 elif self.mutant == "truncate_hw":
                     keep = min(keep, max(0, y.durable - 1))
-                yield ("follows", m, n, keep), _with(
+                yield ("follows", m, n, keep), with_node(
                     w, m, joined._replace(log=y.log[:keep], durable=min(y.durable, keep), queue=x.log[keep:])
                 )
             if self.mutant != "truncate_hw":
-                yield ("copies", m, n), _with(w, m, joined._replace(role=JOINING, log=(), durable=0, blank=False))
+                yield ("copies", m, n), with_node(w, m, joined._replace(role=JOINING, log=(), durable=0, blank=False))
 
     def _follows(self, w: World, n: int, x: Node) -> Steps:
-        if w.leader not in (NOBODY, n) and x.role in FOLLOWERS and w.epoch not in (x.saw, x.stream):
-            yield ("sees", n, w.leader, w.epoch), _with(w, n, x._replace(saw=w.epoch))
-        if x.source == NOBODY:
+        if w.leader not in (NO_NODE, n) and x.role in FOLLOWERS and w.epoch not in (x.saw, x.stream):
+            yield ("sees", n, w.leader, w.epoch), with_node(w, n, x._replace(saw=w.epoch))
+        if x.source == NO_NODE:
             return
         if x.role == JOINING:
             leader = w.nodes[x.source]
             if leader.role in SERVING and leader.epoch == x.stream:
                 size = len(leader.log)
-                yield ("copied", n), _with(w, n, x._replace(role=FOLLOWING, log=leader.log, durable=size, acked=size))
+                yield ("copied", n), with_node(w, n, x._replace(role=FOLLOWING, log=leader.log, durable=size, acked=size))
             return
         if x.queue:
             log = (*x.log, x.queue[0])
             after = x._replace(log=log, queue=x.queue[1:])
             if self.mutant == "ack_before_sync":
                 after = after._replace(acked_epoch=x.stream, acked=len(log))
-            yield ("writes", n, x.queue[0]), _with(w, n, after)
+            yield ("writes", n, x.queue[0]), with_node(w, n, after)
         if x.durable < len(x.log) or (x.acked_epoch, x.acked) != (x.stream, len(x.log)):
             synced = x._replace(durable=len(x.log), acked_epoch=x.stream, acked=len(x.log))
-            yield ("acks", n, len(x.log)), _with(w, n, synced)
+            yield ("acks", n, len(x.log)), with_node(w, n, synced)
 
     # Elections: T1, T2, T5
 
     def _elections(self, w: World, n: int, x: Node) -> Steps:
         old_stream = self.mutant == "no_epoch_check"
-        if w.leader == NOBODY and w.epoch < self.bounds.epochs:
+        if w.leader == NO_NODE and w.epoch < self.bounds.epochs:
             member = w.isr >> n & 1 or self.mutant == "unclean"
-            if not w.isr:  # T1: never with a directory that belongs to a cluster
-                member = not x.promised or self.mutant == "t1_adopts"
+            if not w.isr:  # T1 compares that config is there, and a directory that belongs to a cluster never sends it
+                member = (w.wipes == self.bounds.wipes and not x.promised) or self.mutant == "t1_adopts"
             epoch = w.epoch + 1
             if member and (epoch > x.promised or self.mutant == "t1_adopts"):
                 won = w if w.isr else self._put_isr(w, 1 << n)
-                opening = Node(OPENING, x.log, x.durable, x.promised, epoch=epoch, known=won.isr)
+                won_by = Node(OPENING, x.log, x.durable, x.promised, epoch=epoch, known=won.isr)
                 if old_stream:
-                    opening = opening._replace(source=x.source, stream=x.stream, queue=x.queue)
-                yield ("elected", n, epoch), _with(won, n, opening)._replace(leader=n, epoch=epoch, late_t2=won.late_t2 & ~(1 << n))
+                    won_by = won_by._replace(source=x.source, stream=x.stream, queue=x.queue)
+                yield ("elected", n, epoch), with_node(won, n, won_by)._replace(
+                    leader=n, epoch=epoch, late_t2=won.late_t2 & ~(1 << n)
+                )
             if member and w.unknown and not w.late_t2 >> n & 1:
-                asking = x if old_stream else _unlinked(x)
-                yield ("t2_unanswered", n), _with(w, n, asking)._replace(late_t2=w.late_t2 | 1 << n, unknown=w.unknown - 1)
+                asking = x if old_stream else unlinked(x)
+                yield ("t2_unanswered", n), with_node(w, n, asking)._replace(late_t2=w.late_t2 | 1 << n, unknown=w.unknown - 1)
         if w.leader == n and w.epoch > x.promised:
-            yield ("finds_itself", n, w.epoch), _with(w, n, _opening(x, w.epoch, w.isr))
+            yield ("finds_itself", n, w.epoch), with_node(w, n, opening(x, w.epoch, w.isr))
         elif w.leader == n and self.mutant == "epoch_reused":
-            leads = _opening(x, w.epoch, w.isr)._replace(role=LEADING, durable=len(x.log), required=w.isr & ~(1 << n))
-            yield ("resumes", n, w.epoch), _with(w, n, leads)
+            leads = opening(x, w.epoch, w.isr)._replace(role=LEADING, durable=len(x.log), required=w.isr & ~(1 << n))
+            yield ("resumes", n, w.epoch), with_node(w, n, leads)
         if self.mutant == "t2_assumed" and w.late_t2 >> n & 1:
-            yield ("assumes", n, w.epoch + 1), _with(w, n, _opening(x, w.epoch + 1, w.isr))
+            yield ("assumes", n, w.epoch + 1), with_node(w, n, opening(x, w.epoch + 1, w.isr))
 
     # The operator: T6
 
     def _operator(self, w: World, n: int, x: Node) -> Steps:
-        """``force``: the node itself, out of every stream and with a whole directory, makes itself the only member and leader."""
+        """``force``: the node, out of every stream and with a whole directory, makes itself the only member and the leader."""
         if not w.forces or w.isr >> n & 1 or not w.isr:
             return
         if self.mutant in ("force_while_led", "force_from_outside"):
-            if w.leader == NOBODY or self.mutant == "force_while_led":
+            if w.leader == NO_NODE or self.mutant == "force_while_led":
                 after = self._forced(w, n)._replace(leader=w.leader, epoch=w.epoch)
                 yield ("forced", n), after
             return
-        if w.leader != NOBODY or w.epoch >= self.bounds.epochs or x.role == JOINING:
+        if w.leader != NO_NODE or w.epoch >= self.bounds.epochs or x.role == JOINING:
             return
-        yield ("forced", n), _with(self._forced(w, n), n, _opening(x, w.epoch + 1, 1 << n))
+        yield ("forced", n), with_node(self._forced(w, n), n, opening(x, w.epoch + 1, 1 << n))
         if w.unknown:
-            asked = _with(w, n, _unlinked(x)._replace(role=FORCING))
+            asked = with_node(w, n, unlinked(x)._replace(role=FORCING))
             yield ("t6_unanswered", n), asked._replace(late_t6=n, unknown=w.unknown - 1)
 
     def _forced(self, w: World, n: int) -> World:
         kept = of_log(w.nodes[n].log[: w.nodes[n].durable])
-        after = self._put_isr(w, 1 << n)._replace(leader=n, epoch=w.epoch + 1, forces=w.forces - 1, handed=NOBODY)
+        after = self._put_isr(w, 1 << n)._replace(leader=n, epoch=w.epoch + 1, forces=w.forces - 1, handed=NO_NODE)
         return after._replace(acked=w.acked & kept, forgone=w.forgone | (w.acked & ~kept))
 
     # What must never be true
@@ -484,79 +410,35 @@ class Replication:
 
     def pack(self, world: World) -> Key:
         """Return the least key over the namings of the copies: no rule looks at a name."""
-        keys = []
-        for order in self._orders(world):
-            w = world if order is None else _renamed(world, order)
+        w = world
+        ids = list(map(self._id, w.nodes))
+        signs = [
+            (w.leader == n, w.isr >> n & 1, w.late_t2 >> n & 1, w.late_t6 == n, w.handed == n, self._shapes[index])
+            for n, index in enumerate(ids)
+        ]
+        keys: list[Any] = []
+        for order in orders(signs):
+            if order is None:
+                return (*ids, *w[1:])
+            w = renamed(world, order)
             keys.append((*map(self._id, w.nodes), *w[1:]))
         return min(keys)
 
     def unpack(self, key: Key) -> World:
         size = self.bounds.nodes
-        return World(tuple(self._nodes[index] for index in key[:size]), *key[size:])  # type: ignore[call-overload, no-any-return]
+        indexes: Any = key[:size]
+        rest: Any = key[size:]
+        return World(tuple([self._nodes[index] for index in indexes]), *rest)
 
     def _id(self, node: Node) -> int:
         index = self._ids.setdefault(node, len(self._nodes))
         if index == len(self._nodes):
             self._nodes.append(node)
+            self._shapes.append(shape(node))
         return index
-
-    def _orders(self, w: World) -> Iterator[tuple[int, ...] | None]:
-        """Yield the namings that sort the copies by what they are, names left out."""
-        signs = [
-            (w.leader == n, w.isr >> n & 1, w.late_t2 >> n & 1, w.late_t6 == n, w.handed == n,
-             x.source == NOBODY, x.counted == NOBODY, len(x.unsettled), *x[:6], x.barrier, *x[12:])
-            for n, x in enumerate(w.nodes)
-        ]  # fmt: skip
-        ranked = sorted(signs)
-        names = range(len(signs))
-        if len(set(signs)) == len(signs):
-            order = tuple(ranked.index(sign) for sign in signs)
-            yield None if order == tuple(names) else order
-            return
-        for order in permutations(names):
-            if all(signs[n] == ranked[order[n]] for n in names):
-                yield order
 
     def words(self, action: Action) -> str:
         return sentence(action)
-
-
-def _with(w: World, n: int, x: Node) -> World:
-    return w._replace(nodes=(*w.nodes[:n], x, *w.nodes[n + 1 :]))
-
-
-def _unlinked(y: Node) -> Node:
-    """The stream ends; what it brought stays."""
-    return y._replace(role=y.role if y.role in (OPENING, *SERVING) else LOOKING, source=NOBODY, stream=0, queue=(), saw=0)
-
-
-def _stepped_down(x: Node) -> Node:
-    return Node(LOOKING, x.log, x.durable, x.promised, acked_epoch=x.acked_epoch, acked=x.acked)
-
-
-def _opening(x: Node, epoch: int, isr: int) -> Node:
-    return Node(OPENING, x.log, x.durable, x.promised, epoch=epoch, known=isr)
-
-
-def _renamed(w: World, order: tuple[int, ...]) -> World:
-    """Give copy ``n`` the name ``order[n]``."""
-
-    def mask(members: int) -> int:
-        return sum(1 << order[n] for n in bits(members))
-
-    def name(n: int) -> int:
-        return n if n == NOBODY else order[n]
-
-    nodes = list(w.nodes)
-    for n, x in enumerate(w.nodes):
-        nodes[order[n]] = x._replace(
-            known=mask(x.known), unsettled=tuple(sorted(map(mask, x.unsettled))), required=mask(x.required),
-            counted=name(x.counted), source=name(x.source),
-        )  # fmt: skip
-    return w._replace(
-        nodes=tuple(nodes), leader=name(w.leader), isr=mask(w.isr), late_t2=mask(w.late_t2),
-        late_t3=tuple(sorted(map(mask, w.late_t3))), late_t6=name(w.late_t6), handed=name(w.handed),
-    )  # fmt: skip
 
 
 def _name(n: int) -> str:

@@ -26,9 +26,9 @@ RECORD_RULES = {
     "bye_unsettled": "a hand-over says BYE before every sync is settled",
     "answers_after_bye": "publishes held for a hand-over get OK behind BYE, without the followers",
     "force_while_led": "force does not compare that there is no leader",
-    "force_from_outside": "force writes the in-sync set from outside; the node it names neither leads at once nor leaves its stream",
-    "join_unnamed": "a follower joins a leader whose epoch is not the one that it read from etcd, if only it is not older than promised",
-    "t1_adopts": "with an etcd that was wiped, a directory that belongs to a cluster begins anew by T1",
+    "force_from_outside": "force writes the in-sync set from outside, and the node that it names does not lead at once",
+    "join_unnamed": "a follower joins a leader of any epoch that it has not promised, not of the one that it read",
+    "t1_adopts": "with an etcd that was wiped, a node begins anew by T1",
 }
 """Of ``replication.py``."""
 
@@ -36,6 +36,23 @@ ASSUMPTIONS = {
     "etcd_restored": "etcd comes back from an old snapshot and goes on",
 }
 """What the protocol trusts, and does not check; of ``replication.py``."""
+
+FILE_RULES = {
+    "join_in_isr": "the join does not begin with T3 without the follower",
+    "s0_after_plan": "the stream to the follower begins behind the copy, not before the plan",
+    "no_spool": "operations are applied when they come, while the copy is under way",
+    "old_spool": "the spool of an earlier join is replayed",
+    "rename_by_name": "a rename during the copy is sent as a rename, not as the content under its new name and an unlink",
+    "ack_before_replay": "the follower acks COPIED without the spool",
+    "copied_unsynced": "the follower acks COPIED before it has synced",
+    "prefix_by_size": "the plan compares sizes, not contents",
+    "no_aside_cut": "what the follower has beyond the leader's file stays where it is",
+    "suffix_cut": "what the follower has beyond the leader's file is cut, not put aside",
+    "aside_unsynced": "what is put aside is not synced before the file is cut",
+    "aside_overwrites": "two joins in one epoch put aside to one name",
+    "marker_missing": "replica.json does not say that a copy is under way",
+}
+"""Of ``join.py``."""
 
 SENTENCES = {
     "expires": "etcd ends the lease of the leader",
