@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo test test-all test-spark-slow test-browser spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo test test-all test-spark-slow test-browser spark-demo simulate model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -95,6 +95,9 @@ spark-demo: $(TESTABLE) ## publish data, archive it with Spark, kill both in the
 
 simulate: $(READY) ## run simulated worlds with crashes and power cuts: make simulate SEEDS=5000 FROM=0
 	$(BIN)/python -m tests.simulation --seeds "$(or $(SEEDS),1000)" --from "$(or $(FROM),0)"
+
+model: $(READY) ## search the replication protocol for a lost message: make model MODEL="--nodes 3 --records 1" (default: all)
+	$(if $(MODEL),$(BIN)/python -m tests.model $(MODEL),$(BIN)/python -m tests.model --rules && $(BIN)/python -m tests.model --long)
 
 chaos: $(READY) ## break a running broker, then check what its clients saw: make chaos DURATION=90s SEED=1
 	$(BIN)/toymq-chaos run --duration "$(or $(DURATION),90s)" $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))

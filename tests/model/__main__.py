@@ -77,7 +77,10 @@ def walks(bounds: Bounds, mutant: str | None, seeds: range) -> bool:
 @click.option("--files", is_flag=True, help="The join at the grain of files instead.")
 @click.option("--operations", type=click.IntRange(0), default=2, show_default=True, help="--files: operations of the leader.")
 @click.option("--breaks", type=click.IntRange(0), default=0, show_default=True, help="--files: power cuts and lost links.")
-@click.option("--mutant", type=click.Choice([*RECORD_RULES, *ASSUMPTIONS, *FILE_RULES]), help="The rule to leave out.")
+@click.option(
+    "--mutant", type=click.Choice([*RECORD_RULES, *ASSUMPTIONS, *FILE_RULES]),
+    help="The rule to leave out; without other options, in the form that finds it.",
+)
 @click.option("--limit", type=click.IntRange(1), default=3_000_000, show_default=True, help="Stop behind so many states.")
 @click.option("--walks", "walk_count", type=click.IntRange(1), help="So many random walks instead of every world.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="With --walks: the first seed.")
@@ -98,6 +101,8 @@ def main(
         kept += [walks(bounds, None, range(seed, seed + (walk_count or 2000))) for bounds in (FAR, FAR_FORCED)]
         raise SystemExit(not all(kept))
     bounds = JoinBounds(operations, breaks) if files or mutant in FILE_RULES else Bounds(**options)
+    if mutant is not None and bounds in (Bounds(), JoinBounds()):
+        bounds = (FINDS_RECORD_RULE | FINDS_FILE_RULE)[mutant]
     if walk_count is not None and isinstance(bounds, Bounds):
         raise SystemExit(not walks(bounds, mutant, range(seed, seed + walk_count)))
     raise SystemExit(not search(bounds, mutant, limit))
