@@ -17,7 +17,7 @@ goes back to an old snapshot (the mutant ``etcd_restored`` shows what that costs
 
 Promises, in ``broken``: a leader in office has all that got OK; so has, synced, every copy that may be elected; in-sync copies
 agree; after a hand-over the next leader has all that the old one had; ``force`` loses only what got OK before it and is not
-synced on the forced copy, or gets OK after it from a leader that etcd no longer names.
+synced on the forced copy, or gets OK after it from a leader of an older epoch.
 """
 
 from collections.abc import Iterator
@@ -123,7 +123,7 @@ class Replication:
                     y = w.nodes[r]
                     high = min(high, y.acked if y.acked_epoch == x.epoch else 0)
             new = of_log(x.log[:high]) & ~w.acked & ~w.forgone
-            if new and self.bounds.forces and w.forces < self.bounds.forces and not (w.leader == n and w.epoch == x.epoch):
+            if new and x.epoch < w.forced:
                 w = w._replace(forgone=w.forgone | new)  # said by a leader that the operator declared dead
             elif new:
                 w = w._replace(acked=w.acked | new)
@@ -387,7 +387,8 @@ class Replication:
 
     def _forced(self, w: World, n: int) -> World:
         kept = of_log(w.nodes[n].log[: w.nodes[n].durable])
-        after = self._put_isr(w, 1 << n)._replace(leader=n, epoch=w.epoch + 1, forces=w.forces - 1, handed=NO_NODE)
+        epoch = w.epoch if w.leader != NO_NODE else w.epoch + 1
+        after = self._put_isr(w, 1 << n)._replace(leader=n, epoch=w.epoch + 1, forced=epoch, forces=w.forces - 1, handed=NO_NODE)
         return after._replace(acked=w.acked & kept, forgone=w.forgone | (w.acked & ~kept))
 
     # What must never be true

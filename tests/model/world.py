@@ -57,6 +57,8 @@ class World(NamedTuple):
     """Records that got OK, less those that ``force`` gave up."""
     forgone: int = 0
     """Records that ``force`` gave up by declaration."""
+    forced: int = 0
+    """The epoch that ``force`` began: what older leaders say OK to from then on is given up, too."""
     records: int = 0
     faults: int = 0
     unknown: int = 0
