@@ -69,6 +69,7 @@ FINDS_RECORD_RULE = {
     "join_unsettled": NO_ANSWER, "t2_assumed": NO_ANSWER, "epoch_reused": CRASH, "promise_unsynced": CRASH,
     "bye_unsettled": Bounds(faults=0, handovers=1), "answers_after_bye": Bounds(faults=0, handovers=1),
     "force_while_led": FORCE, "force_from_outside": FORCE, "join_unnamed": FORCE,
+    "lease_kept": Bounds(records=0, faults=1, forces=1, unknown=1),
     "t1_adopts": Bounds(faults=0, wipes=1), "etcd_restored": Bounds(faults=0, wipes=1),
 }  # fmt: skip
 """For each rule and assumption a form that finds a violation without it."""

@@ -106,7 +106,7 @@ class Replication:
                 yield ("settles", n), with_node(w, n, settled)._replace(late_t6=NO_NODE if w.late_t6 == n else w.late_t6)
             else:
                 yield from self._follows(w, n, x)
-                if not x.blank or self.mutant == "same_identity":
+                if (not x.blank or self.mutant == "same_identity") and x.whole:
                     yield from self._elections(w, n, x)
                     yield from self._operator(w, n, x)
 
@@ -114,7 +114,7 @@ class Replication:
 
     def _answer(self, w: World) -> World:
         """Give OK to all that may get it now."""
-        for n, x in enumerate(w.nodes):
+        for x in w.nodes:
             if x.role not in SERVING and not (x.role == ENDING and self.mutant == "answers_after_bye"):
                 continue
             high = x.durable
@@ -167,10 +167,12 @@ class Replication:
     # Faults
 
     def _faults(self, w: World, n: int, x: Node) -> Steps:
-        settled = w._replace(faults=w.faults - 1, late_t6=NO_NODE if w.late_t6 == n else w.late_t6)  # T5 revokes its lease
+        settled = w._replace(faults=w.faults - 1)
+        if w.late_t6 == n and self.mutant != "lease_kept":
+            settled = settled._replace(late_t6=NO_NODE)  # START revokes the lease under which it would put the leader key
         for keep in range(x.durable, len(x.log) + 1):
             for promised in {x.promised, 0} if self.mutant == "promise_unsynced" else (x.promised,):
-                left = Node(LOOKING, x.log[:keep], keep, promised, x.blank, acked_epoch=x.acked_epoch, acked=x.acked)
+                left = Node(LOOKING, x.log[:keep], keep, promised, x.blank, x.whole, acked_epoch=x.acked_epoch, acked=x.acked)
                 yield ("power", n, keep, len(x.log)), with_node(settled, n, left)
         others = [m for m in bits(w.isr & ~(1 << n)) if not w.nodes[m].blank]
         if others and w.isr >> n & 1 and not x.blank:  # losing every copy is the fault of no protocol
@@ -306,7 +308,7 @@ class Replication:
             joined = Node(
                 FOLLOWING, y.log, y.durable, x.epoch, y.blank, source=n, stream=x.epoch, acked_epoch=x.epoch, acked=0
             )
-            if not y.blank:
+            if not y.blank and y.whole:
                 keep = common(y.log, x.log)
                 if self.mutant == "no_truncate":
                     keep = len(y.log)
@@ -316,7 +318,8 @@ class Replication:
                     w, m, joined._replace(log=y.log[:keep], durable=min(y.durable, keep), queue=x.log[keep:])
                 )
             if self.mutant != "truncate_hw":
-                yield ("copies", m, n), with_node(w, m, joined._replace(role=JOINING, log=(), durable=0, blank=False))
+                copying = joined._replace(role=JOINING, log=(), durable=0, blank=False, whole=False)
+                yield ("copies", m, n), with_node(w, m, copying)
 
     def _follows(self, w: World, n: int, x: Node) -> Steps:
         if w.leader not in (NO_NODE, n) and x.role in FOLLOWERS and w.epoch not in (x.saw, x.stream):
@@ -327,7 +330,8 @@ class Replication:
             leader = w.nodes[x.source]
             if leader.role in SERVING and leader.epoch == x.stream:
                 size = len(leader.log)
-                yield ("copied", n), with_node(w, n, x._replace(role=FOLLOWING, log=leader.log, durable=size, acked=size))
+                copied = x._replace(role=FOLLOWING, log=leader.log, durable=size, acked=size, whole=True)
+                yield ("copied", n), with_node(w, n, copied)
             return
         if x.queue:
             log = (*x.log, x.queue[0])
@@ -378,7 +382,7 @@ class Replication:
                 after = self._forced(w, n)._replace(leader=w.leader, epoch=w.epoch)
                 yield ("forced", n), after
             return
-        if w.leader != NO_NODE or w.epoch >= self.bounds.epochs or x.role == JOINING:
+        if w.leader != NO_NODE or w.epoch >= self.bounds.epochs:
             return
         yield ("forced", n), with_node(self._forced(w, n), n, opening(x, w.epoch + 1, 1 << n))
         if w.unknown:
@@ -388,8 +392,8 @@ class Replication:
     def _forced(self, w: World, n: int) -> World:
         kept = of_log(w.nodes[n].log[: w.nodes[n].durable])
         epoch = w.epoch if w.leader != NO_NODE else w.epoch + 1
-        after = self._put_isr(w, 1 << n)._replace(leader=n, epoch=w.epoch + 1, forced=epoch, forces=w.forces - 1, handed=NO_NODE)
-        return after._replace(acked=w.acked & kept, forgone=w.forgone | (w.acked & ~kept))
+        after = self._put_isr(w, 1 << n)._replace(leader=n, epoch=w.epoch + 1, forced=epoch, forces=w.forces - 1)
+        return after._replace(handed=NO_NODE, acked=w.acked & kept, forgone=w.forgone | (w.acked & ~kept))
 
     # What must never be true
 
@@ -405,6 +409,8 @@ class Replication:
                         return f"{_name(m)} is in sync and has {_records(of_log(y.log))} where the leader has another log"
             if w.isr >> n & 1 and not x.blank and (lost := w.acked & ~of_log(x.log[: x.durable])):
                 return f"{_name(n)} may be elected and lacks {_records(lost)}, which got OK"
+            if w.isr >> n & 1 and not x.blank and not x.whole:
+                return f"{_name(n)} may be elected and its copy was cut short"
         return "the leader after a hand-over lacks what the one before had" if w.missed else None
 
     # Keys and words

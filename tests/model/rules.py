@@ -27,6 +27,7 @@ RECORD_RULES = {
     "answers_after_bye": "publishes held for a hand-over get OK behind BYE, without the followers",
     "force_while_led": "force does not compare that there is no leader",
     "force_from_outside": "force writes the in-sync set from outside, and the node that it names does not lead at once",
+    "lease_kept": "a node that restarts does not revoke the lease under which its force may still happen",
     "join_unnamed": "a follower joins a leader of any epoch that it has not promised, not of the one that it read",
     "t1_adopts": "with an etcd that was wiped, a node begins anew by T1",
 }

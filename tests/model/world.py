@@ -21,6 +21,8 @@ class Node(NamedTuple):
     promised: int = 0
     blank: bool = False
     """The disk was lost: a new replica, which is in no set under the old one's name."""
+    whole: bool = True
+    """No copy is under way or was cut short; ``replica.json`` says so."""
 
     epoch: int = 0
     known: int = 0
@@ -134,7 +136,7 @@ def renamed(w: World, order: tuple[int, ...]) -> World:
 
 def shape(x: Node) -> tuple[object, ...]:
     """Return what a copy is, without the names of others."""
-    return (x.source == NO_NODE, x.counted == NO_NODE, len(x.unsettled), *x[:6], x.barrier, *x[12:])
+    return (x.source == NO_NODE, x.counted == NO_NODE, len(x.unsettled), *x[:7], x.barrier, *x[13:])
 
 
 def orders(signs: Sequence[tuple[object, ...]]) -> Iterator[tuple[int, ...] | None]:
