@@ -409,8 +409,8 @@ class Replication:
                         return f"{_name(m)} is in sync and has {_records(of_log(y.log))} where the leader has another log"
             if w.isr >> n & 1 and not x.blank and (lost := w.acked & ~of_log(x.log[: x.durable])):
                 return f"{_name(n)} may be elected and lacks {_records(lost)}, which got OK"
-            if w.isr >> n & 1 and not x.blank and not x.whole:
-                return f"{_name(n)} may be elected and its copy was cut short"
+            if w.leader == n and not x.blank and not x.whole:
+                return f"{_name(n)} is the leader of epoch {w.epoch} and its copy was cut short"
         return "the leader after a hand-over lacks what the one before had" if w.missed else None
 
     # Keys and words
