@@ -28,7 +28,7 @@ class JoinBounds:
 
 SHORT = (
     Bounds(faults=1),
-    Bounds(records=1, unknown=1),
+    Bounds(records=1, faults=1, unknown=1),
     Bounds(records=1, faults=1, handovers=1),
     Bounds(records=1, faults=1, forces=1, unknown=1),
     Bounds(records=1, faults=1, wipes=1, begin=True),
