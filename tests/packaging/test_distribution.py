@@ -209,10 +209,10 @@ def required(*extras: str) -> set[str]:
 
 
 def test_make_run_installs_few_packages() -> None:
-    """``.[fast,http]``; each one more is a decision (ADR 0078)."""
+    """``.[fast,http]``; each one more is a decision (ADR 0078, ADR 0094)."""
     expected = {
         "click", "crcmod", "uvloop", "zlib-ng",
-        "starlette", "anyio", "idna", "uvicorn", "h11", "httptools", "websockets",
+        "starlette", "anyio", "idna", "httptools", "websockets",
     } | ({"typing-extensions"} if sys.version_info < (3, 13) else set())  # fmt: skip
     assert required("fast", "http") == expected
 

@@ -6,9 +6,10 @@ Contract: gateway.md; ADR 0024 (which browsers may call what).
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import Headers
@@ -45,6 +46,7 @@ from toymq_py.gateway.access import (
     topics_made_by,
 )
 from toymq_py.gateway.bodies import WHEN_WHOLE
+from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
 from toymq_py.gateway.request_context import Gateway
@@ -94,8 +96,13 @@ class Endpoint:
             self._by_method["HEAD"] = self._by_method["GET"]
             self._queries["HEAD"] = self._queries["GET"]
 
+    def is_brief(self, method: str) -> bool:
+        """Whether ``respond`` needs no task for this method."""
+        operation = self._by_method.get(method)
+        return operation is not None and operation.brief
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._respond(Request(scope, receive, send))
+        response = await self.respond(HttpRequest(scope, receive, send))
         if scope["method"] == "HEAD" and isinstance(response, StreamingResponse):
             response.body_iterator = _nothing()  # it would be read into nothing, and never end
         if response is not None:
@@ -125,8 +132,8 @@ class Endpoint:
                 if len(query.getlist(name)) > 1:
                     raise BadArgument(f"parameter {name} is given more than once")
 
-    async def _respond(self, request: Request) -> Response | None:
-        """None when the client is gone."""
+    async def respond(self, request: Request) -> Response | None:
+        """Carry out a request. Returns: None when the client is gone."""
         gateway, operation = self._gateway, None
         made: list[str] = []
         refuse: Callable[[RequestError], Response] = problem
@@ -201,9 +208,34 @@ class Application:
             routes.append(tinymq.route(gateway))
         routes.sort(key=lambda route: _place(route.path))
         self._router: ASGIApp = Router(routes, redirect_slashes=False, default=_no_such_path)
+        self._by_depth = {
+            depth: [route for route in routes if route.path.count("/") == depth or ":slashes}" in route.path]
+            for depth in {route.path.count("/") for route in routes}
+        }
+        """The routes that a path with so many slashes may match, in their order: most are not looked at."""
+
+    def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
+        """The answer to a request of a brief operation, to be carried out without a task and without ASGI. None for all other
+        requests, and those that are refused before their path is looked at: call the application.
+        """
+        scope = request.scope
+        path, method = scope["path"], scope["method"]
+        if path.endswith("\n") or not self._is_allowed(scope["scheme"], request.headers):
+            return None
+        for route in self._by_depth.get(path.count("/"), ()):
+            if (found := route.path_regex.match(path)) is not None:
+                endpoint, convertors = route.endpoint, route.param_convertors
+                if not isinstance(endpoint, Endpoint) or not endpoint.is_brief(method):
+                    return None
+                scope["path_params"] = {name: convertors[name].convert(text) for name, text in found.groupdict().items()}
+                return endpoint.respond(request)
+        return None
+
+    def _is_allowed(self, scheme: str, headers: Headers) -> bool:
+        return self._hosts is None or scheme not in CLEAR or self._hosts.allow(headers.get("host", ""))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._hosts is not None and scope["scheme"] in CLEAR and not self._hosts.allow(Headers(scope=scope).get("host", "")):
+        if not self._is_allowed(scope["scheme"], Headers(scope=scope)):
             error = Forbidden("Host is not allowed: use localhost or an address, or start the broker with --allowed-host NAME")
             await problem(error)(scope, receive, send)
             return

@@ -226,7 +226,7 @@ OPERATIONS = (
         "DELETE", "/v1/topics/{topic}/messages/{id}", "ack",
         "Ack a message: it is not delivered to this consumer again, also after a crash.",
         ack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER),
-        answers={204: Answer("The ack is on stable storage.")}, errors=(*GONE, StorageFailed),
+        answers={204: Answer("The ack is on stable storage.")}, errors=(*GONE, StorageFailed), brief=True,
     ),
     Operation(
         "POST", "/v1/topics/{topic}/messages/{id}:nack", "nack",
@@ -236,7 +236,7 @@ OPERATIONS = (
             "type": "object", "properties": {"reason": {"type": "string"}, "error": ERROR},
         }}),
         {204: Answer("The attempt is on stable storage.")},
-        (*GONE, BadFraming, PayloadTooLarge, StorageFailed),
+        (*GONE, BadFraming, PayloadTooLarge, StorageFailed), brief=True,
     ),
     Operation(
         "POST", "/v1/topics/{topic}:redrive", "redrive",
@@ -255,7 +255,7 @@ OPERATIONS = (
     Operation(
         "POST", "/v1/topics/{topic}/messages/{id}:extend", "extend", "Extend a lease: it lasts its whole time again.",
         extend, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, LEASE, VISIBILITY_S), answers={204: Answer("It is extended.")},
-        errors=GONE,
+        errors=GONE, brief=True,
     ),
     Operation(
         "POST", "/v1/topics/{topic}/messages:ack", "ackMany",
@@ -266,7 +266,7 @@ OPERATIONS = (
             "properties": {"ids": {"type": "array", "items": {"type": ["integer", "string"]}}},
         }}),
         {204: Answer("The acks are on stable storage; `X-Acked` says how many.")},
-        (*GONE, BadFraming, PayloadTooLarge, StorageFailed),
+        (*GONE, BadFraming, PayloadTooLarge, StorageFailed), brief=True,
     ),
     Operation(
         "GET", "/v1/topics/{topic}/consumers/{consumer}", "describeConsumer",

@@ -1,32 +1,43 @@
-"""The HTTP protocol of one connection: uvicorn's, with limits on what a client sends before the application runs.
+"""The HTTP protocol of one connection: httptools' parser, with limits on what a client sends before the application runs.
 
-Contract: gateway.md; ADR 0024, ADR 0078 (which uvicorn).
+Contract: gateway.md; ADR 0094. One request at a time is carried out; those behind it are parsed, and answered, in their order.
 """
 
 import asyncio
-import re
+from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import cast
+from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Scope
 
-from toymq_py.auth.quotas import Quotas, Seat
-from toymq_py.clock import Clock
-from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
+from toymq_py.auth.quotas import Seat
+from toymq_py.errors import BadFraming, RequestError, TooManyConnections
+from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, SEAT
-from toymq_py.gateway.buffered_transport import BufferedTransport
-from toymq_py.gateway.problems import TooSlow, UnsupportedVersion, encode_response, problem
-from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S
-from toymq_py.net.fair_queue import FairQueue, Runnable
-from toymq_py.net.peer import peer_of
+from toymq_py.gateway.http_cycle import Cycle
+from toymq_py.gateway.http_heads import (
+    HEAD_BYTES_MAX,
+    TRAILER_BYTES_MAX,
+    asks_for_websocket,
+    check_head,
+    head_bytes,
+    head_too_long,
+    trailers_too_long,
+)
+from toymq_py.gateway.problems import TooSlow, problem
+from toymq_py.gateway.serving import Serving
+from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S, GatewayWebSocket
+from toymq_py.net.fair_queue import Runnable
+from toymq_py.net.peer import peer_of, socket_address
 
-HEAD_BYTES_MAX = 64 * 1024
-"""Request line and headers, with a message's own headers among them."""
 BODY_PERIOD_S = 20
 BODY_PERIOD_BYTES = 16 * 1024
 """A body must arrive at 800 bytes a second while it is read: a telephone with poor reception does that. A client that sends a
 byte now and then, to hold a connection and its memory, gets 408."""
+BODY_AHEAD_BYTES = 64 * 1024
+"""Of a body, that wait for the application; beyond, no more is read."""
 PIECE_BYTES = 1024
 """Parsed at once outside of a body: one read may hold ten thousand requests of 20 bytes, and a pipelined request is not parsed
 before the one ahead is answered."""
@@ -36,28 +47,34 @@ ANONYMOUS_KEEP_ALIVE_S = 10
 """The same for a connection without a token where tokens are required: a probe of ``/healthz``, a page before its login."""
 DISCARD_S = 1.0
 """How long the rest of an answered body is read and dropped; see ``DISCARD_BYTES_MAX``."""
-HTTP_VERSIONS = ("1.0", "1.1")
-"""The parser would also accept 0.9 and 2.0 on a request line."""
-TRAILER_BYTES_MAX = 8 * 1024
-"""Size of the fields behind the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
 BLANK_BYTES_MAX = 64
 """Empty lines before a request: some clients send one behind a body, and a server ignores it (RFC 9112, 2.2)."""
-HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
-"""RFC 3986, 3.2.2; checks the characters only."""
-BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
 
-class GatewayProtocol(HttpToolsProtocol):
-    """One connection: uvicorn's, with limits on the size of a head, the time of head and body, a body that the application does
-    not read, and pipelined requests."""
+class GatewayProtocol(asyncio.Protocol):
+    """One connection, with limits on the size of a head, the time of head and body, a body that the application does not read,
+    and pipelined requests. A ``Link`` of its cycles, a ``Connection`` of its server, and the parser's callbacks (``on_…``)."""
 
-    quotas: ClassVar[Quotas]
-    clock: ClassVar[Clock]
-    fair_queue: ClassVar[FairQueue]
-    """Bytes of one read may be thousands of chunks: they are parsed in slices, in turn with other connections."""
+    transport: asyncio.Transport
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self.loop = serving.loop
+        self.application = serving.application
+        self.own = serving.own
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.handshake_done: Callable[[], None] = lambda: None
+        """Called when a connection over TLS is established."""
+        self.cycle: Cycle | None = None
+        """The request that is parsed, or was last."""
+        self._current: Cycle | None = None
+        """The request that is carried out."""
+        self.pipeline: deque[Cycle] = deque()
+        """Requests that wait for the one ahead."""
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._expects = False
         self._in_head = True
         self._begun = False
         self._head_bytes = 0
@@ -65,46 +82,76 @@ class GatewayProtocol(HttpToolsProtocol):
         self._discarded: int | None = None
         self._last = False
         self._timer: asyncio.TimerHandle | None = None
+        self._keep_alive_s: float = KEEP_ALIVE_S
+        self._idle_since: float | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._refusal: RequestError | None = None
-        self._upgraded = False
+        self._upgrades = False
         self._declined = False
         self._unread = b""
-        self._turn = Runnable(self.fair_queue, self._parse)
+        self._turn = Runnable(serving.fair_queue, self._parse)
+        self._full = False
+        self._held = False
         self._body_bytes = 0
         self._chunk_steps = 0
         self._trailer_bytes = 0
         """Read since the last chunk began, in whole pieces."""
         self._trailer_field_bytes = 0
         self._seat: Seat | None = None
-        self.handshake_done: Callable[[], None] = lambda: None
-        """Called when a connection over TLS is established."""
+        self._state: dict[str, object] = {}
+        self._new_parser()
+
+    def _new_parser(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # ``on_headers_complete`` refuses it
+
+    # -- the transport's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._outgoing = BufferedTransport(transport, self.loop, self._lingers)  # type: ignore[arg-type]  # uvloop's is one
-        super().connection_made(self._outgoing)  # type: ignore[arg-type]  # all that is called there
+        self.transport = cast("asyncio.Transport", transport)
+        self._serving.connections.add(self)
+        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self._client = socket_address(transport)
         self.handshake_done()
         try:
-            self._seat = self.quotas.enter(peer_of(transport), self._evicted)
+            self._seat = self._serving.quotas.enter(peer_of(transport), self._evicted)
         except TooManyConnections as error:
             self._refuse(error)
             return
-        self.app_state = {**self.app_state, SEAT: self._seat}
+        self._state = {SEAT: self._seat}
         self._await_more()
 
     def _evicted(self) -> None:
         """Close the connection to make room for another."""
-        if self.cycle is None or self.cycle.response_complete:
+        if self._current is None:
             self.transport.close()
         else:
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._serving.leave(self)
         self._set_timer(None)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self._unread = b""
         self._turn.close()
         if self._seat is not None:
             self._seat.leave()
-        super().connection_lost(exc)
+        self.pipeline.clear()
+        if self._current is not None:
+            self._current.lost()
+        self.writable.set()
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+        if self._seat is not None:
+            streams = self._current is not None and not self._current.answered  # which holds the piece, too
+            self._seat.unread(self.transport.get_write_buffer_size() * (2 if streams else 1))
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+        if self._seat is not None:
+            self._seat.unread(self.transport.get_write_buffer_size())
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -116,27 +163,29 @@ class GatewayProtocol(HttpToolsProtocol):
                 return
         if self._unread or self.pipeline or len(data) > PIECE_BYTES:
             if self._unread:  # its turn has not come yet
-                self._outgoing.hold_reading(held=True)
+                self._hold_reading(held=True)
             self._unread += data
             self._turn.wake()
         else:
             self._parse_piece(data)
+
+    # -- parsing
 
     def _parse(self, slice_end: float) -> bool:
         """Parse what was read, up to a request that waits for the one ahead of it (and continues when that is answered), or to
         the end of the slice. Returns: whether there is more to parse now."""
         data, at = self._unread, 0
         more = self._may_parse()
-        while more and (not at or self.clock.monotonic() < slice_end):
+        while more and (not at or self._serving.clock.monotonic() < slice_end):
             end = at + (PIECE_BYTES if self._in_head else BODY_PIECE_BYTES)
             self._parse_piece(data[at:end])
             at = end
-            if self._upgraded:
+            if self._upgrades:
                 self._pass_on(data[at:])
                 return False
             more = at < len(data) and self._may_parse()
         self._unread = data[at:]
-        self._outgoing.hold_reading(held=bool(self._unread))
+        self._hold_reading(held=bool(self._unread))
         return more
 
     def _may_parse(self) -> bool:
@@ -153,8 +202,10 @@ class GatewayProtocol(HttpToolsProtocol):
                 return
         self._head_bytes += len(data)
         steps = self._chunk_steps
+        self._idle_since = None
         self._feed(data)
-        if self.transport.is_closing() or self._upgraded:
+        self._begin_next()
+        if self.transport.is_closing() or self._upgrades:
             return
         self._trailer_bytes = 0 if self._in_head or steps != self._chunk_steps else self._trailer_bytes + len(data)
         if self._trailer_bytes > TRAILER_BYTES_MAX:
@@ -162,53 +213,70 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(head_too_long())
-        elif self._timer is None and (self._head_bytes if self._in_head else self.cycle.more_body):
+        elif self._timer is None and (self._head_bytes if self._in_head else self.cycle is not None and self.cycle.more_body):
             self._await_more()
 
     def _feed(self, data: bytes) -> None:
-        """Uvicorn's ``data_received``, except that an upgrade to anything but a WebSocket is ignored (RFC 9110, 7.8), and the
-        request is served with its body. The parser cannot be told so and would stop at the head: a new parser gets the head
-        without ``Upgrade``, and the rest."""
-        self._unset_keepalive_if_required()
+        """Parse. An upgrade to anything but a WebSocket is ignored (RFC 9110, 7.8): the request is served with its body. The
+        parser cannot be told so and would stop at the head: a new parser gets the head without ``Upgrade``, and the rest."""
         while True:
             try:
-                self.parser.feed_data(data)
+                self._parser.feed_data(data)
             except httptools.HttpParserError:
-                self.send_400_response("")
+                refuse = self._refuse_body if self._trailer_field_bytes > TRAILER_BYTES_MAX else self._refuse
+                refuse(self._refusal or BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)"))
             except httptools.HttpParserUpgrade as upgrade:
+                rest = data[upgrade.args[0] :]
                 if self._declined:
                     self._declined = False
-                    data = self._head_without_upgrade() + data[upgrade.args[0] :]
-                    self.parser = httptools.HttpRequestParser(self)
-                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+                    data = self._head_again(upgrade=False) + rest
+                    self._new_parser()
                     continue
-                self.handle_websocket_upgrade()
-                self._pass_on(data[upgrade.args[0] :])
+                self._upgrade()
+                self._pass_on(rest)
             return
+
+    def _head_again(self, *, upgrade: bool) -> bytes:
+        parser = self._parser
+        return head_bytes(parser.get_method(), parser.get_http_version(), self._url, self._headers, upgrade=upgrade)
+
+    def _upgrade(self) -> None:
+        """Go on as a WebSocket."""
+        self._serving.leave(self)
+        scope = {
+            **self._scope(b"GET", "1.1"), "type": "websocket", "scheme": "wss" if self._scheme == "https" else "ws",
+            "subprotocols": [], "extensions": {"websocket.http.response": {}},
+        }  # fmt: skip
+        socket = GatewayWebSocket(self._serving, scope)
+        socket.connection_made(self.transport)
+        socket.data_received(self._head_again(upgrade=True))
+        self.transport.set_protocol(socket)
 
     def _pass_on(self, frames: bytes) -> None:
         """Give the WebSocket what was read behind its handshake."""
         self._unread = b""
-        self._outgoing.hold_reading(held=False)
+        self._hold_reading(held=False)
         if frames:
             cast("asyncio.Protocol", self.transport.get_protocol()).data_received(frames)
 
-    def _head_without_upgrade(self) -> bytes:
-        line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-        return line + b"".join(b"%b: %b\r\n" % pair for pair in self.headers if pair[0] != b"upgrade") + b"\r\n"
-
-    def _should_upgrade(self) -> bool:
-        upgradable = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
-        return upgradable and super()._should_upgrade()
+    # -- the parser's callbacks; what they raise becomes an HttpParserError
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self._url = b""
+        self._headers = []
+        self._expects = False
         self._in_head = self._begun = True
         self._trailer_field_bytes = self._blank_bytes = 0
 
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer must not become a header (RFC 9110, 6.5.1), least of all ``Authorization``
-            super().on_header(name, value)
+            name = name.lower()
+            self._headers.append((name, value))
+            if name == b"expect" and value.lower() == b"100-continue":
+                self._expects = True
             return
         self._trailer_field_bytes += len(name) + len(value)
         if self._trailer_field_bytes > TRAILER_BYTES_MAX:
@@ -220,120 +288,148 @@ class GatewayProtocol(HttpToolsProtocol):
         self._set_timer(None)
         if self._last:
             raise BadFraming("the response before this request said Connection: close: open a new connection")
-        version = self.parser.get_http_version()
-        if version not in HTTP_VERSIONS:
-            self._refusal = UnsupportedVersion(f"HTTP/{version} is not supported: use HTTP/1.1")
-            raise self._refusal
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
-            self._refusal = head_too_long()
-            raise self._refusal  # the parser turns it into the call of send_400_response
-        hosts = [value for name, value in self.headers if name == b"host"]
-        missing = not hosts and version == "1.1"
-        if missing or len(hosts) > 1 or (hosts and not HOST.fullmatch(hosts[0])):  # RFC 9112, 3.2
-            self._refusal = BadFraming("invalid Host: send one Host header, a name or an address with an optional port")
-            raise self._refusal
-        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
-        if codings and b",".join(codings).strip().lower() != b"chunked":  # of other codings the parser finds only the end
-            self._refusal = BadFraming("unsupported Transfer-Encoding: send chunked, or Content-Length")
-            raise self._refusal
-        if codings and version == "1.0":  # RFC 9112, 6.1: a proxy ahead of the broker may frame it differently
-            self._refusal = BadFraming("Transfer-Encoding needs HTTP/1.1: with HTTP/1.0 send Content-Length")
-            raise self._refusal
-        if self.parser.get_method() == b"CONNECT":  # what follows would not be HTTP
-            self._refusal = BadFraming("CONNECT is not supported: the broker is not a proxy")
-            raise self._refusal
-        self._declined = self.parser.should_upgrade() and not self._should_upgrade()
-        if self.parser.should_upgrade() and not self._declined and any(name in BODY_HEADERS for name, _ in self.headers):
-            self._refusal = BadFraming("a WebSocket handshake must not have a body")
-            raise self._refusal
+        parser, headers = self._parser, self._headers
+        method, version = parser.get_method(), parser.get_http_version()
+        try:
+            check_head(method, version, self._url, headers)
+            if parser.should_upgrade():
+                self._upgrades = asks_for_websocket(method, version, headers)
+                self._declined = not self._upgrades
+                if self._upgrades and (self._current is not None or self.pipeline):
+                    raise BadFraming("a WebSocket handshake must not be sent ahead: wait for the answer before it")
+        except RequestError as error:
+            self._refusal = error
+            raise
         if self._seat is not None:
             self._seat.busy()
-        if not self._declined:
-            super().on_headers_complete()
+        if self._upgrades or self._declined:
+            return
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        self.cycle = Cycle(self, self._scope(method, version), keep_alive=keep_alive, expects=self._expects)
+        self.pipeline.append(self.cycle)
+        if self._current is not None:
+            self._full = True
+            self._read_or_not()
+
+    def _scope(self, method: bytes, version: str) -> Scope:
+        """Raises: HttpParserInvalidURLError, BadFraming."""
+        url = httptools.parse_url(self._url)
+        if url.path is None:
+            raise BadFraming("the request names no path")
+        path = url.path.decode("ascii")
+        return {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": version, "server": None,
+            "client": self._client, "scheme": self._scheme, "root_path": "", "method": method.decode("ascii"),
+            "path": unquote(path) if "%" in path else path, "raw_path": url.path, "query_string": url.query or b"",
+            "headers": self._headers, "state": self._state.copy(),
+        }  # fmt: skip
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         self._chunk_steps += 1
-        super().on_body(body)
+        assert self.cycle is not None
+        if not self.cycle.answered and self.cycle.feed(body) > BODY_AHEAD_BYTES:
+            self._full = True
+            self._read_or_not()
 
     def on_chunk_header(self) -> None:
         self._chunk_steps += 1
 
     def on_message_complete(self) -> None:
-        if self._declined:  # its body is still to come
+        if self._declined or self._upgrades:  # its body is still to come, or it has none
             return
         self._in_head = True
         self._begun = False
         self._head_bytes = self._body_bytes = 0  # what follows in the same piece is bounded by the piece
         self._discarded = None
         self._set_timer(None)
-        super().on_message_complete()
+        assert self.cycle is not None
+        self.cycle.whole()
         if self._last:
             self.transport.close()
 
-    def handle_websocket_upgrade(self) -> None:
-        self._upgraded = True
-        super().handle_websocket_upgrade()
+    # -- requests and their answers
 
-    def on_response_complete(self) -> None:
-        self._outgoing.flush()
-        if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
+    @property
+    def common_headers(self) -> bytes:
+        return self._serving.common_headers
+
+    def _begin_next(self) -> None:
+        """Carry out the next request, unless one is; not within a callback of the parser, since it may be answered at once."""
+        while self._current is None and self.pipeline and not self.transport.is_closing():
+            self._current = self.pipeline.popleft()
+            self._current.begin()
+
+    def take_more(self) -> None:
+        if self._full:
+            self._full = False
+            self._read_or_not()
+
+    def answered(self, cycle: Cycle) -> None:
+        self._current = None
+        if not cycle.keep_alive and cycle.more_body:
+            self._last = True  # closed while the body arrives, the connection would be reset and the answer lost
             self._discard()
-        if self._seat is not None:
-            self._seat.settle(0)  # the body is freed
-            self._seat.unread(self.transport.get_write_buffer_size())
+        elif not cycle.keep_alive:
+            self.transport.close()
+        elif cycle.more_body:
+            self._discard()
+        if (seat := self._seat) is not None:
+            seat.settle(0)  # the body is freed
+            seat.unread(self.transport.get_write_buffer_size())
             if not self.pipeline:
-                self._seat.idle()
-            anonymous = self.quotas.guarded and self._seat.token is None
-            self.timeout_keep_alive = ANONYMOUS_KEEP_ALIVE_S if anonymous else KEEP_ALIVE_S
-        super().on_response_complete()
-        if self._unread and not self.pipeline:
+                seat.idle()
+            anonymous = self._serving.quotas.guarded and seat.token is None
+            self._keep_alive_s = ANONYMOUS_KEEP_ALIVE_S if anonymous else KEEP_ALIVE_S
+        if self.transport.is_closing():
+            return
+        self.take_more()
+        if self.pipeline:
+            self.loop.call_soon(self._begin_next)  # not deeper in the stack for each request that is answered at once
+            return
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self._keep_alive_s, self._look_idle)
+        if self._unread:
             self._turn.wake()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._seat is not None:
-            streams = self.cycle is not None and not self.cycle.response_complete  # which holds the piece, too
-            self._seat.unread(self.transport.get_write_buffer_size() * (2 if streams else 1))
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._seat is not None:
-            self._seat.unread(self.transport.get_write_buffer_size())
+    def _look_idle(self) -> None:
+        """Close the connection when it was idle for long. One timer lasts for many requests."""
+        self._idle_timer = None
+        if self._idle_since is None:
+            return
+        left_s = self._idle_since + self._keep_alive_s - self.loop.time()
+        if left_s > 0:
+            self._idle_timer = self.loop.call_later(left_s, self._look_idle)
+        else:
+            self.transport.close()
 
     def _discard(self) -> None:
         """Read and drop the rest of an answered body for a moment, then close."""
         self._discarded = 0
         self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
 
-    def _lingers(self) -> bool:
-        """Whether a close must wait: uvicorn closes right behind an answer with ``Connection: close``, and while the body still
-        arrives that would reset the connection and drop the answer."""
-        cycle = self.cycle
-        if self._last or cycle is None or not cycle.response_complete or not cycle.more_body or cycle.keep_alive:
-            return False
-        self._last = True
-        self._discard()
-        return True
-
     def shutdown(self) -> None:
-        idle = self.cycle is None or self.cycle.response_complete
-        if self.scheme == "https" and idle and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
+        if self._current is not None and self.cycle is not None:
+            self.cycle.keep_alive = False
+        elif self._scheme == "https" and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
             self.transport.abort()  # an idle client does not answer the close of TLS, and the shutdown would wait for it
         else:
-            super().shutdown()
+            self.transport.close()
 
-    def send_400_response(self, msg: str) -> None:
-        refuse = self._refuse_body if self._trailer_field_bytes > TRAILER_BYTES_MAX else self._refuse
-        refuse(self._refusal or BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)"))
+    def cancel(self) -> None:
+        if self._current is not None:
+            self._current.cancel()
+
+    # -- limits
 
     def _await_more(self) -> None:
         """Start the timer for the rest of a head or a body."""
         self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S if self._in_head else BODY_PERIOD_S, self._late))
 
     def _late(self) -> None:
-        answering = self.cycle is not None and not self.cycle.response_complete
-        ours = self.pipeline or self._unread or not self._outgoing.reads or (self._in_head and answering)
+        reads = not (self._full or self._held)
+        ours = self.pipeline or self._unread or not reads or (self._in_head and self._current is not None)
         if ours or self._body_bytes >= BODY_PERIOD_BYTES:
             self._body_bytes = 0
             self._await_more()  # the broker is slow itself, or it comes fast enough
@@ -343,36 +439,41 @@ class GatewayProtocol(HttpToolsProtocol):
             what = "request line and headers" if self._in_head else "the body"
             self._refuse_body(TooSlow(f"{what} arrived too slowly: send the whole request within the time limit"))
 
-    def _refuse_body(self, error: RequestError) -> None:
-        """Refuse the request; when its body is answered already, only close."""
-        if not self._in_head and self.cycle.response_started:
-            self.transport.close()
-        else:
-            self._refuse(error)
-
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = timer
 
+    def _hold_reading(self, *, held: bool) -> None:
+        if held != self._held:
+            self._held = held
+            self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """The transport's calls are idempotent."""
+        if self.transport.is_closing():
+            return
+        if self._full or self._held:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def _refuse_body(self, error: RequestError) -> None:
+        """Refuse the request; when its body is answered already, only close."""
+        if not self._in_head and self.cycle is not None and self.cycle.started:
+            self.transport.close()
+        else:
+            self._refuse(error)
+
     def _refuse(self, error: RequestError) -> None:
         """Answer without the application, and close."""
-        self.transport.write(encode_response(problem(error)))
+        refusal = problem(error)
+        self.transport.write(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
         self._cut()
 
     def _cut(self) -> None:
         """Close; a client of TLS that goes on sending has a moment to take the answer. The event loop would wait longer for the
         answer to its own close, and decrypt what comes."""
         self.transport.close()
-        if self.scheme == "https":
+        if self._scheme == "https":
             self.loop.call_later(DISCARD_S, self.transport.abort)
-
-
-def head_too_long() -> LineTooLong:
-    """The error for a head beyond the limit."""
-    return LineTooLong(f"request line and headers are too long: at most {HEAD_BYTES_MAX} bytes are accepted")
-
-
-def trailers_too_long() -> LineTooLong:
-    """The error for trailers and chunk extensions beyond the limit."""
-    return LineTooLong(f"trailers and chunk extensions are too long: at most {TRAILER_BYTES_MAX} bytes are accepted")

@@ -118,6 +118,8 @@ class Operation:
     """The parameter with the topic that the token needs rights for; by default the path's ``topic``."""
     makes_topic: bool = False
     """It creates a topic: the audit trail records the topic instead of the request."""
+    brief: bool = False
+    """It waits for its body and for the disk, as a rule: it is carried out without a task (``steps.py``)."""
 
     @property
     def changes(self) -> bool:

@@ -51,9 +51,13 @@ class LeasedResponse(Response):
         super().__init__(content, 200, headers, media)
         self._deliveries = deliveries
 
+    def give_back(self) -> None:
+        """The client is gone."""
+        give_back(self._deliveries)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if await Request(scope, receive).is_disconnected():
-            give_back(self._deliveries)
+            self.give_back()
         else:
             await super().__call__(scope, receive, send)
 
@@ -71,6 +75,7 @@ async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_c
         return await polling.poll(max_count, max_bytes, 0)
     deliveries: list[Delivery] = []
     refusal: RequestError | OSError | None = None
+    await asyncio.sleep(0)  # from here on in a task (``steps.py``)
     async with asyncio.TaskGroup() as tasks:
         watcher = tasks.create_task(_watch(request, polling))
         try:
@@ -145,6 +150,6 @@ OPERATIONS = (
             }),
             204: Answer("None in time."),
         },
-        errors=(BadArgument, BadName, NoSuchTopic, NoSuchConsumer, TooManyTopics, TooManyConsumers, StorageFailed),
+        errors=(BadArgument, BadName, NoSuchTopic, NoSuchConsumer, TooManyTopics, TooManyConsumers, StorageFailed), brief=True,
     ),
 )  # fmt: skip

@@ -6,8 +6,6 @@ from starlette.responses import Response
 
 from toymq_py.errors import PayloadTooLarge, RequestError, TooManyConnections
 
-HEADERS = [("x-content-type-options", "nosniff")]
-"""Headers of every response."""
 STATUS: dict[str, int] = {
     "UNKNOWN_COMMAND": 404,
     "BAD_ARGUMENT": 422,
@@ -135,10 +133,3 @@ def problem(error: RequestError, *, status: int | None = None, retry_after_s: in
     content = {"type": f"urn:toymq:error:{code}", "title": code.replace("_", " ").capitalize(), "status": status,
                "code": code, "detail": str(error)}  # fmt: skip
     return Response(json.dumps(content), status, headers, "application/problem+json")
-
-
-def encode_response(response: Response) -> bytes:
-    """A response as bytes, with ``Connection: close``."""
-    raw = [*response.raw_headers, *((name.encode(), value.encode()) for name, value in HEADERS), (b"connection", b"close")]
-    head = b"".join(b"%b: %b\r\n" % pair for pair in raw)
-    return b"HTTP/1.1 %d Refused\r\n%b\r\n%b" % (response.status_code, head, bytes(response.body))

@@ -318,7 +318,7 @@ OPERATIONS = (
         publish, "publish", (TOPIC, IDEMPOTENCY_KEY, DELAY_MS, TTL_MS, MESSAGE_HEADERS, TRACEPARENT),
         Body("The payload, as it is.", {"*/*": {"type": "string", "format": "binary"}}),
         {201: Answer("It is on stable storage.", RECEIPT)},
-        PUBLISH_ERRORS,
+        PUBLISH_ERRORS, brief=True,
     ),
     Operation(
         "POST", "/v1/topics/{topic}/messages:batch", "publishBatch",

@@ -1,24 +1,31 @@
-"""The WebSocket protocol: uvicorn's, with limits on reads and on unsent answers.
+"""The WebSocket protocol of one connection: websockets' sans-IO protocol, with limits on reads and on unsent answers.
 
-Contract: gateway.md; ADR 0024. ``websocket.py`` has the frames' meaning.
+Contract: gateway.md; ADR 0094. ``websocket.py`` has the frames' meaning; it is an ASGI application, and this is its server.
 """
 
 import asyncio
+import logging
+import random
 import socket
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
-import websockets.http11
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.exceptions import InvalidHandshake, InvalidHeader
-from websockets.frames import Frame
+from starlette.types import Message, Scope
+from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidState
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
 from websockets.protocol import State
+from websockets.server import ServerProtocol
 
-from toymq_py.errors import BadFraming, RequestError
+from toymq_py.auth.quotas import Seat
+from toymq_py.errors import BadFraming, InternalError, RequestError
+from toymq_py.gateway.answers import HEADERS, encode_last
 from toymq_py.gateway.bodies import SEAT
-from toymq_py.gateway.buffered_transport import BufferedTransport
-from toymq_py.gateway.problems import WEBSOCKET_VERSION, UpgradeRequired, encode_response, problem
+from toymq_py.gateway.problems import WEBSOCKET_VERSION, UpgradeRequired, problem
+from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.websocket import OUTLET
+
+logger = logging.getLogger("toymq_py.gateway")
 
 HEAD_TIMEOUT_S = 20
 """From accept, or from the first byte of a next request, to the end of its headers."""
@@ -33,103 +40,81 @@ UNSENT_BYTES = 64 * 1024
 too late, and count as dead."""
 FAREWELL_S = 1.0
 """How long a WebSocket may take its last bytes once the shutdown began."""
-ABNORMAL = 1006
-NO_UTF8 = 1007
-"""Close codes (RFC 6455, 7.4.1): lost without a close frame; text that is not UTF-8."""
+PING_S = 20.0
+"""Between two pings, and how long a pong may take."""
+COLLECTED_BYTES = 64 * 1024
+"""Joined writes are sent at this size: a pass may write megabytes, and only the transport reports a full buffer."""
+SILENT: Final = logging.Logger("websockets", logging.CRITICAL)  # noqa: LOG001 (no handler is to see it)
+"""The library's logger. A hostile client must not fill the log."""
 
 
-class GatewayWebSocket(WebSocketsSansIOProtocol):
-    """One WebSocket: uvicorn's, which stops reading from a client that does not read its pongs. A flood of pings would fill the
-    memory with pongs, and one read of 40,000 pings would hold the loop. Messages are limited in ``websocket.py``. Unsent
-    deliveries do not stop reading: a slow subscriber's acks and pongs must arrive."""
+class GatewayWebSocket(asyncio.Protocol):
+    """One WebSocket. It stops reading from a client that does not read its pongs: a flood of pings would fill the memory with
+    pongs, and one read of 40,000 pings would hold the loop. Messages are limited in ``websocket.py``. Unsent deliveries do not
+    stop reading: a slow subscriber's acks and pongs must arrive. An ``Outlet`` of the application."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    transport: asyncio.Transport
+
+    def __init__(self, serving: Serving, scope: Scope) -> None:
+        """``scope`` is that of the handshake."""
+        self._serving = serving
+        self.loop = serving.loop
+        self._seat: Seat | None = scope["state"].get(SEAT)
+        scope["state"][OUTLET] = self
+        self._scope = scope
+        self.conn = ServerProtocol(max_size=serving.frame_bytes_max, logger=SILENT)
+        self._request: Request | None = None
+        self._refusal: Message = {}
+        self.accepted = False
+        """The handshake is answered, by either answer."""
+        self._ending = False
+        """Our close is sent, or a refusal."""
+        self.disconnected = False
+        self._events: asyncio.Queue[Message] = asyncio.Queue()
+        self._frames = bytearray()  # the message that arrives
+        self._is_text = False
+        self._full = False
         self._unread = b""
+        self._written: list[bytes] = []
+        self._written_bytes = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._unwritten = False
         self._left_bytes = 0
         self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self.pending_ping_payload: bytes | None = None
+        self.close_timeout = 10.0
+
+    # -- the transport's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+        self.transport = cast("asyncio.Transport", transport)
+        self._serving.connections.add(self)
         self.transport.set_write_buffer_limits(UNTAKEN_BYTES_MAX)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S, self._late))
+        self._set_timer(HEAD_TIMEOUT_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._set_timer(None)
-        if (seat := self.app_state.get(SEAT)) is not None:
-            seat.leave()
-        super().connection_lost(exc)
-        self.frames = []
+        self._set_timer()
+        self._set_ping_timer()
+        if self._seat is not None:
+            self._seat.leave()
+        self._disconnect(CloseCode.ABNORMAL_CLOSURE)
+        self.accepted = self.disconnected = True
+        self._writable.set()
+        self._frames.clear()
         self.conn.reader.discard()  # the parser is a circle, which would hold the part of a message for minutes
         self.conn.parser.close()
-
-    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = timer
-
-    def _late(self) -> None:
-        if not self.handshake_complete:
-            self.transport.close()
+        self._serving.leave(self)
 
     def eof_received(self) -> None:
         self._leave()  # the transport closes by itself
 
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        self._leave()
-
-    def shutdown(self) -> None:
-        super().shutdown()
-        if self._unwritten:
-            self._set_timer(self.loop.call_later(FAREWELL_S, self.transport.abort))
-
-    def _leave(self) -> None:
-        """End the subscription now; the connection closes behind the last bytes, or after a timeout."""
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": ABNORMAL})
-        if self._unwritten:
-            self._set_timer(self.loop.call_later(self.close_timeout, self.transport.abort))
-
-    def _shake_hands(self, head: bytes) -> None:
-        """Parse the head, which is complete. The library reports too many or too long headers nowhere."""
-        super().data_received(head)
-        if not self.handshake_initiated:
-            self._refuse(BadFraming("invalid WebSocket handshake: too many headers, or one is too long"))
-
-    def _refuse(self, error: RequestError) -> None:
-        """Answer without the application, and close."""
-        self.handshake_initiated = self.handshake_complete = self.close_sent = True  # so that a shutdown does not answer again
-        self.transport.write(encode_response(problem(error)))
-        self.transport.close()
-
-    def handle_connect(self, event: websockets.http11.Request) -> None:
-        """Uvicorn's, except that an invalid handshake gets a problem as any other error."""
-        try:
-            self.conn.process_request(event)
-        except (InvalidHandshake, ValueError) as error:  # the latter for headers that are not text
-            wrong_version = isinstance(error, InvalidHeader) and error.name == "Sec-WebSocket-Version"
-            refusal = UpgradeRequired if wrong_version else BadFraming
-            self._refuse(refusal(f"invalid handshake of WebSocket version {WEBSOCKET_VERSION}: {error}"[:300]))
-        else:
-            super().handle_connect(event)
-            self.scope["state"][OUTLET] = self
-
-    async def send(self, message: Any) -> None:
-        """Uvicorn's, except that a refusal completes the handshake; otherwise it would be logged as an error. Frames that came
-        before the answer are parsed behind it."""
-        shaking_hands = not self.handshake_complete
-        await super().send(message)
-        if self.initial_response is not None and self.close_sent:
-            self.handshake_complete = True
-        if shaking_hands and self.handshake_complete and self._unread:
-            self._take()
-
     def data_received(self, data: bytes) -> None:
-        if not self.handshake_initiated:
+        if self._request is None:
             self._shake_hands(data)
             return
         waiting = bool(self._unread)
@@ -137,30 +122,294 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         if not waiting:
             self._take()
 
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        self._unwritten = True
+        self._left_bytes = self.transport.get_write_buffer_size()
+        self._count_unread(self._left_bytes)
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._unwritten = False
+        self._unanswered = 0
+        self._count_unread(0)
+        self._read_or_not()
+
+    def _count_unread(self, unread_bytes: int) -> None:
+        if self._seat is not None:
+            self._seat.unread(unread_bytes)
+
+    # -- the handshake
+
+    def _shake_hands(self, head: bytes) -> None:
+        """Parse the head, which is complete, and begin the application. An invalid handshake gets a problem, as others do."""
+        self.conn.receive_data(head)
+        request = next(iter(self.conn.events_received()), None)
+        if not isinstance(request, Request):  # the library reports it nowhere
+            self._refuse(BadFraming("invalid WebSocket handshake: too many headers, or one is too long"))
+            return
+        self._request = request
+        try:
+            self.conn.process_request(request)
+        except (InvalidHandshake, ValueError) as error:  # the latter for headers that are not text
+            wrong_version = isinstance(error, InvalidHeader) and error.name == "Sec-WebSocket-Version"
+            refusal = UpgradeRequired if wrong_version else BadFraming
+            self._refuse(refusal(f"invalid handshake of WebSocket version {WEBSOCKET_VERSION}: {error}"[:300]))
+            return
+        self._events.put_nowait({"type": "websocket.connect"})
+        self._serving.own(self.loop.create_task(self.run()))
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer the handshake without the application, and close."""
+        refusal = problem(error)
+        self._end_with(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
+
+    def _end_with(self, answer: bytes) -> None:
+        self.accepted = self._ending = True  # so that a shutdown does not answer again
+        self._write(answer)
+        self.close()
+
+    async def run(self) -> None:
+        """Call the application."""
+        try:
+            await self._serving.application(self._scope, self.receive, self.send)
+        except Exception:
+            logger.exception("bug in a WebSocket")
+        except asyncio.CancelledError:
+            self.transport.abort()
+            raise
+        if not self.accepted:
+            self._refuse(InternalError("a bug in the broker; its log has the details"))
+        if not (self._ending and self._timer is not None):  # else it waits for the client's close
+            self.close()
+
+    # -- frames that arrive
+
     def _take(self) -> None:
         """Parse one piece a pass of the loop."""
         if self.transport.is_closing():
             self._unread = b""
             return
-        if not self.handshake_complete:  # a client should wait for the answer (RFC 6455, 4.1); one that does not is served
+        if not self.accepted:  # a client should wait for the answer (RFC 6455, 4.1); one that does not is served
             self._read_or_not()
             return
         piece, self._unread = self._unread[:BODY_PIECE_BYTES], self._unread[BODY_PIECE_BYTES:]
-        super().data_received(piece)
+        self.take_piece(piece)
         if self._unread:
             self.loop.call_soon(self._take)
         self._read_or_not()
 
-    def send_receive_event_to_app(self) -> None:
-        """Uvicorn's, except that text that is not UTF-8 is not logged as an error."""
+    def take_piece(self, piece: bytes) -> None:
+        """Parse some bytes of frames."""
+        self.conn.receive_data(piece)
+        if self.conn.parser_exc is not None:
+            self._fail()
+            return
+        for frame in self.conn.events_received():
+            if isinstance(frame, Frame):
+                self.take_frame(frame)
+
+    def take_frame(self, frame: Frame) -> None:
+        """Handle one frame."""
+        if frame.opcode is Opcode.PING:
+            self._send_data()
+            self._unanswered += self._unwritten  # its pong is written behind unsent bytes
+        elif frame.opcode is Opcode.PONG:
+            if self.pending_ping_payload is not None and bytes(frame.data) == self.pending_ping_payload:
+                self.pending_ping_payload = None
+                self._set_ping_timer(PING_S, self._ping)
+        elif frame.opcode is Opcode.CLOSE:
+            self._closed_by_peer()
+        else:  # parts are joined as they come: in a list two bytes took fifty, and empty ones had no limit
+            if frame.opcode is not Opcode.CONT:
+                self._is_text = frame.opcode is Opcode.TEXT
+            self._frames += frame.data
+            if frame.fin:
+                data = bytes(self._frames)
+                self._frames.clear()
+                self.take_message(data)
+
+    def take_message(self, data: bytes) -> None:
+        """Pass a whole message on to the application."""
+        if self._ending:
+            return
         try:
-            if self.curr_msg_data_type == "text":
-                b"".join(self.frames).decode()
+            self._put({"type": "websocket.receive", "text": data.decode()} if self._is_text
+                      else {"type": "websocket.receive", "bytes": data})  # fmt: skip
         except UnicodeDecodeError:
-            self.conn.send_close(NO_UTF8)
-            self.handle_parser_exception()
+            self.conn.send_close(CloseCode.INVALID_DATA)
+            self._fail()
+
+    def _put(self, event: Message) -> None:
+        self._events.put_nowait(event)
+        self._full = True
+        self._read_or_not()
+
+    def _fail(self) -> None:
+        """The client broke the protocol: the close frame that says so is to be sent."""
+        self._disconnect(CloseCode.PROTOCOL_ERROR)
+        self._ending = True
+        self._send_data()
+        self.close()
+
+    def _closed_by_peer(self) -> None:
+        if self._ending:  # it answers our close
+            self._set_timer()
+            self.close()
+        elif not self.transport.is_closing():
+            self._disconnect(CloseCode.NO_STATUS_RCVD)
+            self._send_data()
+            self.close()
+
+    def _disconnect(self, code: int) -> None:
+        """Tell the application that no more comes."""
+        self._events.put_nowait({"type": "websocket.disconnect", "code": code})
+
+    def _read_or_not(self) -> None:
+        """The transport's calls are idempotent."""
+        if self.transport.is_closing():
+            return
+        if self._full or self._unread or self._unanswered >= UNANSWERED_MAX:
+            self.transport.pause_reading()
         else:
-            super().send_receive_event_to_app()
+            self.transport.resume_reading()
+
+    # -- what is written
+
+    def _write(self, data: bytes) -> None:
+        """Write at the end of this pass of the loop, with what else is written in it."""
+        if not self._written:
+            self.loop.call_soon(self.flush)
+        self._written.append(data)
+        self._written_bytes += len(data)
+        if self._written_bytes >= COLLECTED_BYTES:
+            self.flush()
+
+    def _send_data(self) -> None:
+        self._write(b"".join(self.conn.data_to_send()))
+
+    def flush(self) -> None:
+        """Write now: only then the transport reports a full buffer, or its loss."""
+        if self._written:
+            data = b"".join(self._written)
+            self._written.clear()
+            self._written_bytes = 0
+            if not self.transport.is_closing():  # uvloop refuses to write then
+                self.transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection behind what is written."""
+        self.flush()
+        self.transport.close()
+
+    # -- timers
+
+    def _set_timer(self, seconds: float = 0, call: Any = None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if call is None else self.loop.call_later(seconds, call)
+
+    def _set_ping_timer(self, seconds: float = 0, call: Any = None) -> None:
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+        self._ping_timer = None if call is None else self.loop.call_later(seconds, call)
+
+    def _ping(self) -> None:
+        if self._ending or self.transport.is_closing():
+            return
+        self.pending_ping_payload = random.randbytes(4)
+        self.conn.send_ping(self.pending_ping_payload)
+        self._send_data()
+        self._set_ping_timer(PING_S, self.keepalive_timeout)
+
+    def keepalive_timeout(self) -> None:
+        """No pong came in time."""
+        if not (self._ending or self.transport.is_closing()):
+            self.conn.fail(CloseCode.INTERNAL_ERROR, "keepalive ping timeout")
+            self._ending = True
+            self._send_data()
+            self.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """End the subscription now; the connection closes behind the last bytes, or after a timeout."""
+        self._disconnect(CloseCode.ABNORMAL_CLOSURE)
+        if self._unwritten:
+            self._set_timer(self.close_timeout, self.transport.abort)
+
+    # -- a Connection of its server
+
+    def shutdown(self) -> None:
+        self._set_ping_timer()
+        self._set_timer()
+        if not self.accepted:
+            self._refuse(InternalError("the broker shuts down"))
+        elif not self._ending:
+            self._disconnect(CloseCode.SERVICE_RESTART)
+            self.conn.send_close(CloseCode.SERVICE_RESTART)
+            self._send_data()
+        self.close()
+        if self._unwritten:
+            self._set_timer(FAREWELL_S, self.transport.abort)
+
+    def cancel(self) -> None:
+        """Its task is the server's."""
+
+    # -- ASGI
+
+    async def receive(self) -> Message:
+        message = await self._events.get()
+        if self._full and self._events.empty():
+            self._full = False
+            self._read_or_not()
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Raises: OSError when the connection has ended."""
+        await self._writable.wait()
+        if self.disconnected:
+            raise ConnectionResetError("the WebSocket has ended")
+        try:
+            match message["type"]:
+                case "websocket.send":
+                    self.conn.send_text(message["text"].encode())
+                    self._send_data()
+                case "websocket.close":
+                    self._send_close(message["code"], message["reason"] or "")
+                case "websocket.accept":
+                    self._accept()
+                case "websocket.http.response.start":
+                    self._refusal = message
+                case _:  # the body of a refusal
+                    self._end_with(encode_last(self._refusal["status"], self._refusal["headers"], message["body"]))
+        except InvalidState:
+            raise ConnectionResetError("the WebSocket is closing") from None
+
+    def _accept(self) -> None:
+        if self.transport.is_closing() or self.accepted:
+            return
+        assert self._request is not None
+        response = self.conn.accept(self._request)
+        response.headers.update(HEADERS)
+        self.accepted = True
+        self._set_timer()
+        self.conn.send_response(response)
+        self._send_data()
+        self._set_ping_timer(PING_S, self._ping)
+        if self._unread:
+            self._take()
+
+    def _send_close(self, code: int, reason: str) -> None:
+        if self.transport.is_closing():
+            return
+        self._disconnect(code)
+        self.conn.send_close(code, reason)
+        self._ending = True
+        self._send_data()
+        self._full = False
+        self._read_or_not()
+        self._set_timer(self.close_timeout, self.transport.close)
 
     # -- an Outlet
 
@@ -169,9 +418,9 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         return self._unwritten
 
     async def wait_taken(self) -> bool:
-        cast("BufferedTransport", self.transport).flush()
+        self.flush()
         while self._unwritten and not self.disconnected:
-            await self.writable.wait()
+            await self._writable.wait()
         return not self.disconnected
 
     def write_texts(self, texts: Sequence[bytes]) -> bool:
@@ -179,8 +428,8 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
             return False
         for text in texts:
             self.conn.send_text(text)
-        self.transport.write(b"".join(self.conn.data_to_send()))
-        cast("BufferedTransport", self.transport).flush()  # only now the transport reports a full buffer, or its loss
+        self._send_data()
+        self.flush()
         return not self.transport.is_closing()
 
     @property
@@ -189,39 +438,3 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
             return 0
         # Answers may have been written behind it, and a lost transport reports 0.
         return min(self.transport.get_write_buffer_size() or self._left_bytes, self._left_bytes)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unwritten = True
-        self._left_bytes = self.transport.get_write_buffer_size()
-        self._count_unread(self._left_bytes)
-        self._read_or_not()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._unwritten = False
-        self._unanswered = 0
-        self._count_unread(0)
-        self._read_or_not()
-
-    def _count_unread(self, unread_bytes: int) -> None:
-        if (seat := self.app_state.get(SEAT)) is not None:
-            seat.unread(unread_bytes)
-
-    def handle_cont(self, event: Frame) -> None:
-        """Uvicorn's, except that parts are joined as they come: in a list two bytes took fifty, and empty ones had no limit."""
-        (before,) = self.frames
-        joined = before if isinstance(before, bytearray) else bytearray(before)
-        joined += event.data
-        self.frames = [joined]  # type: ignore[list-item]
-        if event.fin:
-            self.frames = [bytes(joined)]
-            self.send_receive_event_to_app()
-
-    def handle_ping(self) -> None:
-        super().handle_ping()
-        self._unanswered += self._unwritten  # its pong is written behind unsent bytes
-
-    def _read_or_not(self) -> None:
-        held = self._unanswered >= UNANSWERED_MAX or bool(self._unread)
-        cast("BufferedTransport", self.transport).hold_reading(held=held)

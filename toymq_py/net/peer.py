@@ -20,8 +20,14 @@ def peer_of(transport: asyncio.BaseTransport) -> str | None:
 
 def described_peer(transport: asyncio.BaseTransport) -> str:
     """The other end's address and port, for the log."""
+    address = socket_address(transport)
+    return "a Unix socket or a closed connection" if address is None else f"{address[0]}:{address[1]}"
+
+
+def socket_address(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
+    """The other end's address and port; None for a Unix socket, and when the connection is gone."""
     name = _name_of(transport)
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a Unix socket or a closed connection"
+    return (name[0], name[1]) if isinstance(name, tuple) else None
 
 
 def _name_of(transport: asyncio.BaseTransport) -> Any:

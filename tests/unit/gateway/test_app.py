@@ -6,12 +6,15 @@ import re
 from itertools import product
 from typing import Any
 
+import pytest
+from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from tests.support.http_rig import HttpRig, gateway
 from tests.support.in_process import TIMEOUT_S
 from tests.support.sim_disk import SimDisk
-from toymq_py.gateway.app import DIALECTS, OPERATIONS, Application
+from toymq_py.gateway.app import DIALECTS, OPERATIONS, Application, Endpoint
+from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.net.host_names import AllowedHosts
 
 DIR = "/data/d"
@@ -91,3 +94,40 @@ async def test_no_get_of_a_page_makes_or_takes_anything() -> None:
                     await look(app, method, path_to(template, topic), headers)
                     assert state_of(rig) == before, f"{method} {path_to(template, topic)} of a page ({who})"
         assert fs.snapshot() == disk
+
+
+BRIEF = {
+    ("POST", "/v1/topics/t/messages"), ("POST", "/v1/topics/a:b/messages"), ("GET", "/v1/topics/t/messages"),
+    ("GET", "/v1/topics/a:b/messages"),
+    ("DELETE", "/v1/topics/t/messages/7"), ("POST", "/v1/topics/t/messages:ack"), ("POST", "/v1/topics/t/messages/7:nack"),
+    ("POST", "/v1/topics/t/messages/7:extend"),
+}  # fmt: skip
+OTHERS = {
+    "/", "/v1/topics", "/v1/topics/t", "/v1/topics/t/messages/", "/v1/topics/t/u/messages", "/v1/topics/t/messages:batch", "/q",
+    "/q/messages", "/consume/a/b", "/ack/a/b/7", "/v1/topics/t/messages\n", "/none/of/these/at/all", "",
+}  # fmt: skip
+
+
+async def test_the_way_without_a_task_leads_where_the_router_leads(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks only at the routes that may match."""
+    asked: list[tuple[Endpoint, dict[str, Any]]] = []
+
+    async def respond(self: Endpoint, request: HttpRequest) -> Response:
+        asked.append((self, request.path_params))
+        return Response()
+
+    async def nothing(*_: object) -> None:
+        """What is sent."""
+
+    monkeypatch.setattr(Endpoint, "respond", respond)
+    app = application(rig)
+    brief = set()
+    for method, path in product(("GET", "POST", "PUT", "DELETE"), OTHERS | {path for _, path in BRIEF}):
+        scope = {"type": "http", "method": method, "path": path, "scheme": "http", "headers": [], "query_string": b""}
+        coroutine = app.answer_of(HttpRequest(dict(scope)))
+        if coroutine is not None:
+            brief.add((method, path))
+            await coroutine
+            await app(scope, nothing, nothing)  # type: ignore[arg-type]  # asks for nothing
+            assert asked[-1] == asked[-2]
+    assert brief == BRIEF

@@ -1,30 +1,105 @@
-"""What the gateway's protocols assume of uvicorn, whose internals it overrides (ADR 0078)."""
+"""Requests on one connection: their order, their tasks, their end. The rest: tests/unit/gateway/test_http_server.py."""
 
-import hashlib
-import inspect
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator
 
 import pytest
-import uvicorn
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-DIGESTS: dict[type, str] = {
-    HttpToolsProtocol: "18fdf324b11bf160",
-    RequestResponseCycle: "e67d470d435dcc1c",
-    FlowControl: "126debcdaa894c83",
-    WebSocketsSansIOProtocol: "0bbcec98938432f7",
-    uvicorn.Server: "06e799f7c58f8be6",
-}
-"""Of the source of uvicorn 0.54."""
+from tests.support.http_rig import HttpRig, listening
+from tests.support.sim_disk import SimDisk
+from tests.support.websockets import HANDSHAKE
+from toymq_py.gateway import http_protocol
+
+PUBLISH = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n%d"
+LEASE = b"GET /v1/topics/t/messages?consumer=c%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ACK = b"DELETE /v1/topics/t/messages/%d?consumer=c HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LAST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-def digest(part: type) -> str:
-    return hashlib.sha256(inspect.getsource(part).encode()).hexdigest()[:16]
+@pytest.fixture
+async def rig() -> AsyncIterator[HttpRig]:
+    async with listening("/data/d", fs=SimDisk(random.Random(1))) as rig:
+        yield rig
 
 
-@pytest.mark.parametrize("part", DIGESTS)
-def test_uvicorn_is_the_one_that_was_overridden(part: type) -> None:
-    """Another digest: read what changed in ``part`` since 0.54, mend our subclasses, run tests/e2e/test_hostile_*.py and
-    test_http*.py, then put the digest here and the version into pyproject.toml."""
-    assert digest(part) == DIGESTS[part], f"{part.__module__}.{part.__name__} is not uvicorn 0.54's"
+async def exchange(rig: HttpRig, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    async with asyncio.timeout(10):
+        writer.write(data)
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order(rig: HttpRig) -> None:
+    """Brief ones, one that waits in a task, and one of an ASGI call."""
+    sent = b"".join(PUBLISH % n for n in range(3)) + LEASE % b"" + LEASE % b"&wait_s=20" + ACK % 0 + ACK % 0 + PUBLISH % 3
+    answer = await exchange(rig, sent + b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n" + LAST)
+    statuses = [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", answer)]
+    assert statuses == [201, 201, 201, 200, 200, 204, 404, 201, 200, 200]
+    assert [answer.index(b'{"id":%d' % n) for n in range(4)] == sorted(answer.index(b'{"id":%d' % n) for n in range(4))
+
+
+async def test_a_publish_a_lease_and_an_ack_make_no_task(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cost a task and an ASGI call."""
+    made: list[object] = []
+    await rig.publish("t", "first")
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    loop = asyncio.get_running_loop()
+    usual = loop.create_task
+    monkeypatch.setattr(loop, "create_task", lambda coroutine, **more: made.append(coroutine) or usual(coroutine, **more))
+    for request, status in ((PUBLISH % 1, b" 201 "), (LEASE % b"&max=2", b" 200 "), (ACK % 1, b" 204 ")):
+        writer.write(request)
+        assert status in await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert [task for task in made if "gateway" in repr(task)] == []
+
+
+async def test_a_handshake_sent_ahead_is_refused(rig: HttpRig) -> None:
+    """The answers to both would have been mixed."""
+    answer = await exchange(rig, LEASE % b"&wait_s=20" + HANDSHAKE + b"\r\n")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b" 400 " in answer
+    assert b"must not be sent ahead" in answer
+
+
+async def test_a_request_whose_body_is_still_to_come_is_not_discarded(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the one ahead was taken for its own, and the rest of its body got a second."""
+    discarded: list[object] = []
+    monkeypatch.setattr(http_protocol.GatewayProtocol, "_discard", discarded.append)
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    async with asyncio.timeout(10):
+        writer.write(PUBLISH % 0 + (PUBLISH % 1)[:-1])
+        await reader.readuntil(b"}")
+        assert discarded == []
+        writer.write(b"1")
+        assert b'{"id":1,' in await reader.readuntil(b"}")
+    writer.close()
+
+
+async def test_an_idle_connection_is_closed(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted from its last answer, by one timer."""
+    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_S", 0.03)
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            writer.write(PUBLISH % 1)
+            await reader.readuntil(b"}")
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_shutdown_answers_what_is_begun(rig: HttpRig) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    writer.write(LEASE % b"&wait_s=50")
+    await rig.until_polled("t")
+    rig.stop()
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 204 ")
+    assert b"connection: close\r\n" in answer

@@ -14,7 +14,8 @@ from tests.support.http_rig import listening
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
 from toymq_py.gateway import http_protocol
-from toymq_py.gateway.http_protocol import TRAILER_BYTES_MAX, GatewayProtocol
+from toymq_py.gateway.http_heads import HEAD_BYTES_MAX, TRAILER_BYTES_MAX
+from toymq_py.gateway.http_protocol import GatewayProtocol
 from toymq_py.net import fair_queue
 
 DIR = "/data/d"
@@ -63,9 +64,9 @@ def problem_of(response: bytes) -> tuple[int, str]:
         (b"GET /healthz HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "BAD_VERSION"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "BAD_FRAMING"),
         (CODED.replace(b"HTTP/1.1", b"HTTP/1.0") % b"chunked", 400, "BAD_FRAMING"),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * http_protocol.HEAD_BYTES_MAX, 431, "LINE_TOO_LONG"),
-        (b"GET / HTTP/1.1\r\nWhole: " + b"a" * http_protocol.HEAD_BYTES_MAX + b"\r\n\r\n", 431, "LINE_TOO_LONG"),
-        (b"GET /" + b"a" * http_protocol.HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, "LINE_TOO_LONG"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * HEAD_BYTES_MAX, 431, "LINE_TOO_LONG"),
+        (b"GET / HTTP/1.1\r\nWhole: " + b"a" * HEAD_BYTES_MAX + b"\r\n\r\n", 431, "LINE_TOO_LONG"),
+        (b"GET /" + b"a" * HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, "LINE_TOO_LONG"),
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else str(value),
 )
@@ -207,7 +208,7 @@ async def test_bodies_are_not_taken_for_heads() -> None:
     """Found by the first load: the end of a large body counted towards the head of the next request."""
     async with listening(DIR, fs=disk()) as rig:
         for _ in range(3):
-            await rig.publish("t", "x" * 4 * http_protocol.HEAD_BYTES_MAX)
+            await rig.publish("t", "x" * 4 * HEAD_BYTES_MAX)
 
 
 async def test_ten_megabytes_of_headers_are_not_read() -> None:
@@ -292,7 +293,7 @@ async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.Monke
             if not before:
                 await reader.readuntil(b"}")
             assert begun[0]._timer is None, "nothing is waited for"
-            assert begun[0].timeout_keep_alive_task is not None, "but not for ever"
+            assert begun[0]._idle_since is not None, "but not for ever"
         head = b"\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1"
         writer.write(head)
         await reader.readuntil(b"}")

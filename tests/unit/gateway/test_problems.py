@@ -5,14 +5,7 @@ import json
 import pytest
 
 from toymq_py.errors import AuthRequired, BadName, DiskLow, PayloadTooLarge, QueueFull, RequestError
-from toymq_py.gateway.problems import (
-    MethodNotAllowed,
-    UnknownCoding,
-    UnsupportedVersion,
-    UpgradeRequired,
-    encode_response,
-    problem,
-)
+from toymq_py.gateway.problems import MethodNotAllowed, UnknownCoding, UnsupportedVersion, UpgradeRequired, problem
 
 
 @pytest.mark.parametrize(
@@ -44,11 +37,3 @@ def test_an_error_has_its_status_and_what_the_client_needs(error: RequestError, 
 def test_a_dialect_may_give_another_status_and_wait() -> None:
     answer = problem(BadName("x"), status=400, retry_after_s=7)
     assert (answer.status_code, answer.headers["retry-after"]) == (400, "7")
-
-
-def test_a_response_as_bytes_ends_the_connection() -> None:
-    head, _, body = encode_response(problem(BadName("why"))).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 422 ")
-    fields = {b"connection: close", b"x-content-type-options: nosniff", b"content-length: %d" % len(body)}
-    assert fields <= set(head.split(b"\r\n"))
-    assert json.loads(body)["detail"] == "why"

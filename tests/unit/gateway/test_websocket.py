@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.http_rig import HttpRig, listening, refused
@@ -372,7 +371,7 @@ async def test_a_handshake_that_nobody_completes_ends(rig: HttpRig, monkeypatch:
     async def never(self: GatewayWebSocket) -> None:
         begun.append(self)
 
-    monkeypatch.setattr(WebSocketsSansIOProtocol, "run_asgi", never)
+    monkeypatch.setattr(GatewayWebSocket, "run", never)
     if late:
         monkeypatch.setattr(websocket_protocol, "HEAD_TIMEOUT_S", 0.02)
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)

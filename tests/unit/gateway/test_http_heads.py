@@ -1,0 +1,61 @@
+"""Heads of requests, beside tests/unit/gateway/test_http_server.py, which sends them."""
+
+import pytest
+
+from toymq_py.errors import BadFraming, LineTooLong, RequestError
+from toymq_py.gateway.http_heads import HEAD_BYTES_MAX, asks_for_websocket, check_head, head_bytes
+from toymq_py.gateway.problems import UnsupportedVersion
+
+HOST = (b"host", b"localhost")
+UPGRADE = [(b"connection", b"keep-alive, Upgrade"), (b"upgrade", b"WebSocket")]
+
+
+@pytest.mark.parametrize("host", [b"localhost", b"localhost:7800", b"[::1]:7800", b"192.0.2.1", b"", b"a.example:"])
+def test_heads_that_are_served(host: bytes) -> None:
+    check_head(b"GET", "1.1", b"/", [(b"host", host)])
+    check_head(b"GET", "1.0", b"/", [])
+    check_head(b"POST", "1.1", b"/", [HOST, (b"transfer-encoding", b" Chunked")])
+
+
+@pytest.mark.parametrize(
+    ("method", "version", "headers", "error"),
+    [
+        (b"GET", "0.9", [HOST], UnsupportedVersion),
+        (b"GET", "2.0", [HOST], UnsupportedVersion),
+        (b"GET", "1.1", [], BadFraming),
+        (b"GET", "1.1", [HOST, HOST], BadFraming),
+        (b"GET", "1.0", [HOST, HOST], BadFraming),
+        (b"GET", "1.1", [(b"host", b"a b")], BadFraming),
+        (b"POST", "1.1", [HOST, (b"transfer-encoding", b"gzip, chunked")], BadFraming),
+        (b"POST", "1.0", [HOST, (b"transfer-encoding", b"chunked")], BadFraming),
+        (b"CONNECT", "1.1", [HOST], BadFraming),
+        (b"GET", "1.1", [HOST, (b"x", bytes(HEAD_BYTES_MAX - 14))], LineTooLong),
+    ],
+)
+def test_heads_that_are_refused(
+    method: bytes, version: str, headers: list[tuple[bytes, bytes]], error: type[RequestError]
+) -> None:
+    with pytest.raises(error):
+        check_head(method, version, b"/", headers)
+
+
+def test_a_head_may_have_sixty_four_kib() -> None:
+    check_head(b"GET", "1.1", b"/", [HOST, (b"x", bytes(HEAD_BYTES_MAX - 15))])
+
+
+def test_who_asks_for_a_websocket() -> None:
+    assert asks_for_websocket(b"GET", "1.1", [HOST, *UPGRADE])
+    for method, version, headers in (
+        (b"POST", "1.1", UPGRADE), (b"GET", "1.0", UPGRADE), (b"GET", "1.1", UPGRADE[:1]), (b"GET", "1.1", UPGRADE[1:]),
+        (b"GET", "1.1", [*UPGRADE, (b"upgrade", b"h2c")]),
+    ):  # fmt: skip
+        assert not asks_for_websocket(method, version, [HOST, *headers])
+    with pytest.raises(BadFraming, match="body"):
+        asks_for_websocket(b"GET", "1.1", [*UPGRADE, (b"content-length", b"0")])
+
+
+def test_a_head_is_written_again() -> None:
+    head = [HOST, *UPGRADE]
+    whole = b"GET /a?b HTTP/1.1\r\nhost: localhost\r\nconnection: keep-alive, Upgrade\r\nupgrade: WebSocket\r\n\r\n"
+    assert head_bytes(b"GET", "1.1", b"/a?b", head, upgrade=True) == whole
+    assert head_bytes(b"GET", "1.1", b"/a?b", head, upgrade=False) == whole.replace(b"upgrade: WebSocket\r\n", b"")

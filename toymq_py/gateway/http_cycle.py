@@ -1,0 +1,222 @@
+"""One request and its answer on a connection.
+
+An operation of the API that waits for the disk only is carried out step by step, and its answer is written whole. Everything
+else, streams and pages among it, is an ASGI application's call in a task. Contract: gateway.md; ADR 0094.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from starlette.responses import Response
+from starlette.types import Message, Scope
+
+from toymq_py.errors import InternalError
+from toymq_py.gateway.answers import encode_head
+from toymq_py.gateway.app import Application
+from toymq_py.gateway.http_request import HttpRequest
+from toymq_py.gateway.poll_operations import LeasedResponse
+from toymq_py.gateway.problems import problem
+from toymq_py.gateway.steps import Steps
+
+logger = logging.getLogger("toymq_py.gateway")
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+NO_BODY = (204, 304)
+
+
+class Link(Protocol):
+    """What a cycle needs of its connection."""
+
+    loop: asyncio.AbstractEventLoop
+    application: Application
+    transport: asyncio.Transport
+    writable: asyncio.Event
+    """Unset while the client does not read."""
+
+    @property
+    def common_headers(self) -> bytes:
+        """Encoded headers of every answer."""
+
+    def own(self, task: "asyncio.Task[None]") -> None:
+        """Keep a task until it ends, and cancel it when a shutdown takes too long."""
+
+    def take_more(self) -> None:
+        """The application asks for more of the body."""
+
+    def answered(self, cycle: "Cycle") -> None:
+        """The answer is written."""
+
+
+class Cycle:
+    """One request, from its head to the end of its answer. Also the ASGI side of it: ``receive`` and ``send``."""
+
+    __slots__ = ("_awaited", "_chunked", "_expects", "_left_bytes", "_link", "_news", "_steps", "answered", "body", "gone",
+                 "keep_alive", "more_body", "scope", "started")  # fmt: skip
+
+    def __init__(self, link: Link, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
+        """``expects``: the client waits for 100 before it sends the body."""
+        self._link = link
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self._expects = expects
+        self.body = bytearray()
+        """What arrived and was not received."""
+        self.more_body = True
+        self.started = self.answered = self.gone = False
+        """The answer's head is written; its end is written; the client is gone."""
+        self._news = False
+        self._awaited: asyncio.Future[None] | None = None
+        self._steps: Steps[Response | None] | None = None
+        self._chunked = False
+        self._left_bytes = 0  # of the Content-Length
+
+    def begin(self) -> None:
+        """Carry out the request. What it still lacks of its body is received meanwhile."""
+        link = self._link
+        coroutine = link.application.answer_of(HttpRequest(self.scope, self.receive))
+        if coroutine is None:
+            link.own(link.loop.create_task(self._call()))
+        else:
+            self._steps = Steps(link.loop, coroutine, self._end)
+            self._steps.start()
+
+    def cancel(self) -> None:
+        """End what is carried out without a task."""
+        if self._steps is not None:
+            self._steps.cancel()
+
+    # -- what arrives
+
+    def feed(self, body: bytes) -> int:
+        """Take a part of the body. Returns: how many bytes wait to be received."""
+        self.body += body
+        self._tell()
+        return len(self.body)
+
+    def whole(self) -> None:
+        """The body is complete."""
+        self.more_body = False
+        self._tell()
+
+    def lost(self) -> None:
+        """The connection is lost."""
+        self.gone = not self.answered
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news = True
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
+
+    async def receive(self) -> Message:
+        """The next part of the body, or that the client is gone or has its answer (ASGI)."""
+        if self._expects and not self._link.transport.is_closing():
+            self._expects = False
+            self._link.transport.write(CONTINUE)
+        if not (self.gone or self.answered or self._news):
+            self._link.take_more()
+            self._awaited = self._link.loop.create_future()
+            await self._awaited
+        self._news = False
+        if self.gone or self.answered:
+            return {"type": "http.disconnect"}
+        body = bytes(self.body)
+        self.body.clear()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    # -- what is answered
+
+    def _end(self, result: Response | BaseException | None) -> None:
+        """The operation has its result."""
+        if isinstance(result, BaseException):
+            logger.error("bug in an HTTP request", exc_info=result)
+            result = problem(InternalError("a bug in the broker; its log has the details"))
+        self._steps = None
+        if result is None or self.gone or self._link.transport.is_closing():
+            if isinstance(result, LeasedResponse):
+                result.give_back()
+            self._link.transport.close()
+        else:
+            self.write(result)
+
+    def write(self, response: Response) -> None:
+        """Write a whole answer at once."""
+        head = self._head(response.status_code, response.raw_headers, sized=True)
+        body = b"" if self.scope["method"] == "HEAD" else response.body
+        self._link.transport.write(head + body if body else head)
+        self._complete()
+
+    def _head(self, status: int, headers: list[tuple[bytes, bytes]], *, sized: bool) -> bytes:
+        self.started = True
+        self._expects = False
+        says_close = False
+        for name, value in headers:
+            if name == b"connection" and b"close" in value.lower():
+                says_close = True
+                self.keep_alive = False
+        if not (self.keep_alive and sized) and (extra := self._framing(says_close=says_close, sized=sized)):
+            headers = [*headers, *extra]
+        return encode_head(status, headers, self._link.common_headers)
+
+    def _framing(self, *, says_close: bool, sized: bool) -> list[tuple[bytes, bytes]]:
+        """The headers that say where the answer ends, and whether the connection does."""
+        extra = []
+        if not sized:
+            self._chunked = self.scope["http_version"] == "1.1"
+            self.keep_alive = self.keep_alive and self._chunked
+            if self._chunked:
+                extra.append((b"transfer-encoding", b"chunked"))
+        if not (self.keep_alive or says_close):
+            extra.append((b"connection", b"close"))
+        return extra
+
+    async def send(self, message: Message) -> None:
+        """Write a part of the answer, when the client reads (ASGI)."""
+        link = self._link
+        if not link.writable.is_set() and not self.gone:
+            await link.writable.wait()
+        if self.gone:
+            return
+        head_only = self.scope["method"] == "HEAD"
+        if message["type"] == "http.response.start":
+            headers, status = message["headers"], message["status"]
+            length = next((int(value) for name, value in headers if name == b"content-length"), None)
+            self._left_bytes = length or 0
+            link.transport.write(self._head(status, headers, sized=length is not None or head_only or status in NO_BODY))
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if head_only:
+            self._left_bytes, body = 0, b""
+        if self._chunked:
+            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            body += b"" if more else b"0\r\n\r\n"
+        elif self.keep_alive or self._left_bytes:
+            self._left_bytes -= len(body)
+            if self._left_bytes < 0 or (self._left_bytes and not more):
+                raise RuntimeError("the answer's body is not as long as its Content-Length")
+        if body:
+            link.transport.write(body)
+        if not more:
+            self._complete()
+
+    def _complete(self) -> None:
+        self.answered = True
+        self._tell()
+        self._link.answered(self)
+
+    async def _call(self) -> None:
+        """Call the application; a bug closes the connection, behind an answer where there is none yet."""
+        try:
+            await self._link.application(self.scope, self.receive, self.send)
+        except asyncio.CancelledError:
+            self._link.transport.abort()
+            raise
+        except Exception:
+            logger.exception("bug in an HTTP request")
+        if self.gone or self.answered:
+            return
+        if self.started:
+            self._link.transport.close()
+        else:
+            self.write(problem(InternalError("a bug in the broker; its log has the details")))

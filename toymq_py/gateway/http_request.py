@@ -1,0 +1,56 @@
+"""A request as the operations see it: Starlette's, with a look-up of headers that costs the same however many there are."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import Request, empty_receive, empty_send
+from starlette.types import Receive, Scope, Send
+
+
+class _Keys(dict[str, bytes]):
+    """The names that the broker asks for, as they stand in a head."""
+
+    def __missing__(self, name: str) -> bytes:
+        key = self[name] = name.lower().encode("latin-1")
+        return key
+
+
+_KEYS = _Keys()
+
+
+class Fields(Headers):
+    """The headers of a request. Starlette's look-up encodes the name and goes through all of them each time, and a request is
+    asked for a dozen that it does not have. Look up names of ours only: they are kept."""
+
+    def __init__(self, raw: Sequence[tuple[bytes, bytes]]) -> None:
+        """``raw`` has names in lower case."""
+        self._list = raw if isinstance(raw, list) else list(raw)
+        self._first = dict(reversed(self._list))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The first value of a name."""
+        value = self._first.get(_KEYS[key])
+        return default if value is None else value.decode("latin-1")
+
+    def __getitem__(self, key: str) -> str:
+        return self._first[_KEYS[key]].decode("latin-1")
+
+    def __contains__(self, key: Any) -> bool:
+        return _KEYS[key] in self._first
+
+    def getlist(self, key: str) -> list[str]:
+        """All values of a name."""
+        return super().getlist(key) if _KEYS[key] in self._first else []
+
+
+class HttpRequest(Request):
+    """One request."""
+
+    def __init__(self, scope: Scope, receive: Receive = empty_receive, send: Send = empty_send) -> None:
+        super().__init__(scope, receive, send)
+        self._fields = Fields(scope["headers"])
+
+    @property
+    def headers(self) -> Fields:
+        return self._fields

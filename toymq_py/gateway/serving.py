@@ -1,0 +1,88 @@
+"""What all connections of one HTTP server share, and the set of them."""
+
+import asyncio
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Protocol
+
+from toymq_py.auth.quotas import Quotas
+from toymq_py.clock import Clock
+from toymq_py.gateway.answers import COMMON
+from toymq_py.gateway.app import Application
+from toymq_py.net.fair_queue import FairQueue
+
+
+class Connection(Protocol):
+    """One open connection, HTTP or WebSocket."""
+
+    transport: asyncio.Transport
+
+    def shutdown(self) -> None:
+        """Close it, behind the answer that it is at."""
+
+    def cancel(self) -> None:
+        """End what it carries out without a task."""
+
+
+class Serving:
+    """One server's application, limits, connections and tasks. Belongs to the loop."""
+
+    def __init__(
+        self, application: Application, loop: asyncio.AbstractEventLoop, clock: Clock, quotas: Quotas, frame_bytes_max: int
+    ) -> None:
+        """``frame_bytes_max``: size of a WebSocket message."""
+        self.application = application
+        self.loop = loop
+        self.clock = clock
+        self.quotas = quotas
+        self.fair_queue = FairQueue(clock, loop)
+        """Bytes of one read may be thousands of chunks: they are parsed in slices, in turn with other connections."""
+        self.frame_bytes_max = frame_bytes_max
+        self.connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: Callable[[], None] = lambda: None
+        self.tick()
+
+    def tick(self) -> None:
+        """Once a second: the ``Date`` of the answers."""
+        self.date = formatdate(self.clock.wall_ns() / 1e9, usegmt=True)
+        self.common_headers = b"date: %b\r\n%b" % (self.date.encode(), COMMON)
+
+    def leave(self, connection: Connection) -> None:
+        """Forget a connection that is lost. Idempotent."""
+        self.connections.discard(connection)
+        self._look()
+
+    def own(self, task: "asyncio.Task[None]") -> None:
+        """Keep a task until it ends."""
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._look()
+
+    def _look(self) -> None:
+        if not (self.connections or self._tasks):
+            self._ended()
+
+    async def shut_down(self, timeout_s: float) -> int:
+        """Close all connections behind what they are at. Returns: how many requests were cancelled after ``timeout_s``."""
+        for connection in list(self.connections):
+            connection.shutdown()
+        ended = asyncio.Event()
+        self._ended = ended.set
+        self._look()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await ended.wait()
+        except TimeoutError:
+            late = len(self.connections)
+            for connection in list(self.connections):
+                connection.cancel()
+                connection.transport.abort()
+            for task in self._tasks:
+                task.cancel()
+            await ended.wait()
+            return late
+        return 0
