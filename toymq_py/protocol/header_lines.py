@@ -265,8 +265,7 @@ def encode_command(command: Command) -> bytes:
     """Encode a command with its bodies; the inverse of the server's parser.
 
     Raises: BadName, BadArgument when the bytes would be parsed as anything else; TypeError for ``Rejected`` and
-    ``SettlementRun``,
-        which only a server has.
+        ``SettlementRun``, which only a server has.
     """
     data = _encode(command)
     if not isinstance(command, Publish) and len(data) > LINE_BYTES_MAX:
