@@ -14,7 +14,7 @@ from tests.support.http_rig import JSON_LINES, HttpRig, lines, listening
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import frame_of, frames, rest_of, sessions, silent_websocket, unread_websocket
 from toymq_py.gateway import websocket_protocol
-from toymq_py.gateway.websocket import OUTSTANDING_MAX, Conversation
+from toymq_py.gateway.websocket import OUTSTANDING_MAX, Conversation, Frame
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, UNANSWERED_MAX, GatewayWebSocket
 from toymq_py.topic import Subscription
 
@@ -81,16 +81,16 @@ async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypa
     delivered = 0
     protocols: list[GatewayWebSocket] = []
     carried_out: list[str] = []
-    usual, usual_pause, usual_carry_out = GatewayWebSocket.write_texts, GatewayWebSocket.pause_writing, Conversation._carry_out
+    usual, usual_pause, usual_settle = GatewayWebSocket.write_texts, GatewayWebSocket.pause_writing, Conversation._settle
 
     def counted(self: GatewayWebSocket, texts: Sequence[bytes]) -> bool:
         nonlocal delivered
         delivered += len(texts)
         return usual(self, texts)
 
-    async def carry_out(self: Conversation, op: str, frame: dict[str, Any]) -> dict[str, Any]:
-        carried_out.append(op)
-        return await usual_carry_out(self, op, frame)
+    async def settle(self: Conversation, frames: list[Frame]) -> list[int]:
+        carried_out.extend(frame.op for frame in frames)
+        return await usual_settle(self, frames)
 
     def watched(self: GatewayWebSocket) -> None:
         protocols[:] = [self]
@@ -98,7 +98,7 @@ async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypa
 
     monkeypatch.setattr(GatewayWebSocket, "write_texts", counted)
     monkeypatch.setattr(GatewayWebSocket, "pause_writing", watched)
-    monkeypatch.setattr(Conversation, "_carry_out", carry_out)
+    monkeypatch.setattr(Conversation, "_settle", settle)
     for _ in range(10):
         batch = lines(*[{"payload": "p" * 1000}] * 1000)
         assert (await rig.ask("POST", "/v1/topics/t/messages:batch", content=batch, headers=JSON_LINES)).status_code == 201
@@ -243,7 +243,7 @@ async def test_who_is_stalled_after_it_was_woken_is_passed_over(rig: HttpRig, mo
 async def test_frames_that_wait_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, may_go_on = 0, asyncio.Event()
 
-    async def waits(self: Conversation, op: str, frame: dict[str, Any]) -> dict[str, Any]:
+    async def waits(self: Conversation, frame: Frame) -> dict[str, Any]:
         nonlocal begun
         begun += 1
         await may_go_on.wait()

@@ -138,9 +138,22 @@ frames_of_a_producer = st.builds(
 
 lines_of_acks = st.lists(st.integers(0, 10**19), max_size=120).map(lambda ids: b"".join(b"ACK a c %d\n" % i for i in ids))
 
+lines_of_a_run = st.builds(
+    lambda head, tails, ids: b"".join(
+        b"%b%b%b\n" % (head, text, tails[row * len(tails) // len(ids)]) for row, text in enumerate(ids)
+    ),
+    st.sampled_from([b"NACK a c ", b"TOUCH a c ", b"ACK a c "]),
+    st.lists(st.sampled_from([b"", b" lease=7", b" lease=8", b" lease=7\r", b"\r", b" sync=1", b" delay=0 lease=7", b" x=1"])
+             | st.integers(4050, 4090).map(lambda size: b" reason=" + b"x" * (size - 8)), min_size=1, max_size=3),
+    st.lists(st.integers(0, 10**19).map(b"%d".__mod__) | st.sampled_from([b"", b"x", b"007", b"1,2", b"3-5", b"5-5", b"1 "]),
+             min_size=1, max_size=60),
+)  # fmt: skip
+"""Lines that differ in their ids, of one, two or three kinds; some are longer than a line may be, by an id or more."""
+
 scraps = st.one_of(
     frames_of_alike,
     lines_of_acks,
+    lines_of_a_run,
     frames_of_a_producer,
     any_command.map(lambda command: encode_command(command)),
     st.binary(max_size=12),

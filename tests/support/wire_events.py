@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from toymq_py.protocol import Ack, AckRun, Command, Publish, Rejected, ServerConnection
+from toymq_py.protocol import Command, Publish, Rejected, ServerConnection, SettlementRun
 
 
 def flat(commands: Iterable[Command]) -> list[Any]:
@@ -15,8 +15,8 @@ def flat(commands: Iterable[Command]) -> list[Any]:
             columns = (command.delays_ms or none, command.ttls_ms or none, command.seqs or none)
             rows = zip(command.keys, command.bodies, *columns, strict=True)
             events += [(command.topic, key, body, command.hdr, *options) for key, body, *options in rows]
-        elif isinstance(command, AckRun):
-            events += [Ack(command.topic, command.consumer, ((msg_id, msg_id),)) for msg_id in command.ids]
+        elif isinstance(command, SettlementRun):
+            events += command.each()
         elif isinstance(command, Rejected):
             events.append((command.error.code, str(command.error), command.error.fatal))
             if command.publish is not None:

@@ -246,8 +246,8 @@ class Consumer:
             self.has_acked = True
         return taken
 
-    def leased_under(self, ranges: Iterable[IdRange], number: int) -> list[IdRange]:
-        """The parts of the ranges that are inflight to the lessee of that number."""
+    def leased_under(self, ranges: Iterable[IdRange], number: int | None) -> list[IdRange]:
+        """The parts of the ranges that are inflight, to the lessee of that number or to any."""
         return self._runs.leased(ranges, number)
 
     def note_failure(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:

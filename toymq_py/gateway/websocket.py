@@ -46,6 +46,7 @@ from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.lease_number import new_lease_number
 from toymq_py.names import check_name
+from toymq_py.records import MSG_ID_MAX, IdRange
 from toymq_py.topic import DeliveredIds, Delivery, Duplicate, Published, Subscription
 from toymq_py.units import DURATION_MS_MAX, check_number
 
@@ -73,6 +74,8 @@ MEMBERS: Mapping[str, frozenset[str]] = {
     "nack": frozenset({"ids", "delay_s", "dead", "reason", "error"}),
     "extend": frozenset({"ids", "visibility_s"}),
 }
+SETTLED: Mapping[str, str] = {"ack": "acked", "nack": "nacked", "extend": "extended"}
+"""Frames that say something of delivered messages, and the ``op`` of their answers."""
 
 
 OUTLET = "toymq.outlet"
@@ -98,6 +101,34 @@ class Outlet(Protocol):
         of TLS count as taken (ADR 0035)."""
 
 
+class Frame:
+    """A frame that came."""
+
+    __slots__ = ("alike", "chars", "error", "members", "op", "ref")
+
+    def __init__(self, text: str) -> None:
+        self.chars = len(text)
+        self.ref: object = None
+        self.op = "frame"
+        self.members: dict[str, Any] = {}
+        self.error: RequestError | RecursionError | None = None
+        """Why it is refused."""
+        self.alike: str | None = None
+        """Frames of ``SETTLED`` of one id that follow each other and have this in common are carried out as one."""
+        try:
+            members = parse_object(text, "frame")
+            self.ref = take_ref(members)
+            self.op = take_op(members)
+        except (RequestError, RecursionError) as error:
+            self.error = error.with_traceback(None)  # a traceback would hold this frame, in a circle
+            return
+        self.members = members
+        if self.op in SETTLED and type(ids := members.get("ids")) is list and len(ids) == 1:
+            (msg_id,) = ids
+            if type(msg_id) is int and 0 <= msg_id <= MSG_ID_MAX:
+                self.alike = repr((self.op, {name: value for name, value in members.items() if name != "ids"}))
+
+
 class Conversation:
     """One connection: reads frames, carries them out, and delivers messages."""
 
@@ -109,6 +140,7 @@ class Conversation:
         self._tasks = tasks
         self._room = asyncio.Semaphore(OUTSTANDING_MAX)
         self._seat: Seat | None = socket.scope["state"].get(SEAT)
+        self._latest: list[Frame] | None = None  # begun by nothing yet: an alike frame may join them
         self._chars = 0  # of frames that are not answered yet
         self._released = asyncio.Event()
         self._subscription: Subscription | None = None
@@ -126,8 +158,7 @@ class Conversation:
                 text: str | None = message.get("text")
                 if text is None:  # disconnected, or a binary frame
                     break
-                self._chars += len(text)
-                self._tasks.create_task(self._answer(text))
+                self._arrived(Frame(text))
                 while self._holds_too_much():
                     self._released.clear()
                     await self._released.wait()
@@ -143,41 +174,56 @@ class Conversation:
         room = self._seat is None or self._seat.settle(self._chars)
         return self._chars > (self._gateway.broker.options.max_inflight_bytes if room else FLOOR_BYTES)
 
-    async def _answer(self, text: str) -> None:
-        """Carry out one frame and answer it, while the next frames are read."""
-        with topics_made_by(self._socket):
-            await self._answer_to(text)
+    def _arrived(self, frame: Frame) -> None:
+        """Have a frame carried out while the next ones are read: with those before it where it is like them."""
+        self._chars += frame.chars
+        latest = self._latest
+        if latest is not None and frame.alike is not None and frame.alike == latest[0].alike:
+            latest.append(frame)
+        else:
+            self._latest = [frame]
+            self._tasks.create_task(self._answer(self._latest))
 
-    async def _answer_to(self, text: str) -> None:
-        ref: object = None
-        op = "frame"
+    async def _answer(self, frames: list[Frame]) -> None:
+        """Carry out a frame, or some that are alike, and answer each."""
+        if self._latest is frames:
+            self._latest = None
+        with topics_made_by(self._socket):
+            await self._answer_to(frames)
+
+    async def _answer_to(self, frames: list[Frame]) -> None:
+        first = frames[0]
         begun: Subscription | None = None
         try:
-            frame = parse_object(text, "frame")
-            ref = take_ref(frame)
-            if (op := take_op(frame)) == "subscribe":
-                begun = await self._subscribe(frame)
-                answer: dict[str, Any] = {"op": "subscribed"}
+            if first.op == "subscribe":
+                begun = await self._subscribe(first.members)
+                answers: list[dict[str, Any]] = [{"op": "subscribed"}]
+            elif first.op in SETTLED:
+                answers = [{"op": SETTLED[first.op], "count": count} for count in await self._settle(frames)]
             else:
-                answer = await self._carry_out(op, frame)
+                answers = [await self._carry_out(first)]
         except RequestError as error:
             if error.code in audit.REFUSED:
-                audit_request(self._socket, op, error)
-            answer = self._refusal(error)
+                for frame in frames:
+                    audit_request(self._socket, frame.op, error)
+            answers = [self._refusal(error) for _ in frames]
         except OSError as error:
-            answer = self._refusal(storage_error(error))
+            refused = storage_error(error)
+            answers = [self._refusal(refused) for _ in frames]
         except Exception:
             logger.exception("bug in a WebSocket frame")
-            answer = self._refusal(InternalError("a bug in the broker; its log has the details"))
-        if ref is not None:
-            answer["ref"] = ref
+            answers = [self._refusal(InternalError("a bug in the broker; its log has the details")) for _ in frames]
         try:
-            await self._send(answer)
+            for frame, answer in zip(frames, answers, strict=True):
+                if frame.ref is not None:
+                    answer["ref"] = frame.ref
+                await self._send(answer)
         finally:
-            self._chars -= len(text)
+            for frame in frames:
+                self._chars -= frame.chars
+                self._room.release()  # only now: a client that does not read would have thousands of answers here
             self._holds_too_much()
             self._released.set()
-            self._room.release()  # only now: a client that does not read would have thousands of answers here
         if begun is not None and begun is self._subscription:  # no message before the answer; it may have ended meanwhile
             self._pump = self._tasks.create_task(self._deliver(begun))
 
@@ -189,36 +235,39 @@ class Conversation:
         with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
             await self._socket.send_text(json.dumps(frame))
 
-    async def _carry_out(self, op: str, frame: dict[str, Any]) -> dict[str, Any]:
-        self._may("publish" if op == "publish" else "subscribe")
-        match op:
-            case "publish":
-                return await self._publish(frame)
-            case "unsubscribe":
-                self._held()
-                self._unsubscribe()
-                return {"op": "unsubscribed"}
-            case "ack":
-                count = self._held().channel.ack(parse_ids(frame.get("ids")))
-                await self._gateway.stored(self._gateway.broker.topic(self._name).flush_offsets)
-                return {"op": "acked", "count": count}
-            case "nack":
-                held = self._held()
-                channel = held.channel
-                dead = frame.get("dead", False)
-                if type(dead) is not bool:
-                    raise BadArgument("dead must be true or false")
-                ids = channel.leased_under(parse_ids(frame.get("ids")), held.number)
-                count = channel.nack(
-                    ids, _seconds(frame, "delay_s", 0),
-                    dead=dead, failure=parse_failure(frame.get("reason"), frame.get("error")),
-                )  # fmt: skip
-                return {"op": "nacked", "count": count}
-            case _:
-                held = self._held()
-                ids = held.channel.leased_under(parse_ids(frame.get("ids")), held.number)
-                count = held.channel.touch(ids, _seconds(frame, "visibility_s", 1))
-                return {"op": "extended", "count": count}
+    async def _carry_out(self, frame: Frame) -> dict[str, Any]:
+        if frame.error is not None:
+            raise frame.error
+        if frame.op == "publish":
+            self._may("publish")
+            return await self._publish(frame.members)
+        self._may("subscribe")
+        self._held()
+        self._unsubscribe()
+        return {"op": "unsubscribed"}
+
+    async def _settle(self, frames: list[Frame]) -> list[int]:
+        """Ack, nack or extend, as one frame after the other does. Returns: how many messages each was for."""
+        self._may("subscribe")
+        held, op, members = self._held(), frames[0].op, frames[0].members
+        channel = held.channel
+        ids = [frame.members["ids"][0] for frame in frames] if len(frames) > 1 else None
+        if op == "ack":
+            counts = [channel.ack(parse_ids(members.get("ids")))] if ids is None else channel.ack_each(ids)
+            await self._gateway.stored(self._gateway.broker.topic(self._name).flush_offsets)
+            return counts
+        settle: Callable[[Sequence[IdRange]], int]
+        if op == "nack":
+            dead = members.get("dead", False)
+            if type(dead) is not bool:
+                raise BadArgument("dead must be true or false")
+            failure = parse_failure(members.get("reason"), members.get("error"))
+            settle = partial(channel.nack, delay_s=_seconds(members, "delay_s", 0), dead=dead, failure=failure)
+        else:
+            settle = partial(channel.touch, visibility_s=_seconds(members, "visibility_s", 1))
+        if ids is None:
+            return [settle(channel.leased_under(parse_ids(members.get("ids")), held.number))]
+        return channel.settle_each(ids, held.number, settle)
 
     def _may(self, needs: Need) -> None:
         """Check rights and that the broker does not shut down. Raises: ShuttingDown, AuthFailed, Forbidden."""

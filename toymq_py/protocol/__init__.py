@@ -3,7 +3,6 @@
 from toymq_py.protocol.client_connection import ClientConnection
 from toymq_py.protocol.commands import (
     Ack,
-    AckRun,
     Command,
     Config,
     Create,
@@ -24,6 +23,7 @@ from toymq_py.protocol.commands import (
     Rejected,
     Resume,
     Seek,
+    SettlementRun,
     Stats,
     Subscribe,
     Topics,
@@ -60,11 +60,11 @@ from toymq_py.protocol.server_connection import ServerConnection
 from toymq_py.protocol.transcript import command_lines, reply_line
 
 __all__ = [
-    "Ack", "AckRun", "BatchReply", "ClientConnection", "ClosedPush", "Command", "Config", "Create", "Delete", "Describe",
-    "DupReply", "ErrReply", "Fetch", "Forget", "Frames", "Hello", "HelloReply", "JsonReply", "MessagePush", "Nack", "Offsets",
-    "OffsetsReply", "OkReply", "Pause", "Ping", "PongReply", "Publish", "Pull", "Purge", "Quit", "Redrive", "Rejected",
-    "Reply", "Resume", "Seek", "ServerConnection", "Stats", "Subscribe", "Topics", "Touch", "Unsubscribe", "command_lines",
-    "encode_batch_header", "encode_closed", "encode_command", "encode_dup", "encode_error", "encode_hello", "encode_json",
-    "encode_messages", "encode_offsets", "encode_ok", "encode_ok_run", "encode_pong", "publish_head", "publish_key",
-    "publish_options", "publish_sequence", "reply_line",
+    "Ack", "BatchReply", "ClientConnection", "ClosedPush", "Command", "Config", "Create", "Delete", "Describe", "DupReply",
+    "ErrReply", "Fetch", "Forget", "Frames", "Hello", "HelloReply", "JsonReply", "MessagePush", "Nack", "Offsets",
+    "OffsetsReply", "OkReply", "Pause", "Ping", "PongReply", "Publish", "Pull", "Purge", "Quit", "Redrive", "Rejected", "Reply",
+    "Resume", "Seek", "ServerConnection", "SettlementRun", "Stats", "Subscribe", "Topics", "Touch", "Unsubscribe",
+    "command_lines", "encode_batch_header", "encode_closed", "encode_command", "encode_dup", "encode_error", "encode_hello",
+    "encode_json", "encode_messages", "encode_offsets", "encode_ok", "encode_ok_run", "encode_pong", "publish_head",
+    "publish_key", "publish_options", "publish_sequence", "reply_line",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Parse pipelined PUBs and ACKs, a batch of them at a time: the hot path of the broker's end.
+"""Parse pipelined PUBs, ACKs, NACKs and TOUCHes, a batch of them at a time: the hot path of the broker's end.
 
 Contract: protocol.md, "Framing". Takes only what is complete and legal; a bad or unusual command is left in the buffer for
 ``ServerConnection``, which says what is wrong with it.
@@ -9,7 +9,7 @@ from functools import lru_cache
 from toymq_py.errors import BadName
 from toymq_py.fixed_rows import LAYOUTS_CACHED_MAX, RowLayout, columns_are
 from toymq_py.protocol.buffer import Buffer
-from toymq_py.protocol.commands import Ack, AckRun, Command, Publish
+from toymq_py.protocol.commands import Ack, Command, Nack, Publish, SettlementRun, Touch
 from toymq_py.protocol.frames import LENGTH_DIGITS_MAX, LINE_BYTES_MAX, NEWLINE, NO_KEY, PRINTABLE, is_key
 from toymq_py.protocol.header_lines import consumer_name, topic_name
 from toymq_py.records import KEY_BYTES_MAX
@@ -285,8 +285,8 @@ class BatchParser:
         return values[::2], values[1::2]
 
     def parse_acks(self, commands: list[Command], max_count: int) -> int:
-        """Parse ACKs of one id or one range, without options; those of one id that follow each other are one ``AckRun``. Stops
-        at anything else. Returns: how many."""
+        """Parse ACKs of one id or one range, without options; those of one id that follow each other are one
+        ``SettlementRun``. Stops at anything else. Returns: how many."""
         buffer = self._buffer
         data, pos = buffer.data, buffer.pos
         find = data.find
@@ -315,37 +315,63 @@ class BatchParser:
             pos = line_end + 1
             ids = [low]
             if left and not dash and data.startswith(b"ACK ", pos):
-                pos = self._take_ids(pos, b"ACK %b %b " % (tokens[0], tokens[1]), left, ids)
-            if len(ids) > 1:
-                left -= len(ids) - 1
-                commands.append(AckRun(names[0], names[1], ids))
-            else:
-                commands.append(Ack(names[0], names[1], ((low, high),)))
+                pos = self._take_ids(pos, b"ACK %b %b " % (tokens[0], tokens[1]), b"\n", left, ids)
+            ack = Ack(names[0], names[1], ((low, high),))
+            commands.append(ack if len(ids) == 1 else SettlementRun(ack, ids))
+            left -= len(ids) - 1
         buffer.pos = pos
         return max_count - left
 
-    def _take_ids(self, pos: int, head: bytes, max_count: int, ids: list[int]) -> int:
-        """Cut complete lines of ``head`` and one id, in a few calls for all, and add the ids. Returns: the position behind
-        them."""
+    def parse_alike(self, commands: list[Command], began: int, max_count: int) -> int:
+        """Parse lines that differ from the one before, which began at ``began``, in their one id alone: with them its command,
+        the last one, becomes a ``SettlementRun``. Returns: how many they are."""
+        first = commands[-1]
+        if not isinstance(first, Ack | Nack | Touch):
+            return 0
+        data, pos = self._buffer.data, self._buffer.pos
+        line = data[began : pos - 1]
+        verb, topic, consumer, text, *_ = line.split(b" ", 4)
+        head, digits = b"%b %b %b " % (verb, topic, consumer), text.removesuffix(b"\r")
+        if not (data.startswith(head, pos) and digits.isdigit() and len(digits) <= IDS_DIGITS_FAST):
+            return 0
+        tail = line[len(head) + len(digits) :] + b"\n"
+        if len(head) + IDS_DIGITS_FAST + len(tail) > LINE_BYTES_MAX:
+            return 0
+        stop = data.find(b"\n", pos, pos + LINE_BYTES_MAX) + 1
+        if not data.startswith(tail, stop - len(tail)):  # it has other options, or is not complete
+            return 0
+        ids = [int(digits)]
+        self._buffer.pos = self._take_ids(pos, head, tail, max_count, ids)
+        if len(ids) > 1:
+            commands[-1] = SettlementRun(first, ids)
+        return len(ids) - 1
+
+    def _take_ids(self, pos: int, head: bytes, tail: bytes, max_count: int, ids: list[int]) -> int:
+        """Cut complete lines of ``head``, one id and ``tail``, in a few calls for all, and add the ids. Returns: the position
+        behind them."""
         data = self._buffer.data
-        width, opening = len(head), b"\n" + head
+        width, opening = len(head), tail + head
         left, step, more = max_count, 16, True
         while more and left and data.startswith(head, pos):
             count = min(step, left)
-            stop = data.rfind(b"\n", pos, pos + count * (width + IDS_DIGITS_FAST + 1))
-            if stop < 0:
+            stop = data.rfind(b"\n", pos, pos + count * (width + IDS_DIGITS_FAST + len(tail))) + 1
+            if not stop:
                 break
             found = data[pos + width : stop].split(opening, count)
-            del found[count:]
-            found[-1], other, _ = found[-1].partition(b"\n")  # behind the last id there may be other commands
-            more = not other and len(found) == count
+            if len(found) > count:
+                del found[count:]
+            else:
+                found[-1], ended, other = found[-1].partition(tail)  # behind the last id there may be other commands
+                more = bool(ended) and not other and len(found) == count
+                if not ended:  # it has other options
+                    found[-1] = b""
             if not b"".join(found).isdigit() or not 0 < min(map(len, found)) <= max(map(len, found)) <= IDS_DIGITS_FAST:
                 more = False
                 bad = next(row for row, text in enumerate(found) if not text.isdigit() or len(text) > IDS_DIGITS_FAST)
                 del found[bad:]
             ids.extend(map(int, found))
             left -= len(found)
-            pos += sum(map(len, found)) + len(found) * (width + 1)
+            pos += sum(map(len, found)) + len(found) * (width + len(tail))
             step *= 4  # a short run before other commands does not pay for a long one
         return pos
 

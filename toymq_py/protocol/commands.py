@@ -1,7 +1,7 @@
 """Commands: one value per verb, a closed union. Contract: protocol.md, "Commands". Their header lines: ``header_lines``."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import RequestError
@@ -82,15 +82,6 @@ class Ack:
     sync: bool = False
 
 
-@dataclass(slots=True)
-class AckRun:
-    """A run of consecutive ACKs of one id each and without options. It has a reply for each. Only a server has it."""
-
-    topic: str
-    consumer: str
-    ids: list[int]
-
-
 @dataclass(frozen=True, slots=True)
 class Nack:
     """Give leased messages back, after ``delay_ms`` or as dead letters; with ``uncounted`` at once, and the delivery is no
@@ -115,6 +106,32 @@ class Touch:
     ids: tuple[IdRange, ...]
     visibility_ms: int | None = None
     lease: int | None = None
+
+
+Settlement = Ack | Nack | Touch
+"""What a consumer says of messages that it was given."""
+
+
+@dataclass(slots=True)
+class SettlementRun:
+    """A run of consecutive ACKs, NACKs or TOUCHes of one id each that are alike but for it. It has a reply for each. Only a
+    server has it."""
+
+    command: Settlement
+    """The first of them."""
+    ids: list[int]
+
+    @property
+    def topic(self) -> str:
+        return self.command.topic
+
+    @property
+    def consumer(self) -> str:
+        return self.command.consumer
+
+    def each(self) -> Iterator[Settlement]:
+        """The commands one by one."""
+        return (replace(self.command, ids=((msg_id, msg_id),)) for msg_id in self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +262,6 @@ class Rejected:
 
 
 Command = (
-    Hello | Publish | Subscribe | Unsubscribe | Pull | Ack | AckRun | Nack | Touch | Pause | Resume | Fetch | Offsets | Create
+    Hello | Publish | Subscribe | Unsubscribe | Pull | Settlement | SettlementRun | Pause | Resume | Fetch | Offsets | Create
     | Config | Delete | Purge | Seek | Forget | Redrive | Topics | Describe | Stats | Ping | Quit | Rejected
 )  # fmt: skip

@@ -264,8 +264,8 @@ def _line(verb: str, /, *args: object, **options: object) -> bytes:
 def encode_command(command: Command) -> bytes:
     """Encode a command with its bodies; the inverse of the server's parser.
 
-    Raises: BadName, BadArgument when the bytes would be parsed as anything else; TypeError for ``Rejected`` and ``AckRun``,
-        which only a server has.
+    Raises: BadName, BadArgument when the bytes would be parsed as anything else; TypeError for ``Rejected`` and
+        ``SettlementRun``, which only a server has.
     """
     data = _encode(command)
     if not isinstance(command, Publish) and len(data) > LINE_BYTES_MAX:
@@ -322,7 +322,7 @@ def _encode(command: Command) -> bytes:
             return _line("DESCRIBE", topic)
         case commands.Pause() | commands.Resume() | commands.Stats() | commands.Ping() | commands.Quit():
             return _line(type(command).__name__.upper())
-        case commands.Rejected() | commands.AckRun():
+        case commands.Rejected() | commands.SettlementRun():
             raise TypeError(f"{type(command).__name__} is an event of the server, not a command")
 
 

@@ -137,6 +137,8 @@ class ServerConnection:
                 if not self._parse_one(commands):
                     break
                 left -= LINE_COST + (buffer.pos - began) // LINE_COST_BYTES
+                if left > 0 and buffer.pos < len(buffer.data):
+                    left -= self._batches.parse_alike(commands, began, left)
             elif self._state is _BODY:
                 if not self._parse_body(commands):
                     break

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from toymq_py.protocol import replies
-from toymq_py.protocol.commands import AckRun, Command, Hello, Publish, Rejected
+from toymq_py.protocol.commands import Command, Hello, Publish, Rejected, SettlementRun
 from toymq_py.protocol.header_lines import encode_command
 from toymq_py.protocol.replies import Reply
 
@@ -18,7 +18,7 @@ MASK = "***"
 
 
 def command_lines(command: Command) -> Iterator[str]:
-    """The header line of a command, one for each PUB or ACK of a run."""
+    """The header line of a command, one for each of a run."""
     if isinstance(command, Publish):
         for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
             words = {"hdr": command.hdr or None}
@@ -27,9 +27,8 @@ def command_lines(command: Command) -> Iterator[str]:
                     words[name] = column[row]
             options = "".join(f" {name}={value}" for name, value in words.items() if value is not None)
             yield f"PUB {command.topic} {_key(key)} {len(body)}{options}"
-    elif isinstance(command, AckRun):
-        for msg_id in command.ids:
-            yield f"ACK {command.topic} {command.consumer} {msg_id}"
+    elif isinstance(command, SettlementRun):
+        yield from map(_line, command.each())
     elif isinstance(command, Rejected):
         yield f"(refused: {command.error.code})"
     elif isinstance(command, Hello):

@@ -13,7 +13,7 @@ from toymq_py.auth.quotas import Seat, acting_token
 from toymq_py.auth.tokens import Authority, Grant
 from toymq_py.broker import Broker
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
-from toymq_py.protocol import Ack, AckRun, Command, Publish, commands
+from toymq_py.protocol import Command, Publish, SettlementRun, commands
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.handler import ADMINISTRATIVE, PROTOCOL_VERSION, Handler
 from toymq_py.session.replies import Replies
@@ -23,7 +23,8 @@ logger = logging.getLogger("toymq_py.session")
 GREETING_S = 10.0
 """A connection has so long to send an accepted token; a TLS handshake before it has the same."""
 CONSUMING = (
-    Ack, AckRun, commands.Nack, commands.Pull, commands.Subscribe, commands.Touch, commands.Fetch, commands.Offsets,
+    commands.Ack, commands.Nack, commands.Touch, SettlementRun, commands.Pull, commands.Subscribe, commands.Fetch,
+    commands.Offsets,
 )  # fmt: skip
 """Commands that need the right to subscribe to their topic."""
 UNRESTRICTED = (

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from toymq_py.auth import audit
@@ -21,22 +22,37 @@ from toymq_py.errors import (
     RequestError,
     ShuttingDown,
 )
-from toymq_py.protocol import Ack, AckRun, Command, Publish, commands, encode_hello, encode_offsets, encode_ok, encode_pong
+from toymq_py.protocol import (
+    Ack,
+    Command,
+    Nack,
+    Publish,
+    SettlementRun,
+    Touch,
+    commands,
+    encode_hello,
+    encode_offsets,
+    encode_ok,
+    encode_pong,
+)
+from toymq_py.records import IdRange
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.listing import Listing, json_reply
 from toymq_py.session.pull import PendingPull
 from toymq_py.session.reader import Reader
 from toymq_py.session.refused_sequences import RefusedSequences
-from toymq_py.session.replies import PendingReply, Replies
+from toymq_py.session.replies import MADE_COST_BYTES, PendingReply, Replies
 from toymq_py.session.subscribe import seconds, subscribe
-from toymq_py.topic import Appended, Duplicate, Published, Refused, Topic
+from toymq_py.topic import Appended, Channel, Duplicate, Published, Refused, Topic
 from toymq_py.trace_context import log_fields
 from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.session")
 
 PROTOCOL_VERSION = 1
+OK_BYTES = 5
+"""Of the reply to one command of a ``SettlementRun``."""
 ADMINISTRATIVE = (
     commands.Create, commands.Config, commands.Delete, commands.Purge, commands.Seek, commands.Forget, commands.Redrive,
 )  # fmt: skip
@@ -130,7 +146,7 @@ class Handler:
         if isinstance(command, Publish) and command.seqs is not None:
             self._refused.refuse(command.topic, command.keys, command.seqs)
         count = 1
-        if not error.fatal and isinstance(command, Publish | AckRun):
+        if not error.fatal and isinstance(command, Publish | SettlementRun):
             count = len(command.keys) if isinstance(command, Publish) else len(command.ids)
         for _ in range(count):
             self._error(error)
@@ -163,9 +179,8 @@ class Handler:
                 self._publish(command)
             case Ack():
                 self._ack(command)
-            case AckRun():
-                counts = self._broker.topic(command.topic).ack_each(command.consumer, command.ids)
-                self._replies.add(b"".join([b"OK 1\n" if count else b"OK 0\n" for count in counts]))
+            case SettlementRun():
+                self._settle_each(command)
             case commands.Rejected():
                 if command.publish is not None:
                     topic_name, producer, sequence = command.publish
@@ -177,10 +192,8 @@ class Handler:
                 subscribe(command, self._broker, self._replies, self._deliveries, self._audit_new)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
-            case commands.Nack():
-                self._nack(command)
-            case commands.Touch():
-                self._touch(command)
+            case Nack() | Touch():
+                self._settle(command)
             case commands.Pause():
                 self._deliveries.pause(True)
                 self._ok(0)
@@ -303,13 +316,6 @@ class Handler:
             pulling.wait(self._loop.call_later(command.wait_ms / 1000, pulling.finish))
         pulling.begin()
 
-    def _touch(self, command: commands.Touch) -> None:
-        topic = self._broker.topic(command.topic)
-        visibility_s = seconds(command.visibility_ms)
-        if visibility_s is None and (own := self._deliveries.subscription_to(command.topic, command.consumer)) is not None:
-            visibility_s = own.visibility_s
-        self._ok(topic.touch(command.consumer, command.ids, visibility_s, lease=command.lease))
-
     def _unsubscribe(self, command: commands.Unsubscribe) -> None:
         subscription = self._deliveries.by_name.get(command.topic)
         if subscription is None or subscription.consumer_name != command.consumer:
@@ -326,14 +332,35 @@ class Handler:
         else:
             self._ok(count)
 
-    def _nack(self, command: commands.Nack) -> None:
+    def _settle_each(self, run: SettlementRun) -> None:
+        """Apply a run as its commands one after the other, and answer each."""
+        command = run.command
         topic = self._broker.topic(command.topic)
+        channel = topic.channel(command.consumer)
+        if isinstance(command, Ack):
+            counts = channel.ack_each(run.ids)
+        else:
+            counts = channel.settle_each(run.ids, command.lease, self._settler(channel, command))
+        answers = b"".join([b"OK 1\n" if count else b"OK 0\n" for count in counts])
+        if isinstance(command, Ack) and command.sync:
+            self._stored(topic.flush_offsets, answer=lambda: answers, replies=len(counts))
+        else:
+            self._replies.add(answers)
+
+    def _settle(self, command: Nack | Touch) -> None:
+        channel = self._broker.topic(command.topic).channel(command.consumer)
+        self._ok(self._settler(channel, command)(channel.leased_under(command.ids, command.lease)))
+
+    def _settler(self, channel: Channel, command: Nack | Touch) -> Callable[[Sequence[IdRange]], int]:
+        """What the command does with leased ids."""
+        if isinstance(command, Touch):
+            visibility_s = seconds(command.visibility_ms)
+            if visibility_s is None and (own := self._deliveries.subscription_to(command.topic, command.consumer)) is not None:
+                visibility_s = own.visibility_s
+            return partial(channel.touch, visibility_s=visibility_s)
         if command.uncounted:
-            self._ok(topic.return_uncounted(command.consumer, command.ids, lease=command.lease))
-            return
-        dead, failure = command.dead, command.failure
-        delay_s = seconds(command.delay_ms)
-        self._ok(topic.nack(command.consumer, command.ids, delay_s, dead=dead, failure=failure, lease=command.lease))
+            return channel.return_uncounted
+        return partial(channel.nack, delay_s=seconds(command.delay_ms), dead=command.dead, failure=command.failure)
 
     # -- queries
 
@@ -397,14 +424,14 @@ class Handler:
 
     def _stored(
         self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None,
-        audited: Command | None = None,
+        audited: Command | None = None, replies: int = 1,
     ) -> None:  # fmt: skip
         """Begin a change, and reply when it is on stable storage: with ``answer``, or ``OK <count>``. Record ``audited`` then.
+        Where ``answer`` has the ``replies`` of a run, a failure is the reply to each.
 
         Raises: RequestError when ``begin`` does; then no reply is queued.
         """
-        replies = self._replies
-        held = PendingReply()
+        held = PendingReply(MADE_COST_BYTES + OK_BYTES * replies)
 
         def done(error: OSError | RequestError | None) -> None:
             if isinstance(error, OSError):
@@ -412,12 +439,12 @@ class Handler:
             if audited is not None:
                 self._audit(audited, audit.OK if error is None else error.code)
             if error is not None:
-                replies.fail(held, error)
+                self._replies.fail(held, error, replies)
             else:
-                replies.fill(held, answer or (lambda: encode_ok(count)))
+                self._replies.fill(held, answer or (lambda: encode_ok(count)))
 
         begin(done)
-        replies.hold(held)
+        self._replies.hold(held)
 
 
 def _trace_fields(command: Command) -> dict[str, str]:
@@ -426,4 +453,4 @@ def _trace_fields(command: Command) -> dict[str, str]:
 
 
 def _verb(command: Command) -> str:
-    return type(command).__name__.removesuffix("Run").upper()
+    return type(command.command if isinstance(command, SettlementRun) else command).__name__.upper()

@@ -124,11 +124,11 @@ class Replies:
         held.make = make
         self._wake()
 
-    def fail(self, held: PendingReply, error: OSError | RequestError) -> None:
-        """Make a reply due as an error."""
+    def fail(self, held: PendingReply, error: OSError | RequestError, count: int = 1) -> None:
+        """Make a reply due as an error, or as so many that are alike."""
         error = error if isinstance(error, RequestError) else storage_error(error)
-        self._metrics.refused(error.code)
-        refused = encode_error(error)
+        self._metrics.refused(error.code, count)
+        refused = encode_error(error) * count
         self.fill(held, lambda: refused)
 
     def in_turn(self, make: MakeReply) -> None:

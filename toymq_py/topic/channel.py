@@ -15,7 +15,7 @@ from toymq_py.errors import BadArgument, ModeConflict
 from toymq_py.failure import Failure
 from toymq_py.names import DEAD_LETTERS, TopicPattern
 from toymq_py.records import IdRange, Records
-from toymq_py.topic.deliverer import ChannelContext, Deliverer, NoDelivery, ranges_of
+from toymq_py.topic.deliverer import ChannelContext, Deliverer, NoDelivery, ranges_of, stretches_of
 
 
 class Registration(Enum):
@@ -371,11 +371,11 @@ class Channel:
         return count
 
     def ack_each(self, ids: Sequence[int]) -> list[int]:
-        """See ``Topic.ack_each``."""
+        """Ack deliveries as one ``ack`` after the other does, in one change of the offsets. Returns: for each id 1 when it was
+        acked by this, else 0."""
         consumer, context = self.consumer, self.context
         counts: list[int] = []
-        ascending = ids == sorted(set(ids))
-        for first, last in ranges_of(ids) if ascending else [(msg_id, msg_id) for msg_id in ids]:
+        for first, last in [span for ascending in stretches_of(ids) for span in ranges_of(ascending)]:
             if first < last and consumer.has_delivered(first, last):
                 consumer.ack(((first, last),))
                 counts += [1] * (last + 1 - first)
@@ -387,12 +387,29 @@ class Channel:
             self._notify_room()
         return counts
 
+    def settle_each(self, ids: Sequence[int], lease: int | None, settle: Callable[[Sequence[IdRange]], int]) -> list[int]:
+        """Call ``settle``, one of the methods below, as for one id after the other, but once for ids that ascend. It gets those
+        that are leased: under the number ``lease``, or any with None. Returns: for each id 1 when it was leased, else 0.
+
+        Raises: as ``settle``.
+        """
+        counts: list[int] = []
+        for ascending in stretches_of(ids):
+            leased = self.consumer.leased_under(ranges_of(ascending), lease)
+            if settle(leased) == len(ascending):
+                counts += [1] * len(ascending)
+            else:
+                taken = {msg_id for first, last in leased for msg_id in range(first, last + 1)}
+                counts += [int(msg_id in taken) for msg_id in ascending]
+        return counts
+
     def leased_under(self, ids: Sequence[IdRange], number: int | None) -> Sequence[IdRange]:
         """Of the ids, what is leased to the subscription or poll of that number; all of them with None."""
         return ids if number is None else self.consumer.leased_under(ids, number)
 
     def return_uncounted(self, ids: Sequence[IdRange]) -> int:
-        """See ``Topic.return_uncounted``."""
+        """End leases of messages that no application had: that delivery is no attempt (ADR 0088). Returns: how many
+        were inflight."""
         count = self.consumer.return_uncounted(ids)
         if count:
             self.context.metrics.nack_total += count

@@ -7,7 +7,9 @@ records from the log. Belongs to the event loop.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice, pairwise
 from math import inf
+from operator import lt
 
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, Lessee
@@ -230,6 +232,14 @@ def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int
     while total > max_bytes and len(sizes) > 1:
         total -= sizes.pop()
     return start + len(sizes), total
+
+
+def stretches_of(ids: Sequence[int]) -> list[Sequence[int]]:
+    """Ids in any order, cut where they do not ascend."""
+    if all(map(lt, ids, islice(ids, 1, None))):
+        return [ids]
+    cuts = [row for row in range(1, len(ids)) if ids[row] <= ids[row - 1]]
+    return [ids[start:stop] for start, stop in pairwise([0, *cuts, len(ids)])]
 
 
 def ranges_of(ids: Sequence[int]) -> list[IdRange]:

@@ -340,11 +340,6 @@ class Topic:
             self._make_channel(name, self.log.first_id)
         return self.channel(name).ack(ids, unseen=unseen)
 
-    def ack_each(self, name: str, ids: Sequence[int]) -> list[int]:
-        """Ack deliveries as one ``ack`` after the other does, in one change of the offsets. Returns: for each id 1 when it was
-        acked by this, else 0. Raises: NoSuchConsumer."""
-        return self.channel(name).ack_each(ids)
-
     def nack(
         self, name: str, ids: Sequence[IdRange], delay_s: float | None,
         *, dead: bool = False, failure: Failure | None = None, lease: int | None = None,
@@ -354,12 +349,6 @@ class Topic:
         NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
         channel = self.channel(name)
         return channel.nack(channel.leased_under(ids, lease), delay_s, dead=dead, failure=failure)
-
-    def return_uncounted(self, name: str, ids: Sequence[IdRange], *, lease: int | None = None) -> int:
-        """End leases of messages that no application had: that delivery is no attempt (ADR 0088). ``lease``: see ``nack``.
-        Returns: how many were inflight. Raises: NoSuchConsumer."""
-        channel = self.channel(name)
-        return channel.return_uncounted(channel.leased_under(ids, lease))
 
     def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None, *, lease: int | None = None) -> int:
         """Restart the visibility timeout of leases. ``lease``: see ``nack``. Returns: how many were inflight. Raises:

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any, cast
 
 import pytest
 
@@ -480,3 +481,35 @@ async def test_a_second_asyncio_run_is_told_to_connect_again(broker: InProcess) 
             first.run(mq.close())
 
     await asyncio.to_thread(twice)
+
+
+class CountedWrites:
+    """A transport that keeps what is written through it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.writes: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+        self._transport.write(data)
+
+
+async def test_what_many_handlers_say_in_one_pass_of_the_loop_leaves_in_one_write(mq: Client) -> None:
+    """So the broker gets it as runs."""
+    await mq.pub_many("t", [b"x"] * 60)
+    async with mq.sub("t", "c", window=60) as subscription:
+        messages = [await subscription.next(10) for _ in range(60)]
+        wire = messages[0]._link._wire
+        assert wire is not None
+        counted = CountedWrites(cast("asyncio.Transport", wire.transport))
+        wire.transport = cast("asyncio.Transport", counted)
+        extended = asyncio.gather(*(message.extend(60) for message in messages))
+        assert await asyncio.wait_for(extended, 10) == [True] * 60
+        assert [data.count(b"TOUCH t c ") for data in counted.writes] == [60]
+        counted.writes.clear()
+        await asyncio.gather(*(message.nack(60) if message.id % 2 else message.ack() for message in messages))
+        assert [(data.count(b"NACK t c "), data.count(b"\nACK t c ")) for data in counted.writes] == [(30, 1)]

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,8 @@ from tests.support.websockets import HANDSHAKE, frame_of, frames, sessions
 from toymq_py.gateway import websocket_protocol
 from toymq_py.gateway.websocket import REF_CHARS_MAX
 from toymq_py.gateway.websocket_protocol import GatewayWebSocket
+from toymq_py.records import IdRange
+from toymq_py.topic import Channel
 
 DIR = "/data/d"
 
@@ -69,6 +71,67 @@ async def test_a_lease_that_has_ended_does_not_act_on_the_next_one(rig: HttpRig)
                 pass
             assert answer["count"] == 0
         assert (await ws.ask(op="ack", ids=[0]))["count"] == 1, "the work was done"
+
+
+def settlements(rng: random.Random) -> list[dict[str, Any]]:
+    """Frames about messages 0 to 19: runs of alike ones, other ones among them."""
+    kinds: list[dict[str, Any]] = [
+        {"op": "ack"}, {"op": "extend"}, {"op": "extend", "visibility_s": 90}, {"op": "nack", "delay_s": 60},
+        {"op": "nack", "delay_s": 60, "dead": False}, {"op": "nack", "delay_s": 60, "dead": 0}, {"op": "nack", "dead": True},
+        {"op": "extend", "visibility_s": "x"}, {"op": "ack", "colour": "red"},
+    ]  # fmt: skip
+    said: list[dict[str, Any]] = []
+    for _ in range(12):
+        kind, first = rng.choice(kinds), rng.randrange(20)
+        rises, falls = [*range(first, 20)], [*range(first, -1, -1)]
+        ids: list[Any] = rng.choice([rises, falls, [first, first, 21, 3], [f"{first}-19"], [-1]])
+        said += [{**kind, "ids": [msg_id]} for msg_id in ids]
+        other: dict[str, Any] = {"op": rng.choice(["ack", "extend"]), "ids": rng.choice([[1, 2], [], ["3"]])}
+        said += rng.choice([[], [other]])
+    return [{**frame, "ref": ref} for ref, frame in enumerate(said)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_frames_that_come_together_are_carried_out_as_one_after_the_other(rig: HttpRig, seed: int) -> None:
+    said = settlements(random.Random(seed))
+    found = []
+    for together in (True, False):
+        topic = f"t{together}"
+        await rig.publish(topic, *map(str, range(20)))
+        async with frames(rig, topic) as ws:
+            await ws.ask(op="subscribe", consumer="c")
+            assert [(await ws.hear())["id"] for _ in range(20)] == list(range(20))
+            if together:
+                ws.socket.transport.write(b"".join(frame_of(1, json.dumps(frame).encode()) for frame in said))
+                answers = [await ws.hear() for _ in said]
+            else:
+                answers = [await ws.ask(**frame) for frame in said]
+            consumer = rig.broker.topics[topic].channels["c"].consumer
+            await rig.until(lambda: not consumer.has_held())  # noqa: B023 (it is called here)
+            state = [(consumer.has_acked_all(n, n), consumer.is_inflight(n), consumer.failed(n)) for n in range(20)]
+        answers.sort(key=lambda answer: int(answer["ref"]))  # an ack waits for the disk, the others do not
+        found.append((answers, state))
+    assert found[0] == found[1]
+
+
+async def test_frames_that_are_alike_and_come_together_are_one_change(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[list[tuple[int, int]]] = []
+    touch = Channel.touch
+
+    def spy(self: Channel, ids: Sequence[IdRange], visibility_s: float | None) -> int:
+        changes.append(list(ids))
+        return touch(self, ids, visibility_s)
+
+    monkeypatch.setattr(Channel, "touch", spy)
+    await rig.publish("t", *map(str, range(40)))
+    async with frames(rig) as ws:
+        await ws.ask(op="subscribe", consumer="c")
+        for _ in range(40):
+            await ws.hear()
+        said = b"".join(frame_of(1, b'{"op":"extend","ids":[%d],"ref":%d}' % (n, n)) for n in range(40))
+        ws.socket.transport.write(said)
+        assert [await ws.hear() for _ in range(40)] == [{"op": "extended", "count": 1, "ref": n} for n in range(40)]
+        assert changes == [[(0, 39)]]
 
 
 async def test_publishes_keep_their_order_without_waiting_for_answers(rig: HttpRig) -> None:

@@ -5,9 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.wire_events import count_of, events_of, flat
-from toymq_py.protocol import Ack, AckRun, Command, Publish
+from toymq_py.failure import Failure
+from toymq_py.protocol import Ack, Command, Nack, Ping, Publish, ServerConnection, SettlementRun, Touch
 from toymq_py.protocol.batch_parser import NAMES_CACHED_MAX, BatchParser
 from toymq_py.protocol.buffer import Buffer
+
+
+def run(consumer: str, *ids: int) -> SettlementRun:
+    return SettlementRun(Ack("t", consumer, ((ids[0], ids[0]),)), list(ids))
+
 
 BATCHES: list[tuple[Callable[[BatchParser, list[Command], int], int], bytes, list[Command]]] = [
     (
@@ -33,7 +39,7 @@ BATCHES: list[tuple[Callable[[BatchParser, list[Command], int], int], bytes, lis
     (
         BatchParser.parse_acks,
         b"ACK t c 1\nACK t c 7\nACK t c 7\nACK t c 0\nACK t d 2\nACK t d 3\nACK t d 5-6\nACK t d 7\n",
-        [AckRun("t", "c", [1, 7, 7, 0]), AckRun("t", "d", [2, 3]), Ack("t", "d", ((5, 6),)), Ack("t", "d", ((7, 7),))],
+        [run("c", 1, 7, 7, 0), run("d", 2, 3), Ack("t", "d", ((5, 6),)), Ack("t", "d", ((7, 7),))],
     ),
 ]
 
@@ -64,7 +70,48 @@ def test_acks_of_one_id_that_follow_each_other_are_one_run() -> None:
     parser, _ = parser_of(b"".join(b"ACK t c %d\n" % msg_id for msg_id in range(300)))
     found: list[Command] = []
     assert parser.parse_acks(found, 512) == 300
-    assert found == [AckRun("t", "c", list(range(300)))]
+    assert found == [run("c", *range(300))]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b"NACK t c %d\n", Nack("t", "c", ((0, 0),))),
+        (b"NACK t c %d\r\n", Nack("t", "c", ((0, 0),))),
+        (b"NACK t c %d delay=0 lease=7\n", Nack("t", "c", ((0, 0),), 0, lease=7)),
+        (b"NACK t c %d delay=0 error=no%%20file\n", Nack("t", "c", ((0, 0),), 0, failure=Failure(error="no file"))),
+        (b"TOUCH t c %d\n", Touch("t", "c", ((0, 0),))),
+        (b"TOUCH t c %d visibility=5000 lease=7\r\n", Touch("t", "c", ((0, 0),), 5000, 7)),
+        (b"ACK t c %d sync=1\n", Ack("t", "c", ((0, 0),), sync=True)),
+        (b"ACK t c %d\r\n", Ack("t", "c", ((0, 0),))),
+    ],
+)
+def test_lines_of_one_id_that_are_alike_are_one_run(line: bytes, expected: Ack | Nack | Touch) -> None:
+    connection = ServerConnection(100)
+    connection.receive_data(b"".join(line % msg_id for msg_id in range(600)) + b"PING\n")
+    (first,) = connection.next_commands(512)
+    assert isinstance(first, SettlementRun)
+    assert first.command == expected
+    assert first.ids == list(range(len(first.ids)))
+    second, ping = connection.next_commands(512)
+    assert isinstance(second, SettlementRun)
+    assert second.ids == list(range(len(first.ids), 600))
+    assert len(first.ids) > 500, "the others of a run count as one line each"
+    assert ping == Ping()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [b"NACK t c 9 lease=8\n", b"NACK t c 9\n", b"NACK t c 9 lease=7 delay=0\n", b"NACK t d 9 lease=7\n",
+     b"NACK t c 5-9 lease=7\n", b"NACK t c 9 lease=7\r\n",
+     b"TOUCH t c 9 lease=7\n", b"PING\n", b"NACK t c x lease=7\n", b"NACK t c 9 lease=7 lease=7\n"],
+)  # fmt: skip
+@pytest.mark.parametrize("at", [1, 2, 15, 16, 17, 63, 64, 65])
+def test_a_run_of_lines_ends_before_another(at: int, other: bytes) -> None:
+    lines = [b"NACK t c %d lease=7\n" % msg_id for msg_id in [*range(at), *range(1000, 1040)]]
+    lines.insert(at, other)
+    alone = [event for line in lines for event in events_of(line)[0]]
+    assert events_of(b"".join(lines))[0] == alone
 
 
 @pytest.mark.parametrize("room", [1, 2, 16, 17, 79, 80, 81, 512])

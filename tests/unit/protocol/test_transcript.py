@@ -5,7 +5,6 @@ import pytest
 from toymq_py.errors import BadArgument
 from toymq_py.protocol import (
     Ack,
-    AckRun,
     ClientConnection,
     Command,
     Hello,
@@ -14,6 +13,8 @@ from toymq_py.protocol import (
     Quit,
     Rejected,
     ServerConnection,
+    SettlementRun,
+    Touch,
     command_lines,
     reply_line,
 )
@@ -81,9 +82,10 @@ def test_replies() -> None:
 
 
 def test_every_command_can_be_shown() -> None:
-    examples: list[Command] = [Hello(1, "s3cret", "n"), Ack("a", "b", ((1, 1),)), AckRun("a", "b", [2, 7]), Ping(), Quit()]
+    run = SettlementRun(Touch("a", "b", ((2, 2),), lease=5), [2, 7])
+    examples: list[Command] = [Hello(1, "s3cret", "n"), Ack("a", "b", ((1, 1),)), run, Ping(), Quit()]
     assert [line for command in examples for line in command_lines(command)] == [
-        "HELLO 1 auth=*** name=n", "ACK a b 1", "ACK a b 2", "ACK a b 7", "PING", "QUIT",
+        "HELLO 1 auth=*** name=n", "ACK a b 1", "TOUCH a b 2 lease=5", "TOUCH a b 7 lease=5", "PING", "QUIT",
     ]  # fmt: skip
     assert list(command_lines(Rejected(BadArgument("s3cret")))) == ["(refused: BAD_ARGUMENT)"]
     assert "PUB" not in VERBS, "it has a body, and its own way"

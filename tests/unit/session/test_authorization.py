@@ -46,7 +46,8 @@ def test_only_what_a_token_allows_is_done(seed: int) -> None:
     created: set[str] = set()
     for _ in range(60):
         topic = rng.choice(TOPICS)
-        verb = rng.choice(("PUB", "PUB", "PUB", "PUB seq", "ACK", "FETCH", "CREATE", "SEEK", "PING", "HELLO", "FROB"))
+        verbs = ("PUB", "PUB", "PUB", "PUB seq", "ACK", "NACK", "TOUCH", "FETCH", "CREATE", "SEEK", "PING", "HELLO", "FROB")
+        verb = rng.choice(verbs)
         match verb:
             case "PUB" | "PUB seq":
                 count, may = rng.randrange(1, 9), matched(publish, topic)
@@ -56,9 +57,10 @@ def test_only_what_a_token_allows_is_done(seed: int) -> None:
                 expected += ["OK" if may else "FORBIDDEN"] * count
                 if may:
                     published[topic] = published.get(topic, 0) + count
-            case "ACK" | "FETCH":
-                said.append(f"{verb} {topic} {'c 0' if verb == 'ACK' else '0 1'}\n".encode())
-                expected.append("read" if matched(subscribe, topic) else "FORBIDDEN")
+            case "ACK" | "NACK" | "TOUCH" | "FETCH":
+                count = 1 if verb == "FETCH" else rng.randrange(1, 4)
+                said += [f"{verb} {topic} {'0 1' if verb == 'FETCH' else f'c {row}'}\n".encode() for row in range(count)]
+                expected += ["read" if matched(subscribe, topic) else "FORBIDDEN"] * count
             case "CREATE" | "SEEK":
                 said.append(f"{verb} {topic}{' c latest' if verb == 'SEEK' else ''}\n".encode())
                 expected.append("done" if admin else "FORBIDDEN")

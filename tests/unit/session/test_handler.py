@@ -1,11 +1,12 @@
 """Commands applied to the broker, and the replies to commands that fail. Contract: protocol.md, "Errors"."""
 
+import errno
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.session_rig import SessionRig
-from toymq_py.protocol import Ack, AckRun, Command, Publish, commands
+from toymq_py.protocol import Ack, Command, Nack, Publish, SettlementRun, Touch, commands
 from toymq_py.session.reader import Reader
 
 
@@ -21,10 +22,32 @@ def test_a_refused_run_of_publishes_has_one_error_each(session: SessionRig) -> N
     assert session.rig.broker.metrics.errors == {"FORBIDDEN": 3}
 
 
-def test_a_refused_run_of_acks_has_one_error_each(session: SessionRig) -> None:
-    session.apply(AckRun("t", "c", [1, 2, 3]))
+@pytest.mark.parametrize("verb", [Ack, Nack, Touch])
+def test_a_refused_run_has_one_error_each(session: SessionRig, verb: type[Ack | Nack | Touch]) -> None:
+    session.apply(SettlementRun(verb("t", "c", ((1, 1),)), [1, 2, 3]))
     assert [line.split()[:2] for line in session.write().splitlines()] == [[b"ERR", b"NO_SUCH_TOPIC"]] * 3
     assert session.rig.broker.metrics.errors == {"NO_SUCH_TOPIC": 3}
+
+
+def test_a_run_of_synced_acks_is_answered_when_they_are_on_the_disk(session: SessionRig) -> None:
+    session.rig.publish("t", *[b"x"] * 3)
+    session.rig.take(session.rig.subscribe("t"))
+    run = SettlementRun(Ack("t", "c", ((0, 0),), sync=True), [0, 1, 7])
+    session.handler.apply(run)
+    assert session.write() == b"", "it is not on the disk"
+    session.rig.loop.advance(0)
+    assert session.write() == b"OK 1\nOK 1\nOK 0\n"
+    assert session.rig.broker.topic("t").channel("c").consumer.floor == 2
+
+
+def test_each_of_a_run_of_synced_acks_is_told_of_a_disk_that_fails(session: SessionRig) -> None:
+    session.rig.publish("t", *[b"x"] * 3)
+    session.rig.take(session.rig.subscribe("t"))
+    session.rig.disk.fail("pwrite", 1, errno.EIO, sticky=True)
+    session.apply(SettlementRun(Ack("t", "c", ((0, 0),), sync=True), [0, 1, 7]))
+    assert [line.split()[:2] for line in session.write().splitlines()] == [[b"ERR", b"STORAGE_FAILED"]] * 3
+    assert session.rig.broker.metrics.errors == {"STORAGE_FAILED": 3}
+    assert session.replies.held_bytes == 0
 
 
 def test_hello_comes_first_and_names_the_version_it_speaks(session: SessionRig) -> None:

@@ -232,7 +232,7 @@ def test_a_run_of_acks_does_what_one_after_the_other_does(delivered: int, dead: 
         return rig
 
     one, other = made(), made()
-    counts = one.broker.topic("t").ack_each("c", ids)
+    counts = one.broker.topic("t").channel("c").ack_each(ids)
     assert counts == [other.broker.topic("t").ack("c", [(msg_id, msg_id)]) for msg_id in ids]
     assert one.broker.metrics.ack_total == other.broker.metrics.ack_total
     consumers = [rig.broker.topic("t").consumers["c"] for rig in (one, other)]

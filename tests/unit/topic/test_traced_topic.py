@@ -70,7 +70,7 @@ def test_an_ack_that_takes_nothing_is_not_told() -> None:
     told.events.clear()
     rig.broker.topic("t").ack("c", [(0, 0)])
     rig.broker.topic("t").nack("c", [(0, 0)], None)
-    assert rig.broker.topic("t").ack_each("c", [0, 1]) == [0, 0]
+    assert rig.broker.topic("t").channel("c").ack_each([0, 1]) == [0, 0]
     assert told.events == []
 
 
@@ -80,5 +80,5 @@ def test_a_run_of_acks_tells_those_that_took_something() -> None:
     rig.publish("t", b"y")
     rig.take(rig.subscribe("t"))
     told.events.clear()
-    assert rig.broker.topic("t").ack_each("c", [0, 0, 1, 7]) == [1, 0, 1, 0]
+    assert rig.broker.topic("t").channel("c").ack_each([0, 0, 1, 7]) == [1, 0, 1, 0]
     assert told.events == [("ack", "t", "c", [(0, 0), (1, 1)])]
