@@ -12,7 +12,7 @@ PACKAGED := $(shell find toymq_py clients chaos -type f -not -name '*.pyc')
 # The times in a wheel, so that make run and make dist build the same bytes from a commit.
 TIMES = $(addprefix SOURCE_DATE_EPOCH=,$(shell git log -1 --format=%ct 2>/dev/null))
 PIP := -m pip --disable-pip-version-check --quiet
-EDITABLE = TOYMQ_COMPILE=0 $(1)/bin/python $(PIP) install --editable
+EDITABLE = TOYMQ_MYPYC=0 $(1)/bin/python $(PIP) install --editable
 # What a target waits for, and no more: demo the broker's source, run the wheel and the gateway, others the developer's tools; tests
 # and types Spark (400 MB), and a Java for it.
 CORE := .venv/.stamp-core
@@ -154,10 +154,10 @@ audit: $(READY) ## list known vulnerabilities of the installed packages; fails w
 	  --format json --output .venv-audit/found.json >.venv-audit/log 2>&1 || true
 	@$(BIN)/python -m tests.packaging.audit .venv-audit/found.json .venv-audit/log
 
-dist: $(READY) ## build wheel and sdist of the commit into dist, reproducibly; TOYMQ_COMPILE=0: a wheel without compiled modules
+dist: $(READY) ## build wheel and sdist of the commit into dist, reproducibly; TOYMQ_MYPYC=0: a wheel without compiled modules
 	@test -z "$$(git status --porcelain)" || { echo "make dist: there are changes that are not committed" >&2; exit 1; }
 	rm -rf dist
-	$(TIMES) TOYMQ_COMPILE=$${TOYMQ_COMPILE:-1} $(BIN)/python -m hatchling build
+	$(TIMES) TOYMQ_MYPYC=$${TOYMQ_MYPYC:-1} $(BIN)/python -m hatchling build
 	cd dist && sha256sum *
 
 coverage: $(TESTABLE) ## run the tests, show the lines and branches that none reached

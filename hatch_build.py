@@ -17,7 +17,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SWITCH = "TOYMQ_COMPILE"
+SWITCH = "TOYMQ_MYPYC"
 """Environment variable. ``0``: a pure wheel. ``1``: a compiled wheel, or the build fails. Unset: compiled where it can be."""
 REQUIRES = ["mypy[mypyc]>=2.4", "setuptools>=77"]
 OPTIMIZATION = "1"
@@ -52,6 +52,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg] # it has a para
                 build_data["infer_tag"] = True
                 build_data["force_include"] |= {str(path): str(path.relative_to(lib)) for path in sorted(lib.rglob("*.so"))}
                 return
+            self._directory.cleanup()
             self.app.display_info(done.stdout)
             hindrance = "mypyc failed: " + (done.stdout.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         if os.environ.get(SWITCH) == "1":

@@ -43,7 +43,7 @@ sys.meta_path.insert(0, Nothing())
 
 def built(source: Path, to: Path, compile_: str = "0") -> dict[str, Path]:
     """Wheel and sdist of a source tree, by suffix."""
-    env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "TOYMQ_COMPILE": compile_}
+    env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "TOYMQ_MYPYC": compile_}
     command = [sys.executable, "-W", "error", "-m", "hatchling", "build", "-d", str(to)]
     done = subprocess.run(command, cwd=source, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

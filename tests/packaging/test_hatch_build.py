@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 from tests.packaging.test_distribution import built, fresh, sha256
 from tests.support.broker_process import ROOT
+from toymq_py.cli.options import unknown_variables
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MODULES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["modules"]
@@ -32,7 +33,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.delenv("TOYMQ_COMPILE", raising=False)
+    monkeypatch.delenv("TOYMQ_MYPYC", raising=False)
     monkeypatch.setenv("CC", sys.executable)  # a program that is there
     return module
 
@@ -71,6 +72,12 @@ def test_make_types_has_the_compiler_of_the_build(hook: ModuleType) -> None:
     assert ours["mypy"] == asked
 
 
+def test_the_switch_is_not_taken_for_an_option_of_serve(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TOYMQ_COMPILE was: serve asked whether TOYMQ_COMMIT was meant."""
+    monkeypatch.setenv(hook.SWITCH, "0")
+    assert unknown_variables() == []
+
+
 def test_what_a_build_needs(hook: ModuleType, tmp_path: Path) -> None:
     compile_, _ = compile_hook(hook, tmp_path)
     assert compile_.dependencies() == hook.REQUIRES
@@ -78,7 +85,7 @@ def test_what_a_build_needs(hook: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("variables", "reason"),
-    [({"TOYMQ_COMPILE": "0"}, "TOYMQ_COMPILE=0"), ({"CC": "no-such-compiler -O2"}, "there is no C compiler (cc)")],
+    [({"TOYMQ_MYPYC": "0"}, "TOYMQ_MYPYC=0"), ({"CC": "no-such-compiler -O2"}, "there is no C compiler (cc)")],
 )
 def test_a_pure_wheel_needs_nothing_and_says_why(
     variables: dict[str, str], reason: str, hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -122,8 +129,8 @@ def test_a_compilation_that_fails_gives_a_pure_wheel(
     assert len(screen.warnings) == 1
     assert screen.warnings[0].startswith("toymq is not compiled: mypyc failed: ")
     assert "package/one.py:1: error: Incompatible types in assignment" in screen.info[0], "the whole of it for pip --verbose"
-    monkeypatch.setenv("TOYMQ_COMPILE", "1")
-    with pytest.raises(RuntimeError, match="^TOYMQ_COMPILE=1 asks for a compiled wheel: mypyc failed: "):
+    monkeypatch.setenv("TOYMQ_MYPYC", "1")
+    with pytest.raises(RuntimeError, match=r"^TOYMQ_MYPYC=1 asks for a compiled wheel: mypyc failed: "):
         compile_.initialize("standard", data)
 
 
