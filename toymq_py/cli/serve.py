@@ -15,7 +15,7 @@ from toymq_py.config.options import ServeOptions
 
 logger = logging.getLogger("toymq_py.daemon")
 DEFAULT_LEVELS = ServeOptions().log_level
-SOURCE = "running from source: compiled, a message takes 15 to 25 % less CPU; with a C compiler and Python.h, pip install compiles"
+SOURCE = "running from source: compiled, a message takes 15 to 25 % less CPU; pip compiles where a C compiler and Python.h are"
 
 
 @click.command()
