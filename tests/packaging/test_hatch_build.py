@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,11 @@ def test_make_types_has_the_compiler_of_the_build(hook: ModuleType) -> None:
     ours = {Requirement(text).name: Requirement(text) for text in PROJECT["project"]["optional-dependencies"]["dev"]}
     (asked,) = (Requirement(text) for text in hook.REQUIRES if text.startswith("mypy"))
     assert ours["mypy"] == asked
+
+
+def test_a_wheel_is_built_for_each_python_that_is_promised() -> None:
+    versions = re.findall(r":: (3\.\d+)$", "\n".join(PROJECT["project"]["classifiers"]), re.MULTILINE)
+    assert PROJECT["tool"]["cibuildwheel"]["build"].split() == [f"cp{version.replace('.', '')}-*" for version in versions]
 
 
 def test_the_switch_is_not_taken_for_an_option_of_serve(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +220,7 @@ def test_the_compiled_wheel_keeps_its_promises(tmp_path: Path) -> None:
     compiled = {name.partition(".")[0] + ".py" for name in names if name.endswith(".so")} - {"toymq__mypyc.py"}
     assert compiled == set(MODULES)
     assert set(MODULES) <= set(names), "the sources are there, too"
-    bin_ = fresh(tmp_path, f"{made}[bench,plots]")
+    bin_ = fresh(tmp_path, f"{made}[http,bench,plots]")
     facts = json.loads(said_by(bin_, "import json; from toymq_bench.machine import facts; from pathlib import Path; "
                                "print(json.dumps(facts(Path())))", tmp_path))  # fmt: skip
     assert facts["build"].startswith("compiled")
