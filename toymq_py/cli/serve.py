@@ -15,7 +15,6 @@ from toymq_py.config.options import ServeOptions
 
 logger = logging.getLogger("toymq_py.daemon")
 DEFAULT_LEVELS = ServeOptions().log_level
-SOURCE = "running from source: compiled, a message takes 15 to 25 % less CPU; pip compiles where a C compiler and Python.h are"
 
 
 @click.command()
@@ -57,6 +56,6 @@ def _serve(options: ServeOptions, file: str | None, reloads: Mapping[str, Callab
         source = f", options from {file}" if file is not None else ""
         click.echo(f"toymq {' '.join(addresses)} ready, data in {options.data_dir}{source} (pid {os.getpid()})")
         if not build.compiled():
-            logger.info("%s", SOURCE)
+            logger.info("%s", build.FROM_SOURCE)
 
     daemon.serve(options, ready, reloads)
