@@ -6,7 +6,7 @@ from importlib.util import find_spec
 PROBE = "toymq_py.records"
 """A module that every compiled wheel has compiled: all of the list in pyproject.toml are, or none."""
 
-FROM_SOURCE = "running from source: compiled takes up to 25 % less CPU a message; pip compiles where a C compiler and Python.h are"
+FROM_SOURCE = "running from source: compiled takes up to 25 % less CPU a message; pip compiles where cc and Python.h are"
 """What ``toymq serve`` logs at start where nothing is compiled; the share is that of ADR 0095."""
 
 
