@@ -4,21 +4,19 @@
 
 BIN := .venv/bin
 READY := .venv/.stamp
-# make fast compiles the same source into a place of its own; run and bench use it from then on (ADR 0015).
-FAST := .venv-fast
-COMPILED := $(patsubst %,toymq_py/%.py,dedupe names units records id_rows consumer_options fixed_rows \
-  protocol/batch_parser protocol/buffer protocol/client_connection protocol/commands protocol/frames protocol/header_lines protocol/replies protocol/server_connection \
-  session/deliveries session/authorization session/handler session/pull session/replies session/refused_sequences session/reader session/session \
-  session/subscribe session/fetches session/writer session/transport net/fair_queue topic/channel topic/commits topic/deliverer topic/consumer_offsets topic/publisher topic/delays \
-  subscription/pattern_subscription subscription/poll subscription/registry topic/topic topic/traced_topic \
-  consumer/ack_set consumer/common_acks consumer/id_set consumer/lease_table consumer/run_list consumer/message_counts consumer/lazy_heap consumer/lease_run consumer/consumer \
-  storage/commit/batch storage/commit/listener storage/commit/committer storage/log storage/frame_positions storage/open_files storage/commit/space_guard storage/commit/commit_job storage/commit/commit_place storage/commit/pass_clock storage/tail_cache \
-  storage/record/attributes storage/record/checksum storage/record/frame storage/record/encoding storage/record/scanning)
-RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
-# What a target waits for, and no more: demo the broker, run its gateway too, others the developer's tools; tests and types Spark
-# (400 MB), and a Java for it.
+# What pip installs: the wheel, compiled where a C compiler is. run, bench and bench-peers use it, and no build tool is in it: pip
+# builds in an environment that it removes (ADR 0095). Everything else is the source as it is, an editable installation.
+RUN := .venv-run
+WHEELS := build/wheel
+PACKAGED := $(shell find toymq_py clients chaos -type f -not -name '*.pyc')
+# The times in a wheel, so that make run and make dist build the same bytes from a commit.
+TIMES = $(addprefix SOURCE_DATE_EPOCH=,$(shell git log -1 --format=%ct 2>/dev/null))
+PIP := -m pip --disable-pip-version-check --quiet
+EDITABLE = TOYMQ_MYPYC=0 $(1)/bin/python $(PIP) install --editable
+# What a target waits for, and no more: demo the broker's source, run the wheel and the gateway, others the developer's tools; tests
+# and types Spark (400 MB), and a Java for it.
 CORE := .venv/.stamp-core
-RUNNABLE := $(if $(wildcard $(FAST)/.stamp),$(FAST)/.stamp,.venv/.stamp-run)
+RUNNABLE := $(RUN)/.stamp-run
 TESTABLE := .venv/.stamp-tests
 # 3.11 first: 3.12 and 3.13 cost 10 to 19 % more CPU here. A name on PATH may be a pyenv shim that does not run: each is
 # tried.
@@ -33,34 +31,32 @@ setup: $(READY) ## make .venv with the developer tools; again when pyproject.tom
 %/.stamp-core: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv and ensurepip on PATH" >&2; exit 1; }
 	$(PYTHON) -m venv $*
-	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'
-	@touch $@
-
-%/.stamp-run: %/.stamp-core
-	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[fast,http]'
+	$(call EDITABLE,$*) .
 	@touch $@
 
 %/.stamp: %/.stamp-core
-	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(call EDITABLE,$*) '.[dev]'
 	@touch $@
 
-fast: $(FAST)/.stamp ## compile the broker (needs a C compiler, two minutes): 15 to 30 % less CPU for run and bench
+fast: $(RUNNABLE) ## install what run and bench use: the wheel, compiled where a C compiler is (a minute)
 
-$(FAST)/.stamp: pyproject.toml $(wildcard toymq_py/*.py toymq_py/*/*.py toymq_py/*/*/*.py)
-	@command -v "$${CC:-cc}" >/dev/null || { echo "make fast needs a C compiler (cc), for example Debian's gcc" >&2; exit 1; }
+$(RUN)/.stamp-run: pyproject.toml hatch_build.py $(PACKAGED)
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv and ensurepip on PATH" >&2; exit 1; }
-	rm -rf $(FAST) && $(PYTHON) -m venv $(FAST)
-	$(FAST)/bin/python -m pip install --quiet --disable-pip-version-check '.[fast,http,bench,plots]' 'mypy[mypyc]>=1.11' setuptools
-	mkdir $(FAST)/build && cp -r toymq_py $(FAST)/build/
-	cd $(FAST)/build && ../bin/mypyc --ignore-missing-imports $(COMPILED) >mypyc.log 2>&1 || { cat mypyc.log >&2; exit 1; }
-	cd $(FAST)/build && for f in $$(find . -name '*.so' -not -path './build/*'); do \
-	  cp $$f ../lib/python3.*/site-packages/$$(dirname $$f)/ || exit 1; done
+	@echo "toymq: building and installing the wheel; compiled (with a C compiler) that takes a minute, once until the source changes"
+	@rm -rf $(RUN) $(WHEELS)
+	@$(PYTHON) -m venv $(RUN)
+	@$(TIMES) $(RUN)/bin/python $(PIP) wheel --no-deps --wheel-dir $(WHEELS) .
+	@$(RUN)/bin/python $(PIP) install "$$(echo $(WHEELS)/*.whl)[http]"
+	@touch $@
+
+$(RUN)/.stamp-bench: $(RUN)/.stamp-run
+	$(RUN)/bin/python $(PIP) install "$$(echo $(WHEELS)/*.whl)[http,bench,plots]"
 	@touch $@
 
 %/.stamp-tests: %/.stamp
-	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	$(call EDITABLE,$*) '.[dev,spark]'
 	@$*/bin/python -c 'import os, toymq_spark.java as java; java.ensure_java(os.environ)' 2>/dev/null \
-	  || $*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[java]'
+	  || $(call EDITABLE,$*) '.[java]'
 	@touch $@
 
 run: $(RUNNABLE) ## start a broker on port 6789, its dashboard on http://127.0.0.1:7800/, data in ./data
@@ -87,7 +83,7 @@ test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, mill
 	$(BIN)/python -m pytest -m spark_slow
 
 test-browser: $(READY) ## run the dashboard's tests in this machine's Chromium
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
+	@$(call EDITABLE,.venv) '.[browser]'
 	TOYMQ_REQUIRE=chromium,playwright $(BIN)/python -m pytest -m browser tests/e2e
 
 spark-demo: $(TESTABLE) ## publish data, archive it with Spark, kill both in the middle, resume, replay, verify
@@ -107,26 +103,26 @@ soak: $(READY) ## hours of load, then check that memory, descriptors and disk re
 	  $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
 fuzz: $(READY) ## search inputs that break a parser or recovery: make fuzz TARGET=parser|client|recovery|files SECONDS=60
-	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --only-binary atheris --editable '.[fuzz]' 2>/dev/null || true
+	@$(BIN)/python -c "import atheris" 2>/dev/null || $(call EDITABLE,.venv) \
+	  '.[fuzz]' --only-binary atheris 2>/dev/null || true
 	$(BIN)/python -m tests.fuzz "$(or $(TARGET),parser)" --seconds "$(or $(SECONDS),60)"
 
-bench: $(RUN)/.stamp ## measure every goal: make bench MESSAGES=10000000 (default a million) BENCH="--json FILE --plot FILE"
+bench: $(RUN)/.stamp-bench ## measure every goal: make bench MESSAGES=10000000 (default a million) BENCH="--json FILE --plot FILE"
 	$(RUN)/bin/toymq-bench goals --messages "$(or $(MESSAGES),1000000)" $(BENCH)
 
 profile: $(READY) ## draw a flame graph, list the ten hottest lines: make profile BENCH="--producers 64 --window 1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[profile]'
+	@$(call EDITABLE,.venv) '.[profile]'
 	$(BIN)/toymq-bench profile $(BENCH)
 
-bench-peers: $(RUN)/.stamp ## measure other installed brokers beside toymq: make bench-peers BENCH="--strace --json FILE"
+bench-peers: $(RUN)/.stamp-bench ## measure other installed brokers beside toymq: make bench-peers BENCH="--strace --json FILE"
 	$(RUN)/bin/toymq-bench peers $(BENCH)
 
 bench-compare: $(READY) ## compare CPU per message with another commit: make bench-compare BASE=ref
 	$(BIN)/toymq-bench commits --base "$(or $(BASE),HEAD~1)" $(BENCH)
 
 torture: $(TESTABLE) ## run the tests that take minutes each
-	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --editable '.[fuzz-http]' || true
+	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(call EDITABLE,.venv) \
+	  '.[fuzz-http]' || true
 	$(BIN)/python -m pytest -m torture
 
 check: lint types imports test ## run what must pass before a change lands: lint, types, imports, test
@@ -145,28 +141,28 @@ docs: $(READY) ## update the tables in docs that come from the code
 	$(BIN)/python -m tests.packaging.metrics_page
 
 site: $(READY) ## build the documentation as a site, build/site/index.html; fails on a broken link
-	@test -x $(BIN)/zensical || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
+	@test -x $(BIN)/zensical || $(call EDITABLE,.venv) '.[site]'
 	$(BIN)/python -m tests.packaging.site build/site-pages
 	$(BIN)/zensical build --strict
 
 audit: $(READY) ## list known vulnerabilities of the installed packages; fails without an answer from PyPI
 	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && \
-	  .venv-audit/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'; }
+	  .venv-audit/bin/python $(PIP) install 'pip-audit>=2.7'; }
 	$(BIN)/python -m pip freeze --exclude-editable >.venv-audit/installed.txt
 	@rm -f .venv-audit/found.json
 	@.venv-audit/bin/pip-audit --disable-pip --no-deps --progress-spinner off --requirement .venv-audit/installed.txt \
 	  --format json --output .venv-audit/found.json >.venv-audit/log 2>&1 || true
 	@$(BIN)/python -m tests.packaging.audit .venv-audit/found.json .venv-audit/log
 
-dist: $(READY) ## build wheel and sdist of the commit into dist, reproducibly
+dist: $(READY) ## build wheel and sdist of the commit into dist, reproducibly; TOYMQ_MYPYC=0: a wheel without compiled modules
 	@test -z "$$(git status --porcelain)" || { echo "make dist: there are changes that are not committed" >&2; exit 1; }
 	rm -rf dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
+	$(TIMES) TOYMQ_MYPYC=$${TOYMQ_MYPYC:-1} $(BIN)/python -m hatchling build
 	cd dist && sha256sum *
 
 coverage: $(TESTABLE) ## run the tests, show the lines and branches that none reached
 	$(BIN)/coverage run -m pytest && $(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
 clean: ## remove the virtual environments and all caches, not ./data
-	rm -rf .venv .venv-3.* .venv-fast .venv-audit .cache .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-3.* .venv-run .venv-audit .cache .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

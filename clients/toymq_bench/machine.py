@@ -1,14 +1,16 @@
 """Facts of the machine that a measurement ran on."""
 
+import json
 import os
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-from toymq_py.protocol import ServerConnection
+from toymq_py import build
 
 
 def facts(directory: Path) -> dict[str, Any]:
@@ -20,23 +22,34 @@ def facts(directory: Path) -> dict[str, Any]:
         "kernel": platform.release(),
         "file_system": _file_system(directory),
         "python": platform.python_version(),
-        "build": build(),
+        "build": build.describe(),
+        "wheel": wheel(),
         "commit": _commit(),
     }
 
 
 def line(facts: dict[str, Any]) -> str:
     """The facts in one line."""
+    origin = f", {facts['wheel']}" if facts.get("wheel") else ""
     return (
         f"{facts['date']}, {facts['cores']} x {facts['cpu']}, Linux {facts['kernel']}, {facts['file_system']}, "
-        f"Python {facts['python']} ({facts.get('build', 'as source')}), commit {facts['commit'] or 'unknown'}"
+        f"Python {facts['python']} ({facts.get('build', 'as source')}{origin}), commit {facts['commit'] or 'unknown'}"
     )
 
 
-def build() -> str:
-    """Whether this interpreter's broker is compiled, and its accelerators (``make fast``; ADR 0015)."""
-    compiled = not hasattr(ServerConnection.next_commands, "__code__")
-    return ("compiled" if compiled else "as source") + (", zlib_ng" if find_spec("zlib_ng") else "")
+def wheel() -> str | None:
+    """The wheel that this installation comes from, as ``NAME sha256:DIGEST`` (16 digits); None: an editable installation.
+
+    Without a digest where an index was asked: only then nothing records it (PEP 610).
+    """
+    installed = distribution("toymq")
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        return None
+    tags = re.findall(r"^Tag: (.+)$", installed.read_text("WHEEL") or "", re.MULTILINE)
+    name = f"toymq-{installed.version}-{tags[0] if tags else 'unknown'}.whl"
+    digest = origin.get("archive_info", {}).get("hashes", {}).get("sha256")
+    return f"{name} sha256:{digest[:16]}" if digest else name
 
 
 def _cpu_model() -> str:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from toymq import broker_process
+from toymq_py.build import FROM_SOURCE
 
 COMMAND = list(broker_process.TOYMQ)
 TIMEOUT_S = 120
@@ -50,8 +51,9 @@ class BrokerProcess(broker_process.BrokerProcess):
         self.signal(signal.SIGHUP)
 
     def ended(self) -> tuple[int, str]:
-        """Exit code and stderr, once it has ended."""
-        return self.wait(TIMEOUT_S), self.stderr
+        """Exit code and stderr, once it has ended; without the line that the tests run from source."""
+        code = self.wait(TIMEOUT_S)
+        return code, "".join(line for line in self.stderr.splitlines(keepends=True) if FROM_SOURCE not in line)
 
     def stop(self) -> tuple[int, str]:
         self.terminate()

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from toymq_py import build
 from toymq_py.cli import log_output
 from toymq_py.cli.options import read_file, serve_options, unknown_variables
 from toymq_py.config.options import ServeOptions
@@ -54,5 +55,7 @@ def _serve(options: ServeOptions, file: str | None, reloads: Mapping[str, Callab
     def ready(addresses: list[str]) -> None:
         source = f", options from {file}" if file is not None else ""
         click.echo(f"toymq {' '.join(addresses)} ready, data in {options.data_dir}{source} (pid {os.getpid()})")
+        if not build.compiled():
+            logger.info("%s", build.FROM_SOURCE)
 
     daemon.serve(options, ready, reloads)

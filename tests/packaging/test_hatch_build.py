@@ -1,0 +1,231 @@
+"""The build hook: what it compiles, when it does not, and that a compiled broker keeps the promises. ADR 0095."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.packaging.test_distribution import built, fresh, sha256
+from tests.support.broker_process import ROOT
+from toymq_py.cli.options import unknown_variables
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MODULES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["modules"]
+COMPILER = pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="there is no C compiler")
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """hatch_build.py, on a machine that can compile."""
+    spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.delenv("TOYMQ_MYPYC", raising=False)
+    monkeypatch.setenv("CC", sys.executable)  # a program that is there
+    return module
+
+
+class Screen:
+    """What the hook says."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.info: list[str] = []
+        self.display_warning = self.warnings.append
+        self.display_info = self.info.append
+
+
+def compile_hook(hook: ModuleType, root: Path, *modules: str) -> tuple[Any, Screen]:
+    screen = Screen()
+    return hook.CompileHook(str(root), {"modules": list(modules)}, None, None, str(root), "wheel", screen), screen
+
+
+def small_source(root: Path, text: str) -> None:
+    (root / "package").mkdir()
+    (root / "package" / "__init__.py").touch()
+    (root / "package" / "one.py").write_text(text)
+
+
+def test_every_module_that_is_compiled_exists() -> None:
+    assert len(MODULES) > 10
+    assert [name for name in MODULES if not (ROOT / name).is_file()] == []
+    assert sorted(set(MODULES)) == sorted(MODULES)
+
+
+def test_make_types_has_the_compiler_of_the_build(hook: ModuleType) -> None:
+    """What mypy accepts in a checkout, the mypyc of a build accepts."""
+    ours = {Requirement(text).name: Requirement(text) for text in PROJECT["project"]["optional-dependencies"]["dev"]}
+    (asked,) = (Requirement(text) for text in hook.REQUIRES if text.startswith("mypy"))
+    assert ours["mypy"] == asked
+
+
+def test_a_wheel_is_built_for_each_python_that_is_promised() -> None:
+    versions = re.findall(r":: (3\.\d+)$", "\n".join(PROJECT["project"]["classifiers"]), re.MULTILINE)
+    assert PROJECT["tool"]["cibuildwheel"]["build"].split() == [f"cp{version.replace('.', '')}-*" for version in versions]
+
+
+def test_the_switch_is_not_taken_for_an_option_of_serve(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TOYMQ_COMPILE was: serve asked whether TOYMQ_COMMIT was meant."""
+    monkeypatch.setenv(hook.SWITCH, "0")
+    assert unknown_variables() == []
+
+
+def test_what_a_build_needs(hook: ModuleType, tmp_path: Path) -> None:
+    compile_, _ = compile_hook(hook, tmp_path)
+    assert compile_.dependencies() == hook.REQUIRES
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [({"TOYMQ_MYPYC": "0"}, "TOYMQ_MYPYC=0"), ({"CC": "no-such-compiler -O2"}, "there is no C compiler (cc)")],
+)
+def test_a_pure_wheel_needs_nothing_and_says_why(
+    variables: dict[str, str], reason: str, hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    compile_, screen = compile_hook(hook, tmp_path, "package/one.py")
+    assert compile_.dependencies() == []
+    data: dict[str, Any] = {"force_include": {}}
+    compile_.initialize("standard", data)
+    assert data == {"force_include": {}}
+    assert screen.warnings == [f"toymq is not compiled: {reason}. The wheel has its source, and takes more CPU"]
+
+
+def test_without_headers_of_python(hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert hook._hindrance() == "Python.h is missing (Debian: python3-dev)"
+
+
+def test_the_interpreters_compiler_may_be_gone(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python that was compiled elsewhere names the compiler of that machine."""
+    monkeypatch.delenv("CC")
+    monkeypatch.setattr(hook.sysconfig, "get_config_var", lambda name: "their-cc -pthread" if name == "CC" else None)
+    there = {"cc", "their-cc"}
+    monkeypatch.setattr(hook.shutil, "which", lambda name: name if name in there else None)
+    assert hook._compiler() == "their-cc -pthread"
+    there.remove("their-cc")
+    assert hook._compiler() == "cc"
+    monkeypatch.setenv("CC", "mine")
+    assert hook._compiler() is None, "what was asked for by name is not replaced"
+
+
+def test_a_compilation_that_fails_gives_a_pure_wheel(
+    hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_source(tmp_path, "value: int = 'no number'\n")
+    compile_, screen = compile_hook(hook, tmp_path, "package/one.py")
+    data: dict[str, Any] = {"force_include": {}}
+    compile_.initialize("standard", data)
+    assert data == {"force_include": {}}
+    assert len(screen.warnings) == 1
+    assert screen.warnings[0].startswith("toymq is not compiled: mypyc failed: ")
+    assert "package/one.py:1: error: Incompatible types in assignment" in screen.info[0], "the whole of it for pip --verbose"
+    monkeypatch.setenv("TOYMQ_MYPYC", "1")
+    with pytest.raises(RuntimeError, match=r"^TOYMQ_MYPYC=1 asks for a compiled wheel: mypyc failed: "):
+        compile_.initialize("standard", data)
+
+
+def test_an_editable_installation_is_the_source(hook: ModuleType, tmp_path: Path) -> None:
+    compile_, screen = compile_hook(hook, tmp_path, "package/missing.py")
+    data: dict[str, Any] = {"force_include": {}}
+    compile_.initialize("editable", data)
+    assert (data, screen.warnings) == ({"force_include": {}}, [])
+
+
+@COMPILER
+def test_a_module_is_compiled_beside_its_source(hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short form of what follows: one module, not the broker's."""
+    monkeypatch.delenv("CC")
+    small_source(tmp_path, "def twice(number: int) -> int:\n    return 2 * number\n")
+    compile_, screen = compile_hook(hook, tmp_path, "package/one.py")
+    data: dict[str, Any] = {"force_include": {}}
+    compile_.initialize("standard", data)
+    assert screen.warnings == []
+    assert (data["pure_python"], data["infer_tag"]) == (False, True)
+    assert {name.partition(".")[0] for name in data["force_include"].values()} == {"package/one", "toymq__mypyc"}
+    assert {path.name for path in tmp_path.rglob("*")} == {"package", "__init__.py", "one.py"}, "nothing stays in the source"
+    for made, name in data["force_include"].items():
+        shutil.copy(made, tmp_path / name)
+    compile_.finalize("standard", data, "")
+    assert [made for made in data["force_include"] if Path(made).exists()] == []
+    code = "import package.one; print(package.one.__file__.endswith('.so'), package.one.twice(21))"
+    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert said.stdout == "True 42\n"
+
+
+def said_by(bin_: Path, code: str, directory: Path) -> str:
+    return subprocess.run([bin_ / "python", "-c", code], cwd=directory, check=True, capture_output=True, text=True).stdout
+
+
+def serve_and_kill(directory: Path, bin_: Path) -> str:
+    """Publish, kill -9, start again: the message is there. Returns: the log of both starts."""
+    log = directory / "log"
+    for start in (0, 1):
+        with log.open("a") as to:
+            command = [bin_ / "toymq", "serve", "--data-dir", "d", "--listen", "127.0.0.1:0", "--min-free-bytes", "0"]
+            with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=to, text=True) as process:
+                assert process.stdout is not None
+                url = process.stdout.readline().split()[1]
+
+                def ctl(*arguments: str, url: str = url) -> str:
+                    command = [bin_ / "toymqctl", "--url", url, *arguments]
+                    return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout
+
+                if start == 0:
+                    assert ctl("pub", "t", "hello") == "OK 0\n"
+                    process.kill()
+                else:
+                    assert ctl("sub", "t", "--max", "1") == "0\thello\n"
+                    process.terminate()
+                code = process.wait()
+                assert code == (0 if start else -signal.SIGKILL), log.read_text()
+    return log.read_text()
+
+
+def test_a_pure_wheel_runs_and_says_so_once(tmp_path: Path) -> None:
+    """With the dependencies of this environment, so that no index is asked."""
+    bin_ = fresh(tmp_path, "--no-deps", "--no-index", str(built(ROOT, tmp_path / "dist")[".whl"]))
+    for site in (bin_.parent / "lib").glob("python3*/site-packages"):
+        paths = [path for path in sys.path if path.endswith("site-packages")]
+        (site / "ours.pth").write_text("\n".join(paths))
+    log = serve_and_kill(tmp_path, bin_)
+    assert log.count("running from source") == 2, f"once for each start:\n{log}"
+
+
+@pytest.mark.torture
+@COMPILER
+def test_the_compiled_wheel_keeps_its_promises(tmp_path: Path) -> None:
+    """What make dist makes: the same bytes twice, all that is listed, and a broker that is broken for a while."""
+    made, again = (built(ROOT, tmp_path / name, "1")[".whl"] for name in ("a", "b"))
+    assert made.name == again.name
+    assert "none-any" not in made.name
+    assert sha256(made) == sha256(again)
+    with zipfile.ZipFile(made) as wheel:
+        names = wheel.namelist()
+    compiled = {name.partition(".")[0] + ".py" for name in names if name.endswith(".so")} - {"toymq__mypyc.py"}
+    assert compiled == set(MODULES)
+    assert set(MODULES) <= set(names), "the sources are there, too"
+    bin_ = fresh(tmp_path, f"{made}[http,bench,plots]")
+    facts = json.loads(said_by(bin_, "import json; from toymq_bench.machine import facts; from pathlib import Path; "
+                               "print(json.dumps(facts(Path())))", tmp_path))  # fmt: skip
+    assert facts["build"].startswith("compiled")
+    assert facts["wheel"] == f"{made.name} sha256:{sha256(made)[:16]}"
+    assert "running from source" not in serve_and_kill(tmp_path, bin_)
+    chaos = [bin_ / "toymq-chaos", "run", "--seed", "1", "--duration", "30s", "--out", tmp_path / "chaos"]
+    done = subprocess.run(chaos, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
