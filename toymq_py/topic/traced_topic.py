@@ -4,14 +4,21 @@ Classes of their own, so that a broker without tracing pays nothing for it: noth
 into headers. What is followed is found by the message's headers, so it is the same after a restart.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
+from toymq_py.config.options import TopicSettings
 from toymq_py.consumer import Consumer
 from toymq_py.failure import Failure
 from toymq_py.records import IdRange
+from toymq_py.storage.offsets import LoadedOffsets
+from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic.channel import Channel, Delivery, Subscription
 from toymq_py.topic.commits import TopicCommits
+from toymq_py.topic.delays import Delays
+from toymq_py.topic.deliverer import ChannelContext
+from toymq_py.topic.publisher import Publisher
+from toymq_py.topic.retention import Retention
+from toymq_py.topic.services import TopicServices
 from toymq_py.topic.topic import Topic
 from toymq_py.topic.tracer import Tracer
 
@@ -19,10 +26,22 @@ from toymq_py.topic.tracer import Tracer
 class TracedTopic(Topic):
     """A topic whose commits and channels tell the tracer."""
 
-    def __init__(self, tracer: Tracer, *args: Any, **options: Any) -> None:
-        """Behind the tracer as ``Topic``."""
+    def __init__(
+        self,
+        tracer: Tracer,
+        name: str,
+        path: str,
+        services: TopicServices,
+        settings: TopicSettings,
+        *,
+        held: Callable[[Topic, Channel], None],
+        keys_kept: int = 0,
+        recovered: RecoveredLog | None = None,
+        offsets: LoadedOffsets | None = None,
+    ) -> None:
+        """Behind the tracer as ``Topic``. Nothing is passed on by a star: mypyc makes of that a call without arguments."""
         self._tracer = tracer
-        Topic.__init__(self, *args, **options)
+        super().__init__(name, path, services, settings, held=held, keys_kept=keys_kept, recovered=recovered, offsets=offsets)
         self.publisher.tracer = tracer
 
     def _commit_listener(self) -> TopicCommits:
@@ -35,9 +54,17 @@ class TracedTopic(Topic):
 class TracedCommits(TopicCommits):
     """Tells the tracer how long each sync took."""
 
-    def __init__(self, tracer: Tracer, *parts: Any) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        context: ChannelContext,
+        channels: Mapping[str, Channel],
+        publisher: Publisher,
+        delays: Delays,
+        retention: Retention,
+    ) -> None:
         """Behind the tracer as ``TopicCommits``."""
-        TopicCommits.__init__(self, *parts)
+        super().__init__(context, channels, publisher, delays, retention)
         self._tracer = tracer
 
     def synced(self, seconds: float) -> None:
@@ -50,9 +77,17 @@ class TracedChannel(Channel):
 
     __slots__ = ("_tracer",)
 
-    def __init__(self, tracer: Tracer, *args: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        context: ChannelContext,
+        consumer: Consumer,
+        *,
+        arm: Callable[[Channel, float], None],
+        held: Callable[[Channel], None],
+    ) -> None:
         """Behind the tracer as ``Channel``."""
-        Channel.__init__(self, *args, **options)
+        super().__init__(context, consumer, arm=arm, held=held)
         self._tracer = tracer
 
     def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
@@ -80,9 +115,7 @@ class TracedChannel(Channel):
             self._tracer.settled("nack", self.context.topic, self.consumer.name, ids)
         return count
 
-    def nack(
-        self, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
-    ) -> int:
+    def nack(self, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None) -> int:
         count = super().nack(ids, delay_s, dead=dead, failure=failure)
         if count:
             self._tracer.settled("nack", self.context.topic, self.consumer.name, ids)
