@@ -7,7 +7,19 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from toymq_py.replication.operations import PIECE_BYTES, Beat, Bye, Data, Operation, Rename, Sync, SyncDir, Write, encode
+from toymq_py.replication.operations import (
+    PIECE_BYTES,
+    Beat,
+    Bye,
+    Copied,
+    Data,
+    Operation,
+    Rename,
+    Sync,
+    SyncDir,
+    Write,
+    encode,
+)
 from toymq_py.replication.tickets import Tickets
 
 Frame = tuple[bytes, Data, bytes]
@@ -58,6 +70,15 @@ class Stream:
         """Send nothing more to a follower. No error when it is not attached."""
         with self._lock:
             self._sinks = [each for each in self._sinks if each is not sink]
+
+    def end_copy(self, sink: Sink) -> int:
+        """Tell a follower that its bulk copy is whole: COPIED goes behind all that was sent so far. Returns: its seq, that of
+        the last of those."""
+        with self._lock:
+            sink.copying = False
+            operation = Copied(self._last)
+            sink.put(operation, encode(operation))
+            return self._last
 
     def is_done(self, seq: int) -> bool:
         """Whether all that was numbered up to ``seq`` is done on this disk."""
