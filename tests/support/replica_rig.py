@@ -13,7 +13,7 @@ from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.replication.acks import Failed, Report, Synced
 from toymq_py.replication.applier import Applier
-from toymq_py.replication.operations import Copied, Copy, Operation, OperationReader, encode
+from toymq_py.replication.operations import Copied, Copy, Mkdir, Operation, OperationReader, encode
 from toymq_py.replication.paths import is_directory, is_file
 from toymq_py.replication.replica_files import ReplicaFiles
 from toymq_py.replication.shipping_fs import ShippingFileSystem
@@ -84,7 +84,7 @@ class Follower:
     def _take(self, operation: Operation) -> None:
         if self._applier is not None:
             self._applier.apply(operation)
-        elif isinstance(operation, Copy):
+        elif isinstance(operation, Copy | Mkdir) and not operation.seq:
             self._files.apply(operation)
         elif isinstance(operation, Copied):
             self._files.redo(self._spool)
@@ -109,7 +109,11 @@ class ReplicaLoop(SimLoop):
 
 
 class Pair:
-    """A leader on ``disk``, and a follower on a new one when ``join`` was called. ``in_sync``: the follower is required."""
+    """A leader on ``disk``, and a follower on a new one some time after ``join``.
+
+    ``in_sync``: the follower may be elected. It was required first, and has acknowledged a BEAT that was sent after that: what
+    the leader alone had synced before, and told its clients, is synced there, too.
+    """
 
     def __init__(self, disk: MeanwhileDisk, clock: FakeClock, rng: random.Random) -> None:
         self.disk = disk
@@ -123,14 +127,22 @@ class Pair:
         """Of a ``Sink``."""
         self._rng = rng
         self._wire: deque[bytes] = deque()
-        self._joins = False
+        self._joins = self._begins_within_call = False
         self._copier: Iterator[bytes] | None = None
         self._copied_seq: int | None = None
+        self._beat_seq: int | None = None  # sent when the follower became required
 
-    def join(self) -> None:
-        """Let a follower join some time soon."""
+    def join(self, *, within_call: bool = False) -> None:
+        """Let a follower join: with the next step, or ``within_call`` of the leader's disk, before that has its effect."""
         self._joins = True
+        self._begins_within_call = within_call
         self.disk.meanwhile = self._meanwhile
+
+    def drain(self) -> None:
+        """Let everything happen that is due; a follower that is to join has joined then."""
+        self.loop.advance(1)
+        self._begins_within_call = False
+        self.loop.drain()
 
     def put(self, operation: Operation, frame: Frame) -> None:
         """As ``Sink.put``."""
@@ -149,16 +161,25 @@ class Pair:
         return False
 
     def _meanwhile(self) -> None:
+        if self.follower is None and self._begins_within_call and self._rng.random() < 0.2:
+            self._begin()
+            for _ in range(self._rng.randrange(40)):
+                self._act()
         while self._rng.random() < 0.2 and self._act():
             pass
+
+    def _begin(self) -> None:
+        self.follower = Follower(new_disk(self._rng), self.loop)
+        self._copier = self._copy(self.stream.attach(self))
 
     def _act(self) -> bool:
         """One thing that needs no turn of the leader's loop."""
         if not self._joins:
             return False
         if self.follower is None:
-            self.follower = Follower(new_disk(self._rng), self.loop)
-            self._copier = self._copy(self.stream.attach(self))
+            if self._begins_within_call:
+                return False
+            self._begin()
             return True
         if self._copier is not None and (not self._wire or self._rng.random() < 0.5):
             self._copy_more(self._copier)
@@ -196,13 +217,15 @@ class Pair:
     def _copy(self, before: int) -> Iterator[bytes]:
         """The bulk copy, piece by piece: any file at any moment after the others."""
         while not self.stream.is_done(before):
-            yield b""
+            yield b""  # the write in whose midst the follower was attached
         disk, files = self.disk, ["webhooks.json"]
         topics = [f"topics/{name}" for name in disk.listdir(f"{ROOT}/topics")]
+        yield b"".join(encode(Mkdir(0, "topics")))
         for topic in filter(is_directory, topics):
             yield b""
             if disk.is_dir(f"{ROOT}/{topic}"):
                 files += [f"{topic}/{name}" for name in disk.listdir(f"{ROOT}/{topic}")]
+                yield b"".join(encode(Mkdir(0, topic)))
         self._rng.shuffle(files)
         for path in filter(is_file, files):
             if not disk.exists(f"{ROOT}/{path}"):
@@ -219,12 +242,14 @@ class Pair:
             return  # it was given up
         if isinstance(report, Failed):
             self.lose()
-        elif isinstance(report, Synced) and not self.in_sync and report.seq == self._copied_seq:
+        elif isinstance(report, Synced) and self._beat_seq is None:
+            assert report.seq == self._copied_seq, "a follower reports nothing before its copy is whole"
             self.tickets.acknowledge_through(FOLLOWER, report.seq)
             self.tickets.require([FOLLOWER])
-            self.in_sync = True
+            self._beat_seq = self.stream.beat(self.loop.clock.wall_ns(), 0)
         elif isinstance(report, Synced):
             self.tickets.acknowledge(FOLLOWER, report.seq)
+            self.in_sync = self.in_sync or report.seq == self._beat_seq
 
     def lose(self) -> None:
         """The follower is gone for good: the leader goes on alone."""

@@ -24,8 +24,8 @@ Contract: replication.md, section 4. One operation a frame, little-endian:
     13 BEAT          wall time ns  u64: the lowest seq that some follower has not synced yet, less 1
     14 BYE           -             -
 
-``seq`` numbers all but COPY and COPIED, without a gap; those two go to one follower alone. COPY has seq 0; COPIED repeats the
-last seq that was sent before it.
+``seq`` numbers, without a gap, all but what belongs to a bulk copy and goes to one follower alone: COPY and MKDIR of the copy
+have seq 0 (a topic may be an empty directory), COPIED repeats the last seq that was sent before it.
 """
 
 from collections.abc import Callable

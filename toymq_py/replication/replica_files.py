@@ -62,7 +62,6 @@ class ReplicaFiles:
             case Rename(_, shared, to):
                 self._rename(shared, to)
             case Copy(_, shared, offset, data):
-                self._make_directories(shared)
                 write_all(self._file(shared, create=True), bytes(data), offset)
 
     def sync(self, path: str) -> None:
@@ -165,12 +164,3 @@ class ReplicaFiles:
                 self._file(change.to, create=True)  # a mark of retention: its content does not count
                 return
         self.apply(change)
-
-    def _make_directories(self, shared: str) -> None:
-        if shared in self._open:
-            return
-        directory = ""
-        for name in shared.split("/")[:-1]:
-            directory = f"{directory}/{name}" if directory else name
-            if not self._fs.is_dir(self._full(directory)):
-                self._fs.mkdir(self._full(directory))

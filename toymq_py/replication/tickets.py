@@ -95,7 +95,11 @@ class Tickets:
             self.acknowledge(follower, each)
 
     def require(self, followers: Iterable[str]) -> None:
-        """Change the followers that are waited for; settles what waits for none of them."""
+        """Change the followers that are waited for; settles what waits for none of them.
+
+        A new one may be elected only after it has acknowledged a BEAT that was sent after this call: what was told to clients
+        before, without it, is not on its disk earlier.
+        """
         self._required = frozenset(followers)
         for ticket in list(self._waiting):
             self._settle_if_due(ticket)
