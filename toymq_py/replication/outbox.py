@@ -54,8 +54,8 @@ class Outbox:
                 self.waiting_bytes = 0
             else:
                 self._parts.extend(part for part in frame if part)
-            due = self.overflowed or self.waiting_bytes >= WAKE_BYTES
-            if self._awake or not (due or isinstance(operation, Sync | SyncDir | Beat | Copied | Bye)):
+            due = self.waiting_bytes >= WAKE_BYTES or isinstance(operation, Sync | SyncDir | Beat | Copied | Bye)
+            if not self.overflowed and (self._awake or not due):
                 return
             self._awake = True
         self._wake()
