@@ -125,6 +125,8 @@ class Pair:
         self.follower: Follower | None = None
         self.copying = True
         """Of a ``Sink``."""
+        self.cut = False
+        """The network takes nothing and brings nothing."""
         self._rng = rng
         self._wire: deque[bytes] = deque()
         self._joins = self._begins_within_call = False
@@ -150,6 +152,8 @@ class Pair:
 
     def step(self) -> bool:
         """One thing that is due on the network or at the follower, on the leader's loop. Returns: whether there was one."""
+        if self.cut:
+            return False
         if self.follower is not None and self.follower.reports and self._rng.random() < 0.5:
             self._hear(self.follower.reports.popleft())
             return True
@@ -161,6 +165,8 @@ class Pair:
         return False
 
     def _meanwhile(self) -> None:
+        if self.cut:
+            return
         if self.follower is None and self._begins_within_call and self._rng.random() < 0.2:
             self._begin()
             for _ in range(self._rng.randrange(40)):
