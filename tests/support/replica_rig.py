@@ -18,7 +18,7 @@ from toymq_py.replication.paths import is_directory, is_file
 from toymq_py.replication.replica_files import ReplicaFiles
 from toymq_py.replication.shipping_fs import ShippingFileSystem
 from toymq_py.replication.stream import Frame, Stream
-from toymq_py.replication.tickets import Tickets
+from toymq_py.replication.tickets import JobTicket, Tickets
 
 ROOT = "/data/d"
 FOLLOWER = "f"
@@ -99,8 +99,23 @@ class ReplicaLoop(SimLoop):
     """The leader's loop, on which the follower's syncs run, too."""
 
     def __init__(self, clock: FakeClock, rng: random.Random, pair: "Pair") -> None:
-        super().__init__(clock, rng, pair.tickets.run)
+        super().__init__(clock, rng, self._run_raising)
         self._pair = pair
+
+    def _run_raising(self, job: Callable[[], None]) -> JobTicket | None:
+        """As ``Tickets.run``, but an error that is not expected there fails the test."""
+        failures: list[Exception] = []
+
+        def kept() -> None:
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 (raised below)
+                failures.append(error)
+
+        ticket = self._pair.tickets.run(kept)
+        if failures:
+            raise failures[0]
+        return ticket
 
     def step(self) -> bool:
         if self._rng.random() < 0.5 and self._pair.step():

@@ -1,4 +1,4 @@
-"""Every answer that says "on stable storage" says it of each required follower's disk, too. Contract: replication.md, section 4."""
+"""Every answer that says "on stable storage" says it of each required follower's disk, too. Contract: replication.md, 4."""
 
 import errno
 import random

@@ -6,7 +6,6 @@ import random
 import pytest
 
 from tests.support.sim_disk import SimDisk
-from toymq_py.replication import operations as ops
 from toymq_py.replication.operations import Operation
 from toymq_py.replication.shipping_fs import ShippingFileSystem
 from toymq_py.replication.stream import Frame, Stream
