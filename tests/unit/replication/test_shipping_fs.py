@@ -2,6 +2,8 @@
 
 import errno
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -271,3 +273,10 @@ def test_files_that_are_only_read_are_those_of_the_disk_below() -> None:
     rig = Rig()
     rig.fs.open(LOG, create=True).close()
     assert type(rig.fs.open(LOG, write=False)) is type(rig.disk.open(LOG, write=False))
+
+
+def test_a_single_node_loads_nothing_of_replication() -> None:
+    loaded = "import sys, toymq_py.cli.serve, toymq_py.daemon, toymq_py.embedded; print(*sorted(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
+    assert "toymq_py.storage.fs" in said
+    assert [name for name in said if name.startswith("toymq_py.replication")] == []
