@@ -21,6 +21,7 @@
        │  └─ DirectoryLost          removed or replaced under the running broker
        ├─ DamagedData               bytes on disk that fail their checks
        ├─ ProtocolViolation         the broker violates the protocol (client side)
+       ├─ BadOperation              a frame between two replicas that is invalid
        ├─ ConnectionLost            the connection ended with replies still due (client side)
        └─ CommandFailed             the broker answered ``ERR`` with a code this client does not know
 
@@ -306,6 +307,12 @@ class ProtocolViolation(LocalError):
     """The other end violates the protocol."""
 
     code = "PROTOCOL_VIOLATION"
+
+
+class BadOperation(LocalError):
+    """A frame between replicas is damaged, beyond a limit, or names a file that replicas do not share. The link ends."""
+
+    code = "BAD_OPERATION"
 
 
 class ConnectionLost(LocalError):

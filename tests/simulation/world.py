@@ -112,7 +112,7 @@ class VirtualThreads:
 
         self._loop.call_later(self._loop.rng.choice((0.0001, 0.0005, 0.002, 0.01)), self._if_alive, run)
 
-    def run_here(self, job: Callable[[], None]) -> None:
+    def run_here(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         """Time passes, which nobody on the loop has; one may die here, too."""
         self._disk.mortal = True
         try:
@@ -120,6 +120,7 @@ class VirtualThreads:
         finally:
             self._disk.mortal = False
         self._loop.now += self._loop.rng.choice((0.0001, 0.0005, 0.002, 0.01))
+        done()
 
     def _if_alive(self, call: Callable[[], None]) -> None:
         if not self.alive:

@@ -5,18 +5,26 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from tests.support.fake_clock import FakeClock
+from toymq_py.storage.commit.sync_threads import RunJob
 
 Call = Callable[[], None]
+
+
+def _run(job: Call) -> None:
+    job()
 
 
 class SimLoop:
     """Implements ``toymq_py.storage.commit.sync_threads.Scheduler``. Nothing runs before ``step``, ``drain`` or ``advance``."""
 
-    def __init__(self, clock: FakeClock, rng: random.Random) -> None:
+    def __init__(self, clock: FakeClock, rng: random.Random, run_job: RunJob | None = None) -> None:
+        """``run_job`` runs each job; by default it raises what the job raises."""
         self.clock = clock
         self._rng = rng
+        self._run_job: RunJob = run_job or _run
         self._soon: deque[Call] = deque()
         self._jobs: list[tuple[Call, Call]] = []
         self._timers: list[tuple[float, int, Call]] = []
@@ -31,8 +39,12 @@ class SimLoop:
     def offload(self, job: Call, done: Call) -> None:
         self._jobs.append((job, done))
 
-    def run_here(self, job: Call) -> None:
-        job()
+    def run_here(self, job: Call, done: Call) -> None:
+        ticket = self._run_job(job)
+        if ticket is None:
+            done()
+        else:
+            ticket.when_settled(done)
 
     def step(self) -> bool:
         """Run one thing that is due; of the jobs on the sync threads any may be first. Returns: whether there was one."""
@@ -40,8 +52,8 @@ class SimLoop:
             self._soon.popleft()()
         elif self._jobs:
             job, done = self._jobs.pop(self._rng.randrange(len(self._jobs)))
-            job()
-            self._soon.append(done)
+            ticket = self._run_job(job)
+            self._soon.append(done if ticket is None else partial(ticket.when_settled, done))
         else:
             return False
         return True

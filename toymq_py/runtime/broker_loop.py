@@ -11,7 +11,7 @@ from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.loop_lag import LoopLag
-from toymq_py.storage.commit.sync_threads import SyncThreads, run_guarded
+from toymq_py.storage.commit.sync_threads import RunJob, SyncThreads, run_guarded
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.topic import Tracer
 
@@ -22,11 +22,12 @@ OPEN_FILES_MIN, OPEN_FILES_LIMIT = 16, 16_384
 
 
 class LoopScheduler:
-    """The ``Scheduler`` of the storage: the event loop and the sync threads."""
+    """The ``Scheduler`` of the storage: the event loop and the sync threads. ``run_job`` runs each job."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, run_job: RunJob = run_guarded) -> None:
         self._loop = loop
-        self._threads = SyncThreads(loop.call_soon_threadsafe)
+        self._run_job = run_job
+        self._threads = SyncThreads(loop.call_soon_threadsafe, run_job=run_job)
 
     def soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
@@ -37,8 +38,12 @@ class LoopScheduler:
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         self._threads.offload(job, done)
 
-    def run_here(self, job: Callable[[], None]) -> None:
-        run_guarded(job)
+    def run_here(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        ticket = self._run_job(job)
+        if ticket is None:
+            done()
+        else:
+            ticket.when_settled(done)
 
     def close(self) -> None:
         self._threads.close()

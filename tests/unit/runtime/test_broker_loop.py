@@ -8,7 +8,7 @@ import pytest
 
 from toymq_py.broker import Broker
 from toymq_py.runtime import broker_loop
-from toymq_py.runtime.broker_loop import DIRECTORY_CHECK_S, DirectoryWatch
+from toymq_py.runtime.broker_loop import DIRECTORY_CHECK_S, DirectoryWatch, LoopScheduler
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,40 @@ def test_the_next_check_waits_for_the_last_one() -> None:
     assert len(timers.due) == 1
     watch.stop()
     assert timers.due == []
+
+
+class Ticket:
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+
+async def test_what_follows_a_job_waits_for_its_ticket_on_the_loop_and_on_a_thread() -> None:
+    done: list[str] = []
+    tickets: list[Ticket | None] = [None, Ticket(), Ticket()]
+    free, here, there = tickets
+
+    def run_job(job: Callable[[], None]) -> Ticket | None:
+        job()
+        return tickets.pop(0)
+
+    scheduler = LoopScheduler(asyncio.get_running_loop(), run_job)
+    try:
+        scheduler.run_here(lambda: done.append("job"), lambda: done.append("free"))
+        assert done == ["job", "free"], "without a ticket nothing is waited for"
+        scheduler.run_here(lambda: done.append("job"), lambda: done.append("here"))
+        assert done == ["job", "free", "job"]
+        scheduler.offload(lambda: done.append("thread"), lambda: done.append("there"))
+        assert isinstance(there, Ticket)
+        assert isinstance(here, Ticket)
+        async with asyncio.timeout(10):
+            while not there.calls:  # noqa: ASYNC110 (a turn of the loop each)
+                await asyncio.sleep(0)
+        for ticket in (there, here):
+            ticket.calls.pop()()
+        assert done == ["job", "free", "job", "thread", "there", "here"]
+        assert free is None
+    finally:
+        scheduler.close()

@@ -288,8 +288,7 @@ class Committer:
             self._scheduler.offload(job.run, lambda: self._finished(batch, job, on_loop=False))
 
     def _run_here(self, batch: Batch, job: CommitJob) -> None:
-        self._scheduler.run_here(job.run)
-        self._finished(batch, job, on_loop=True)
+        self._scheduler.run_here(job.run, lambda: self._finished(batch, job, on_loop=True))
 
     def _finished(self, batch: Batch, job: CommitJob, *, on_loop: bool) -> None:
         log = self._log

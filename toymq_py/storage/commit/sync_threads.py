@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from toymq_py.threads import start_thread
@@ -14,8 +15,23 @@ from toymq_py.threads import start_thread
 logger = logging.getLogger("toymq_py.storage")
 
 
+class Ticket(Protocol):
+    """What a job synced here and other disks have yet to sync (ADR 0098). A thread never waits for it."""
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """Run ``call`` on the loop when every disk that counts has it; at once when all have. Called on the loop, once."""
+
+
+RunJob = Callable[[Callable[[], None]], Ticket | None]
+"""Runs a job, whatever becomes of it. Returns: a ticket when more disks than this one have to sync what the job synced."""
+
+
 class Scheduler(Protocol):
-    """What the event loop, real or simulated, offers to the layers below it."""
+    """What the event loop, real or simulated, offers to the layers below it.
+
+    With replication, ``done`` of ``offload`` and ``run_here`` is held back until the job's ticket is settled. So whatever
+    says "on stable storage" in a ``done`` says it of every disk, and no job can forget its ticket (ADR 0098).
+    """
 
     def soon(self, call: Callable[[], None]) -> None:
         """Run ``call`` at the end of this loop pass, after what is already due."""
@@ -26,8 +42,9 @@ class Scheduler(Protocol):
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         """Run ``job`` on a sync thread, then ``done`` on the loop, whatever became of it."""
 
-    def run_here(self, job: Callable[[], None]) -> None:
-        """Run ``job`` at once, on the loop, which it holds. It ends as on a sync thread, whatever became of it."""
+    def run_here(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        """Run ``job`` at once, on the loop, which it holds, then ``done``, as after a sync thread: before this returns, unless
+        there is a ticket to wait for."""
 
 
 def run_guarded(job: Callable[[], None]) -> None:
@@ -72,13 +89,19 @@ class SyncThreads:
     job wakes a second one for nothing, which costs as much as the hand-over.
     """
 
-    def __init__(self, post: Callable[[Callable[[], None]], object], threads_max: int = 16) -> None:
-        """``post`` runs a call on the loop, from any thread (``loop.call_soon_threadsafe``).
+    def __init__(
+        self, post: Callable[[Callable[[], None]], object], threads_max: int = 16, run_job: RunJob = run_guarded
+    ) -> None:
+        """
+        Args:
+            post: runs a call on the loop, from any thread (``loop.call_soon_threadsafe``).
+            run_job: runs each job.
 
         Raises: OSError when not one thread can be started.
         """
         self._post = post
         self._threads_max = threads_max
+        self._run_job = run_job
         self._guard = threading.Lock()  # of what the threads change, too: _idle and _waiting
         self._idle: list[_Worker] = []
         self._waiting: deque[_Work] = deque()
@@ -122,13 +145,13 @@ class SyncThreads:
         work = worker.wait()
         while work is not None:
             job, done = work
-            run_guarded(job)
+            ticket = self._run_job(job)
             with self._guard:
                 work = self._waiting.popleft() if self._waiting else None
                 is_idle = work is None and not self._closing
                 if is_idle:
                     self._idle.append(worker)
-            self._post(done)
-            del job, done  # a thread that waits would hold its last batch, some MiB
+            self._post(done if ticket is None else partial(ticket.when_settled, done))
+            del job, done, ticket  # a thread that waits would hold its last batch, some MiB
             if is_idle:
                 work = worker.wait()

@@ -115,3 +115,34 @@ def test_a_machine_without_more_threads_goes_on_with_those_it_has(
     with pytest.raises(OSError, match="ulimit -u"):
         SyncThreads(posted.put)  # type: ignore[arg-type]
     threads.close()
+
+
+class Ticket:
+    """A ticket that is settled when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+
+def test_what_follows_a_job_waits_for_its_ticket_and_the_thread_does_not() -> None:
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    ticket, done = Ticket(), []
+    tickets = [ticket, None]
+
+    def run_job(job: Callable[[], None]) -> Ticket | None:
+        job()
+        return tickets.pop(0)
+
+    threads = SyncThreads(posted.put, threads_max=1, run_job=run_job)
+    for name in ("held", "free"):
+        threads.offload(lambda name=name: done.append(f"job {name}"), lambda name=name: done.append(name))  # type: ignore[misc]
+    for _ in range(2):
+        posted.get(timeout=10)()
+    assert done == ["job held", "job free", "free"]
+    (settled,) = ticket.calls
+    settled()
+    assert done[-1] == "held"
+    threads.close()

@@ -1,0 +1,139 @@
+"""Promotion is recovery: what a leader's clients were told holds on its follower's disk, at any moment, after any crash of it.
+
+Contract: replication.md, 13.2. Each seed is a history as in ``test_histories``, of a leader with a follower that joins while
+messages come and go. A life ends with a kill or a power cut, and the next broker opens the follower's disk when it was in
+sync, as far as the stream had come there.
+"""
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from tests.support.broker_histories import TOPIC, History, check, live, publish
+from tests.support.fake_clock import FakeClock
+from tests.support.replica_rig import MeanwhileDisk, Pair, new_disk, shared_files
+from toymq_py.broker import Broker
+from toymq_py.config.options import BrokerOptions
+from toymq_py.errors import RequestError
+
+pytestmark = pytest.mark.usefixtures("without_log")
+
+SEEDS = range(1200, 1400)
+"""Each rule of ADR 0098 that is left out breaks one of them."""
+
+
+def options(rng: random.Random) -> BrokerOptions:
+    return BrokerOptions(
+        data_dir="/data/d", segment_bytes=4096, min_free_bytes=0, dedupe_keys=rng.choice([5, 65_536]),
+        retain_acked_for_ms=rng.choice([0, 1_000_000]),
+    )  # fmt: skip
+
+
+def open_leader(disk: MeanwhileDisk, clock: FakeClock, rng: random.Random, chosen: BrokerOptions) -> tuple[Broker, Pair]:
+    pair = Pair(disk, clock, rng)
+    broker = Broker(chosen, fs=pair.fs, scheduler=pair.loop, clock=clock)
+    broker.commit_place.is_loop = lambda records, size: rng.random() < 0.3  # type: ignore[method-assign]
+    broker.open(1)
+    return broker, pair
+
+
+def churn(broker: Broker, rng: random.Random) -> None:
+    """Operations on another topic, which comes and goes."""
+    name = rng.choice(("u", "v"))
+    choice = rng.random()
+    try:
+        if choice < 0.3:
+            broker.topic_or_new(name).publisher.publish([b""], [rng.randbytes(rng.choice((10, 3000)))])
+        elif choice < 0.4:
+            broker.delete(name, lambda messages, error: None)
+        elif choice < 0.5:
+            broker.topic(name).purge(lambda count, error: None)
+        elif choice < 0.6:
+            broker.configure(name, {"ttl": rng.choice(("default", "100000"))}, lambda error: None)
+    except RequestError:
+        pass
+
+
+def run_history(seed: int) -> Counter[str]:
+    """Returns: how many messages were acknowledged, and how many times a follower took over."""
+    rng = random.Random(seed)
+    clock, history, chosen = FakeClock(), History(seed), options(rng)
+    disk = new_disk(rng)
+    found: Counter[str] = Counter()
+    for _ in range(rng.randrange(2, 5)):
+        broker, pair = open_leader(disk, clock, rng, chosen)
+        check(broker, history)
+        pair.join(within_call=rng.random() < 0.5)
+        live(broker, pair.loop, disk, history, rng, also=lambda: churn(broker, rng))  # noqa: B023 (called here)
+        if rng.random() < 0.1 and pair.follower is not None:
+            pair.follower.disk.fail("sync", 1, 5)
+            live(broker, pair.loop, disk, history, rng)
+        history.waiting.clear()
+        disk.meanwhile = None
+        if pair.in_sync and pair.follower is not None:
+            found["take-overs"] += 1
+            disk = pair.follower.disk
+        disk = disk.crash() if rng.random() < 0.6 else disk.kill()  # type: ignore[assignment]
+    broker, _ = open_leader(disk, clock, rng, chosen)
+    check(broker, history)
+    found["acknowledged"] = len(history.records)
+    return found
+
+
+def a_little(broker: Broker, history: History, rng: random.Random) -> None:
+    """One commit or one flush: nothing later writes the same files again and hides what the copy missed."""
+    topic = broker.topic_or_new(TOPIC)
+    if rng.random() < 0.5:
+        publish(topic, history, rng)
+    else:
+        topic.subscribe(f"c{rng.random()}", None, window=1, visibility_s=5, wake=lambda _: True, ended=lambda _, __: None)
+        topic.flush_offsets(lambda error: None)
+
+
+def copy_fuzzily(seed: int) -> int:
+    """Returns: how many files the follower has in the end."""
+    rng = random.Random(seed)
+    clock, history, chosen = FakeClock(), History(seed), options(rng)
+    disk = new_disk(rng)
+    broker, pair = open_leader(disk, clock, rng, chosen)
+    live(broker, pair.loop, disk, history, rng, faults=False, also=lambda: churn(broker, rng))
+    pair.join(within_call=rng.random() < 0.7)
+    if rng.random() < 0.3:
+        live(broker, pair.loop, disk, history, rng, faults=False, also=lambda: churn(broker, rng))
+    else:
+        a_little(broker, history, rng)
+    pair.drain()
+    assert pair.in_sync, f"seed {seed}"
+    assert pair.follower is not None
+    disk.meanwhile = None
+    leaders, followers = shared_files(disk), shared_files(pair.follower.disk)
+    assert followers.keys() == leaders.keys(), f"seed {seed}"
+    for path, content in leaders.items():
+        assert followers[path] == content, f"seed {seed}: {path}"
+    assert pair.tickets.oldest is None, f"seed {seed}: what is synced everywhere is still waited for"
+    return len(followers)
+
+
+def test_what_was_acknowledged_is_on_the_disk_of_a_follower_that_takes_over() -> None:
+    found = sum(map(run_history, SEEDS), Counter())
+    assert found["acknowledged"] > 500, "the histories publish next to nothing: they would show nothing"
+    assert found["take-overs"] > 100, "hardly any follower takes over"
+
+
+def test_a_copy_of_any_moments_and_what_happened_since_are_the_same_bytes() -> None:
+    assert sum(map(copy_fuzzily, SEEDS)) > 1000
+
+
+def test_a_follower_that_is_required_since_a_moment_ago_may_not_be_elected_yet() -> None:
+    """Found: it was in sync with the acknowledgement of its copy, and its disk did not have what was told before that."""
+    for seed in (1219, 1982, 2344):
+        run_history(seed)
+
+
+@pytest.mark.torture
+def test_what_was_acknowledged_is_on_the_disk_of_a_follower_in_many_histories() -> None:
+    for seed in range(10_000, 10_000 + int(os.environ.get("TOYMQ_HISTORIES", "100000")) // 2):
+        run_history(seed)
+        copy_fuzzily(seed)

@@ -1,0 +1,281 @@
+"""A leader and its follower on two simulated disks, with a network that takes its time, all in one thread from one seed.
+
+The network's and the follower's steps come between the steps of the leader's loop, and between and inside the calls of its
+disk, as those of other threads do.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from tests.support.fake_clock import FakeClock
+from tests.support.sim_disk import SimDisk
+from tests.support.sim_loop import SimLoop
+from toymq_py.replication.acks import Failed, Report, Synced
+from toymq_py.replication.applier import Applier
+from toymq_py.replication.operations import Copied, Copy, Mkdir, Operation, OperationReader, encode
+from toymq_py.replication.paths import is_directory, is_file
+from toymq_py.replication.replica_files import ReplicaFiles
+from toymq_py.replication.shipping_fs import ShippingFileSystem
+from toymq_py.replication.stream import Frame, Stream
+from toymq_py.replication.tickets import JobTicket, Tickets
+
+ROOT = "/data/d"
+FOLLOWER = "f"
+
+
+class MeanwhileDisk(SimDisk):
+    """Lets others act before each call has its effect."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def _record(self, op: str, path: str, args: tuple[object, ...]) -> int | None:
+        if self.meanwhile is not None:
+            act, self.meanwhile = self.meanwhile, None
+            try:
+                act()
+            finally:
+                self.meanwhile = act
+        return super()._record(op, path, args)
+
+    def _successor(self, rng: random.Random) -> "MeanwhileDisk":
+        return MeanwhileDisk(
+            rng, capacity_bytes=self.capacity_bytes, ordered_metadata=self.ordered_metadata,
+            torn_sectors=self.torn_sectors, root="", tracing=False,
+        )  # fmt: skip
+
+
+def new_disk(rng: random.Random) -> MeanwhileDisk:
+    """A disk with an empty data directory."""
+    disk = MeanwhileDisk(rng, tracing=False, torn_sectors=rng.random() < 0.5)
+    disk.mkdir(ROOT)
+    disk.sync_dir("/data")
+    return disk
+
+
+def shared_files(disk: SimDisk) -> dict[str, bytes]:
+    """What replicas have in common, but for space that is only reserved, and for topics that are being removed."""
+    files = {path.removeprefix(f"{ROOT}/"): content for path, content in disk.snapshot().items()}
+    return {
+        path: content.rstrip(b"\0")
+        for path, content in files.items()
+        if is_file(path) or (path.endswith("/") and is_directory(path[:-1]))
+        if "/.deleted-" not in path
+    }
+
+
+class Follower:
+    """A replica that joins by a bulk copy, and then follows."""
+
+    def __init__(self, disk: MeanwhileDisk, loop: SimLoop) -> None:
+        self.disk = disk
+        self.reports: deque[Report] = deque()
+        self._loop = loop
+        self._files = ReplicaFiles(disk, ROOT, open_max=3)
+        self._reader = OperationReader()
+        self._spool: list[Operation] = []
+        self._applier: Applier | None = None
+
+    def receive(self, data: bytes) -> None:
+        self._reader.receive(data)
+        while (operation := self._reader.next_operation()) is not None:
+            self._take(operation)
+
+    def _take(self, operation: Operation) -> None:
+        if self._applier is not None:
+            self._applier.apply(operation)
+        elif isinstance(operation, Copy | Mkdir) and not operation.seq:
+            self._files.apply(operation)
+        elif isinstance(operation, Copied):
+            self._files.redo(self._spool)
+            self._files.sync_all()
+            self._applier = Applier(self._files, self._loop, after=operation.seq, report=self.reports.append)
+            self.reports.append(Synced(operation.seq))
+        else:
+            self._spool.append(operation)
+
+
+class ReplicaLoop(SimLoop):
+    """The leader's loop, on which the follower's syncs run, too."""
+
+    def __init__(self, clock: FakeClock, rng: random.Random, pair: "Pair") -> None:
+        super().__init__(clock, rng, self._run_raising)
+        self._pair = pair
+
+    def _run_raising(self, job: Callable[[], None]) -> JobTicket | None:
+        """As ``Tickets.run``, but an error that is not expected there fails the test."""
+        failures: list[Exception] = []
+
+        def kept() -> None:
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 (raised below)
+                failures.append(error)
+
+        ticket = self._pair.tickets.run(kept)
+        if failures:
+            raise failures[0]
+        return ticket
+
+    def step(self) -> bool:
+        if self._rng.random() < 0.5 and self._pair.step():
+            return True
+        return super().step() or self._pair.step()
+
+
+class Pair:
+    """A leader on ``disk``, and a follower on a new one some time after ``join``.
+
+    ``in_sync``: the follower may be elected. It was required first, and has acknowledged a BEAT that was sent after that: what
+    the leader alone had synced before, and told its clients, is synced there, too.
+    """
+
+    def __init__(self, disk: MeanwhileDisk, clock: FakeClock, rng: random.Random) -> None:
+        self.disk = disk
+        self.tickets = Tickets()
+        self.stream = Stream(self.tickets)
+        self.fs = ShippingFileSystem(disk, ROOT, self.stream)
+        self.loop = ReplicaLoop(clock, rng, self)
+        self.in_sync = False
+        self.follower: Follower | None = None
+        self.copying = True
+        """Of a ``Sink``."""
+        self.cut = False
+        """The network takes nothing and brings nothing."""
+        self._rng = rng
+        self._wire: deque[bytes] = deque()
+        self._joins = self._begins_within_call = False
+        self._copier: Iterator[bytes] | None = None
+        self._copied_seq: int | None = None
+        self._beat_seq: int | None = None  # sent when the follower became required
+
+    def join(self, *, within_call: bool = False) -> None:
+        """Let a follower join: with the next step, or ``within_call`` of the leader's disk, before that has its effect."""
+        self._joins = True
+        self._begins_within_call = within_call
+        self.disk.meanwhile = self._meanwhile
+
+    def drain(self) -> None:
+        """Let everything happen that is due; a follower that is to join has joined then."""
+        self.loop.advance(1)
+        self._begins_within_call = False
+        self.loop.drain()
+
+    def put(self, operation: Operation, frame: Frame) -> None:
+        """As ``Sink.put``."""
+        self._wire.append(b"".join(frame))
+
+    def step(self) -> bool:
+        """One thing that is due on the network or at the follower, on the leader's loop. Returns: whether there was one."""
+        if self.cut:
+            return False
+        if self.follower is not None and self.follower.reports and self._rng.random() < 0.5:
+            self._hear(self.follower.reports.popleft())
+            return True
+        if self._act():
+            return True
+        if self.follower is not None and self.follower.reports:
+            self._hear(self.follower.reports.popleft())
+            return True
+        return False
+
+    def _meanwhile(self) -> None:
+        if self.cut:
+            return
+        if self.follower is None and self._begins_within_call and self._rng.random() < 0.2:
+            self._begin()
+            for _ in range(self._rng.randrange(40)):
+                self._act()
+        while self._rng.random() < 0.2 and self._act():
+            pass
+
+    def _begin(self) -> None:
+        self.follower = Follower(new_disk(self._rng), self.loop)
+        self._copier = self._copy(self.stream.attach(self))
+
+    def _act(self) -> bool:
+        """One thing that needs no turn of the leader's loop."""
+        if not self._joins:
+            return False
+        if self.follower is None:
+            if self._begins_within_call:
+                return False
+            self._begin()
+            return True
+        if self._copier is not None and (not self._wire or self._rng.random() < 0.5):
+            self._copy_more(self._copier)
+            return True
+        if self._wire:
+            self._deliver()
+            return True
+        return False
+
+    def _deliver(self) -> None:
+        data = b"".join(self._wire.popleft() for _ in range(self._rng.randint(1, len(self._wire))))
+        cut = self._rng.randint(0, len(data))
+        assert self.follower is not None
+        try:
+            for piece in (data[:cut], data[cut:]):
+                self.follower.receive(piece)
+        except OSError:  # of the follower's disk, during the copy
+            self.lose()
+
+    def _copy_more(self, copier: Iterator[bytes]) -> None:
+        act, self.disk.meanwhile = self.disk.meanwhile, None
+        try:
+            piece = next(copier, None)
+        except OSError:  # a fault of the leader's disk: this copy is worth nothing
+            self.lose()
+            return
+        finally:
+            self.disk.meanwhile = act
+        if piece is None:
+            self._copier = None
+            self._copied_seq = self.stream.end_copy(self)
+        elif piece:
+            self._wire.append(piece)
+
+    def _copy(self, before: int) -> Iterator[bytes]:
+        """The bulk copy, piece by piece: any file at any moment after the others."""
+        while not self.stream.is_done(before):
+            yield b""  # the write in whose midst the follower was attached
+        disk, files = self.disk, ["webhooks.json"]
+        topics = [f"topics/{name}" for name in disk.listdir(f"{ROOT}/topics")]
+        yield b"".join(encode(Mkdir(0, "topics")))
+        for topic in filter(is_directory, topics):
+            yield b""
+            if disk.is_dir(f"{ROOT}/{topic}"):
+                files += [f"{topic}/{name}" for name in disk.listdir(f"{ROOT}/{topic}")]
+                yield b"".join(encode(Mkdir(0, topic)))
+        self._rng.shuffle(files)
+        for path in filter(is_file, files):
+            if not disk.exists(f"{ROOT}/{path}"):
+                continue
+            file = disk.open(f"{ROOT}/{path}", write=False)
+            at = 0
+            while (data := file.pread(self._rng.choice((100, 1000, 5000)), at)) or not at:
+                yield b"".join(encode(Copy(0, path, at, data)))
+                at += len(data) or 1
+            file.close()
+
+    def _hear(self, report: Report) -> None:
+        if not self._joins:
+            return  # it was given up
+        if isinstance(report, Failed):
+            self.lose()
+        elif isinstance(report, Synced) and self._beat_seq is None:
+            assert report.seq == self._copied_seq, "a follower reports nothing before its copy is whole"
+            self.tickets.acknowledge_through(FOLLOWER, report.seq)
+            self.tickets.require([FOLLOWER])
+            self._beat_seq = self.stream.beat(self.loop.clock.wall_ns(), 0)
+        elif isinstance(report, Synced):
+            self.tickets.acknowledge(FOLLOWER, report.seq)
+            self.in_sync = self.in_sync or report.seq == self._beat_seq
+
+    def lose(self) -> None:
+        """The follower is gone for good: the leader goes on alone."""
+        self.stream.detach(self)
+        self._joins = self.in_sync = False
+        self._copier = None
+        self._wire.clear()
+        self.tickets.require([])

@@ -1,0 +1,76 @@
+"""The send queue of one follower: frames of many operations leave together.
+
+Contract: replication.md, section 4, "Order" and "Flow". Holds references to what was written, no copies.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from toymq_py.replication.operations import Beat, Bye, Copied, Data, Operation, Sync, SyncDir
+from toymq_py.replication.stream import Frame
+
+WAKE_BYTES = 1 << 20
+"""So much is worth sending although nothing waits for it yet."""
+PARTS_MAX = 1023
+"""Buffers of one ``sendmsg``: below IOV_MAX of Linux and macOS by the one that was sent in part."""
+
+
+class Outbox:
+    """A ``Sink``. Wakes its owner for what is waited for (a sync, a sign of life) and for a MiB, not for each operation: a
+    write leaves with the sync behind it. Awake, it wakes no more until all was taken, so that what several threads put in one
+    loop pass leaves at once.
+
+    Holds at most ``bytes_max``. Beyond, it drops everything, is ``overflowed`` for good, and wakes: a follower that misses one
+    operation has to join again.
+    """
+
+    def __init__(self, wake: Callable[[], None], bytes_max: int, *, copying: bool = False) -> None:
+        """
+        Args:
+            wake: called on any thread, under the stream's lock: neither blocks nor raises (``call_soon_threadsafe``).
+            bytes_max: ``--replicate-buffer``.
+            copying: see ``Sink``.
+        """
+        self.copying = copying
+        self.overflowed = False
+        self.waiting_bytes = 0
+        """Bytes that were put and not taken."""
+        self._wake = wake
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._parts: deque[Data] = deque()
+        self._awake = False
+
+    def put(self, operation: Operation, frame: Frame) -> None:
+        """As ``Sink.put``."""
+        with self._lock:
+            if self.overflowed:
+                return
+            self.waiting_bytes += sum(map(len, frame))
+            if self.waiting_bytes > self._bytes_max:
+                self.overflowed = True
+                self._parts.clear()
+                self.waiting_bytes = 0
+            else:
+                self._parts.extend(part for part in frame if part)
+            due = self.waiting_bytes >= WAKE_BYTES or isinstance(operation, Sync | SyncDir | Beat | Copied | Bye)
+            if not self.overflowed and (self._awake or not due):
+                return
+            self._awake = True
+        self._wake()
+
+    def take(self, bytes_max: int = WAKE_BYTES) -> list[Data]:
+        """Take the next buffers for one ``sendmsg``, in order; none when all was taken. At most ``PARTS_MAX``, and no more once
+        they have ``bytes_max``. Belongs to one thread."""
+        taken: list[Data] = []
+        size = 0
+        with self._lock:
+            while self._parts and len(taken) < PARTS_MAX and size < bytes_max:
+                part = self._parts.popleft()
+                taken.append(part)
+                size += len(part)
+            self.waiting_bytes -= size
+            if not taken:
+                self._awake = False
+        return taken

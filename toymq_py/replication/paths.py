@@ -1,0 +1,53 @@
+"""Which files of a data directory other replicas have, too: the grammar of paths in the stream.
+
+Contract: replication.md, section 4. Paths are relative to the data directory. The leader ships what fits the grammar and no
+more; a follower ends the link at anything else, so that no leader, hostile or broken, writes outside its layout. Temporary
+files, ``LOCK``, ``replica.json``, ``spool/`` and ``replaced/`` do not fit: each replica has its own.
+"""
+
+import re
+
+PATH_BYTES_MAX = 300
+"""Above the longest: ``topics/``, a name of 200 characters, a file name of 49."""
+
+_TOPIC = r"topics/[A-Za-z0-9_][A-Za-z0-9._-]{0,195}(?:\.dlq)?"
+_GRAVE = r"topics/\.deleted-[0-9]{1,20}"
+_NUMBER = r"[0-9]{20}"
+_NAMES = (
+    rf"{_NUMBER}\.(?:log|idx|log\.foreign)",
+    rf"{_NUMBER}-{_NUMBER}\.removed",
+    r"(?:offsets|topic|segments|given-up)\.json",
+    r"offsets\.json\.(?:prev|damaged)",
+    r"has-offsets",
+)
+_FILE = re.compile(rf"(?:(?:{_TOPIC}|{_GRAVE})/(?:{'|'.join(_NAMES)})|webhooks\.json)")
+_DIRECTORY = re.compile(rf"|topics|{_TOPIC}|{_GRAVE}")
+_TOPIC_DIRECTORY = re.compile(rf"{_TOPIC}|{_GRAVE}")
+_GRAVE_DIRECTORY = re.compile(_GRAVE)
+
+
+def is_file(path: str) -> bool:
+    """Whether replicas have this file."""
+    return _FILE.fullmatch(path) is not None
+
+
+def is_directory(path: str) -> bool:
+    """Whether replicas have this directory. "" is the data directory."""
+    return _DIRECTORY.fullmatch(path) is not None
+
+
+def is_topic_directory(path: str) -> bool:
+    """Whether a path is of a topic's directory, a deleted topic's included."""
+    return _TOPIC_DIRECTORY.fullmatch(path) is not None
+
+
+def is_deleted(path: str) -> bool:
+    """Whether a path is of a deleted topic's directory, which is removed file by file."""
+    return _GRAVE_DIRECTORY.fullmatch(path) is not None
+
+
+def is_rename(old: str, new: str) -> bool:
+    """Whether a change of a name is one that the layout has: of a file within its directory, of a topic's to a deleted one."""
+    if is_file(old):
+        return is_file(new) and old.rpartition("/")[0] == new.rpartition("/")[0]
+    return is_topic_directory(old) and is_deleted(new)

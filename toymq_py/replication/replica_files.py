@@ -1,0 +1,166 @@
+"""A follower's files: what each operation does to them. Done twice, an operation leaves what it left the first time.
+
+Contract: replication.md, section 4. Blocks. All methods raise ``OSError``. Knows no stream and no thread.
+"""
+
+import contextlib
+from collections.abc import Iterable
+
+from toymq_py.replication.operations import (
+    Change,
+    Copy,
+    Create,
+    Mkdir,
+    Operation,
+    Rename,
+    Replace,
+    Rmdir,
+    Truncate,
+    Unlink,
+    Write,
+)
+from toymq_py.replication.paths import is_directory, is_file
+from toymq_py.storage.fs import File, FileSystem, remove_tree, write_all, write_synced
+
+OPEN_FILES_MAX = 256
+
+
+class ReplicaFiles:
+    """The data directory of a follower. Keeps files open that were written last.
+
+    Touched by one thread at a time for each topic: two of different topics may run side by side.
+    """
+
+    def __init__(self, fs: FileSystem, root: str, open_max: int = OPEN_FILES_MAX) -> None:
+        """``root`` is the path of the data directory, which is there."""
+        self._fs = fs
+        self._root = root
+        self._open_max = open_max
+        self._open: dict[str, File] = {}  # by path in the stream; the one that was opened first, first
+
+    def apply(self, change: Change | Copy) -> None:
+        """Change the files as the leader did."""
+        fs, path = self._fs, self._full(change.path)
+        match change:
+            case Write(_, shared, offset, data):
+                write_all(self._file(shared), bytes(data), offset)
+            case Truncate(_, shared, size):
+                self._file(shared).truncate(size)
+            case Create(_, shared):
+                self._file(shared, create=True)
+            case Replace(_, shared, data):
+                self._replace(shared, bytes(data))
+            case Mkdir():
+                fs.mkdir(path)
+            case Rmdir(_, shared):
+                self._forget(shared)
+                remove_tree(fs, path)  # the leader's is empty: what is left here was its own, or came with the bulk copy
+            case Unlink(_, shared):
+                self._forget(shared)
+                with contextlib.suppress(FileNotFoundError):
+                    fs.unlink(path)
+            case Rename(_, shared, to):
+                self._rename(shared, to)
+            case Copy(_, shared, offset, data):
+                write_all(self._file(shared, create=True), bytes(data), offset)
+
+    def sync(self, path: str) -> None:
+        """Put a file's bytes on stable storage."""
+        self._file(path).sync()
+
+    def sync_dir(self, path: str) -> None:
+        """Put a directory's names on stable storage."""
+        self._fs.sync_dir(self._full(path))
+
+    def redo(self, operations: Iterable[Operation]) -> None:
+        """Apply what was spooled during a bulk copy, in order, upon that copy.
+
+        What an operation needs and is missing was removed or renamed before the copy came to it, and the end of the spool does
+        not have it either: skipped. Nothing is synced; ``sync_all`` comes next.
+        """
+        for operation in operations:
+            if isinstance(operation, Change):
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    self._redo(operation)
+
+    def sync_all(self) -> None:
+        """Put every shared file and directory on stable storage: the end of a bulk copy."""
+        fs = self._fs
+        self.close()
+        pending = [""]
+        while pending:
+            directory = pending.pop()
+            for name in fs.listdir(self._full(directory)):
+                path = f"{directory}/{name}" if directory else name
+                if is_file(path):
+                    file = fs.open(self._full(path))
+                    try:
+                        file.sync()
+                    finally:
+                        file.close()
+                elif is_directory(path) and fs.is_dir(self._full(path)):
+                    pending.append(path)
+            fs.sync_dir(self._full(directory))
+
+    def close(self) -> None:
+        """Close all files. They open again when needed."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def _file(self, path: str, *, create: bool = False) -> File:
+        file = self._open.get(path)
+        if file is None:
+            file = self._open[path] = self._fs.open(self._full(path), create=create)
+        return file
+
+    def make_room(self, busy: Iterable[str] = ()) -> None:
+        """Close the files that were opened first, beyond the limit, except those in ``busy`` directories. What was written and
+        not synced stays in the cache of the system, and a sync of the file opened anew reports its errors."""
+        if len(self._open) <= self._open_max:
+            return
+        kept = set(busy)
+        for path in list(self._open):
+            if path.rpartition("/")[0] not in kept:
+                self._open.pop(path).close()
+            if len(self._open) <= self._open_max:
+                return
+
+    def _forget(self, path: str) -> None:
+        """Close a file, or all files of a directory: its name is about to go."""
+        for each in [each for each in list(self._open) if each == path or each.startswith(f"{path}/")]:
+            self._open.pop(each).close()
+
+    def _replace(self, shared: str, data: bytes) -> None:
+        path = self._full(shared)
+        temporary = f"{path}.tmp"
+        try:
+            write_synced(self._fs, temporary, data)
+            self._forget(shared)
+            self._fs.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._fs.unlink(temporary)
+            raise
+
+    def _rename(self, shared: str, to: str) -> None:
+        fs = self._fs
+        old, new = self._full(shared), self._full(to)
+        self._forget(shared)
+        self._forget(to)
+        if not fs.exists(old) and fs.exists(new):
+            return  # done before
+        if not is_file(shared):
+            remove_tree(fs, new)
+        fs.rename(old, new)
+
+    def _redo(self, change: Change) -> None:
+        if isinstance(change, Rename) and is_file(change.path):
+            old, new = self._full(change.path), self._full(change.to)
+            if not self._fs.exists(old) and not self._fs.exists(new):
+                self._file(change.to, create=True)  # a mark of retention: its content does not count
+                return
+        self.apply(change)

@@ -1,0 +1,151 @@
+"""The order of a leader's changes: numbers operations and puts them into the queues of the followers.
+
+Contract: replication.md, section 4, "Order"; ADR 0098. Thread-safe: one lock around "number and enqueue".
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from toymq_py.replication.operations import (
+    PIECE_BYTES,
+    Beat,
+    Bye,
+    Copied,
+    Data,
+    Operation,
+    Rename,
+    Sync,
+    SyncDir,
+    Write,
+    encode,
+)
+from toymq_py.replication.tickets import Tickets
+
+Frame = tuple[bytes, Data, bytes]
+
+
+class Sink(Protocol):
+    """The queue of one follower.
+
+    ``copying``: its bulk copy is not redone yet, so a file may be there under its old name, its new one, both or neither.
+    It is set before ``Stream.attach`` and only ever cleared.
+    """
+
+    copying: bool
+
+    def put(self, operation: Operation, frame: Frame) -> None:
+        """Take the next operation and its encoded frame. Called on any thread, under the stream's lock, in the order of
+        ``seq``: neither blocks nor raises."""
+
+
+class Stream:
+    """Numbers what changes the leader's disk: 1, 2, 3, … for as long as it leads, whether there are followers or not."""
+
+    def __init__(self, tickets: Tickets) -> None:
+        self._tickets = tickets
+        self._lock = threading.Lock()
+        self._sinks: list[Sink] = []
+        self._last = 0
+        self._begun: set[int] = set()  # numbered, and not done on this disk yet
+
+    @property
+    def last(self) -> int:
+        """The highest number given."""
+        return self._last
+
+    # -- followers, on the loop
+
+    def attach(self, sink: Sink) -> int:
+        """Send everything from now on to a follower. Returns: the last seq before, s₀ of the join.
+
+        A bulk copy may begin when ``is_done`` says so of that seq: a write that was numbered before and is not done yet is
+        neither in the stream nor in the files.
+        """
+        with self._lock:
+            self._sinks.append(sink)
+            return self._last
+
+    def detach(self, sink: Sink) -> None:
+        """Send nothing more to a follower. No error when it is not attached."""
+        with self._lock:
+            self._sinks = [each for each in self._sinks if each is not sink]
+
+    def end_copy(self, sink: Sink) -> int:
+        """Tell a follower that its bulk copy is whole: COPIED goes behind all that was sent so far. Returns: its seq, that of
+        the last of those."""
+        with self._lock:
+            sink.copying = False
+            operation = Copied(self._last)
+            sink.put(operation, encode(operation))
+            return self._last
+
+    def is_done(self, seq: int) -> bool:
+        """Whether all that was numbered up to ``seq`` is done on this disk."""
+        return all(number > seq for number in self._begun.copy())
+
+    def beat(self, wall_ns: int, synced: int) -> int:
+        """Send a sign of life; see ``Beat``. Returns: its seq."""
+        with self._lock:
+            return self._put(Beat, wall_ns, synced)
+
+    def bye(self) -> int:
+        """Say that the leader ends. Returns: its seq."""
+        with self._lock:
+            return self._put(Bye)
+
+    # -- changes, on any thread
+
+    def begin(self, kind: Callable[..., Operation], *fields: object) -> int:
+        """Number an operation that is about to be done on this disk. Returns: its seq, for ``end``."""
+        with self._lock:
+            seq = self._put(kind, *fields)
+            self._begun.add(seq)
+            return seq
+
+    def begin_sync(self, kind: type[Sync] | type[SyncDir], path: str) -> int:
+        """As ``begin``, and have the job of this thread wait for it."""
+        with self._lock:
+            self._tickets.expect(self._last + 1)
+            seq = self._put(kind, path)
+            self._begun.add(seq)
+            return seq
+
+    def begin_write(self, path: str, offset: int, data: Data) -> int:
+        """As ``begin``, in pieces."""
+        with self._lock:
+            first = self._last + 1
+            if len(data) <= PIECE_BYTES:
+                self._put(Write, path, offset, data)
+            else:
+                view = memoryview(data)
+                for at in range(0, len(view), PIECE_BYTES):
+                    self._put(Write, path, offset + at, view[at : at + PIECE_BYTES])
+            self._begun.add(first)
+            return first
+
+    def end(self, seq: int) -> None:
+        """What ``begin`` numbered is done on this disk, or failed."""
+        self._begun.discard(seq)
+
+    def put(self, kind: Callable[..., Operation], *fields: object) -> None:
+        """Number an operation that is done on this disk."""
+        with self._lock:
+            self._put(kind, *fields)
+
+    def put_rename(self, path: str, to: str) -> bool:
+        """Number the rename of a file, unless a follower copies. Returns: whether it did."""
+        with self._lock:
+            if any(sink.copying for sink in self._sinks):
+                return False
+            self._put(Rename, path, to)
+            return True
+
+    def _put(self, kind: Callable[..., Operation], *fields: object) -> int:
+        self._last = seq = self._last + 1
+        if self._sinks:
+            operation = kind(seq, *fields)
+            frame = encode(operation)
+            for sink in self._sinks:
+                sink.put(operation, frame)
+        return seq

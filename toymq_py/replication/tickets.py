@@ -1,0 +1,119 @@
+"""What a leader waits for: which syncs of which job its followers have acknowledged.
+
+Contract: replication.md, section 4, "Flow"; ADR 0098. A job that syncs here gets a ticket; what follows the job on the loop is
+called when every required follower has acknowledged each of those syncs. No thread waits. ``run`` and ``expect`` are called on
+the thread of the job; everything else belongs to the event loop.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+
+from toymq_py.callbacks import call_all
+from toymq_py.storage.commit.sync_threads import run_guarded
+
+
+class JobTicket:
+    """The syncs of one job. Filled by the job's thread, read by the loop when that has ended."""
+
+    __slots__ = ("_tickets", "acked", "call")
+
+    def __init__(self, tickets: "Tickets") -> None:
+        self._tickets = tickets
+        self.acked: dict[int, set[str]] = {}
+        """The seq of each sync, and the followers that have acknowledged it."""
+        self.call: Callable[[], None] | None = None
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """As ``Ticket.when_settled``."""
+        self.call = call
+        self._tickets.wait_for(self)
+
+
+class Tickets:
+    """The tickets of a leader that are not settled, and its required followers.
+
+    A ticket is settled when each follower that is required *now* has acknowledged it, also before it was required. To remove
+    a follower from the required ones settles what waits for it alone.
+    """
+
+    def __init__(self) -> None:
+        self._running = threading.local()  # the ticket of the job on this thread
+        self._by_seq: dict[int, JobTicket] = {}
+        self._waiting: dict[JobTicket, None] = {}  # their jobs have ended; in order
+        self._required: frozenset[str] = frozenset()
+        self._stopped = False
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The followers that are waited for: replica ids."""
+        return self._required
+
+    @property
+    def oldest(self) -> int | None:
+        """The lowest seq that a call on the loop waits for; None when none does."""
+        return min((min(ticket.acked) for ticket in self._waiting), default=None)
+
+    # -- on the thread of a job
+
+    def run(self, job: Callable[[], None]) -> JobTicket | None:
+        """Run a job, whatever becomes of it; a ``RunJob``. Returns: None when it synced nothing that followers have."""
+        ticket = self._running.ticket = JobTicket(self)
+        try:
+            run_guarded(job)
+        finally:
+            self._running.ticket = None
+        return ticket if ticket.acked else None
+
+    def expect(self, seq: int) -> None:
+        """Have the job of this thread wait for this sync. Called before followers can see it.
+
+        Outside of a job nothing waits: at the start, when there are no followers yet, and at the end, when no client is left.
+        """
+        ticket: JobTicket | None = getattr(self._running, "ticket", None)
+        if ticket is not None:
+            ticket.acked[seq] = set()
+            self._by_seq[seq] = ticket
+
+    # -- on the loop
+
+    def wait_for(self, ticket: JobTicket) -> None:
+        """Call what follows the ticket's job when it is settled; at once when it is."""
+        self._waiting[ticket] = None
+        self._settle_if_due(ticket)
+
+    def acknowledge(self, follower: str, seq: int) -> None:
+        """A follower, required or not, has done the sync ``seq``."""
+        ticket = self._by_seq.get(seq)
+        if ticket is not None:
+            ticket.acked[seq].add(follower)
+            if ticket in self._waiting:
+                self._settle_if_due(ticket)
+
+    def acknowledge_through(self, follower: str, seq: int) -> None:
+        """A follower has synced everything up to ``seq``: the end of its bulk copy."""
+        for each in [number for number in self._by_seq.copy() if number <= seq]:
+            self.acknowledge(follower, each)
+
+    def require(self, followers: Iterable[str]) -> None:
+        """Change the followers that are waited for; settles what waits for none of them.
+
+        A new one may be elected only after it has acknowledged a BEAT that was sent after this call: what was told to clients
+        before, without it, is not on its disk earlier.
+        """
+        self._required = frozenset(followers)
+        for ticket in list(self._waiting):
+            self._settle_if_due(ticket)
+
+    def stop(self) -> None:
+        """Settle nothing any more: this node may no longer answer for its group."""
+        self._stopped = True
+
+    def _settle_if_due(self, ticket: JobTicket) -> None:
+        if self._stopped or ticket not in self._waiting or not all(self._required <= acked for acked in ticket.acked.values()):
+            return
+        del self._waiting[ticket]
+        for seq in ticket.acked:
+            del self._by_seq[seq]
+        call, ticket.call = ticket.call, None
+        if call is not None:
+            call_all([call])
