@@ -5,6 +5,7 @@
         disk.cut()                              # from now on every call fails; what was not synced is partly gone
         ...                                     # kill what was running
         disk.restore()
+    disk.slow(0.3)                              # from now on each sync of a file takes so many seconds
 
 Needs libfuse, the right to mount and the package mfusepy: ``@require("fuse")``. What a cut leaves is decided by ``SimDisk``.
 The kernel caches nothing of it: its cache would survive the cut.
@@ -20,6 +21,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ def serve(mountpoint: str, seed: int) -> None:
         def __init__(self) -> None:
             self.disk = SimDisk(random.Random(seed), root="", tracing=False, torn_sectors=True)
             self.power = True
+            self.sync_s = 0.0
             self.switch = threading.Lock()
             self._files: dict[int, SimFile] = {}
             self._next = 1
@@ -112,6 +115,7 @@ def serve(mountpoint: str, seed: int) -> None:
             return 0
 
         def fsync(self, path: str, datasync: int, fh: int) -> int:
+            time.sleep(self.sync_s)
             self._files[fh].sync()
             return 0
 
@@ -150,7 +154,9 @@ def serve(mountpoint: str, seed: int) -> None:
     def obey() -> None:
         for word in sys.stdin:
             with adapter.switch:
-                if word.strip() == "cut":
+                if word.startswith("slow "):
+                    adapter.sync_s = float(word.split()[1])
+                elif word.strip() == "cut":
                     adapter.power = False
                     adapter.disk = adapter.disk.crash()
                 else:
@@ -208,6 +214,10 @@ class FuseDisk:
     def restore(self) -> None:
         """The power is back; open files are lost."""
         self._order("restore")
+
+    def slow(self, sync_s: float) -> None:
+        """Each sync of a file takes so many seconds from now on. The kernel waits, and with it whatever asked."""
+        self._order(f"slow {sync_s}")
 
     def _order(self, word: str) -> None:
         assert self._process.stdin is not None
