@@ -21,7 +21,7 @@ SWITCH = "TOYMQ_MYPYC"
 """Environment variable. ``0``: a pure wheel. ``1``: a compiled wheel, or the build fails. Unset: compiled where it can be."""
 REQUIRES = ["mypy[mypyc]>=2.4", "setuptools>=77"]
 OPTIMIZATION = "1"
-"""gcc's -O1 took 46 s of CPU for the list of 2026-11-24, -O2 and -O3 71 s, for modules that are no faster (ADR 0095)."""
+"""gcc's -O1 took 46 s of CPU for the list of 2026-11-24, -O2 and -O3 71 to 73 s. Modules of -O2 were no faster (ADR 0095)."""
 FLAGS = ["-fvisibility=hidden"]
 """Calls from module to module go straight, though each module is a C file of its own."""
 
