@@ -49,8 +49,9 @@ KEY_LEN_PLAUSIBLE = 1024
 """Longer keys than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
 ATTRIBUTES_PLAUSIBLE = 64
 """More of them than any record has."""
-ATTRIBUTES_BYTES_PLAUSIBLE = 1 << 16
-"""What the format's limit leaves beside the largest payload."""
+UNSEEN_BYTES_PLAUSIBLE = 64
+"""A sequence, two times and a few bytes of headers: so much may stand between a payload that goes on behind the data and where
+its length says that the record ends."""
 WORK_AT_ONCE, WORK_PER_BYTE, WORK_DEFERRED = 2, 16, 4
 """Bytes that checksums may be computed of in vain, for each byte of the data: anywhere, in addition as the search passes bytes,
 and in addition, twice, of what was too dear where it stood. Real records need one for each byte, once or twice: what goes
@@ -133,8 +134,8 @@ class Salvage:
     def trusted_end(self, pos: int, msg_id: int) -> int | None:
         """End of the damaged record at ``pos``, when its header still tells it.
 
-        All lengths agree; or one of them leads to the frame of the next id, valid or with a header that agrees, or makes the
-        checksum fit; or one leads to where the log ends, exactly. The end may lie beyond the data: then the record was torn, if
+        All lengths agree; or one of them leads to the frame of the next id, valid or damaged with its id whole, or makes
+        the checksum fit; or one leads to where the log ends, exactly. The end may lie beyond the data: then the record was torn, if
         its lengths agree on that: a flipped bit in one of them must not hide what is behind it.
         """
         claim = claimed_extent(self.data, pos)
@@ -150,8 +151,7 @@ class Salvage:
             if self.valid_frame(end, msg_id + 1) is not None:
                 return end
         for end in ends:
-            head = claimed_extent(self.data, end)
-            if head is not None and head[0] == msg_id + 1:
+            if self._is_head(end, msg_id + 1):
                 return end
         for end in behind_payload:
             if end <= len(self.data) and self._fits_with_length(pos, end):
@@ -160,6 +160,10 @@ class Salvage:
             return pos + claim[1]
         told = self.data[pos + 20 : pos + 26].strip(b"\0") or _is_near(self.data, pos, msg_id)  # zeros lead to an end, too
         return next((end for end in ends if self._is_written_end(end)), None) if told else None
+
+    def _is_head(self, pos: int, msg_id: int) -> bool:
+        """Whether a header with this id begins here, whatever its other lengths say."""
+        return self.data[pos + 4 : pos + 12] == msg_id.to_bytes(8, "little") and self._own_length_end(pos) is not None
 
     def _own_length_end(self, pos: int) -> int | None:
         length = int.from_bytes(self.data[pos : pos + 4], "little")
@@ -320,8 +324,11 @@ class Salvage:
 
     def _is_torn(self, pos: int, msg_id: int) -> bool:
         """Whether the rest of the data is the beginning of the frame of this id, by all that is there of its header."""
-        enough = pos + HEADER.size <= len(self.data)
-        return self._looks_torn(pos, msg_id) and (not enough or reaches_beyond(self.data, pos, strict=True))
+        if not self._looks_torn(pos, msg_id):
+            return False
+        key_len = int.from_bytes(self.data[pos + 20 : pos + 22], "little")
+        short = pos + FRAME_OVERHEAD - 4 + key_len > len(self.data)
+        return reaches_beyond(self.data, pos, strict=True) or (short and key_len <= KEY_LEN_PLAUSIBLE)
 
     def _looks_hit(self, pos: int, msg_id: int) -> bool:
         """Whether a frame of this id was here and was damaged. A lost page reads as zeros, a flipped bit rarely hits both
@@ -360,17 +367,19 @@ def reaches_beyond(data: bytes, pos: int, *, strict: bool = False) -> bool:
     """Whether more than its length field says that the record at ``pos`` goes on behind the data: the payload does, or the
     attributes that begin behind it add up. Assumes a claim that does.
 
-    ``strict``: attributes that no broker writes say nothing: the checksum behind a payload passes for one.
+    ``strict``: a payload length that cannot be seen says nothing, and attributes that no broker writes do not
+    either: the checksum behind a payload passes for one.
     """
     length: int
     key_len: int
     length, _, _, key_len = HEADER.unpack_from(data, pos)
     at = pos + 22 + key_len
     if at + 4 > len(data):
-        return key_len <= KEY_LEN_PLAUSIBLE  # at most so many bytes of data are in question
+        return not strict and key_len <= KEY_LEN_PLAUSIBLE  # at most so many bytes of data are in question
     at += 4 + int.from_bytes(data[at : at + 4], "little")
     stop = pos + length
-    if at > stop or (strict and stop - at > ATTRIBUTES_BYTES_PLAUSIBLE):
+    unseen = at + 5 > len(data)
+    if at > stop or (strict and unseen and stop - at > UNSEEN_BYTES_PLAUSIBLE):
         return False
     for _ in range(ATTRIBUTES_PLAUSIBLE):
         if at + 5 > len(data) or at >= stop:
