@@ -229,6 +229,8 @@ class Salvage:
         before = 12 - constant
         stop = min(self.written, total - FRAME_OVERHEAD + 1)
         find, header, payload_length, attribute = data.find, HEADER.unpack_from, U32.unpack_from, TAG_LENGTH.unpack_from
+        at_once = WORK_AT_ONCE * total
+        spent = self._spent
         chains: list[Chain] = []
         deferred = array("Q")
         at = start + 1
@@ -246,31 +248,38 @@ class Salvage:
             if low <= msg_id <= high and end <= total and 0 <= rest and length <= LENGTH_MAX:
                 rest -= payload_length(data, at + 22 + key_len)[0]
                 if rest == 0 or (rest >= 5 and attribute(data, end - 4 - rest)[1] <= rest - 5):
-                    self._at = at
-                    if not self._afford(length + 4):
+                    if spent + length > at_once + WORK_PER_BYTE * at:
                         deferred.append(at)
-                    elif crc32(view[at:end]) == CRC_RESIDUE and (not rest or claimed_extent(data, at) is not None):
-                        chains.append(self._chain_at(at, msg_id))
-                        at = chains[-1].end
-                        continue
+                    else:
+                        spent += length
+                        if crc32(view[at:end]) == CRC_RESIDUE and (not rest or claimed_extent(data, at) is not None):
+                            self._spent, self._at = spent, at
+                            chains.append(self._chain_at(at, msg_id))
+                            spent, at = self._spent, chains[-1].end
+                            continue
             at += 1
-        self._at = total
+        self._at, self._spent = total, spent
         return self._with_deferred(chains, deferred) if deferred else chains
 
     def _with_deferred(self, chains: list[Chain], deferred: "array[int]") -> list[Chain]:
-        """Check what was too dear where it stood: first frames that a valid one of the next id follows, then all others, the
-        last ones first, each time as many as the work for the whole data allows."""
+        """Check what was too dear where it stood, the last ones first: of those that a valid frame of the next id follows, and of
+        the others, each time as many as the work for the whole data allows."""
+        data, view = self.data, self._view
         first_ids = {chain.start: chain.first_id for chain in chains}
-        for linked in (True, False):
-            self._spent = min(self._spent, (WORK_AT_ONCE + WORK_PER_BYTE - WORK_DEFERRED) * len(self.data))
-            for at in reversed(deferred):
-                length, msg_id, _, _ = HEADER.unpack_from(self.data, at)
-                end = at + 4 + length
-                if linked and first_ids.get(end) != msg_id + 1:
-                    continue
-                if at not in first_ids and self._afford(length + 4) and self._is_valid(at, end):
-                    first_ids[at] = msg_id
-                    chains.append(Chain(at, end, msg_id, msg_id + 1))
+        linked = alone = WORK_DEFERRED * len(data)
+        for at in reversed(deferred):
+            (length,) = U32.unpack_from(data, at)
+            end = at + 4 + length
+            follower = first_ids.get(end)
+            if follower is not None and linked >= length:
+                linked -= length
+            elif alone >= length:
+                alone -= length
+            else:
+                continue
+            if crc32(view[at:end]) == CRC_RESIDUE and (claim := claimed_extent(data, at)) is not None:
+                first_ids[at] = claim[0]
+                chains.append(Chain(at, end, claim[0], claim[0] + 1))
         chains.sort(key=lambda chain: chain.start)
         joined: list[Chain] = []
         for chain in chains:
