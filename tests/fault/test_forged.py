@@ -9,7 +9,7 @@ import pytest
 from tests.support.frames import encode_attributes, encode_frame
 from tests.support.logs import PATH, TS_NS, disk_with, ids_of, recover, some_frames
 from toymq_py.storage.offline.dump import dump_topic
-from toymq_py.storage.record import Frame
+from toymq_py.storage.record import FRAME_OVERHEAD, Frame, valid_frame
 from toymq_py.storage.salvage import Salvage
 
 BEFORE = some_frames(5)
@@ -64,19 +64,33 @@ def test_a_carrier_that_was_torn(carrier: bytes) -> None:
 
 @pytest.mark.parametrize("carrier", [frame for _, frame in CARRIERS], ids=[name for name, _ in CARRIERS])
 def test_a_carrier_at_the_end_with_its_header_zeroed(carrier: bytes) -> None:
-    """It ends with its own checksum and not with a frame: nothing in it counts."""
+    """What is left of the header tells its end, or the forged ids have no room before them, or the next file names the id that the
+    log ends with: nothing in it counts."""
     head = b"".join(BEFORE)
     for zeroed in (4, 12, 22, 26, 29):
-        assert b"forged" not in recovered(head + bytes(zeroed) + carrier[zeroed:])
+        data = head + bytes(zeroed) + carrier[zeroed:]
+        if zeroed <= 12 or not has_room(carrier, zeroed):
+            assert b"forged" not in recovered(data)
+        disk = disk_with({0: data, CARRIER_ID + 1: chain(CARRIER_ID + 1, 1, b"next")})
+        assert ids_of(recover(disk)) == [n for n in range(CARRIER_ID + 2) if n != CARRIER_ID]
+        assert b"forged" not in {item.payload for item in dump_topic(disk, PATH) if isinstance(item, Frame)}
+
+
+def has_room(carrier: bytes, zeroed: int) -> bool:
+    """Whether real records with the ids of the first whole frame inside, and behind it, could stand where they stand."""
+    found = [(at, *frame) for at in range(zeroed, len(carrier)) if (frame := valid_frame(carrier, at)) is not None]
+    return any(1 <= msg_id - CARRIER_ID <= at // FRAME_OVERHEAD for at, msg_id, _ in found)
 
 
 def test_the_limit_that_no_rule_can_lift() -> None:
-    """The header destroyed AND the log cut exactly behind a forged chain of the right ids: byte for byte what real records
-    behind a destroyed one look like. Valid records are kept (ADR 0003, "Limits")."""
+    """The header destroyed, and behind it frames of the right ids with room for what is missing: byte for byte what real records
+    behind a destroyed one look like, whether the log breaks off behind them or junk follows. Valid records are kept (ADR 0003,
+    "Consequences"; ADR 0101)."""
     lost = encode_frame(CARRIER_ID, TS_NS, b"", bytes(10))
     real = chain(CARRIER_ID + 1, 3)
-    data = b"".join(BEFORE) + bytes(len(lost)) + real
-    assert ids_of(recover(disk_with({0: data}))) == [0, 1, 2, 3, 4, 6, 7, 8]
+    for junk in (b"", b"q" * 54):
+        data = b"".join(BEFORE) + bytes(len(lost)) + real + junk
+        assert ids_of(recover(disk_with({0: data}))) == [0, 1, 2, 3, 4, 6, 7, 8]
 
 
 def pattern(name: str, size: int) -> bytes:

@@ -91,3 +91,28 @@ def test_a_repair_that_is_cut_short_anywhere_can_be_run_again(op: str, end: Call
         assert records(disk) == before, f"{op} {nth}: nothing that could be read is given up"
         assert offsets.load(disk, PATH).state == offsets.load(whole, PATH).state, f"{op} {nth}"
     raise AssertionError("it never ended")
+
+
+def test_zeros_behind_a_segment_whose_follower_is_empty() -> None:
+    """Repair removed the empty file; the zeros before the next one were damage from then on."""
+    third = b"".join(some_frames(5, first_id=17))
+    done = check(disk_with({0: LOG + bytes(9000), 12: b"", 17: third}), "an empty segment")
+    assert done.lost == [(12, 16)]
+
+
+def test_zeros_behind_a_last_segment_that_ends_before_the_log_does() -> None:
+    disk = disk_with({0: LOG + bytes(9000)})
+    put(disk, "offsets.json", offsets.encode(OffsetsState(0, 17, {"c": CONSUMER})))
+    assert check(disk, "the offsets know more").lost == [(12, 16)]
+
+
+@pytest.mark.parametrize("lost", [(12, 16), (17, 17)])
+def test_a_first_segment_that_is_gone_without_offsets(lost: tuple[int, int]) -> None:
+    """The log began at its first file; the offsets that repair wrote said that it begins at 0, and its first ids were missing."""
+    second, third = (b"".join(some_frames(5, first_id=n)) for n in (12, 17))
+    if lost == (12, 16):
+        disk = disk_with({7: b"".join(some_frames(5, first_id=7)), 17: third})
+    else:
+        disk = disk_with({12: second, 17: b"\xff" * 26 + third[26:]})
+    assert check(disk, "the first segment is gone").lost == [lost]
+    assert offsets.load(disk, PATH).state.first_id == (7 if lost == (12, 16) else 12)

@@ -23,18 +23,21 @@ hundred bytes, or no more than what was valid before it; those of what is longer
 
 import re
 from array import array
-from bisect import bisect_left
-from dataclasses import dataclass
-from functools import lru_cache
-from heapq import heappop, heappush
 
+from toymq_py.storage.readings import Chain, Ending, Passed, best_reading, fits
 from toymq_py.storage.record import (
+    ATTRIBUTE_DELIVER_AT,
+    ATTRIBUTE_EXPIRES_AT,
+    ATTRIBUTE_HEADERS,
+    ATTRIBUTE_SEQUENCE,
     CRC_RESIDUE,
     FRAME_BYTES_MAX,
     FRAME_OVERHEAD,
     HEADER,
     LENGTH_MAX,
     LENGTH_MIN,
+    TAG_LENGTH,
+    U32,
     Stop,
     claimed_extent,
     crc32,
@@ -46,28 +49,20 @@ KEY_LEN_PLAUSIBLE = 1024
 """Longer keys than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
 ATTRIBUTES_PLAUSIBLE = 64
 """More of them than any record has."""
-DIRECT_CRC_BYTES = 512
-"""Up to this length a checksum is computed as it stands; beyond, from prefix sums, so that a payload made of overlapping long
-claims cannot make the search quadratic."""
-PREFIX_BYTES = 256
-"""Distance of the prefix sums."""
-WINDOW_BYTES = 1 << 20
-"""Valid frames are walked in windows that grow up to this with what was valid."""
+UNSEEN_BYTES_PLAUSIBLE = 64
+"""A sequence, two times and a few bytes of headers: so much may stand between a payload that goes on behind the data and where
+its length says that the record ends."""
+WORK_AT_ONCE, WORK_PER_BYTE, WORK_DEFERRED = 2, 16, 4
+"""Bytes that checksums may be computed of in vain, for each byte of the data: anywhere, in addition as the search passes bytes,
+and in addition, twice, of what was too dear where it stood. Real records need one for each byte, once or twice: what goes
+beyond is made of headers that overlap."""
+WINDOW_BYTES_MIN, WINDOW_BYTES = 512, 1 << 20
+"""Valid frames are walked in windows that grow with what was valid."""
 SECTOR_BYTES = 512
 """What a medium loses at once begins on such a boundary."""
 
-_POLYNOMIAL = 0xEDB88320
+_NUMBERS = (ATTRIBUTE_DELIVER_AT, ATTRIBUTE_EXPIRES_AT, ATTRIBUTE_SEQUENCE)
 _NOT_ZERO = re.compile(rb"[^\0]")
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Valid frames of consecutive ids, one behind the other; none when ``end`` is ``start``."""
-
-    start: int
-    end: int
-    first_id: int
-    next_id: int
 
 
 class Salvage:
@@ -92,13 +87,19 @@ class Salvage:
         self._committed_id = committed_id
         self._origin = origin
         self._view = memoryview(data)
-        self._prefixes = array("I")
+        self._spent = 0
+        """Bytes that checksums were computed of, or are about to be."""
+        self._at = 0
+        """How far the search has come."""
+        self._first_ids: dict[int, int] = {}
+        """First ids of the chains that were found, by position."""
         self._chains: list[Chain] | None = None
         self._chain = 0
 
     def resume(self, pos: int, msg_id: int) -> Chain | None:
         """The next chain of valid frames behind a break; None when no bytes behind it can be trusted."""
         if self._chains is None:
+            self._at = pos
             end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
             if end is not None:
                 return self._chain_at(end, msg_id + 1) if end < self.written else None
@@ -114,9 +115,18 @@ class Salvage:
         claim = claimed_extent(self.data, pos, check_attributes=False)
         if claim is None or pos + claim[1] > len(self.data) or (msg_id is not None and claim[0] != msg_id):
             return None
-        if self._crc(pos, pos + claim[1]) != CRC_RESIDUE or claimed_extent(self.data, pos) is None:
-            return None
-        return claim
+        known = self._first_ids.get(pos) == claim[0]
+        return claim if known or (self._afford(claim[1]) and self._is_valid(pos, pos + claim[1])) else None
+
+    def _is_valid(self, start: int, end: int) -> bool:
+        return crc32(self._view[start:end]) == CRC_RESIDUE and claimed_extent(self.data, start) is not None
+
+    def _afford(self, size: int) -> bool:
+        """Whether a checksum of so many bytes may be computed here, and then count them."""
+        if self._spent + size > WORK_AT_ONCE * len(self.data) + WORK_PER_BYTE * self._at:
+            return False
+        self._spent += size
+        return True
 
     def _is_foreign(self, pos: int, msg_id: int) -> bool:
         return self.data[pos + 4 : pos + 12] != msg_id.to_bytes(8, "little") and self.valid_frame(pos) is not None
@@ -124,23 +134,40 @@ class Salvage:
     def trusted_end(self, pos: int, msg_id: int) -> int | None:
         """End of the damaged record at ``pos``, when its header still tells it.
 
-        All lengths agree; or one of them leads to a valid frame of the next id, or makes the checksum fit; or one leads to
-        where the log ends, exactly. The end may lie beyond the data: then the record was torn, if its lengths agree on that: a
-        flipped bit in one of them must not hide what is behind it.
+        All lengths agree; or one of them leads to the frame of the next id, valid or damaged with its id whole, or makes
+        the checksum fit; or one leads to where the log ends, exactly. The end may lie beyond the data: then the record was torn, if
+        its lengths agree on that: a flipped bit in one of them must not hide what is behind it.
         """
         claim = claimed_extent(self.data, pos)
-        if claim is not None and (claim[0] ^ msg_id).bit_count() > 1:  # another place's bytes say nothing about this one
+        if claim is not None and not _is_near(self.data, pos, msg_id):  # another place's bytes say nothing about this one
             end = pos + claim[1]
             return end if self.valid_frame(end, msg_id + 1) is not None or self._is_written_end(end) else None
         if claim is not None and pos + claim[1] <= len(self.data):
             return pos + claim[1]
-        ends = self._lone_ends(pos)
+        own = self._own_length_end(pos)
+        behind_payload = possible_ends(self.data, pos)
+        ends = behind_payload if own is None else [*behind_payload, own]
         for end in ends:
-            if self.valid_frame(end, msg_id + 1) is not None or (end <= len(self.data) and self._fits_with_length(pos, end)):
+            if self.valid_frame(end, msg_id + 1) is not None:
                 return end
-        if claim is not None and reaches_beyond(self.data, pos):
+        for end in ends:
+            if self._is_head(end, msg_id + 1):
+                return end
+        for end in behind_payload:
+            if end <= len(self.data) and self._fits_with_length(pos, end):
+                return end
+        if claim is not None and reaches_beyond(self.data, pos, strict=True):
             return pos + claim[1]
-        return next((end for end in ends if self._is_written_end(end)), None)
+        told = self.data[pos + 20 : pos + 26].strip(b"\0") or _is_near(self.data, pos, msg_id)  # zeros lead to an end, too
+        return next((end for end in ends if self._is_written_end(end)), None) if told else None
+
+    def _is_head(self, pos: int, msg_id: int) -> bool:
+        """Whether a header with this id begins here, whatever its other lengths say."""
+        return self.data[pos + 4 : pos + 12] == msg_id.to_bytes(8, "little") and self._own_length_end(pos) is not None
+
+    def _own_length_end(self, pos: int) -> int | None:
+        length = int.from_bytes(self.data[pos : pos + 4], "little")
+        return pos + 4 + length if LENGTH_MIN <= length <= LENGTH_MAX else None
 
     def _is_written_end(self, end: int) -> bool:
         """Whether a record that ends here is the log's last: at most its checksum ends with zeros."""
@@ -150,33 +177,9 @@ class Salvage:
         """Whether only the length field was hit: with the length that leads to ``end`` the checksum fits. A payload cannot
         feign that, since the checksum covers the header."""
         length = end - pos - 4
-        if not LENGTH_MIN <= length <= LENGTH_MAX:
+        if not LENGTH_MIN <= length <= LENGTH_MAX or not self._afford(length):
             return False
-        head: int = crc32(length.to_bytes(4, "little"))
-        return self._crc(pos + 4, end) ^ _shift(head, length) == CRC_RESIDUE
-
-    def _lone_ends(self, pos: int) -> list[int]:
-        ends = possible_ends(self.data, pos)
-        if pos + 4 <= len(self.data):
-            length = int.from_bytes(self.data[pos : pos + 4], "little")
-            if LENGTH_MIN <= length <= LENGTH_MAX:
-                ends.append(pos + 4 + length)
-        return ends
-
-    def _crc(self, start: int, end: int) -> int:
-        """The checksum of a part of the data."""
-        if end - start <= DIRECT_CRC_BYTES:
-            return int(crc32(self._view[start:end]))
-        if not self._prefixes:
-            crc, view, append = 0, self._view, self._prefixes.append
-            for at in range(0, len(self.data), PREFIX_BYTES):
-                append(crc)
-                crc = crc32(view[at : at + PREFIX_BYTES], crc)
-        return self._prefix(end) ^ _shift(self._prefix(start), end - start)
-
-    def _prefix(self, end: int) -> int:
-        block = min(end // PREFIX_BYTES, len(self._prefixes) - 1)
-        return int(crc32(self._view[block * PREFIX_BYTES : end], self._prefixes[block]))
+        return bool(crc32(self._view[pos + 4 : end], crc32(length.to_bytes(4, "little"))) == CRC_RESIDUE)
 
     # -- chains
 
@@ -187,82 +190,35 @@ class Salvage:
             start: position of the break.
             last_id: id of the valid frame before it, -1 for none.
         """
-        chains = [chain for chain in self._collect(start, last_id) if self._broken_off(chain.end, chain.next_id)]
-        behind = [chain for chain in chains if _fits(start, last_id + 1, chain)]
-        longest = max(chains, key=lambda chain: chain.end - chain.start, default=None)
-        if longest is not None and not _fits(start, last_id + 1, longest):  # what was never moved fits
-            self.reached = max(chain.next_id for chain in chains)
-        return self._best(behind) if behind else self._best(chains, displaced=True)
-
-    def _best(self, chains: list[Chain], *, displaced: bool = False) -> list[Chain]:
-        """Choose the chains to keep: those that end where the log does, or else those with most bytes.
-
-        Behind a chain that goes up to ``next_id`` and is passed at ``(id, end)``, another one may follow if its first id is
-        higher than ``next_id``, and its ``start`` leaves the missing ids room: ``30 * id - end`` is no less than
-        ``30 * first_id - start``. So one goes through the ids once, the best readings so far in a Fenwick tree.
-        """
-        passed = [self._passed(chain) for chain in chains]
-        room = [FRAME_OVERHEAD * msg_id - end for msg_id, end in passed]
-        slacks = sorted(set(room))
-        tree = [-1] * (len(slacks) + 1)
-        """Rows of chains: of those with as much slack or more, the one that ends the best reading."""
-        kept, before = [0] * len(chains), [-1] * len(chains)
-        events = sorted(
-            [(chain.next_id, 0, row) for row, chain in enumerate(chains)]
-            + [(chain.first_id - 1, 1, row) for row, chain in enumerate(chains)]
-        )
-        for _, asks, row in events:
-            chain = chains[row]
-            if asks:
-                at = len(slacks) - bisect_left(slacks, FRAME_OVERHEAD * chain.first_id - chain.start)
-                while at:
-                    other = tree[at]
-                    if other >= 0 and (before[row] < 0 or kept[other] > kept[before[row]]):
-                        before[row] = other
-                    at &= at - 1
-                kept[row] = chain.end - chain.start + (kept[before[row]] if before[row] >= 0 else 0)
-            else:
-                at = len(slacks) - bisect_left(slacks, room[row])
-                while at < len(tree):
-                    if tree[at] < 0 or kept[row] > kept[tree[at]]:
-                        tree[at] = row
-                    at += at & -at
-        row = -1 if displaced else self._last(chains, passed)
-        if row < 0:
-            row = max(range(len(chains)), key=kept.__getitem__, default=-1)
-        best = []
-        while row >= 0:
-            best.append(chains[row])
-            row = before[row]
-        best.reverse()
+        chains = self._collect(start, last_id)
+        self._first_ids = {chain.start: chain.first_id for chain in chains}
+        behind = [chain for chain in chains if fits(start, last_id + 1, chain)]
+        broken_off: list[Chain] = []
+        if len(behind) < len(chains):
+            broken_off = [chain for chain in chains if self.is_broken_off(chain)]
+            longest = max(broken_off, key=lambda chain: chain.end - chain.start, default=None)
+            if longest is not None and not fits(start, last_id + 1, longest):  # what was never moved fits
+                self.reached = max(chain.next_id for chain in broken_off)
+        if not behind:
+            return best_reading(broken_off, self, displaced=True)[0]
+        best, ending = best_reading(behind, self)
+        if ending is Ending.NOTHING:  # what is not kept may be the log's: no id of it is used again
+            known = best[-1].next_id
+            self.reached = max(self.reached, *(chain.next_id for chain in behind if chain.first_id <= known), 0)
+            self.reached = self.reached if self.reached > known else 0
         return best
 
-    def _last(self, chains: list[Chain], passed: list[tuple[int, int]]) -> int:
-        """Row of the chain that the log ends with, -1 for none. A chain inside a record that was hit does not count."""
-        found, hiding = -1, list[tuple[int, int]]()
-        for row, chain in enumerate(chains):
-            while hiding and hiding[0][1] <= chain.start:
-                heappop(hiding)
-            hidden = bool(hiding) and hiding[0][0] <= chain.first_id
-            if not hidden and self._ends_log(chain, *passed[row]):
-                found = row
-            claim = claimed_extent(self.data, chain.end, check_attributes=False)
-            if claim is not None and claim[0] == chain.next_id:
-                heappush(hiding, (chain.next_id, chain.end + claim[1]))
-        return found
-
-    def _passed(self, chain: Chain) -> tuple[int, int]:
-        """The id and position from which a later chain may begin: behind the record that was hit, if its header tells its
-        end."""
+    def passed(self, chain: Chain) -> Passed:
+        """As ``Judge.passed``."""
         pos, msg_id = chain.end, chain.next_id
         end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
         return (msg_id, pos) if end is None else (msg_id + 1, end)
 
     def _collect(self, start: int, last_id: int) -> list[Chain]:
         """Collect every chain behind ``start`` whose ids are possible there, in order. A frame inside a chain is payload."""
-        data, stop = self.data, self.written
+        data, view, total = self.data, self._view, len(self.data)
         low = last_id + 1
-        high = last_id + 1 + (len(data) - start) // FRAME_OVERHEAD
+        high = last_id + 1 + (total - start) // FRAME_OVERHEAD
         if self._next_id is not None:
             high = min(high, self._next_id - 1)
         # The upper id bytes are the same for all that may be found: bytes.find finds the places, Python looks only there.
@@ -271,32 +227,79 @@ class Salvage:
             constant -= 1
         upper = low.to_bytes(8, "little")[8 - constant :]
         before = 12 - constant
+        stop = min(self.written, total - FRAME_OVERHEAD + 1)
+        find, header, payload_length, attribute = data.find, HEADER.unpack_from, U32.unpack_from, TAG_LENGTH.unpack_from
+        at_once = WORK_AT_ONCE * total
+        spent = self._spent
         chains: list[Chain] = []
+        deferred = array("Q")
         at = start + 1
         while True:
-            at = data.find(upper, at + before) - before
+            at = find(upper, at + before) - before
             if at < 0 or at >= stop:
-                return chains
-            if data[at : at + 4] == b"\0\0\0\0":  # so is every length before the zeros end
+                break
+            length, msg_id, _, key_len = header(data, at)
+            if length == 0:  # so is every length before the zeros end
                 behind = _NOT_ZERO.search(data, at)
-                at = len(data) if behind is None else max(at + 1, behind.start() - 3)
+                at = total if behind is None else max(at + 1, behind.start() - 3)
                 continue
-            claim = claimed_extent(data, at, check_attributes=False)
-            if claim is None or not low <= claim[0] <= high or self.valid_frame(at) is None:
-                at += 1
+            end = at + 4 + length
+            rest = length - LENGTH_MIN - key_len
+            if low <= msg_id <= high and end <= total and 0 <= rest and length <= LENGTH_MAX:
+                rest -= payload_length(data, at + 22 + key_len)[0]
+                if rest == 0 or (rest >= 5 and attribute(data, end - 4 - rest)[1] <= rest - 5):
+                    if spent + length > at_once + WORK_PER_BYTE * at:
+                        deferred.append(at)
+                    else:
+                        spent += length
+                        if crc32(view[at:end]) == CRC_RESIDUE and (not rest or claimed_extent(data, at) is not None):
+                            self._spent, self._at = spent, at
+                            chains.append(self._chain_at(at, msg_id))
+                            spent, at = self._spent, chains[-1].end
+                            continue
+            at += 1
+        self._at, self._spent = total, spent
+        return self._with_deferred(chains, deferred) if deferred else chains
+
+    def _with_deferred(self, chains: list[Chain], deferred: "array[int]") -> list[Chain]:
+        """Check what was too dear where it stood, the last ones first: of those that a valid frame of the next id follows, and of
+        the others, each time as many as the work for the whole data allows."""
+        data, view = self.data, self._view
+        first_ids = {chain.start: chain.first_id for chain in chains}
+        linked = alone = WORK_DEFERRED * len(data)
+        for at in reversed(deferred):
+            (length,) = U32.unpack_from(data, at)
+            end = at + 4 + length
+            follower = first_ids.get(end)
+            if follower is not None and linked >= length:
+                linked -= length
+            elif alone >= length:
+                alone -= length
+            else:
                 continue
-            chains.append(self._chain_at(at, claim[0]))
-            at = chains[-1].end
+            if crc32(view[at:end]) == CRC_RESIDUE and (claim := claimed_extent(data, at)) is not None:
+                first_ids[at] = claim[0]
+                chains.append(Chain(at, end, claim[0], claim[0] + 1))
+        chains.sort(key=lambda chain: chain.start)
+        joined: list[Chain] = []
+        for chain in chains:
+            last = joined[-1] if joined else None
+            if last is not None and (last.end, last.next_id) == (chain.start, chain.first_id):
+                joined[-1] = Chain(last.start, chain.end, last.first_id, chain.next_id)
+            elif last is None or last.end <= chain.start:
+                joined.append(chain)
+        return joined
 
     def _chain_at(self, start: int, first_id: int) -> Chain:
         """The chain of valid frames that begins here. Bytes checked in vain are at most as many as valid ones, or a few
-        hundred."""
+        hundred, but for frames that go on beyond those."""
         pos, msg_id = start, first_id
         while pos < len(self.data):
-            window = min(max(DIRECT_CRC_BYTES, pos - start), WINDOW_BYTES)
+            window = min(max(WINDOW_BYTES_MIN, pos - start), WINDOW_BYTES)
             used, msg_id, stop = scan(self.data[pos : pos + window], 0, msg_id)
             pos += used
             if stop is Stop.PARTIAL and not used:
+                self._at = max(self._at, pos)
                 found = self.valid_frame(pos, msg_id)
                 if found is None:
                     break
@@ -307,17 +310,34 @@ class Salvage:
 
     # -- ends
 
-    def _broken_off(self, pos: int, msg_id: int) -> bool:
-        """Whether the log may have been broken off here, before the record with this id."""
+    def claimed_until(self, chain: Chain) -> int:
+        """As ``Judge.claimed_until``."""
+        claim = claimed_extent(self.data, chain.end, check_attributes=False)
+        return chain.end + claim[1] if claim is not None and claim[0] == chain.next_id else 0
+
+    def is_broken_off(self, chain: Chain) -> bool:
+        """As ``Judge.is_broken_off``."""
+        pos, msg_id = chain.end, chain.next_id
         return pos >= self.written or self._looks_torn(pos, msg_id) or self._looks_hit(pos, msg_id)
 
-    def _ends_log(self, chain: Chain, id_behind: int, end_behind: int) -> bool:
-        """Whether the log ends with this chain or with the damaged record behind it, at the id that it should end with."""
-        if end_behind < self.written and not self._looks_torn(chain.end, chain.next_id):
+    def ending(self, chain: Chain, passed: Passed) -> Ending:
+        """As ``Judge.ending``."""
+        msg_id, end = passed
+        if self._next_id is not None and self._next_id not in (chain.next_id, msg_id):
+            return Ending.NOTHING
+        if self._next_id is None and self._committed_id is not None and msg_id < self._committed_id:
+            return Ending.NOTHING
+        if end >= self.written or self._is_torn(chain.end, chain.next_id):
+            return Ending.BYTES
+        return Ending.NOTHING if self._next_id is None else Ending.ID
+
+    def _is_torn(self, pos: int, msg_id: int) -> bool:
+        """Whether the rest of the data is the beginning of the frame of this id, by all that is there of its header."""
+        if not self._looks_torn(pos, msg_id):
             return False
-        if self._next_id is not None:
-            return self._next_id in (chain.next_id, id_behind)
-        return self._committed_id is None or id_behind >= self._committed_id
+        key_len = int.from_bytes(self.data[pos + 20 : pos + 22], "little")
+        short = pos + FRAME_OVERHEAD - 4 + key_len > len(self.data)
+        return reaches_beyond(self.data, pos, strict=True) or (short and key_len <= KEY_LEN_PLAUSIBLE)
 
     def _looks_hit(self, pos: int, msg_id: int) -> bool:
         """Whether a frame of this id was here and was damaged. A lost page reads as zeros, a flipped bit rarely hits both
@@ -332,7 +352,8 @@ class Salvage:
         seen = -(self._origin + pos) % SECTOR_BYTES
         if head[4:seen] == msg_id.to_bytes(8, "little")[: max(seen - 4, 0)]:
             return True
-        return claimed_extent(self.data, pos, check_attributes=False) is not None
+        claim = claimed_extent(self.data, pos)
+        return claim is not None and pos + claim[1] <= len(self.data)
 
     def _looks_torn(self, pos: int, msg_id: int) -> bool:
         """Whether the rest of the data is the beginning of the frame of this id. Fewer than four bytes cannot be the checksum
@@ -346,21 +367,36 @@ class Salvage:
         return head[4:] == msg_id.to_bytes(8, "little")[: len(head) - 4] and pos + 4 + length > len(self.data)
 
 
-def reaches_beyond(data: bytes, pos: int) -> bool:
+def _is_near(data: bytes, pos: int, msg_id: int) -> bool:
+    """Whether the header at ``pos`` has this id, but for one bit."""
+    return (int.from_bytes(data[pos + 4 : pos + 12], "little") ^ msg_id).bit_count() <= 1
+
+
+def reaches_beyond(data: bytes, pos: int, *, strict: bool = False) -> bool:
     """Whether more than its length field says that the record at ``pos`` goes on behind the data: the payload does, or the
-    attributes that begin behind it add up. Assumes a claim that does."""
+    attributes that begin behind it add up. Assumes a claim that does.
+
+    ``strict``: a payload length that cannot be seen says nothing, and attributes that no broker writes do not
+    either: the checksum behind a payload passes for one.
+    """
     length: int
     key_len: int
     length, _, _, key_len = HEADER.unpack_from(data, pos)
     at = pos + 22 + key_len
     if at + 4 > len(data):
-        return key_len <= KEY_LEN_PLAUSIBLE  # at most so many bytes of data are in question
+        return not strict and key_len <= KEY_LEN_PLAUSIBLE  # at most so many bytes of data are in question
     at += 4 + int.from_bytes(data[at : at + 4], "little")
     stop = pos + length
+    unseen = at + 5 > len(data)
+    if at > stop or (strict and unseen and stop - at > UNSEEN_BYTES_PLAUSIBLE):
+        return False
     for _ in range(ATTRIBUTES_PLAUSIBLE):
         if at + 5 > len(data) or at >= stop:
             break
-        at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+        tag, size = TAG_LENGTH.unpack_from(data, at)
+        if strict and not (size == 8 if tag in _NUMBERS else tag == ATTRIBUTE_HEADERS):
+            return False
+        at += 5 + size
     return at == stop or (at > len(data) and at <= stop) or (at <= len(data) < at + 5 and at < stop)
 
 
@@ -368,45 +404,3 @@ def frame_bytes(data: bytes) -> int | None:
     """Size of the frame that begins ``data`` and goes on behind it; None when its header is not plausible."""
     claim = claimed_extent(data, 0)
     return claim[1] if claim is not None and claim[1] <= FRAME_BYTES_MAX and reaches_beyond(data, 0) else None
-
-
-def _fits(end: int, next_id: int, chain: Chain) -> bool:
-    """Whether at least one id is missing before a chain, and the missing ones have room in the bytes before it."""
-    return 1 <= chain.first_id - next_id <= (chain.start - end) // FRAME_OVERHEAD
-
-
-def _multiply(a: int, b: int) -> int:
-    """Product of two polynomials modulo the CRC's, in its reflected bit order."""
-    product = 0
-    mask = 1 << 31
-    while a:
-        if a & mask:
-            product ^= b
-            a ^= mask
-        mask >>= 1
-        b = (b >> 1) ^ _POLYNOMIAL if b & 1 else b >> 1
-    return product
-
-
-@lru_cache(maxsize=1)
-def _powers() -> list[list[int]]:
-    """x^(8 n) for n in four bytes: [byte number][byte value]."""
-    base = 1 << 23  # x^8
-    tables = []
-    for _ in range(4):
-        table = [1 << 31]
-        for _ in range(255):
-            table.append(_multiply(table[-1], base))
-        tables.append(table)
-        base = _multiply(table[-1], base)
-    return tables
-
-
-def _shift(crc: int, length: int) -> int:
-    """What a CRC contributes after ``length`` more bytes: crc(A+B) == _shift(crc(A), len(B)) ^ crc(B)."""
-    powers = _powers()
-    for i in range(4):
-        byte = (length >> (8 * i)) & 255
-        if byte:
-            crc = _multiply(powers[i][byte], crc)
-    return crc

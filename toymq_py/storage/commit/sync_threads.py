@@ -110,8 +110,12 @@ class SyncThreads:
         self._idle.append(self._workers[0])
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """As ``Scheduler.offload``: called on the loop."""
+        """As ``Scheduler.offload``: called on the loop. After ``close`` it does nothing."""
         with self._guard:
+            if self._closing:
+                # What still runs on a loop that ends asks for more, when the directory's lock is released or about to be, and the
+                # loop may be closed before the job could tell it.
+                return
             worker = self._idle.pop() if self._idle else self._started()
             if worker is None:
                 self._waiting.append((job, done))

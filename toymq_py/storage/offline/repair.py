@@ -151,7 +151,9 @@ class _TopicRepairer:
                 offsets.note_lost(fs, self._path)
             if lost:
                 given_up.add(fs, self._path, lost, files.heads)
-            known = replace(state, next_id=next_id, removed=tuple(union([*state.removed, *lost])))
+            # From now on the offsets know where the log begins: where it did without them, or its first ids would be missing.
+            first_id = max(state.first_id, present[0][0])
+            known = replace(state, first_id=first_id, next_id=next_id, removed=tuple(union([*state.removed, *lost])))
             offsets.write(fs, self._path, offsets.encode(known, offsets.topic_of(self._path)))
         self._put_aside(files, divides=bool(damaged or self._copies))
         for segment in damaged:
@@ -213,7 +215,8 @@ class _TopicRepairer:
                 continue
             stretches = list(_stretches(segment))
             behind = each.following is not None or files.end(max(end, state.next_id)) > segment.next_id
-            broken = behind and (bool(result.torn_bytes) or not stretches)  # a file will stand behind it
+            # A file will stand behind it, perhaps of a later id than now: zeros are no damage only as long as no id is missing.
+            broken = behind and (segment.end < result.size or not stretches)
             if segment.damages or segment.start or broken:
                 damaged.append(_Damaged(segment.path, each.following is None, stretches))
             present += [(stretch.first_id, stretch.next_id - 1) for stretch in stretches]

@@ -146,3 +146,20 @@ def test_what_follows_a_job_waits_for_its_ticket_and_the_thread_does_not() -> No
     settled()
     assert done[-1] == "held"
     threads.close()
+
+
+def test_a_job_that_comes_after_the_close_is_not_begun() -> None:
+    """A commit that ended while the broker closed began the next one, behind the released lock, and its thread told a closed loop:
+    RuntimeError, Event loop is closed."""
+    posted: list[object] = []
+    before = set(threading.enumerate())
+    threads = SyncThreads(posted.append)
+    done: list[int] = []
+    threads.offload(lambda: done.append(1), lambda: threads.offload(lambda: done.append(2), lambda: None))
+    threads.close()
+    assert len(posted) == 1
+    posted[0]()  # type: ignore[operator]
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert done == [1]
+    assert len(posted) == 1
