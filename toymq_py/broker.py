@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from math import inf
 from typing import Any
 
 from toymq_py.auth.quotas import Quotas, acting_token
@@ -18,6 +18,7 @@ from toymq_py.consumer import FailureBudget
 from toymq_py.data_directory import DataDirectory
 from toymq_py.deadletter import LETTER_KEYS, DeadLetters, RedriveDone
 from toymq_py.dedupe import KeyBudget
+from toymq_py.deletions import Deletions
 from toymq_py.directory_check import DirectoryCheck
 from toymq_py.errors import (
     BadArgument,
@@ -34,6 +35,7 @@ from toymq_py.errors import (
 from toymq_py.metrics import STATS_COUNTERS, Metrics
 from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
 from toymq_py.records import IdRange
+from toymq_py.shutdown import Shutdown
 from toymq_py.storage import offsets
 from toymq_py.storage import topic_settings as settings_file
 from toymq_py.storage.commit.commit_place import CommitPlace
@@ -44,14 +46,11 @@ from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.tail_cache import TailBudget
-from toymq_py.subscription import PatternSubscription, Poll, SubscriptionRegistry
+from toymq_py.subscription import AnyPoll, PatternPoll, PatternSubscription, Poll, SubscriptionRegistry
 from toymq_py.topic import Ticker, Topic, TopicServices, TracedTopic, Tracer, unopened_topic
 from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.broker")
-
-ENDS_MAX = 1_000
-"""A clean stop records the ends of at most so many logs: each takes about 2 ms of the disk (ADR 0083)."""
 
 Done = Callable[[OSError | RequestError | None], None]
 """Called when an effect is on stable storage, or with the error that prevented it."""
@@ -110,6 +109,10 @@ class Broker:
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._subscriptions = SubscriptionRegistry(scheduler)
+        self._deletions = Deletions(
+            self.topics, self.unopened, self.directory, self._flusher, self._dead_letters, self.quotas.topic_gone
+        )
+        self._shutdown = Shutdown(self.topics, self._subscriptions, self._dead_letters, self._flusher, scheduler, clock)
         self._directory_check: DirectoryCheck | None = None
         self._services = TopicServices(
             fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self.commit_place, self._flusher,
@@ -229,17 +232,22 @@ class Broker:
             raise NoSuchTopic(f"{name} is being deleted")
         return topic
 
+    def has(self, name: str) -> bool:
+        """Whether there is a topic of this name, which is not being deleted."""
+        topic = self.topics.get(name)
+        return topic is not None and not topic.deleted
+
     def topic_or_new(self, name: str) -> Topic:
         """The topic, created in memory when it is not there. Assumes a checked name.
 
-        Raises: TooManyTopics, NoSuchTopic (it is being deleted), StorageFailed (it could not be opened).
+        Raises: TooManyTopics, BeingDeleted, StorageFailed (it could not be opened, or not be removed).
         """
         topic = self.topics.get(name)
         if topic is None:
             topic = self._new_topic(name)
             self.on_topic_created(name)(None)
         elif topic.deleted:
-            raise NoSuchTopic(f"{name} is being deleted")
+            raise self._deletions.busy(name)
         return topic
 
     def topic_to_publish(self, name: str) -> Topic:
@@ -299,7 +307,7 @@ class Broker:
         """Call ``made`` with every new topic. Returns: a function that ends it."""
         return self._subscriptions.watch(made)
 
-    def poll(self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool]) -> Poll:
+    def poll(self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool]) -> AnyPoll:
         """Lease messages of a topic, or of all topics of a pattern, without a subscription; see ``Poll``. A plain topic is
         created; a new consumer begins at the first id. Assumes checked names.
 
@@ -314,15 +322,15 @@ class Broker:
                 ``take`` raises). Returns whether the caller takes soon: with False another waiting poll is woken instead. It
                 must not call ``take`` itself, but later in this loop pass or in the next.
 
-        Raises: ShuttingDown, TooManyTopics, TooManyConsumers, NoSuchTopic (it is being deleted), StorageFailed, OSError.
+        Raises: ShuttingDown, TooManyTopics, TooManyConsumers, BeingDeleted, StorageFailed, OSError.
         """
-        if self.shutting_down:
-            raise ShuttingDown("the broker is shutting down")
+        self.refuse_late()
+        if is_pattern(name):
+            group_poll = PatternPoll(TopicPattern(name), consumer, visibility_s=visibility_s, wake=wake)
+            self._subscriptions.poll(group_poll, self.topics)
+            return group_poll
         poll = Poll(name, consumer, visibility_s=visibility_s, wake=wake)
-        if poll.pattern is None:
-            self._subscriptions.attach_one(poll, self.topic_or_new(name))
-        else:
-            self._subscriptions.follow(poll, self.topics)
+        self._subscriptions.attach_one(poll, self.topic_or_new(name))
         return poll
 
     def follow(self, subscription: PatternSubscription) -> None:
@@ -332,13 +340,14 @@ class Broker:
     def create(self, name: str, changes: Mapping[str, str], done: Done) -> None:
         """Create a topic, or confirm one that has these settings; ``done`` gets TopicExists if it has others.
 
-        Raises: BadArgument, TooManyTopics, TopicExists (it is being deleted); then ``done`` is not called.
+        Raises: BadArgument, TooManyTopics, BeingDeleted, ShuttingDown; then ``done`` is not called.
         """
+        self.refuse_late()
         TopicSettings().changed(changes)
         _check_dead_letter_settings(name, changes)
         known = name in self.topics
         if known and self.topics[name].deleted:
-            raise TopicExists(f"{name} is being deleted")
+            raise self._deletions.busy(name)
         topic = self.topics[name] if known else self._new_topic(name)
         announce = None if known else self.on_topic_created(name)
 
@@ -355,14 +364,16 @@ class Broker:
 
         def created(error: OSError | RequestError | None) -> None:
             if error is not None and not known and topic.unused and self.topics.get(name) is topic:
-                self.delete(name, lambda messages, failed: answer(error))  # its directory would be a topic after a restart
+                # its directory would be a topic after a restart
+                self._deletions.delete(topic, lambda messages, failed: answer(error))
             else:
                 answer(error)
 
         topic.settings_queue.change(changed, created)
 
     def configure(self, name: str, changes: Mapping[str, str], done: Done) -> None:
-        """Change settings of a topic. Raises: NoSuchTopic, BadArgument; then ``done`` is not called."""
+        """Change settings of a topic. Raises: NoSuchTopic, BadArgument, ShuttingDown; then ``done`` is not called."""
+        self.refuse_late()
         topic = self.topic(name)
         topic.settings.changed(changes)
         _check_dead_letter_settings(name, changes)
@@ -376,26 +387,10 @@ class Broker:
     def delete(self, name: str, done: Callable[[int, OSError | None], None]) -> None:
         """Remove a topic with its messages and consumers; ``done`` gets the number of messages once the name is free.
 
-        Raises: NoSuchTopic.
+        Raises: NoSuchTopic, ShuttingDown.
         """
-        topic = self.topic(name)
-        topic.begin_delete()
-
-        def removed(error: OSError | None) -> None:
-            messages = topic.log.messages()
-            topic.close()
-            topic.publisher.clear()
-            if error is None:
-                del self.topics[name]
-                self.quotas.topic_gone(name)
-                self._dead_letters.forget(topic)
-            else:  # keep the name taken, so that no new files mix with the old ones
-                logger.error("topic %s not removed (%s): it is closed until a restart", name, error)
-            done(messages, error)
-
-        # First wait for everything that writes into the directory: settings, commits, offsets.
-        remove = partial(self.directory.remove_topic, name, removed)
-        topic.settings_queue.when_idle(lambda: topic.committer.when_idle(lambda: self._flusher.when_quiet(remove)))
+        self.refuse_late()
+        self._deletions.delete(self.topic(name), done)
 
     def describe(self, pattern: str | None, sees: Callable[[str], bool] | None = None) -> Iterator[dict[str, Any]]:
         """The JSON objects of TOPICS for a name or pattern, in the order of names, with the topics that could not be opened.
@@ -457,37 +452,25 @@ class Broker:
 
     # -- ending
 
-    def stop_deliveries(self) -> None:
-        """Begin the shutdown: end every subscription and poll with SHUTTING_DOWN."""
+    def refuse_late(self) -> None:
+        """Refuse what would begin anew during the shutdown. Raises: ShuttingDown."""
+        if self.shutting_down:
+            raise ShuttingDown("the broker is shutting down: try again later")
+
+    def stop_deliveries(self, *, ends_at: float = inf) -> None:
+        """Begin the shutdown: end every subscription and poll with SHUTTING_DOWN, and refuse changes that have not begun.
+        ``finish`` is over by ``ends_at``, a monotonic time."""
         self.shutting_down = True
-        self._subscriptions.end_all("SHUTTING_DOWN")
-        for topic in self.topics.values():
-            topic.stop_deliveries("SHUTTING_DOWN")
+        self._shutdown.begin(ends_at)
 
     def finish(self, done: Callable[[], None]) -> None:
-        """Store the dead letters that are due, commit pending batches, flush the offsets, then call ``done``; ``close`` may
-        follow."""
-        self._dead_letters.finish(lambda: self._commit_and_flush(done))
-
-    def _commit_and_flush(self, done: Callable[[], None]) -> None:
-        waiting = {"", *self.topics}
-
-        def idle(name: str) -> None:
-            waiting.discard(name)
-            if not waiting:
-                behind = (topic for topic in self.topics.values() if topic.end_is_unrecorded)
-                for topic in islice(behind, ENDS_MAX):
-                    topic.offsets.changed()
-                self._flusher.flush_all(done)
-
-        for name, topic in list(self.topics.items()):
-            topic.committer.when_idle(partial(idle, name))
-        idle("")
+        """See ``Shutdown.finish``; ``close`` may follow."""
+        self._shutdown.finish(done)
 
     def close(self) -> None:
         """Close every file and release the directory. Idempotent."""
         for topic in self.topics.values():
-            topic.close()
+            topic.close(neatly=not self._shutdown.is_late)
         self.topics.clear()
         self.directory.close()
         self._directory_check = None

@@ -28,6 +28,7 @@
     * fatal: the connection is closed after the reply.
 """
 
+from collections.abc import Callable
 from typing import ClassVar, Self
 
 
@@ -141,6 +142,15 @@ class NoSuchTopic(RequestError):
     """The topic does not exist, or is being deleted."""
 
     code = "NO_SUCH_TOPIC"
+
+
+class BeingDeleted(NoSuchTopic):
+    """The name is taken by a topic that is being deleted, for as long as the disk needs. What would make the topic anew waits:
+    ``when_done`` calls back once the name is free (ADR 0103)."""
+
+    def __init__(self, topic: str, when_done: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(f"{topic} is being deleted: send it again in a moment")
+        self.when_done = when_done
 
 
 class NoSuchConsumer(RequestError):

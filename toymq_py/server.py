@@ -24,6 +24,8 @@ logger = logging.getLogger("toymq_py.server")
 REFUSED_LINGER_MAX = 16
 EXPIRY_CHECK_S = 5.0
 """An expired token is found within so long, also after the wall clock was set."""
+FINISH_S = 1.0
+"""The last part of a shutdown, at most a quarter of it, is for commits and offsets alone; acks are taken before."""
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
 USER_TIMEOUT_MS = 30_000
@@ -250,17 +252,18 @@ class Server:
     # -- shutdown
 
     async def _drain(self) -> None:
-        """Stop deliveries, take the acks that still arrive, commit, flush."""
+        """Stop deliveries, take the acks that still arrive, commit, flush: all within ``--shutdown-timeout``."""
         broker = self._broker
-        deadline = self._loop.time() + broker.options.shutdown_timeout_ms / 1000
+        timeout_s = broker.options.shutdown_timeout_ms / 1000
+        acks_until = self._loop.time() + timeout_s - min(FINISH_S, timeout_s / 4)
         for handshake in list(self._handshakes):
             handshake.abort()
         owed = {session: session.inflight() for session in self._sessions}
-        broker.stop_deliveries()
+        broker.stop_deliveries(ends_at=self._clock.monotonic() + timeout_s)
         for session, ranges in owed.items():
             session.shut_down(ranges)
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(acks_until):
                 while self._sessions:
                     self._none_left.clear()
                     await self._none_left.wait()

@@ -183,7 +183,7 @@ NEVER_DONE = """
 from tests.simulation.world import run
 from toymq_py.consumer import Consumer
 Consumer.tick = lambda self, now: False
-run(4711)
+run(4712)
 """
 
 
@@ -191,7 +191,7 @@ def test_a_broker_whose_ticker_never_comes_to_an_end_is_caught() -> None:
     """In a process of its own: the world is left in the middle, and its coroutines complain when they are collected."""
     done = subprocess.run([sys.executable, "-c", NEVER_DONE], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "RuntimeError: seed 4711: the simulation goes on and on at 1000." in done.stderr
+    assert "RuntimeError: seed 4712: the simulation goes on and on at 1000." in done.stderr
 
 
 def test_a_broker_that_sends_every_delivery_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from toymq_py.failure import failure_of
 from toymq_py.names import TopicPattern
 from toymq_py.storage.log import Log
 from toymq_py.storage.open_files import OPEN_FILES_MAX
-from toymq_py.subscription import PatternSubscription, Poll
+from toymq_py.subscription import AnyPoll, PatternSubscription
 from toymq_py.subscription.pattern_subscription import MultiSubscription
 from toymq_py.topic import Delivery, Published, Subscription, Tracer
 
@@ -116,12 +116,12 @@ class BrokerRig:
 
     def poll(
         self, name: str, consumer: str = "c", *, visibility_s: float = 30, wake: Callable[[], bool] = lambda: True
-    ) -> Poll:
+    ) -> AnyPoll:
         poll = self.broker.poll(name, consumer, visibility_s=visibility_s, wake=wake)
         self.settle(poll)
         return poll
 
-    def settle(self, following: MultiSubscription) -> None:
+    def settle(self, following: MultiSubscription | AnyPoll) -> None:
         """It is registered now. Raises: what was wrong."""
         told: list[OSError | RequestError | None] = []
         following.when_registered(told.append)

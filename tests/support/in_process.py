@@ -119,5 +119,5 @@ async def serving(data_dir: Path | str, **options: Any) -> AsyncIterator[InProce
             await served.close_connections()
             server.stop()
             await running
-            scheduler.close()
+            scheduler.close(drop_waiting=broker.shutting_down)
             broker.close()

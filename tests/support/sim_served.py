@@ -35,8 +35,8 @@ class SimServed:
 
     def _start(self, disk: MortalDisk) -> None:
         self._disk = disk
-        self._threads = VirtualThreads(self.loop, disk, lambda: None)
-        self.broker = Broker(self._options, fs=disk, scheduler=self._threads, clock=self._clock)
+        self.threads = VirtualThreads(self.loop, disk, lambda: None)
+        self.broker = Broker(self._options, fs=disk, scheduler=self.threads, clock=self._clock)
         self.broker.open(1)
         self.server = Server(
             self.broker, self._clock, self.loop,
@@ -52,11 +52,18 @@ class SimServed:
         self.server.stop()
         self.loop.run_until_complete(self._running)
         self.broker.close()
-        self._threads.alive = False
+        self.threads.alive = False
         disk = self._disk.kill()
         assert isinstance(disk, MortalDisk)
         self._start(disk)
         self.advance(0.001)
+
+    def stop(self) -> float:
+        """Stop it as SIGTERM does. Returns: how many seconds that took."""
+        began = self.loop.now
+        self.server.stop()
+        self.loop.run_until_complete(self._running)
+        return round(self.loop.now - began, 9)
 
     def __enter__(self) -> "SimServed":
         self.advance(0.001)

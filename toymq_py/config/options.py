@@ -122,7 +122,9 @@ class BrokerOptions:
     dedupe_keys: int = count(65_536, 0, 1 << 24, help="Keys remembered per topic.")
     dedupe_keys_total: int = count(1_000_000, 0, 1 << 26, help="Keys remembered over all topics.")
     retain_acked_for_ms: int = duration(24 * 3_600_000, help="How long a segment stays after every consumer has acked it.")
-    shutdown_timeout_ms: int = duration(5_000, 0, 3_600_000, help="How long a shutdown takes acks that still arrive.")
+    shutdown_timeout_ms: int = duration(
+        5_000, 0, 3_600_000, help="How long a shutdown takes at most: acks that still arrive, commits, offsets."
+    )
     metrics_objects: int = count(
         2_000, 0, 1 << 20, help="Topics and consumers with series of their own in a scrape; those beyond are added up."
     )

@@ -32,6 +32,7 @@ class DeadLetters:
         self._ledgers: dict[Topic, MoveLedger] = {}
         self._witnesses: dict[str, list[Witness]] = {}  # of each topic, while topics are recovered
         self._finished: Callable[[], None] | None = None
+        self._stopping = False
         self._closed = False
 
     def _ledger(self, topic: Topic) -> MoveLedger:
@@ -99,7 +100,7 @@ class DeadLetters:
         """
         if not letters.is_dead_letters:
             raise BadArgument(f"{letters.name} is not a dead-letter topic: their names end with {DEAD_LETTERS}")
-        if self._closed or self._finished is not None:
+        if self._stopping:
             raise ShuttingDown("the broker is shutting down")
 
         def ended(count: int, error: OSError | RequestError | None) -> None:
@@ -120,11 +121,16 @@ class DeadLetters:
         if len(queue) == 1:
             redrive.start()
 
-    def finish(self, done: Callable[[], None]) -> None:
-        """Shut down: move held messages as far as the disk allows, end each REDRIVE after its batch, then call ``done``."""
+    def stop_redrives(self) -> None:
+        """End each REDRIVE after its batch, and refuse new ones: the broker shuts down."""
+        self._stopping = True
         for queue in self._redrives.values():
             for redrive in queue:
                 redrive.stopping = True
+
+    def finish(self, done: Callable[[], None]) -> None:
+        """Shut down: move held messages as far as the disk allows, end each REDRIVE after its batch, then call ``done``."""
+        self.stop_redrives()
         self._finished = done
         self._settle()
 

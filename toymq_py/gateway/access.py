@@ -4,7 +4,7 @@ Contract: gateway.md; clients.md, "auth file"; ADR 0024, ADR 0055. A token comes
 of a login. Every request looks its grant up again, so a reload or a logout takes effect at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 
 from starlette.datastructures import Headers
@@ -67,23 +67,27 @@ def _is_browser(headers: Headers) -> bool:
     return headers.get("user-agent", "").startswith(BROWSERS) or not BROWSER_HEADERS.isdisjoint(headers.keys())
 
 
-def check_rights(gateway: Gateway, connection: HTTPConnection, needs: Need | None, topic: str | None = None) -> None:
+def check_rights(
+    gateway: Gateway, connection: HTTPConnection, needs: Need | None, topic: Callable[[], str] = lambda: ""
+) -> str:
     """Authenticate a request and check its rights. ``grant_of`` returns its grant from then on.
 
     Args:
-        topic: the topic that it needs rights for; by default the path's.
+        topic: gives the topic that it needs rights for. It is called after the authentication: a client without a token learns
+            nothing of what is wrong with its parameters, and 401 comes before 400 and 409.
 
-    Raises: AuthRequired, AuthFailed, Forbidden, TooManyConnections.
+    Returns: the topic. Raises: AuthRequired, AuthFailed, Forbidden, TooManyConnections, and what ``topic`` raises.
     """
     if gateway.authority is None or needs is None:
-        return
+        return ""
     grant = _find_grant(gateway, connection)
     seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
     if seat is not None:
         seat.identify(grant.name, admin=grant.admin)
         acting_token.set(seat.token)  # for the task of this request
     connection.scope[_GRANT] = grant
-    check_grant(grant, needs, topic if topic is not None else connection.path_params.get("topic", ""))
+    check_grant(grant, needs, name := topic())
+    return name
 
 
 def check_grant(grant: Grant, needs: Need, name: str) -> None:

@@ -7,6 +7,7 @@ tenant whose clients do not read would fill the memory of all.
 from starlette.requests import ClientDisconnect, HTTPConnection
 
 from toymq_py.auth.quotas import FLOOR_BYTES
+from toymq_py.errors import QueueFull
 from toymq_py.gateway.bodies import seat_of
 from toymq_py.gateway.waiters import Waiting
 
@@ -30,6 +31,17 @@ def hold(connection: HTTPConnection, size: int) -> None:
         if seat.left:
             raise ClientDisconnect
         seat.hold(size)
+
+
+def charge(connection: HTTPConnection, size: int) -> QueueFull | None:
+    """As ``hold``, for what is held already. Returns: why it is too much."""
+    try:
+        hold(connection, size)
+    except QueueFull as error:
+        return error
+    except ClientDisconnect:
+        pass  # what waits for it ends by itself
+    return None
 
 
 def has_room(connection: HTTPConnection, size: int) -> bool:

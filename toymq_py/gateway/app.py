@@ -120,8 +120,7 @@ class Endpoint:
         """Check site, rights and query parameters. Raises: AuthRequired, AuthFailed, Forbidden, BadArgument."""
         check_site(request, safe=operation.safe)
         if self._gateway.authority is not None:
-            topic = _topic_of(operation, request)
-            check_rights(self._gateway, request, operation.needs, topic)
+            topic = check_rights(self._gateway, request, operation.needs, partial(_topic_of, operation, request))
             if operation.needs is not None:
                 request.scope[WHEN_WHOLE] = partial(check_again, self._gateway, request, operation.needs, topic)
         if request.scope["query_string"]:

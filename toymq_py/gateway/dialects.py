@@ -38,6 +38,6 @@ def rfc3339(ns: int) -> str:
 
 async def ensure(broker: Broker, name: str, settings: Mapping[str, str]) -> None:
     """Create a topic with these settings unless it exists. Raises: RequestError."""
-    if name not in broker.topics:
+    if not broker.has(name):
         await stored(lambda done: broker.create(name, settings, done))
 

@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from toymq_py.broker import Broker
-from toymq_py.gateway.waiters import Waiting, stored
+from toymq_py.disk_errors import storage_error
+from toymq_py.errors import RequestError
+from toymq_py.gateway.waiters import Waiting, made, stored
 from toymq_py.lease_number import new_lease_number
+from toymq_py.subscription import AnyPoll, PatternPoll
 from toymq_py.topic import Delivery
 
 
@@ -21,6 +25,9 @@ class LongPoll:
         self._visibility_s = visibility_s
         self.lease = new_lease_number()
         """The number of what it leases."""
+        self.charge: Callable[[int], RequestError | None] = lambda size: None
+        """Counts what the polls of a pattern hold (``PatternPoll.on_cost``). Returns: why that is too much."""
+        self._refusal: RequestError | None = None
         self._look: Callable[[], None] | None = None
         self._ended = False
 
@@ -29,11 +36,36 @@ class LongPoll:
         self._ended = True
         self._wake()
 
+    def _charge(self, size: int) -> None:
+        self._refusal = self.charge(size)
+        self._wake()
+
     def _wake(self) -> bool:
         if self._look is None:
             return False  # it takes by itself before it waits
         self._look()
         return True
+
+    async def _registered(self, poll: AnyPoll, wait_s: float) -> None:
+        """Wait until the poll is registered; with ``wait_s`` no longer: a new consumer begins at the first id, also when the
+        disk has not said so yet. Raises: RequestError."""
+        if not wait_s:
+            await stored(poll.when_registered)
+            return
+        problem: OSError | RequestError | None = None
+
+        def begin(over: Callable[[], None]) -> Callable[[], None]:
+            def told(error: OSError | RequestError | None) -> None:
+                nonlocal problem
+                problem = error
+                over()
+
+            poll.when_registered(told)
+            return lambda: None
+
+        await self._waiting.wait_for(begin, wait_s)
+        if problem is not None:
+            raise problem if isinstance(problem, RequestError) else storage_error(problem)
 
     def _wait(self, look: Callable[[], None]) -> Callable[[], None]:
         self._look = look
@@ -53,14 +85,19 @@ class LongPoll:
 
         Raises: RequestError, OSError, and what ``check`` raises. When cancelled it has leased nothing.
         """
-        poll = self._broker.poll(self.name, self._consumer, visibility_s=self._visibility_s, wake=self._wake)
+        begin = partial(self._broker.poll, self.name, self._consumer, visibility_s=self._visibility_s, wake=self._wake)
+        poll = await made(begin)
         poll.number = self.lease
+        if isinstance(poll, PatternPoll):
+            poll.on_cost = self._charge
         time = asyncio.get_running_loop().time
         until = time() + wait_s
         try:
-            await stored(poll.when_registered)
+            await self._registered(poll, wait_s)
             while not (self._ended or self._waiting.stopped):
                 check()
+                if self._refusal is not None:
+                    raise self._refusal
                 deliveries = poll.take(max_count, max_bytes)
                 left_s = until - time()
                 if deliveries or poll.closed or left_s <= 0:

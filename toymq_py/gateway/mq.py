@@ -89,7 +89,7 @@ async def put_queue(gateway: Gateway, request: Request) -> Response:
     """``PUT /{q}``."""
     name = QUEUE.need(request)
     gateway.refuse_late()
-    settings = {} if name in gateway.broker.topics else SETTINGS  # an existing topic keeps its own
+    settings = {} if gateway.broker.has(name) else SETTINGS  # an existing topic keeps its own
     await gateway.stored(partial(gateway.broker.create, name, settings))
     return Response(status_code=201)
 
@@ -175,7 +175,7 @@ OPERATIONS = (
               "subscribe",
               (QUEUE, MESSAGE_ID), answers={202: Answer("It is not delivered again, durably.")},
               errors=(*GONE, StorageFailed, TooManyConsumers), refuse=refuse, topic=QUEUE),
-    *(Operation(method, f"/{name}", f"mq{method.capitalize()}Reserved{name.capitalize()}", "A reserved name.", reserved, None,
+    *(Operation(method, f"/{name}", f"mq{method.capitalize()}Reserved{name.capitalize()}", "A reserved name.", reserved, "see",
                 answers={409: Answer("The name is reserved.")}, errors=(TopicExists,), refuse=refuse)
       for name, methods in TAKEN.items() for method in methods),
 )  # fmt: skip

@@ -127,6 +127,7 @@ async def lease(gateway: Gateway, request: Request) -> Response:
     max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
     gateway.refuse_late()
     polling = LongPoll(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
+    polling.charge = partial(answer_room.charge, request)
     deliveries = await lease_for(gateway, request, polling, max_count, wait_s)
     if not deliveries:
         return Response(status_code=204)

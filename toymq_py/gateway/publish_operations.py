@@ -4,6 +4,7 @@ import json
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -38,6 +39,7 @@ from toymq_py.gateway.multipart import parse_multipart
 from toymq_py.gateway.operations import DELAY_MS, IDEMPOTENCY_KEY, TOPIC, TTL_MS, Answer, Body, Operation, Parameter, check_key
 from toymq_py.gateway.problems import STATUS, problem
 from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.waiters import made
 from toymq_py.topic import Appended, Duplicate, Published, Topic
 from toymq_py.units import DURATION_MS_MAX, check_number
 
@@ -92,7 +94,7 @@ async def publish(gateway: Gateway, request: Request) -> Response:
     payload = await read_body(request, bytes_max)
     check_size(payload, headers, bytes_max)
     gateway.refuse_late()
-    topic = gateway.broker.topic_to_publish(name)
+    topic = await made(partial(gateway.broker.topic_to_publish, name))
     (outcome,) = topic.publish(
         [key], [payload], [headers] if headers else None,
         None if delay_ms is None else [delay_ms], None if ttl_ms is None else [ttl_ms],
@@ -138,7 +140,7 @@ async def publish_batch(gateway: Gateway, request: Request) -> Response:
         parts = await parse_multipart(request.headers["content-type"], pieces, BATCH_MESSAGES_MAX, gateway.waiting.pause)
         found = map(_of_part, parts)
     gateway.refuse_late()
-    topic = gateway.broker.topic_to_publish(name)
+    topic = await made(partial(gateway.broker.topic_to_publish, name))
     return await _publish_all(gateway, topic, found)
 
 

@@ -52,7 +52,8 @@ class Gateway:
 
     def refuse_late(self) -> None:
         """Refuse new work during the shutdown. Raises: ShuttingDown."""
-        if self.broker.shutting_down or self.waiting.stopped:
+        self.broker.refuse_late()
+        if self.waiting.stopped:  # said before the broker knows
             raise ShuttingDown("the broker is shutting down: try again later")
 
     async def settled(self, commit: Commit) -> RequestError | None:

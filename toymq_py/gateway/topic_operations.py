@@ -61,7 +61,7 @@ async def put_topic(gateway: Gateway, request: Request) -> Response:
     name = TOPIC.need(request)
     changes = await settings_of(request)
     gateway.refuse_late()
-    known = name in gateway.broker.topics
+    known = gateway.broker.has(name)
     await gateway.stored(lambda done: gateway.broker.create(name, changes, done))
     return json_response(gateway.broker.topic(name).describe(), 200 if known else 201)
 

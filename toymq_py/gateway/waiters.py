@@ -6,10 +6,14 @@ Belongs to the loop. Does not know what is waited for.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from toymq_py.broker import Done
 from toymq_py.disk_errors import storage_error
-from toymq_py.errors import RequestError
+from toymq_py.errors import BeingDeleted, RequestError
+
+Made = TypeVar("Made")
 
 
 class Waiting:
@@ -88,6 +92,8 @@ class Waiting:
 async def stored(begin: Callable[[Done], None]) -> None:
     """Wait until the effect of ``begin`` is on stable storage. A cancellation does not undo it.
 
+    ``begin`` is called again when a topic that it would make is still being deleted.
+
     Raises: RequestError when it could not be stored, or when ``begin`` does.
     """
     outcome: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
@@ -96,10 +102,31 @@ async def stored(begin: Callable[[Done], None]) -> None:
         if not outcome.done():
             outcome.set_result(error)
 
-    begin(done)
+    while True:
+        try:
+            begin(done)
+            break
+        except BeingDeleted as busy:
+            await gone(busy)
     error = await outcome
     if error is not None:
         raise error if isinstance(error, RequestError) else storage_error(error)
+
+
+async def made(make: Callable[[], Made]) -> Made:
+    """Call what makes a topic, and again when the one of that name has gone. Raises: as ``make``, except BeingDeleted."""
+    while True:
+        try:
+            return make()
+        except BeingDeleted as busy:
+            await gone(busy)
+
+
+async def gone(busy: BeingDeleted) -> None:
+    """Wait for the end of a deletion."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    busy.when_done(partial(fulfil, over))
+    await over
 
 
 def fulfil(future: asyncio.Future[None]) -> None:

@@ -44,6 +44,7 @@ from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
 from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.waiters import made
 from toymq_py.lease_number import new_lease_number
 from toymq_py.names import check_name
 from toymq_py.records import MSG_ID_MAX, IdRange
@@ -288,7 +289,7 @@ class Conversation:
         message = message_of(frame, LINE_MEMBERS)
         check_size(message.payload, message.headers, gateway.broker.options.max_payload_bytes)
         outcome: Published
-        (outcome,) = append(gateway.broker.topic_to_publish(self._name), [message])
+        (outcome,) = append(await made(partial(gateway.broker.topic_to_publish, self._name)), [message])
         error = outcome.error or await gateway.settled(outcome.commit)
         if error is not None:
             return self._refusal(error)
@@ -312,7 +313,7 @@ class Conversation:
             raise BadArgument(f"invalid mode {str(mode)[:50]!a}: write exclusive or shared")
         if start is not None and type(start) not in (str, int):
             raise BadArgument("start must be earliest, latest, a message id or @<unix-ms>")
-        topic = self._gateway.broker.topic_or_new(self._name)
+        topic = await made(partial(self._gateway.broker.topic_or_new, self._name))
         subscription, registration = topic.subscribe(
             check_name("consumer", consumer),
             None if start is None else Start.parse(str(start)),

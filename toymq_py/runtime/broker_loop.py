@@ -45,8 +45,9 @@ class LoopScheduler:
         else:
             ticket.when_settled(done)
 
-    def close(self) -> None:
-        self._threads.close()
+    def close(self, *, drop_waiting: bool) -> None:
+        """See ``SyncThreads.close``."""
+        self._threads.close(drop_waiting=drop_waiting)
 
 
 class DirectoryWatch:
@@ -107,5 +108,5 @@ def opened_broker(
     finally:
         watch.stop()
         lag.stop()
-        scheduler.close()
+        scheduler.close(drop_waiting=broker.shutting_down)  # what matters of them was waited for, or the deadline is over
         broker.close()

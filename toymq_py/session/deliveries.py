@@ -17,7 +17,7 @@ from toymq_py.names import TopicPattern
 from toymq_py.net.fair_queue import Runnable
 from toymq_py.protocol import Frames, encode_closed, encode_messages
 from toymq_py.session.replies import Replies
-from toymq_py.subscription import PatternSubscription, Poll
+from toymq_py.subscription import AnyPoll, PatternSubscription
 from toymq_py.topic import DeliveredIds, Delivery, Subscription
 
 logger = logging.getLogger("toymq_py.session")
@@ -62,7 +62,7 @@ class Deliveries:
         """``later`` is the loop's ``call_later``, ``seat`` the connection's share of the limits."""
         self.by_name: dict[str, AnySubscription] = {}
         self.paused = False
-        self.pull: Poll | None = None
+        self.pull: AnyPoll | None = None
         self._replies = replies
         self._runnable = place
         self._clock = clock

@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from toymq_py.auth import audit
@@ -17,6 +18,7 @@ from toymq_py.disk_errors import storage_error
 from toymq_py.errors import (
     BadArgument,
     BadVersion,
+    BeingDeleted,
     InternalError,
     NotSubscribed,
     RequestError,
@@ -38,6 +40,7 @@ from toymq_py.protocol import (
 from toymq_py.records import IdRange
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
+from toymq_py.session.gate import TAKEN_AT_SHUTDOWN, Gate
 from toymq_py.session.listing import Listing, json_reply
 from toymq_py.session.pull import PendingPull
 from toymq_py.session.reader import Reader
@@ -62,8 +65,8 @@ ADMINISTRATIVE = (
 class Handler:
     """The commands of one session."""
 
-    __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_greeted", "_loop", "_metrics", "_number", "_pulls",
-                 "_refused", "_replies", "_run", "ended", "max_held_bytes")  # fmt: skip
+    __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_gate", "_greeted", "_loop", "_metrics", "_number",
+                 "_pulls", "_refused", "_replies", "_run", "ended", "max_held_bytes")  # fmt: skip
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
@@ -84,20 +87,28 @@ class Handler:
         self._pulls: dict[PendingPull, None] = {}
         self._refused = RefusedSequences()
         self._run: Iterator[Command] = iter(())
+        self._gate = Gate()
         self.max_held_bytes = broker.options.max_inflight_bytes
         """No command is applied while the replies hold more."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next command may be applied."""
+        return not self._gate.closed and self._replies.held_bytes <= self.max_held_bytes
 
     def step(self, reader: Reader, clock: Clock, slice_end: float) -> bool:
         """Apply commands in order while there is room for replies, until ``slice_end``.
 
         Returns: whether there is more to apply, and room.
         """
-        replies, monotonic = self._replies, clock.monotonic
-        while True:
+        replies, gate, monotonic = self._replies, self._gate, clock.monotonic
+        while not gate.closed:
             for command in self._run:
                 self.apply(command)
                 if self.ended:
                     self._run = iter(())
+                    return False
+                if gate.closed:
                     return False
                 if monotonic() > slice_end:
                     return True
@@ -107,6 +118,7 @@ class Handler:
             self._run = iter(run)
             if not run:
                 return False
+        return False
 
     def end_waits(self) -> None:
         """Answer FETCH and PULL that wait: the stream ended."""
@@ -124,6 +136,8 @@ class Handler:
         """Apply one command. It gets exactly its replies, also after a failure."""
         try:
             self._apply(command)
+        except BeingDeleted as busy:
+            self._apply_when_free(command, busy)
         except RequestError as error:
             self._refuse(command, error)
         except OSError as error:
@@ -138,6 +152,11 @@ class Handler:
             self._refuse(command, InternalError("a bug in the broker; its log has the details"))
         finally:
             self._greeted = True
+
+    def _apply_when_free(self, command: Command, busy: BeingDeleted) -> None:
+        """Apply a command that would make a topic, and the ones behind it, when the one of that name is deleted."""
+        self._run = chain((command,), self._run)
+        self._gate.wait(busy.when_done, self._replies.wake)
 
     def _refuse(self, command: Command, error: RequestError) -> None:
         """Reply with one ``ERR`` for each command of a run, or for another command; with only one if it is fatal."""
@@ -174,6 +193,8 @@ class Handler:
         self.ended = self.ended or error.fatal
 
     def _apply(self, command: Command) -> None:
+        if self._broker.shutting_down and not isinstance(command, TAKEN_AT_SHUTDOWN):
+            raise ShuttingDown("the broker is shutting down; send it again to the next one")
         match command:
             case Publish():
                 self._publish(command)
@@ -249,8 +270,6 @@ class Handler:
     # -- publishing and consuming
 
     def _publish(self, command: Publish) -> None:
-        if self._broker.shutting_down:
-            raise ShuttingDown("the broker is shutting down; publish to it again later")
         keys, bodies, headers = command.keys, command.bodies, None
         if command.hdr:
             headers = [body[: command.hdr] for body in bodies]
@@ -309,7 +328,7 @@ class Handler:
 
     def _pull(self, command: commands.Pull) -> None:
         known = command.topic in self._broker.topics
-        pulling = PendingPull(command, self._broker, self._replies, self._deliveries, self._pulls)
+        pulling = PendingPull(command, self._broker, self._replies, self._deliveries, self._pulls, self._gate)
         if not known and command.topic in self._broker.topics:  # else it is a pattern
             self._audit_new(command.topic)
         if command.wait_ms:
@@ -416,8 +435,6 @@ class Handler:
         self._stored(start, answer=lambda: encode_ok(counted), audited=command)
 
     def _seek(self, command: commands.Seek) -> None:
-        if self._broker.shutting_down:
-            raise ShuttingDown("the broker is shutting down; try again later")
         topic = self._broker.topic(command.topic)
         target = topic.seek(command.consumer, command.start)
         self._stored(topic.flush_offsets, count=target, audited=command)
@@ -432,8 +449,10 @@ class Handler:
         Raises: RequestError when ``begin`` does; then no reply is queued.
         """
         held = PendingReply(MADE_COST_BYTES + OK_BYTES * replies)
+        change = self._gate.change if audited is not None else _uncounted  # acks share flushes: any number is cheap
 
         def done(error: OSError | RequestError | None) -> None:
+            change(-1)
             if isinstance(error, OSError):
                 error = storage_error(error)
             if audited is not None:
@@ -443,13 +462,22 @@ class Handler:
             else:
                 self._replies.fill(held, answer or (lambda: encode_ok(count)))
 
-        begin(done)
+        change(1)
+        try:
+            begin(done)
+        except BaseException:
+            change(-1)
+            raise
         self._replies.hold(held)
 
 
 def _trace_fields(command: Command) -> dict[str, str]:
     """The trace of a command, for its log line; of a run of publishes that of the first."""
     return log_fields(command.bodies[0][: command.hdr]) if isinstance(command, Publish) and command.hdr else {}
+
+
+def _uncounted(begun: int) -> None:
+    """A change that the gate does not count."""
 
 
 def _verb(command: Command) -> str:

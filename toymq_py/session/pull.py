@@ -10,7 +10,9 @@ from toymq_py.broker import Broker
 from toymq_py.errors import RequestError
 from toymq_py.protocol import Frames, Pull, encode_ok
 from toymq_py.session.deliveries import Deliveries, encode_delivery
+from toymq_py.session.gate import Gate
 from toymq_py.session.replies import WAIT_COST_BYTES, PendingReply, Replies
+from toymq_py.subscription import PatternPoll
 from toymq_py.topic import Delivery
 
 PULL_BYTES_MAX = 1024 * 1024
@@ -20,15 +22,18 @@ PULL_BYTES_MAX = 1024 * 1024
 class PendingPull:
     """One PULL until it is answered; a key of ``pulls`` until then."""
 
-    __slots__ = ("_at_head", "_deliveries", "_held", "_max_count", "_poll", "_pulls", "_replies", "_taken", "_timer")
+    __slots__ = ("_at_head", "_deliveries", "_gate", "_held", "_max_count", "_poll", "_pulls", "_registered", "_replies",
+                 "_taken", "_timer")  # fmt: skip
 
     def __init__(
-        self, command: Pull, broker: Broker, replies: Replies, deliveries: Deliveries, pulls: "dict[PendingPull, None]"
-    ) -> None:
+        self, command: Pull, broker: Broker, replies: Replies, deliveries: Deliveries, pulls: "dict[PendingPull, None]",
+        gate: Gate,
+    ) -> None:  # fmt: skip
         """Raises: as ``Broker.poll``; then nothing is left of it."""
         self._replies = replies
         self._deliveries = deliveries
         self._pulls = pulls
+        self._gate = gate
         self._max_count = command.max_count
         self._timer: asyncio.TimerHandle | None = None
         self._at_head = False
@@ -38,7 +43,9 @@ class PendingPull:
         self._poll = broker.poll(command.topic, command.consumer, visibility_s=visibility_s, wake=self._woken)
         self._poll.number = command.lease or 0
         self._held = PendingReply(WAIT_COST_BYTES)
+        self._registered = False
         pulls[self] = None
+        gate.pull(1)
 
     def wait(self, timer: asyncio.TimerHandle) -> None:
         """Let the pull wait until the timer calls ``finish``."""
@@ -47,9 +54,18 @@ class PendingPull:
     def begin(self) -> None:
         """Queue the reply."""
         self._replies.hold(self._held)
-        self._poll.when_registered(self._registered)
+        if isinstance(self._poll, PatternPoll):
+            self._poll.on_cost = self._charge
+        self._poll.when_registered(self._on_registered)
 
-    def _registered(self, error: OSError | RequestError | None) -> None:
+    def _charge(self, size: int) -> None:
+        if self in self._pulls:
+            self._replies.charge(self._held, size)
+
+    def _on_registered(self, error: OSError | RequestError | None) -> None:
+        self._registered = True
+        if self not in self._pulls:
+            return  # its wait was over before, and it is answered
         if error is not None:
             self.close()
             self._replies.fail(self._held, error)
@@ -63,9 +79,11 @@ class PendingPull:
         return not self._deliveries.stalled
 
     def finish(self) -> None:
-        """End the wait: answer with the messages that are there. Idempotent."""
+        """End the wait: answer with the messages that are there, also while the disk still writes that the consumer is new: it
+        begins at the first id, and would again. Idempotent."""
+        waits = self._timer is not None
         self._stop_waiting()
-        if self._at_head:
+        if self._at_head or (waits and not self._registered):
             self._replies.fill(self._held, self._make)
 
     def _stop_waiting(self) -> None:
@@ -106,7 +124,9 @@ class PendingPull:
     def close(self) -> None:
         """End a pull that is answered or whose connection is gone. Idempotent."""
         self._stop_waiting()
-        self._pulls.pop(self, None)
+        if self in self._pulls:
+            del self._pulls[self]
+            self._gate.pull(-1)
         if self._deliveries.pull is self._poll:
             self._deliveries.pull = None
         self._poll.close()

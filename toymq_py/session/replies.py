@@ -76,6 +76,10 @@ class Replies:
     def __bool__(self) -> bool:
         return bool(self._fifo or self._pushes)
 
+    def wake(self) -> None:
+        """Give the session a turn."""
+        self._runnable.wake()
+
     def _wake(self) -> None:
         self.due = True
         self._runnable.wake()
@@ -118,6 +122,11 @@ class Replies:
         self._queue(held)
         self.held_bytes += held.cost
         return held
+
+    def charge(self, held: PendingReply, size: int) -> None:
+        """Count more memory for a reply that is still queued, until it is written."""
+        held.cost += size
+        self.held_bytes += size
 
     def fill(self, held: PendingReply, make: MakeReply) -> None:
         """Make a reply due."""

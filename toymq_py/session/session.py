@@ -240,11 +240,7 @@ class Session:
 
     def _has_room_again(self) -> bool:
         """Whether commands wait that were held up by replies, which are written now."""
-        return (
-            not self._reader.caught_up
-            and self._phase is _SERVING
-            and self._replies.held_bytes <= self._handler.max_held_bytes
-        )
+        return not self._reader.caught_up and self._phase is _SERVING and self._handler.has_room
 
     # -- tokens
 
@@ -317,6 +313,7 @@ class Session:
     def shut_down(self, owed: list[Callable[[], bool]]) -> None:
         """Close when every reply is written and every call of ``owed`` returns True."""
         self._owed = owed
+        self._handler.end_waits()
         self._leave_when_done()
 
     def _leave_when_done(self) -> None:

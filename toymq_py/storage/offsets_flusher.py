@@ -4,8 +4,10 @@ Contract: storage.md, "offsets.json". A flush begins no later than 100 ms after 
 time for all topics, off the event loop; stretched so that flushing costs at most 5 % of a core. Belongs to the loop.
 """
 
+import errno
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from toymq_py.callbacks import call_all
@@ -20,6 +22,12 @@ logger = logging.getLogger("toymq_py.storage")
 
 DEBOUNCE_S = 0.1
 COST_SHARE_MAX = 0.05
+JOBS_MAX = 4
+"""A flush that is waited for takes so many sync threads: side by side, syncs share commits of the file system's journal, and
+of a new pattern consumer's thousand topics none waits for all others (ADR 0102). More threads compete with the loop for the
+interpreter while they encode."""
+SOURCES_PER_RUN = 64
+"""Written in one run: to take their states and to tell that they are stored holds the loop for 30 us each, at least."""
 RETRY_S = 1.0
 """How soon a failed flush is tried again."""
 
@@ -63,6 +71,18 @@ class OffsetsFlusher:
         self._quiet_waiters: list[Callable[[], None]] = []
         self._discarded: set[FlushSource] = set()
         self._stopped: RequestError | None = None
+        self._abandoned = False
+        self._writing = 0
+        self._more = False  # the last run had more to write
+
+    @property
+    def unsaved(self) -> int:
+        """How many sources have changes that are not on stable storage, about."""
+        return len(self._dirty) + self._writing
+
+    def abandon(self) -> None:
+        """Write nothing after the files that are being written now: the broker ends at once."""
+        self._abandoned = True
 
     def stop(self, error: RequestError) -> None:
         """Stop writing: the directory is not ours any more. All waiters, now and later, get ``error``."""
@@ -122,6 +142,10 @@ class OffsetsFlusher:
     def _run(self) -> None:
         now = self._clock.monotonic()
         sources = [s for s in self._dirty if self._failing.get(s, now) <= now or s in self._waiters or self._idle_waiters]
+        if len(sources) > SOURCES_PER_RUN:
+            sources.sort(key=lambda source: source not in self._waiters)
+        self._more = len(sources) > SOURCES_PER_RUN
+        del sources[SOURCES_PER_RUN:]
         for source in sources:
             del self._dirty[source]
         waiters = {source: self._waiters.pop(source, []) for source in sources}
@@ -130,9 +154,15 @@ class OffsetsFlusher:
         started = monotonic()
         work = [(source, source.offsets_snapshot()) for source in sources]
         cost_s = [monotonic() - started]  # of computing; waiting for the disk takes no core
+        awaited = self._idle_waiters or any(waiters.values())
+        shares = [work[n::JOBS_MAX] for n in range(min(JOBS_MAX, len(work)))] if awaited else [work]
+        open_jobs = len(shares)
 
-        def job() -> None:
-            for source, state in work:
+        def job(share: list[tuple[FlushSource, OffsetsState]]) -> None:
+            for source, state in share:
+                if self._abandoned:
+                    errors[source] = OSError(errno.ECANCELED, "the broker ends")
+                    continue
                 began = monotonic()
                 data = offsets.encode(state, offsets.topic_of(source.path))
                 cost_s.append(monotonic() - began)
@@ -142,7 +172,12 @@ class OffsetsFlusher:
                     errors[source] = error
 
         def finished() -> None:
+            nonlocal open_jobs
+            open_jobs -= 1
+            if open_jobs > 0 or self._abandoned:
+                return
             self._running = False
+            self._writing = 0
             now = monotonic()
             self._not_before = now + sum(cost_s) / COST_SHARE_MAX
             quiet, self._quiet_waiters = self._quiet_waiters, []
@@ -153,10 +188,11 @@ class OffsetsFlusher:
             self._finish(now)
 
         self._running = True
-        if work:
-            self._scheduler.offload(job, finished)
-        else:
+        self._writing = len(work)
+        if not work:
             finished()
+        for share in shares if work else ():
+            self._scheduler.offload(partial(job, share), finished)
 
     def _tell(self, source: FlushSource, state: OffsetsState, error: OSError | None, waiters: list[Done]) -> None:
         if error is None and source not in self._discarded:
@@ -176,7 +212,7 @@ class OffsetsFlusher:
         if self._waiters:
             self._arm(now)
         elif self._dirty and not self._idle_waiters:
-            soon = max(now + DEBOUNCE_S, self._not_before)
+            soon = max(now if self._more else now + DEBOUNCE_S, self._not_before)
             self._arm(min(max(soon, self._failing.get(source, soon)) for source in self._dirty))
         else:
             idle, self._idle_waiters = self._idle_waiters, []

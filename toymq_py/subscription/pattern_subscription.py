@@ -35,6 +35,9 @@ class Registry(Protocol):
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         """Have ``call`` called after a time."""
 
+    def retire(self, subscription: "MultiSubscription") -> None:
+        """Let no more polls join a group."""
+
 
 class MultiSubscription(Lessee, ABC):
     """One window over a consumer of several topics. It has a part (``Subscription``) for each topic, and is the lessee of all

@@ -1,13 +1,13 @@
-"""PULL: messages of one topic, or of all topics of a pattern, without a subscription.
+"""PULL: messages of one topic, without a subscription. Those of a pattern: ``pattern_poll.py``.
 
 Contract: protocol.md, "PULL"; delivery.md. Knows no wire and no sessions. Belongs to the event loop.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from sys import maxsize
 
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic
-from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.subscription.pattern_subscription import MultiSubscription
 from toymq_py.topic import Delivery, Subscription
 
@@ -17,8 +17,63 @@ RECORD_COST_BYTES = 64
 """What a message counts towards ``max_bytes`` of ``Poll.take`` beside its payload, about: its header line."""
 
 
+class Taking:
+    """One ``take`` over the parts that may have messages: bounded in messages and bytes, but one message at least."""
+
+    __slots__ = ("_max_bytes", "_max_count")
+
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self._max_count = min(max_count, MESSAGES_PER_POLL)
+        self._max_bytes = max_bytes
+
+    def run(
+        self,
+        takeable: OrderedDict[Subscription, None],
+        next_takeable: Callable[[], Subscription],
+        take: Callable[[Subscription, int, int], Delivery | None],
+        *,
+        shared: bool,
+    ) -> list[Delivery]:
+        """Take of each part in turn; those that may have more stand in ``takeable`` again.
+
+        Args:
+            take: takes so many messages of so many bytes of a part.
+            shared: others take through the same parts: each gives one piece.
+
+        Raises: OSError when a log cannot be read, and nothing was taken.
+        """
+        taken: list[Delivery] = []
+        again: list[Subscription] = []
+        max_count, max_bytes = self._max_count, self._max_bytes
+        while takeable and max_count > 0 and max_bytes > 0:
+            part = next_takeable()
+            try:
+                delivery = take(part, max_count, max_bytes)
+            except OSError:
+                takeable[part] = None
+                if not taken:
+                    takeable.update(dict.fromkeys(again))
+                    raise
+                break
+            if delivery is None:
+                continue
+            if taken and delivery.size > max_bytes:
+                delivery.unsend()  # one message, which comes alone the next time
+                again.append(part)
+                break
+            taken.append(delivery)
+            max_count -= len(delivery)
+            max_bytes -= delivery.size + RECORD_COST_BYTES * len(delivery)
+            if shared or part.channel.takers > 1:
+                again.append(part)
+            else:
+                takeable[part] = None
+        takeable.update(dict.fromkeys(again))
+        return taken
+
+
 class Poll(MultiSubscription):
-    """One PULL: leases messages without a session, or is woken when there are some.
+    """One PULL of one topic: leases messages without a session, or is woken when there are some.
 
     Its leases end by their deadline alone, never with the poll; ``close`` gives nothing back. What was taken and did not
     get out can be given back uncounted with ``delivery.unsend()``.
@@ -29,9 +84,8 @@ class Poll(MultiSubscription):
     __slots__ = ("_wake",)
 
     def __init__(self, name: str, consumer_name: str, *, visibility_s: float | None, wake: Callable[[], bool]) -> None:
-        pattern = TopicPattern(name) if is_pattern(name) else None
         MultiSubscription.__init__(
-            self, name, consumer_name, pattern=pattern, mode=None, window=maxsize, visibility_s=visibility_s, start=None
+            self, name, consumer_name, pattern=None, mode=None, window=maxsize, visibility_s=visibility_s, start=None
         )
         self._wake = wake
 
@@ -39,13 +93,12 @@ class Poll(MultiSubscription):
         return self._wake()
 
     def on_part_ended(self, part: Subscription, code: str) -> None:
-        if self.pattern is None:
-            if code == "SHUTTING_DOWN":
-                self.close()
-            elif part.channel.context.topic_deleted:
-                self.problem = NoSuchTopic(f"{self.name} was deleted")
-            else:
-                self.problem = NoSuchConsumer(f"{self.consumer_name} on {self.name} was deleted")
+        if code == "SHUTTING_DOWN":
+            self.close()
+        elif part.channel.context.topic_deleted:
+            self.problem = NoSuchTopic(f"{self.name} was deleted")
+        else:
+            self.problem = NoSuchConsumer(f"{self.consumer_name} on {self.name} was deleted")
         self._wake()
 
     def end(self, code: str) -> None:
@@ -63,31 +116,5 @@ class Poll(MultiSubscription):
         """
         if self.problem is not None:
             raise self.problem
-        taken: list[Delivery] = []
-        again: list[Subscription] = []
-        max_count = min(max_count, MESSAGES_PER_POLL)
-        while self._takeable and max_count > 0 and max_bytes > 0:
-            part = self._next_takeable()
-            try:
-                delivery = part.take_some(max_count, max_bytes)
-            except OSError:
-                again.append(part)
-                if not taken:
-                    raise
-                break
-            if delivery is None:
-                continue
-            if taken and delivery.size > max_bytes:
-                delivery.unsend()  # one message, which comes alone the next time
-                again.append(part)
-                break
-            taken.append(delivery)
-            max_count -= len(delivery)
-            max_bytes -= delivery.size + RECORD_COST_BYTES * len(delivery)
-            if part.channel.takers > 1:
-                again.append(part)
-            else:
-                self._takeable[part] = None
-        for part in again:
-            self._takeable[part] = None
-        return taken
+        taking = Taking(max_count, max_bytes)
+        return taking.run(self._takeable, self._next_takeable, Subscription.take_some, shared=False)

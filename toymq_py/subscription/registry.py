@@ -4,19 +4,31 @@ Contract: protocol.md, "SUB", "PULL". Belongs to the event loop.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 
+from toymq_py.auth.quotas import Holder, acting_token
 from toymq_py.consumer_options import Start
 from toymq_py.errors import ModeConflict, RequestError, TooManyConsumers
+from toymq_py.names import TopicPattern
 from toymq_py.storage.commit.sync_threads import Scheduler
+from toymq_py.subscription.pattern_poll import PatternPoll, PollGroup
 from toymq_py.subscription.pattern_subscription import MultiSubscription
 from toymq_py.topic import Registration, Topic
 
 logger = logging.getLogger("toymq_py.subscription")
 
-TOPICS_PER_TURN = 32
+TOPICS_PER_TURN = 16
 """Attached or left in one piece: one to two milliseconds."""
+NAMES_PER_TOPIC = 128
+"""Comparing so many names with a pattern takes as long as attaching one topic."""
+RETIRE_S = 5.0
+"""Polls that come so long after a group passed over a topic (TOO_MANY_CONSUMERS) try it again, with a group of their own."""
+
+Work = Callable[[int], int | None]
+"""Attaches or leaves so many topics at most. Returns: how many, or None when all is done."""
 
 
 class SubscriptionRegistry:
@@ -28,6 +40,9 @@ class SubscriptionRegistry:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._patterns: dict[MultiSubscription, None] = {}
+        self._groups: dict[tuple[str, str], PollGroup] = {}  # by pattern and consumer; those that polls may join
+        self._works: deque[tuple[Work, Holder | None]] = deque()  # what is left to do, and for which token
+        self._due = False
         self._watchers: dict[Callable[[Topic], None], None] = {}
 
     def watch(self, made: Callable[[Topic], None]) -> Callable[[], object]:
@@ -46,31 +61,83 @@ class SubscriptionRegistry:
             for older in [other for other in self._patterns if (other.name, other.consumer_name, other.mode) == same]:
                 older.end("TAKEN_OVER")
         self._patterns[subscription] = None
-        names = iter([name for name in topics if pattern.matches(name)])
-        self._attach_some(subscription, names, topics, _PendingFlushes(subscription))
+        names = iter(list(topics))
+        flushes = _PendingFlushes(subscription)
+        self._in_pieces(partial(self._attach_some, subscription, pattern, names, topics, flushes))
+
+    def poll(self, poll: PatternPoll, topics: Mapping[str, Topic]) -> None:
+        """Have a poll join those of the same pattern and consumer, or attach the first of them."""
+        key = (poll.name, poll.consumer_name)
+        group = self._groups.get(key)
+        if group is not None:
+            group.join(poll)
+            return
+        group = self._groups[key] = PollGroup(poll.pattern, poll.consumer_name)
+        group.join(poll)
+        self.follow(group, topics)
+
+    def retire(self, subscription: MultiSubscription) -> None:
+        """Let no more polls join a group."""
+        key = (subscription.name, subscription.consumer_name)
+        if self._groups.get(key) is subscription:
+            del self._groups[key]
+
+    def _in_pieces(self, work: Work) -> None:
+        """Do the first piece of ``work`` now, and the others in later passes of the loop. In a pass all that have work left do
+        one piece together: a thousand patterns at a time hold the loop no longer than one."""
+        if work(TOPICS_PER_TURN) is not None:
+            self._works.append((work, acting_token.get()))
+            self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if self._works and not self._due:
+            self._due = True
+            self._scheduler.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._due = False
+        left, works = TOPICS_PER_TURN, self._works
+        try:
+            while left > 0 and works:
+                work, token = works.popleft()
+                before = acting_token.set(token)
+                try:
+                    done = work(left)
+                finally:
+                    acting_token.reset(before)
+                if done is not None:
+                    left -= done
+                    works.append((work, token))
+        finally:
+            self._go_on_soon()
 
     def _attach_some(
         self,
         subscription: MultiSubscription,
+        pattern: TopicPattern,
         names: Iterator[str],
         topics: Mapping[str, Topic],
         flushes: "_PendingFlushes",
-    ) -> None:
+        limit: int,
+    ) -> int | None:
+        """See ``Work``."""
         if subscription.closed:
-            return
-        part = list(islice(names, TOPICS_PER_TURN))
+            return None
+        attached = seen = 0
         try:
-            for name in part:
+            for name in names:
+                seen += 1
                 topic = topics.get(name)
-                if topic is not None and not topic.deleted and name not in subscription.parts:
+                if topic is not None and not topic.deleted and name not in subscription.parts and pattern.matches(name):
                     self._attach(subscription, topic, subscription.start, flushes)
+                    attached += 1
+                if attached + seen // NAMES_PER_TOPIC >= limit:
+                    return limit
         except (ModeConflict, OSError) as error:
             subscription.settle(error)
-            return
-        if len(part) == TOPICS_PER_TURN:
-            self._scheduler.soon(lambda: self._attach_some(subscription, names, topics, flushes))
-        else:
-            flushes.all_asked()
+            return None
+        flushes.all_asked()
+        return None
 
     def _attach(
         self, subscription: MultiSubscription, topic: Topic, start: Start | None, flushes: "_PendingFlushes | None"
@@ -79,6 +146,7 @@ class SubscriptionRegistry:
             registration = subscription.attach(topic, start)
         except TooManyConsumers as error:
             self._log_passed_over(subscription, error)
+            self.later(RETIRE_S, lambda: self.retire(subscription))
             return
         if flushes is not None:
             flushes.ask(topic, registration)
@@ -115,13 +183,14 @@ class SubscriptionRegistry:
     def leave(self, subscription: MultiSubscription) -> None:
         """Detach the parts of a closed subscription."""
         self._patterns.pop(subscription, None)
-        self._leave_some(subscription)
+        self.retire(subscription)
+        self._in_pieces(partial(self._leave_some, subscription))
 
-    def _leave_some(self, subscription: MultiSubscription) -> None:
-        for name in list(islice(subscription.parts, TOPICS_PER_TURN)):
+    def _leave_some(self, subscription: MultiSubscription, limit: int) -> int | None:
+        """See ``Work``."""
+        for name in list(islice(subscription.parts, limit)):
             subscription.parts.pop(name).close()
-        if subscription.parts:
-            self._scheduler.soon(lambda: self._leave_some(subscription))
+        return limit if subscription.parts else None
 
     def end_all(self, code: str) -> None:
         """End every pattern subscription and pattern poll with a CLOSED code; none of what they hold counts an attempt."""

@@ -159,6 +159,16 @@ class Subscription(Lessee):
             max_count = min(max_count, max(channel.available() // takers, 1))
         return channel.take(self, max_count, max_bytes)
 
+    def lend(self, lessee: Lessee, visibility_s: float | None, max_count: int, max_bytes: int) -> Delivery | None:
+        """As ``take_some``, but for leases of another lessee than the subscription's."""
+        if self.closed:
+            return None
+        taker = Subscription(
+            self.channel, mode=self.mode, window=self.window, visibility_s=visibility_s, wake=self.wake, ended=self.ended,
+            lessee=lessee,
+        )  # fmt: skip
+        return self.channel.take(taker, max_count, max_bytes, self)
+
     def unsend(self, first: int, last: int) -> None:
         """Return a delivery that never left the buffer, uncounted."""
         self.channel.unsend(self, first, last)
@@ -332,8 +342,10 @@ class Channel:
 
     # -- leases
 
-    def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
-        """See ``Subscription.take_some``. After None the subscription is woken when messages are ready."""
+    def take(
+        self, subscription: Subscription, room: int, max_bytes: int, waiting: Subscription | None = None
+    ) -> Delivery | None:
+        """See ``Subscription.take_some``. After None the subscription, or ``waiting``, is woken when messages are ready."""
         context = self.context
         visibility_s = subscription.visibility_s
         if visibility_s is None:
@@ -344,9 +356,9 @@ class Channel:
         )
         if isinstance(rows, NoDelivery):
             if rows is NoDelivery.OTHERS_FIRST:
-                context.scheduler.soon(subscription.on_capacity)
+                context.scheduler.soon((waiting or subscription).on_capacity)
             else:
-                self.idle[subscription] = None
+                self.idle[waiting or subscription] = None
             return None
         records, start, stop, attempt, size = rows
         self.arm()

@@ -6,6 +6,7 @@ Contract: storage.md, "topic.json"; delivery.md, "Per-topic settings". Belongs t
 from collections import deque
 from collections.abc import Callable
 
+from toymq_py.callbacks import call_all
 from toymq_py.config.options import TopicSettings
 from toymq_py.errors import RequestError
 from toymq_py.storage import topic_settings as settings_file
@@ -40,23 +41,27 @@ class SettingsQueue:
         self._path = path
         self._present = present
         self._apply = apply
-        self._waiting: deque[Callable[[], None]] = deque()  # the one at the head runs
+        self._waiting: deque[tuple[Callable[[], None], Done | None]] = deque()  # the one at the head runs
 
     def change(self, make: Change, done: Done) -> None:
         """Queue a change. ``done`` is called when it is on stable storage and in use, or with the error."""
-        self._add(lambda: self._begin(make, done))
+        self._waiting.append((lambda: self._begin(make, done), done))
+        if len(self._waiting) == 1:
+            self._begin(make, done)
+
+    def refuse_waiting(self, error: RequestError) -> None:
+        """Refuse the changes that have not begun. The one that runs goes on."""
+        if self._waiting:
+            head, *others = self._waiting
+            self._waiting = deque([head, *(other for other in others if other[1] is None)])
+            call_all([done for _, done in others if done is not None], error)
 
     def when_idle(self, call: Callable[[], None]) -> None:
         """Call ``call`` when all queued changes are done; at once when there are none."""
         if self._waiting:
-            self._waiting.append(lambda: self._end(lambda error: call(), None))
+            self._waiting.append((lambda: self._end(lambda error: call(), None), None))
         else:
             call()
-
-    def _add(self, begin: Callable[[], None]) -> None:
-        self._waiting.append(begin)
-        if len(self._waiting) == 1:
-            begin()
 
     def _begin(self, make: Change, done: Done) -> None:
         try:
@@ -89,4 +94,4 @@ class SettingsQueue:
         self._waiting.popleft()
         done(error)
         if self._waiting:
-            self._waiting[0]()
+            self._waiting[0][0]()

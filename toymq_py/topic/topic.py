@@ -472,9 +472,10 @@ class Topic:
         self.offsets.close()
         self.commits.notify_waiters()
 
-    def close(self) -> None:
-        """Cut the active segment's preallocated tail and close the files. Assumes an idle committer."""
-        if self.deleted:
+    def close(self, *, neatly: bool = True) -> None:
+        """Close the files; ``neatly``: cut the active segment's preallocated tail before, if nothing writes there. Zeros that
+        stay are known to recovery. Assumes that no job of the committer runs."""
+        if self.deleted or not neatly or not self.committer.idle:
             self.committer.abandon()
         else:
             self.committer.finish()

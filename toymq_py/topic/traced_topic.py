@@ -90,8 +90,10 @@ class TracedChannel(Channel):
         super().__init__(context, consumer, arm=arm, held=held)
         self._tracer = tracer
 
-    def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
-        delivery = super().take(subscription, room, max_bytes)
+    def take(
+        self, subscription: Subscription, room: int, max_bytes: int, waiting: Subscription | None = None
+    ) -> Delivery | None:
+        delivery = super().take(subscription, room, max_bytes, waiting)
         if delivery is not None and delivery.records.headers is not None:
             self._tracer.delivered(delivery)
         return delivery

@@ -6,6 +6,9 @@ import pytest
 
 from tests.support.http_rig import HttpRig, gateway, ids, listening, refused
 from tests.support.sim_disk import SimDisk
+from toymq_py.errors import QueueFull
+from toymq_py.gateway.long_poll import LongPoll
+from toymq_py.subscription.pattern_poll import PART_COST_BYTES
 
 DIR = "/data/d"
 
@@ -60,3 +63,30 @@ async def test_who_went_away_while_waiting_gets_nothing(fs: SimDisk) -> None:
         assert ids(await rig.lease("t", wait_s=0.05)) == []  # the other is gone by now
         await rig.publish("t", "a")
         assert ids(await rig.lease("t", wait_s=5)) == [(0, 1)], "it was not leased to the one who went"
+
+
+async def test_wait_s_is_kept_while_the_disk_writes_that_a_consumer_is_new(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by an attack: over a thousand topics the answer came after 8 s, with a wait of 0.1 s."""
+    await rig.publish("a.x", "a")
+    monkeypatch.setattr(rig.broker._flusher, "flush", lambda source, done: None)
+    assert ids(await rig.lease("a.*", wait_s=0.02)) == [(0, 1)], "a new consumer begins at the first id in any case"
+
+
+async def test_what_a_poll_of_a_pattern_holds_counts_for_its_client(rig: HttpRig) -> None:
+    for n in range(20):
+        await rig.publish(f"a.{n}", "a")
+    assert rig.gateway is not None
+    polling = LongPoll(rig.broker, rig.gateway.waiting, "a.*", "c", visibility_s=None)
+    charged: list[int] = []
+
+    def charge(size: int) -> QueueFull:
+        charged.append(size)
+        return QueueFull("too much is held")
+
+    polling.charge = charge
+    with pytest.raises(QueueFull):
+        await polling.poll(1, 1000, 1)
+    assert charged == [20 * PART_COST_BYTES]
+    assert rig.broker.topic("a.1").channel("c").takers == 0

@@ -1,12 +1,14 @@
 """Topics over HTTP, what shows them, and the pages."""
 
+import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.sim_disk import SimDisk
+from toymq_py.data_directory import DataDirectory
 
 DIR = "/data/d"
 TOPIC = "/v1/topics/t"
@@ -80,3 +82,32 @@ async def test_more_topics_than_there_may_be(rig: HttpRig) -> None:
     assert len((await rig.ask("GET", "/v1/topics?pattern=events.*")).json()["topics"]) == 200
     assert [t["topic"] for t in (await rig.ask("GET", "/v1/topics?pattern=events.7")).json()["topics"]] == ["events.7"]
     refused(await rig.ask("GET", "/v1/topics?pattern=ev*nts"), 422, "BAD_NAME")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", f"{TOPIC}/messages", b"y", 201),
+        ("POST", f"{TOPIC}/messages:batch", b'{"payload": "y"}\n', 201),
+        ("PUT", TOPIC, b'{"ttl": 5}', 201),
+        ("GET", f"{TOPIC}/messages?consumer=c", b"", 204),
+    ],
+)
+async def test_what_makes_a_topic_waits_for_the_one_that_is_being_deleted(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: bytes, status: int
+) -> None:
+    """It was refused with 404 or 409 for as long as the disk needed."""
+    await rig.publish("t", "a", "b")
+    held: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+    remove = DataDirectory.remove_topic
+    monkeypatch.setattr(DataDirectory, "remove_topic", lambda self, *rest: held.put_nowait(lambda: remove(self, *rest)))
+    deleting = asyncio.ensure_future(rig.ask("DELETE", TOPIC))
+    go_on = await held.get()
+    headers = {"content-type": "application/x-ndjson"} if "batch" in path else {}
+    making = asyncio.ensure_future(rig.ask(method, path, content=body, headers=headers))
+    refused(await rig.ask("POST", f"{TOPIC}:purge"), 404, "NO_SUCH_TOPIC")
+    assert not making.done()
+    go_on()
+    answer = await making
+    assert (answer.status_code, (await deleting).status_code) == (status, 204)
+    assert rig.broker.topic("t").next_id == (b"y" in body), "it begins anew"

@@ -9,6 +9,8 @@ from tests.support.session_rig import SessionRig
 from tests.support.sim_served import SimServed
 from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.protocol import Ping, Pull
+from toymq_py.session.replies import WAIT_COST_BYTES
+from toymq_py.subscription.pattern_poll import PART_COST_BYTES
 
 
 def pull(session: SessionRig, *, max_count: int = 9, wait_ms: int = 0) -> None:
@@ -120,3 +122,50 @@ def test_a_pull_leaves_no_cycle_behind() -> None:
             assert gc.collect() < 500
         finally:
             gc.enable()
+
+
+def test_wait_is_kept_while_the_disk_writes_that_a_consumer_is_new() -> None:
+    """Found by an attack: over a thousand topics the answer came after 8 s, with a wait of 0.1 s."""
+    with SimServed() as served:
+        served.client(b"".join(b"PUB a.%d - 1\nx\n" % n for n in range(40)))
+        served.advance(0.5)
+        offload = served.threads.offload
+        served.threads.offload = lambda job, done: served.loop.call_later(9, offload, job, done)  # type: ignore[method-assign]
+        client = served.client(b"PULL a.* c 1 wait=100\nPING\n")
+        served.advance(0.15)
+        assert client.lines()[-2:] == [b"OK 1", b"PONG"], "a new consumer begins at the first id in any case"
+        other = served.client(b"PULL a.* d 1\n")
+        served.advance(0.15)
+        assert other.received == b"", "without a wait it is answered when a restart would know the consumer"
+        served.advance(20)
+        assert other.lines()[-1:] == [b"OK 1"]
+
+
+def test_pipelined_pulls_of_a_pattern_hold_what_one_does_and_let_it_go_with_their_client() -> None:
+    """Found by an attack: 300 KB of lines took 960 MB over 200 topics, and 4 s later they were still there."""
+    with SimServed() as served:
+        served.client(b"".join(b"PUB a.%d - 1\nx\n" % n for n in range(100)))
+        served.advance(0.5)
+        client = served.client(b"PULL a.* c 1 wait=600000\n" * 2000)
+        served.advance(1)
+        places = [channel for topic in served.broker.topics.values() for channel in topic.channels.values()]
+        assert [channel.takers for channel in places] == [1] * 100
+        client.close()
+        served.advance(0.1)
+        assert [channel.takers for channel in places] == [0] * 100
+
+
+def test_what_pulls_of_patterns_hold_counts_for_the_session(session: SessionRig) -> None:
+    for n in range(100):
+        session.rig.broker.topic_or_new(f"a.{n}")
+    before = session.replies.held_bytes
+    session.apply(Pull("a.*", "c", 1, 1000))
+    session.rig.loop.advance(1)
+    first = session.replies.held_bytes
+    assert first - before == WAIT_COST_BYTES + 100 * PART_COST_BYTES
+    session.apply(Pull("a.*", "c", 1, 1000))
+    session.rig.loop.advance(1)
+    assert session.replies.held_bytes - first == WAIT_COST_BYTES
+    session.handler.end_waits()
+    assert session.write() == b"OK 0\nOK 0\n"
+    assert session.replies.held_bytes == before

@@ -3,6 +3,7 @@
 import errno
 import logging
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.support.sim_loop import SimLoop
 from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.storage import offsets
 from toymq_py.storage.offsets import OffsetsState
-from toymq_py.storage.offsets_flusher import DEBOUNCE_S, OffsetsFlusher
+from toymq_py.storage.offsets_flusher import DEBOUNCE_S, JOBS_MAX, SOURCES_PER_RUN, OffsetsFlusher
 
 
 class Source:
@@ -213,3 +214,56 @@ def test_a_topic_that_cannot_be_written_delays_no_other() -> None:
         rig.loop.advance(DEBOUNCE_S)
         assert fine.on_disk() == n, "100 ms later, as ever"
     assert failing.refused <= 4
+
+
+def test_what_is_waited_for_is_written_side_by_side_and_the_rest_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new consumer on a thousand topics took as long as a thousand syncs one after the other."""
+    rig = Rig()
+    jobs: list[int] = []
+    offload = rig.loop.offload
+
+    def counting(job: Callable[[], None], done: Callable[[], None]) -> None:
+        jobs.append(len(jobs))
+        offload(job, done)
+
+    monkeypatch.setattr(rig.loop, "offload", counting)
+    sources = [rig.source(str(n)) for n in range(20)]
+    told: list[object] = []
+    for source in sources:
+        source.value = 1
+        rig.flusher.flush(source, told.append)
+    rig.loop.advance(0)
+    assert (told, len(jobs)) == ([None] * 20, JOBS_MAX)
+    assert [source.on_disk() for source in sources] == [1] * 20
+    jobs.clear()
+    for source in sources:
+        source.change()
+    rig.loop.advance(5)
+    assert [source.on_disk() for source in sources] == [2] * 20
+    assert len(jobs) == 1, "nothing waits for it: one thread is enough"
+
+
+def test_very_many_are_written_in_runs_and_none_later_than_it_must() -> None:
+    rig = Rig()
+    sources = [rig.source(str(n)) for n in range(SOURCES_PER_RUN + 5)]
+    for source in sources:
+        source.change()
+    waited = rig.source("waited")
+    told: list[object] = []
+    rig.loop.advance(DEBOUNCE_S / 2)
+    rig.flusher.flush(waited, told.append)
+    rig.loop.advance(DEBOUNCE_S / 2 + 0.001)
+    assert told == [None]
+    assert [len(source.flushed) for source in sources] == [1] * len(sources)
+
+
+def test_a_flusher_that_is_abandoned_writes_nothing_more_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    sources = [rig.source(str(n)) for n in range(5)]
+    for source in sources:
+        source.change()
+    assert rig.flusher.unsaved == 5
+    rig.flusher.abandon()
+    rig.loop.advance(5)
+    assert [(source.on_disk(), source.flushed) for source in sources] == [(0, [])] * 5
+    assert caplog.text == ""

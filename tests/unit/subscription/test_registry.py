@@ -136,3 +136,39 @@ def test_a_start_that_cannot_be_stored_refuses_the_pattern_and_leaves_nothing() 
     with pytest.raises(OSError, match=r"\[Errno 5\]"):
         rig.follow("a.*", start="latest")
     assert consumers(rig, "a.x") == []
+
+
+def test_many_patterns_at_a_time_are_attached_in_the_same_pieces_as_one() -> None:
+    """Found by an attack: each attached its own piece in every pass of the loop, and other clients waited for the sum."""
+    rig = BrokerRig()
+    count, patterns = 3 * TOPICS_PER_TURN, 20
+    for n in range(count):
+        rig.broker.topic_or_new(f"a.{n}")
+    polls = [rig.broker.poll("a.*", f"c{n}", wake=lambda: True) for n in range(patterns)]
+    turns: list[int] = []
+
+    def attached() -> int:
+        return sum(len(topic.channels) for topic in rig.broker.topics.values())
+
+    go_on = rig.broker._subscriptions._go_on
+
+    def counted() -> None:
+        before = attached()
+        go_on()
+        turns.append(attached() - before)
+
+    rig.broker._subscriptions._go_on = counted  # type: ignore[method-assign]
+    rig.loop.advance(1)
+    assert attached() == count * patterns
+    assert max(turns) <= TOPICS_PER_TURN
+    assert all(poll.group is not None and poll.group.registered for poll in polls)
+
+
+def test_patterns_that_come_and_go_leave_no_work_behind() -> None:
+    rig = BrokerRig()
+    for n in range(3 * TOPICS_PER_TURN):
+        rig.broker.topic_or_new(f"a.{n}")
+    for _ in range(100):
+        rig.broker.poll("a.*", "c", wake=lambda: True).close()
+    rig.broker._subscriptions._go_on()
+    assert not rig.broker._subscriptions._works

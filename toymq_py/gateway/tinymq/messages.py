@@ -60,6 +60,7 @@ from toymq_py.gateway.tinymq.names import (
     topic_name,
 )
 from toymq_py.gateway.topic_operations import json_response
+from toymq_py.gateway.waiters import made
 from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
 from toymq_py.names import DEAD_LETTERS, is_pattern
 from toymq_py.topic import Delivery, Published, Topic
@@ -79,7 +80,7 @@ async def put(gateway: Gateway, name: str, message: Message) -> Published:
     gateway.refuse_late()
     if not name.endswith(DEAD_LETTERS):  # refused below, not created
         await ensure(gateway.broker, name, settings_of(name))
-    topic = gateway.broker.topic_to_publish(name)
+    topic = await made(partial(gateway.broker.topic_to_publish, name))
     (outcome,) = append(topic, [message])
     error = outcome.error or await gateway.settled(outcome.commit)
     if isinstance(error, QueueFull):

@@ -134,10 +134,12 @@ class SyncThreads:
         self._workers.append(worker)
         return worker
 
-    def close(self) -> None:
-        """Let all jobs end and stop the threads."""
+    def close(self, *, drop_waiting: bool = False) -> None:
+        """Let all jobs end and stop the threads. ``drop_waiting``: only those that run; no one learns of the others."""
         with self._guard:
             self._closing = True
+            if drop_waiting:
+                self._waiting.clear()
             idle, self._idle = self._idle, []
         for worker in idle:
             worker.give(None)

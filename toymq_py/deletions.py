@@ -1,0 +1,80 @@
+"""Topics that are being deleted: nothing writes any more, the directory goes, the name becomes free.
+
+Contract: storage.md, "DELETE"; protocol.md, "DELETE"; ADR 0103. Belongs to the event loop.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from toymq_py.callbacks import call_all
+from toymq_py.data_directory import DataDirectory
+from toymq_py.deadletter import DeadLetters
+from toymq_py.errors import BeingDeleted, StorageFailed
+from toymq_py.storage.offsets_flusher import OffsetsFlusher
+from toymq_py.topic import Topic
+
+logger = logging.getLogger("toymq_py.broker")
+
+Deleted = Callable[[int, OSError | None], None]
+"""Called with the number of messages that went, or why the directory did not."""
+
+
+class Deletions:
+    """Removes topics. A name is taken until its directory has gone; requests that would make it anew wait for that."""
+
+    def __init__(
+        self,
+        topics: dict[str, Topic],
+        unopened: dict[str, StorageFailed],
+        directory: DataDirectory,
+        flusher: OffsetsFlusher,
+        dead_letters: DeadLetters,
+        forget: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            topics, unopened: the broker's own: a topic leaves the first, and one that could not be removed enters the second.
+            forget: told the name of each topic that has gone.
+        """
+        self._topics = topics
+        self._unopened = unopened
+        self._directory = directory
+        self._flusher = flusher
+        self._dead_letters = dead_letters
+        self._forget = forget
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
+
+    def busy(self, name: str) -> BeingDeleted:
+        """The refusal of what would make the topic anew; it tells when the deletion has ended, whatever became of it."""
+        return BeingDeleted(name, partial(self._when_ended, name))
+
+    def _when_ended(self, name: str, call: Callable[[], None]) -> None:
+        if name in self._waiting:
+            self._waiting[name].append(call)
+        else:
+            call()
+
+    def delete(self, topic: Topic, done: Deleted) -> None:
+        """Remove a topic with its messages and consumers; ``done`` is called once the name is free, or with an error."""
+        name = topic.name
+        self._waiting[name] = []
+        topic.begin_delete()
+
+        def removed(error: OSError | None) -> None:
+            messages = topic.log.messages()
+            topic.close()
+            topic.publisher.clear()
+            del self._topics[name]
+            self._dead_letters.forget(topic)
+            if error is None:
+                self._forget(name)
+            else:  # keep the name taken, so that no new files mix with the old ones
+                logger.error("topic %s not removed (%s): it is closed until a restart", name, error)
+                self._unopened[name] = StorageFailed(f"{name} could not be deleted ({error.strerror}): restart the broker")
+            done(messages, error)
+            call_all(self._waiting.pop(name))
+
+        # First wait for everything that writes into the directory: settings, commits, offsets.
+        remove = partial(self._directory.remove_topic, name, removed)
+        topic.settings_queue.when_idle(lambda: topic.committer.when_idle(lambda: self._flusher.when_quiet(remove)))

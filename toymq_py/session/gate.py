@@ -1,0 +1,58 @@
+"""When the next command of a session has to wait, and which commands a broker that shuts down still takes.
+
+Contract: delivery.md, "Shutdown"; protocol.md, "Framing"; ADR 0102. Belongs to the loop.
+"""
+
+from collections.abc import Callable
+
+from toymq_py.protocol import Ack, SettlementRun, commands
+
+CHANGES_MAX = 16
+"""Changes of one connection that wait for the disk (CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE): as many as there are
+sync threads. Each holds work of the broker, not only a reply, and a shutdown waits for what was begun."""
+PULLS_MAX = 128
+"""PULLs of one connection that are not answered. Each is attached to its topics, and woken for messages, behind the one at the
+head; the replies are in order, so more of them do not come sooner."""
+TAKEN_AT_SHUTDOWN = (
+    Ack, SettlementRun, commands.Nack, commands.Touch, commands.Unsubscribe, commands.Pause, commands.Resume, commands.Hello,
+    commands.Ping, commands.Quit, commands.Rejected,
+)  # fmt: skip
+"""Commands that settle what was delivered, and those that begin nothing."""
+
+
+class Gate:
+    """Counts what a session's commands have begun. While it is ``closed`` no command is applied; whatever ends then has a reply
+    that wakes the session."""
+
+    __slots__ = ("_changes", "_names", "_pulls", "closed")
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._changes = 0
+        self._names = 0
+        self._pulls = 0
+
+    def _settle(self) -> None:
+        self.closed = self._changes >= CHANGES_MAX or self._pulls >= PULLS_MAX or self._names > 0
+
+    def change(self, begun: int) -> None:
+        """A change begins (1) or has ended (-1)."""
+        self._changes += begun
+        self._settle()
+
+    def pull(self, begun: int) -> None:
+        """A PULL begins (1) or has ended (-1)."""
+        self._pulls += begun
+        self._settle()
+
+    def wait(self, begin: Callable[[Callable[[], None]], object], opened: Callable[[], None]) -> None:
+        """Stay closed until ``begin`` calls back, then call ``opened``."""
+        self._names += 1
+        self._settle()
+
+        def over() -> None:
+            self._names -= 1
+            self._settle()
+            opened()
+
+        begin(over)
