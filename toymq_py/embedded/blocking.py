@@ -8,6 +8,7 @@ from random import Random
 
 from toymq.errors import ClientClosed
 from toymq.options import InjectHeaders, MessageTracing, OnEvent, Options
+from toymq.sync.call_guard import one_thread
 from toymq.sync.client import Client
 from toymq_py.config.options import BrokerOptions
 from toymq_py.embedded.asyncio import FORKED, client_options
@@ -21,6 +22,7 @@ class EmbeddedClient(Client):
         super().__init__(options)
         self._host = host
 
+    @one_thread
     def open(self) -> "EmbeddedClient":
         """Serve the directory, or connect to the process that does. Raises: as ``toymq.sync.open``."""
         self._open_or_raise()
@@ -37,6 +39,7 @@ class EmbeddedClient(Client):
     def __enter__(self) -> "EmbeddedClient":
         return self
 
+    @one_thread
     def close(self) -> None:
         """See ``toymq.open``: close the client, then stop serving. Idempotent."""
         try:

@@ -21,6 +21,7 @@ from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, Outcome, PublishMany
+from toymq.sync.call_guard import CallGuard, one_thread
 from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq.sync.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, parse_urls
@@ -38,6 +39,7 @@ T = TypeVar("T")
 def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["Client", P], T]:
     """A method of ``Client`` that makes a request and waits for its result."""
 
+    @one_thread
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._ask(request(*args, **kwargs))
 
@@ -49,6 +51,7 @@ def _counting(
 ) -> Callable[Concatenate["Client", P], int]:
     """A method of ``Client`` that makes requests one after the other and returns the sum of their results."""
 
+    @one_thread
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> int:
         return sum([self._ask(request) for request in several(self, *args, **kwargs)])
 
@@ -65,6 +68,7 @@ class Client(ClientBase):
         """Not connected; see ``connect``."""
         self._options = options
         self._outages = Outages(options)
+        self._guard = CallGuard()
         self._links: list[BlockingLink] = []
         self._link = self._new_link()
         self._conversation = self._link.conversation
@@ -73,6 +77,7 @@ class Client(ClientBase):
         self._keeper: LeaseKeeper | None = None
         """Created for the first subscription with ``auto_extend``."""
 
+    @one_thread
     def open(self) -> "Client":
         """Connect and say HELLO, as ``connect`` describes."""
         self._link.open()
@@ -85,6 +90,7 @@ class Client(ClientBase):
     def __enter__(self) -> "Client":
         return self
 
+    @one_thread
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             if kind is None:
@@ -94,6 +100,7 @@ class Client(ClientBase):
 
     # -- publishing
 
+    @one_thread
     def pub(
         self, topic: str, payload: bytes, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
         delay: float | None = None, ttl: float | None = None, seq: int | None = None,
@@ -169,6 +176,7 @@ class Client(ClientBase):
 
     # -- consuming
 
+    @one_thread
     def sub(
         self, topic: str, consumer: str, *, auto_ack: bool = False, auto_extend: bool = False, window: int = 1024,
         visibility: float | None = None, mode: Mode | None = None, start: str | None = None,
@@ -227,10 +235,11 @@ class Client(ClientBase):
         return self._new_link()
 
     def _new_link(self) -> BlockingLink:
-        link = BlockingLink(self._options, self._outages, self._links)
+        link = BlockingLink(self._options, self._outages, self._links, self._guard)
         self._links.append(link)
         return link
 
+    @one_thread
     def pull(
         self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
     ) -> list[Message]:
@@ -274,6 +283,7 @@ class Client(ClientBase):
     seek = _asking(requests.seek)
     forget = _asking(requests.forget)
 
+    @one_thread
     def ping(self) -> float:
         """Round trip in seconds."""
         began = now()
@@ -282,6 +292,7 @@ class Client(ClientBase):
 
     # -- leaving
 
+    @one_thread
     def drain(self, timeout: float) -> bool:
         """End the subscriptions, which gives back unacked messages, and wait for pending answers.
 
@@ -297,6 +308,7 @@ class Client(ClientBase):
             return True
         return min([link.until(link.is_idle, deadline) for link in self._links])
 
+    @one_thread
     def close(self) -> None:
         """Send acks and pending requests, then close, within a second. Never raises. Idempotent."""
         left = [link for link in reversed(self._links) if not (link.closed and link.conversation.is_closed)]
@@ -354,8 +366,6 @@ class Client(ClientBase):
     def _open_or_raise(self) -> None:
         if self._closed:
             raise ClientClosed(FORKED if self._link.forked else CLOSED)
-        for link in self._links:
-            link.check_thread()
 
 
 def _receipt(outcome: Outcome | None) -> Receipt:
@@ -380,12 +390,14 @@ class Publishing(PublishMany):
         self, client: Client, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
     ) -> None:
         super().__init__(topic, items, delay, ttl, window, "iterate it; list(mq.pub_many(...)) publishes all")
+        self._guard = client._guard
         self._receipts = client._publish_many(topic, self._items, self._times, self._window, self._size)
 
     def __iter__(self) -> Iterator[Receipt]:
         self._begun = True
-        return self._receipts
+        return self
 
+    @one_thread
     def __next__(self) -> Receipt:
         self._begun = True
         return next(self._receipts)
