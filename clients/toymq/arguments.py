@@ -163,13 +163,16 @@ def mode(value: object) -> Mode | None:
 
 
 def start(what: str, value: object) -> Start:
-    """Raises: TypeError, BadArgument."""
-    if isinstance(value, int):
-        raise TypeError(f'{what} is a str, "earliest", "latest", "17" or "@<unix-ms>", not {shown(value)}: use str({what})')
+    """An id, as a number or a text, or another position. Raises: TypeError, BadArgument."""
+    if isinstance(value, str):
+        try:
+            return Start.parse(str.__str__(value))
+        except BadArgument as error:
+            raise BadArgument(f"{what}: {error}") from None
     try:
-        return Start.parse(text(what, value))
-    except BadArgument as error:
-        raise BadArgument(f"{error}; {what} is {shown(value)}") from None
+        return Start("id", whole(what, value, 0, MSG_ID_MAX))
+    except TypeError:
+        raise TypeError(f'{what} is "earliest", "latest", an id or "@<unix-ms>", not {shown(value)}') from None
 
 
 def exceptions(what: str, value: object) -> None:

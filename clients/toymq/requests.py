@@ -160,14 +160,18 @@ def purge(topic: str) -> Request[int]:
     return _change(protocol.Purge(arguments.topic(topic)))
 
 
-def seek(topic: str, consumer: str, to: str) -> Request[int]:
-    """Move a consumer to ``earliest``, ``latest``, an id or ``@<unix-ms>``; return the id of its next message. Its
+def seek(topic: str, consumer: str, to: str | int, *, create: bool = False) -> Request[int]:
+    """Move a consumer; return the id of its next message. Messages below it count as acked, the others as unacked. Its
     subscriptions continue there.
 
-    Raises: OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+    Args:
+        to: ``"earliest"``, ``"latest"``, an id or ``"@<unix-ms>"``.
+        create: make the consumer if it does not exist; it keeps messages from then on. Without, that is NoSuchConsumer.
+
+    Raises: NoSuchConsumer, OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
-    command = protocol.Seek(arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to))
-    return _change(command)
+    topic, consumer, start = arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to)
+    return _change(protocol.Seek(topic, consumer, start, arguments.flag("create", create)))
 
 
 def forget(topic: str, consumer: str) -> Request[None]:

@@ -64,8 +64,8 @@ def _shown(token: str) -> str:
     return token[:40].encode("unicode_escape").decode("ascii")
 
 
-def _flag(options: Options, name: str) -> bool:
-    value = options.get(name, "0")
+def _flag(options: Options, name: str, default: str = "0") -> bool:
+    value = options.get(name, default)
     if value not in ("0", "1"):
         raise BadArgument(f"invalid {name} {value[:50]!a}: write 0 or 1")
     return value == "1"
@@ -147,6 +147,9 @@ def _redrive(a: list[str], o: Options) -> Command:
     ids = parse_ids(o["ids"]) if "ids" in o else None
     return commands.Redrive(topic_name(a[0]), ids, _number(o, "max", 1, COUNT_MAX))
 
+def _seek(a: list[str], o: Options) -> Command:
+    return commands.Seek(topic_name(a[0]), consumer_name(a[1]), Start.parse(a[2]), _flag(o, "create", "1"))
+
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
@@ -178,7 +181,7 @@ VERBS: dict[str, _Verb] = {
     "CONFIG": _Verb(1, None, lambda a, o: commands.Config(topic_name(a[0]), o)),
     "DELETE": _verb(1, "", lambda a, o: commands.Delete(topic_name(a[0]))),
     "PURGE": _verb(1, "", lambda a, o: commands.Purge(topic_name(a[0]))),
-    "SEEK": _verb(3, "", lambda a, o: commands.Seek(topic_name(a[0]), consumer_name(a[1]), Start.parse(a[2]))),
+    "SEEK": _verb(3, "create", _seek),
     "FORGET": _verb(2, "", lambda a, o: commands.Forget(topic_name(a[0]), consumer_name(a[1]))),
     "REDRIVE": _verb(1, "ids max", _redrive),
     "TOPICS": _verb(0, "", lambda a, o: commands.Topics(check_topic_or_pattern(a[0]) if a else None), optional=1),
@@ -306,8 +309,8 @@ def _encode(command: Command) -> bytes:
             return _line("CREATE", topic, **settings)
         case commands.Config(topic, settings):
             return _line("CONFIG", topic, **settings)
-        case commands.Seek(topic, consumer, start):
-            return _line("SEEK", topic, consumer, start)
+        case commands.Seek(topic, consumer, start, creates):
+            return _line("SEEK", topic, consumer, start, create=None if creates else 0)
         case commands.Forget(topic, consumer):
             return _line("FORGET", topic, consumer)
         case commands.Redrive(topic, ids_or_none, max_or_none):

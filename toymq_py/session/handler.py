@@ -419,7 +419,7 @@ class Handler:
         if self._broker.shutting_down:
             raise ShuttingDown("the broker is shutting down; try again later")
         topic = self._broker.topic(command.topic)
-        target = topic.seek(command.consumer, command.start)
+        target = topic.seek(command.consumer, command.start, creates=command.creates)
         self._stored(topic.flush_offsets, count=target, audited=command)
 
     def _stored(
