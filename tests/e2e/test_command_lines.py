@@ -96,7 +96,7 @@ def test_ping(broker: BrokerProcess) -> None:
         (["pub", "../x", "y"], 1, "toymqctl: BAD_NAME: topic name must be"),
         (["pub", "t", "y", "z", "--key", "k"], 2, "--key goes with exactly one PAYLOAD"),
         (["pub", "t", "y", "--file", __file__], 2, "exclude each other"),
-        (["pub", "t", "y", "--key", "a b"], 1, "toymqctl: BAD_ARGUMENT: invalid key: write 1 to 512"),
+        (["pub", "t", "y", "--key", "a b"], 1, "toymqctl: BAD_ARGUMENT: invalid key 'a b': write 1 to 512"),
         (["sub", "t", "--start", "soon"], 2, "invalid position 'soon': write earliest, latest, a message id"),
         (["sub", "t", "--timeout", "soon"], 2, "invalid duration 'soon'"),
         (["topics", "a*"], 1, "toymqctl: BAD_NAME: a wildcard is a whole word"),

@@ -220,7 +220,12 @@ def is_http(line: bytes) -> bool:
     return line.startswith(b"HTTP/", line.rfind(b" ") + 1) or line[:5].lower() == b"host:"
 
 
-INVALID_KEY = "invalid key: write 1 to 512 bytes of printable ASCII without space, or - for none"
+def invalid_key(key: bytes) -> BadArgument:
+    """The error for the key of a PUB."""
+    shown = key[:50].decode("latin-1")
+    return BadArgument(f"invalid key {shown!a}: write 1 to 512 bytes of printable ASCII without space, or - for no key")
+
+
 PUB_OPTIONS = frozenset(("hdr", "delay", "ttl", "seq"))
 SEQUENCE_MAX = 2**64 - 1
 
@@ -353,7 +358,7 @@ def publish_key(key: bytes) -> bytes:
     if not key:
         return NO_KEY
     if not is_key(key):
-        raise BadArgument(INVALID_KEY)
+        raise invalid_key(key)
     return key
 
 

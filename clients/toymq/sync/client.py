@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_args
 
 from toymq import arguments, requests
+from toymq.arguments import Seconds
 from toymq.client_base import ClientBase, as_method
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
-from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options
+from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, Outcome, PublishMany
 from toymq.sync.call_guard import CallGuard, one_thread
@@ -103,7 +104,7 @@ class Client(ClientBase):
     @one_thread
     def pub(
         self, topic: str, payload: bytes, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
-        delay: float | None = None, ttl: float | None = None, seq: int | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None, seq: int | None = None,
     ) -> Receipt:  # fmt: skip
         """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
         ``pub``.
@@ -127,7 +128,7 @@ class Client(ClientBase):
                 ended(batch.outcomes[0])
 
     def pub_many(
-        self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
+        self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024
     ) -> "Publishing":
         """Publish many while it is iterated, with up to ``window`` unanswered: ``list(mq.pub_many(...))`` publishes all.
         Receipts come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
@@ -179,7 +180,7 @@ class Client(ClientBase):
     @one_thread
     def sub(
         self, topic: str, consumer: str, *, auto_ack: bool = False, auto_extend: bool = False, window: int = 1024,
-        visibility: float | None = None, mode: Mode | None = None, start: str | None = None,
+        visibility: Seconds | None = None, mode: Mode | None = None, start: str | None = None,
     ) -> Subscription:  # fmt: skip
         """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``. A
         subscription that overlaps another one gets its own connection.
@@ -241,7 +242,7 @@ class Client(ClientBase):
 
     @one_thread
     def pull(
-        self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
+        self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None
     ) -> list[Message]:
         """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. An interrupted pull gives
         back what was leased to it; what an interruption left half read comes again when its lease ends."""
@@ -293,7 +294,7 @@ class Client(ClientBase):
     # -- leaving
 
     @one_thread
-    def drain(self, timeout: float) -> bool:
+    def drain(self, timeout: Seconds) -> bool:
         """End the subscriptions, which gives back unacked messages, and wait for pending answers.
 
         Returns: False when something was left after ``timeout`` seconds.
@@ -387,7 +388,7 @@ class Publishing(PublishMany):
     """What ``pub_many`` returns: an iterator of receipts."""
 
     def __init__(
-        self, client: Client, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
+        self, client: Client, topic: str, items: Iterable[Item], delay: Seconds | None, ttl: Seconds | None, window: int
     ) -> None:
         super().__init__(topic, items, delay, ttl, window, "iterate it; list(mq.pub_many(...)) publishes all")
         self._guard = client._guard
@@ -405,8 +406,8 @@ class Publishing(PublishMany):
 
 def connect(
     urls: str | Sequence[str] = DEFAULT_URL, *, name: str | None = None, ssl: ssl_module.SSLContext | None = None,
-    timeout_s: float = 30.0, connect_timeout_s: float = 5.0, wait_s: float = 0.0,
-    backoff_min_s: float = 0.05, backoff_max_s: float = 5.0, idempotent: bool = True,
+    timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0, wait_s: Seconds = 0.0,
+    backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
     on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
     describe_errors: bool = True, random: Random | None = None,
 ) -> Client:  # fmt: skip
@@ -416,7 +417,7 @@ def connect(
     """
     return Client(
         Options(
-            parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
+            parse_urls(urls), name, ssl, *times(timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s), idempotent,
             on_event, inject_headers, tracing, random or Random(), describe_errors,
         )
     ).open()  # fmt: skip

@@ -6,6 +6,7 @@ from threading import get_ident
 from types import TracebackType
 
 from toymq import arguments
+from toymq.arguments import Seconds
 from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
@@ -48,7 +49,7 @@ class Message(LeasedMessage[BlockingLink]):
 
     @one_thread
     def nack(
-        self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
+        self, delay: Seconds | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
         """Nack it: give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its
         dead letter has the last ``reason`` and ``error``.
@@ -79,7 +80,7 @@ class Message(LeasedMessage[BlockingLink]):
         return count > 0
 
     @one_thread
-    def extend(self, visibility: float | None = None) -> bool:
+    def extend(self, visibility: Seconds | None = None) -> bool:
         """Renew its lease, for ``visibility`` seconds; None takes the subscription's.
 
         Returns: False when the lease was over or its connection was lost: another worker may have the message.
@@ -96,7 +97,7 @@ class Message(LeasedMessage[BlockingLink]):
             return False
 
     @contextmanager
-    def process(self, *, retry_delay: float | None = None, dead_on: DeadOn = ()) -> Iterator["Message"]:
+    def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> Iterator["Message"]:
         """``with message.process():`` acks when the block ends, and nacks when it raises: the message is delivered again
         ``retry_delay`` seconds later, None takes the topic's backoff. After exceptions of ``dead_on`` it goes to the dead
         letters at once. A dead letter has the last exception, as with the asyncio client."""
@@ -111,7 +112,7 @@ class Message(LeasedMessage[BlockingLink]):
             self.ack()
 
     @one_thread
-    def _failed(self, error: BaseException, retry_delay: float | None, dead_on: DeadOn) -> None:
+    def _failed(self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
         self._handler_failed(error, retry_delay, dead_on)
         self._link.exchange(0.0)
 
@@ -155,7 +156,7 @@ class Subscription:
     def __iter__(self) -> Iterator[Message]:
         return _Messages(self)
 
-    def next(self, timeout: float | None = None) -> Message:
+    def next(self, timeout: Seconds | None = None) -> Message:
         """The next message.
 
         Args:
@@ -173,7 +174,7 @@ class Subscription:
         waited = f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}"
         raise RequestTimeout(waited + self._link.trouble)
 
-    def batches(self, max: int, wait: float) -> Iterator[list[Message]]:
+    def batches(self, max: int, wait: Seconds) -> Iterator[list[Message]]:
         """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message.
 
         Raises: SubscriptionEnded, ClientClosed.

@@ -14,6 +14,7 @@ from toymq_py.errors import (
     BadArgument,
     BadName,
     ConnectionLost,
+    NoSuchConsumer,
     NoSuchTopic,
     OutOfRange,
     PayloadTooLarge,
@@ -91,7 +92,7 @@ def test_looking_and_arranging(client: Client) -> None:
     client.sub("made", "c").close()
     assert client.seek("made", "c", "3") == 3
     assert client.seek("made", "c", 2) == 2, "an id is a number everywhere else"
-    with pytest.raises(NoSuchConsumer, match="made has no consumer cc: it has c$"):
+    with pytest.raises(NoSuchConsumer, match=r"made has no consumer cc: it has c$"):
         client.seek("made", "cc", "latest")
     assert [one["consumer"] for one in client.describe("made")["consumers"]] == ["c"]
     assert client.seek("made", "cc", "latest", create=True) == 5
