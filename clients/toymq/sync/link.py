@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from toymq import sockets
+from toymq.connect_failure import connect_failed, of_a_round
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq.options import RECEIVE_BYTES, Options
@@ -214,15 +215,18 @@ class BlockingLink:
     def _connect_round(self, left_s: float | None = None) -> None:
         """Try each address once. Raises: ConnectFailed, RequestError, ProtocolViolation, as the last one failed."""
         self._tried = True
+        failures: list[ToymqError] = []
         for address in self.options.addresses:
-            last = address is self.options.addresses[-1]
             try:
                 self._connect_to(address, left_s)
-            except ToymqError:
-                if last:
-                    raise
+            except ToymqError as error:
+                failures.append(error)
             else:
                 return
+        try:
+            raise of_a_round(failures)
+        finally:
+            del failures  # else this frame and the errors hold each other
 
     def _connect_to(self, address: Address, left_s: float | None) -> None:
         timeout_s = self.options.connect_timeout_s
@@ -252,8 +256,9 @@ class BlockingLink:
             self.conversation.lost(ConnectionLost("the connection was not made"))
             self._torn = False
             if isinstance(error, OSError) and not isinstance(error, ToymqError) and not _is_time_limit(error):
-                text = f"no answer from {address} within {timeout_s:g} s" if isinstance(error, TimeoutError) else None
-                raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
+                if isinstance(error, TimeoutError):
+                    raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from error
+                raise connect_failed(address, error) from error
             raise
         self._address = address
         self._torn = False

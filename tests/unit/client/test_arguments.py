@@ -187,6 +187,9 @@ def test_a_url_that_is_none_says_where_to_look() -> None:
         with pytest.raises(TypeError) as caught:
             connect(b"toymq://s3cret@h")  # type: ignore[arg-type]
         assert "s3cret" not in str(caught.value)
+        with pytest.raises(ConfigError, match=r"^urls\[1\]: a broker's URL is toymq://") as refused:
+            connect_to(["toymq://a", "http://s3cret@b", "c"])
+        assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
