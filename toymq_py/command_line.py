@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 EXTRAS = {
     "hdrh": "bench", "matplotlib": "plots", "numpy": "spark", "pandas": "spark", "pyarrow": "spark", "pyspark": "spark",
@@ -31,7 +32,11 @@ def run(name: str, module: str) -> None:
 def missing(error: ModuleNotFoundError) -> str | None:
     """What to install, behind the name of what needs it; None when no extra brings it."""
     package = str(error.name).partition(".")[0]
-    return f"needs {package}: {install_hint(EXTRAS[package])}" if package in EXTRAS else None
+    if package not in EXTRAS:
+        return None
+    extra = EXTRAS[package]
+    absent = [one for one, its in EXTRAS.items() if its == extra and (one == package or find_spec(one) is None)]
+    return f"needs {' and '.join(absent)}: {install_hint(extra)}"
 
 
 def install_hint(extra: str) -> str:

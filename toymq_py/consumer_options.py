@@ -38,7 +38,7 @@ class Start:
                 return cls("time", value)
             if not at_time and value <= MSG_ID_MAX:
                 return cls("id", value)
-        raise BadArgument("a position is earliest, latest, a message id or @<unix-ms>")
+        raise BadArgument(f"invalid position {text[:50]!a}: write earliest, latest, a message id or @<unix-ms>")
 
     def __str__(self) -> str:
         return {"id": str(self.value), "time": f"@{self.value}"}.get(self.kind, self.kind)

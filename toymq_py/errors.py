@@ -192,6 +192,11 @@ class OutOfRange(RequestError):
         super().__init__(f"{first_id} {text}")
         self.first_id = first_id
 
+    @classmethod
+    def outside(cls, topic: str, msg_id: int, first_id: int, next_id: int) -> Self:
+        """Of a position that the log of a topic does not have."""
+        return cls(first_id, f"is the first id of {topic}, {next_id} the next: {msg_id} is outside")
+
 
 class QueueFull(RequestError):
     """The backlog or the memory is at its limit."""

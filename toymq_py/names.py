@@ -1,11 +1,14 @@
 """Names of topics, consumers and hosts, and patterns of topic names. Contract: protocol.md, "Framing"."""
 
 import re
+from collections.abc import Iterable
 
 from toymq_py.errors import BadName, ConfigError
 
 NAME_BYTES_MAX = 196  # leaves room for ".dlq" and a temp suffix below the 255 bytes of a file name
 HOST_CHARS_MAX = 253
+NAMED_MAX = 5
+"""Most names that an error lists: of 196 characters each, they fit into a header line."""
 DEAD_LETTERS = ".dlq"
 """Ends the name of a topic's dead-letter topic."""
 
@@ -32,6 +35,13 @@ def is_topic_name(name: str) -> bool:
     return _NAME.match(name) is not None or (
         name.endswith(DEAD_LETTERS) and _NAME.match(name.removesuffix(DEAD_LETTERS)) is not None
     )
+
+
+def some_of(names: Iterable[str], most: int = NAMED_MAX) -> str:
+    """Names for an error, in order: ``a, b and 7 more``, or ``none``."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + more or "none"
 
 
 def is_pattern(name: str) -> bool:

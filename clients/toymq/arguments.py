@@ -1,7 +1,7 @@
 """Arguments of both clients' methods: one rule for each kind, checked before anything is encoded or said.
 
 Contract: clients.md; ADR 0071. A wrong type is a TypeError, a wrong value is BadName or BadArgument; each names the argument,
-the value and the remedy. Units are those of the argument, seconds, and not the milliseconds of the wire.
+the value and the remedy. A duration is ``Seconds``, and not the milliseconds of the wire.
 """
 
 import operator
@@ -17,12 +17,14 @@ from toymq_py.names import check_name, check_topic_or_pattern
 from toymq_py.protocol import publish_key
 from toymq_py.protocol.frames import COUNT_MAX
 from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, IdRange
-from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_setting
+from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_duration_ms, parse_setting
 
 WORD_CHARS_MAX = 1024
 """Of a client's name: it shares a header line with the token."""
 UNIX_MS_MAX = 2**63 // 1_000_000
 """What fits into the nanoseconds of a record."""
+Seconds = float | str
+"""A duration: seconds, or a text with a unit, ``"500ms"``, ``"5s"``, ``"2m"``, ``"24h"``, ``"7d"``."""
 _SETTING_NAME = re.compile(r"[a-z_]{1,64}\Z")
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 100
@@ -83,14 +85,20 @@ def word(what: str, value: object) -> str:
 
 def whole(what: str, value: object, low: int, high: int, remedy: str = "") -> int:
     """Raises: TypeError, BadArgument."""
+    number = _whole(what, value, remedy)
+    if not low <= number <= high:
+        raise BadArgument(f"{what} is a whole number from {low} to {high}, not {shown(value)}")
+    return number
+
+
+def _whole(what: str, value: object, remedy: str) -> int:
+    """Raises: TypeError."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
         raise TypeError(f"{what} is a whole number, not {shown(value)}{remedy}")
-    if not low <= number <= high:
-        raise BadArgument(f"{what} is a whole number from {low} to {high}, not {shown(value)}")
     return number
 
 
@@ -110,7 +118,9 @@ def unix_ms(what: str, value: object) -> int | None:
 
 
 def number_of_seconds(what: str, value: object) -> float:
-    """Convert a number of seconds to a float, perhaps inf or nan. Raises: TypeError, also for ``"5s"`` and a timedelta."""
+    """Convert a duration to seconds: a number, perhaps inf or nan, or a text with a unit. Raises: TypeError, BadArgument."""
+    if isinstance(value, str):
+        return _text_ms(what, str.__str__(value)) / 1000
     if hasattr(value, "__float__") and not isinstance(value, bool):
         try:
             return float(value)
@@ -119,11 +129,22 @@ def number_of_seconds(what: str, value: object) -> float:
         except OverflowError:
             return float("inf")
     remedy = f"use {what}.total_seconds()" if hasattr(value, "total_seconds") else f"{what}=5 is five seconds"
-    raise TypeError(f"{what} is a number of seconds, not {shown(value)}: {remedy}")
+    raise TypeError(f"{what} is a number of seconds or a text with a unit, not {shown(value)}: {remedy}")
+
+
+def _text_ms(what: str, value: str) -> int:
+    """``"500ms"``, ``"5s"``, ``"2m"``, ``"24h"`` or ``"7d"``; a number that is a text needs its unit, as seconds are meant in
+    Python and milliseconds on the wire. Raises: BadArgument."""
+    if value.isascii() and value.isdigit() and value.strip("0"):
+        raise BadArgument(f"{what} needs a unit: write {value[:20]}s or {value[:20]}ms, not {shown(value)}")
+    try:
+        return parse_duration_ms(value)
+    except ConfigError as error:
+        raise BadArgument(f"{what}: {error}") from None
 
 
 def duration_ms(what: str, value: object, low_ms: int = 0) -> int:
-    """Seconds, up to ten years, as milliseconds. Raises: TypeError, BadArgument."""
+    """A duration, up to ten years, as milliseconds. Raises: TypeError, BadArgument."""
     seconds = number_of_seconds(what, value)
     ms = round(seconds * 1000) if 0 <= seconds * 1000 <= DURATION_MS_MAX else -1
     if ms < low_ms:
@@ -163,13 +184,16 @@ def mode(value: object) -> Mode | None:
 
 
 def start(what: str, value: object) -> Start:
-    """Raises: TypeError, BadArgument."""
-    if isinstance(value, int):
-        raise TypeError(f'{what} is a str, "earliest", "latest", "17" or "@<unix-ms>", not {shown(value)}: use str({what})')
+    """An id, as a number or a text, or another position. Raises: TypeError, BadArgument."""
+    if isinstance(value, str):
+        try:
+            return Start.parse(str.__str__(value))
+        except BadArgument as error:
+            raise BadArgument(f"{what}: {error}") from None
     try:
-        return Start.parse(text(what, value))
-    except BadArgument as error:
-        raise BadArgument(f"{error}; {what} is {shown(value)}") from None
+        return Start("id", whole(what, value, 0, MSG_ID_MAX))
+    except TypeError:
+        raise TypeError(f'{what} is "earliest", "latest", an id or "@<unix-ms>", not {shown(value)}') from None
 
 
 def exceptions(what: str, value: object) -> None:
@@ -200,9 +224,10 @@ def payload_bytes(payload: object) -> bytes:
         return payload
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
+    if payload is None:
+        raise TypeError('a payload is bytes, not None: use b"" for an empty one')
     remedy = "payload.encode()" if isinstance(payload, str) else "json.dumps(payload).encode()"
-    kind = "None" if payload is None else type(payload).__name__
-    raise TypeError(f"a payload is bytes, not {kind}: use {remedy}")
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}: use {remedy}")
 
 
 def key_bytes(key: str | bytes) -> bytes:
@@ -211,10 +236,14 @@ def key_bytes(key: str | bytes) -> bytes:
         raise TypeError(f"a key is str or bytes, not {type(key).__name__}: use str(key)")
     data = key.encode(errors="replace") if isinstance(key, str) else key  # what is replaced is not printable either
     if not data:
-        raise BadArgument("invalid key b'': give at least one byte, or None to publish without a key")
+        raise BadArgument("invalid key: it is empty; key=None publishes without a key")
     if data.startswith(PRODUCER_PREFIX):
         raise BadArgument(f"a key does not begin with {PRODUCER_PREFIX.decode()}: so do the names of producers")
-    return publish_key(data)
+    try:
+        return publish_key(data)
+    except BadArgument:
+        rule = "write 1 to 512 printable ASCII characters without space, but not -"
+        raise BadArgument(f"invalid key {shown(key)}: {rule}; key=None publishes without a key") from None
 
 
 def headers(value: object) -> Mapping[str, str]:
@@ -225,7 +254,8 @@ def headers(value: object) -> Mapping[str, str]:
         if not isinstance(name, str) or not isinstance(one, str):
             raise TypeError(f"a header's name and value are str, not {shown(name)}: {shown(one)}; use str()")
         if not name or ":" in name or "\n" in name or "\n" in one:
-            raise BadArgument("a header is a name without colon and a value, both without a line break")
+            rule = "a name has no colon and is not empty, and neither name nor value has a line break"
+            raise BadArgument(f"invalid header {shown(name)}: {shown(one)}: {rule}")
     return value
 
 
@@ -273,9 +303,12 @@ def why(reason: object, error: object) -> tuple[str | None, BaseException | None
 # -- settings of a topic
 
 
-def settings(value: object) -> dict[str, str]:
+def settings(value: object, label: Callable[[str], str] = "settings[{!r}]".format) -> dict[str, str]:
     """Settings by name, as they are said on the wire: numbers are seconds, bytes or a count, texts have their unit (``"2m"``,
     ``"64MiB"``) or are ``"default"``. Which there are the broker knows.
+
+    Args:
+        label: what an error calls a setting.
 
     Raises: TypeError, BadArgument.
     """
@@ -283,7 +316,7 @@ def settings(value: object) -> dict[str, str]:
         return {}
     if not isinstance(value, Mapping):
         raise TypeError(f'settings is a dict, {{"visibility": 60}} say, not {shown(value)}')
-    return {_setting_name(name): _setting(f"settings[{shown(name)}]", name, one) for name, one in value.items()}
+    return {_setting_name(name): _setting(label(name), name, one) for name, one in value.items()}
 
 
 def _setting_name(name: object) -> str:
@@ -295,9 +328,8 @@ def _setting_name(name: object) -> str:
 
 def _setting(what: str, name: str, value: object) -> str:
     if isinstance(value, str):
-        if name in DURATION_SETTINGS and value.isdigit() and int(value):
-            form = f'a number of seconds, or a str with a unit, "{value}s" or "{value}ms"'
-            raise BadArgument(f"{what} is {form}, not {shown(value)}")
+        if name in DURATION_SETTINGS and value != "default":
+            return str(_text_ms(what, str.__str__(value)))
         try:
             return word(what, parse_setting(name, str.__str__(value)))
         except ConfigError as error:
@@ -305,7 +337,7 @@ def _setting(what: str, name: str, value: object) -> str:
     if name in DURATION_SETTINGS:
         return str(duration_ms(what, value, 0 if name in MAY_BE_ZERO else 1))
     unit = "bytes, or a str with a unit" if name in SIZE_SETTINGS else 'a number, or "default"'
-    return str(whole(what, value, 0, MSG_ID_MAX, f": it is {unit}"))
+    return str(_whole(what, value, f": it is {unit}"))  # its limits are the broker's
 
 
 def settings_in_seconds(found: Mapping[str, object]) -> dict[str, object]:

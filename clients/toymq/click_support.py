@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from toymq_py.command_group import CommandGroup
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.units import DURATION_MS_MAX, parse_duration_ms
 
@@ -38,7 +39,7 @@ class Duration(click.ParamType[float]):
         return duration_ms / 1000
 
 
-class OneLineErrors(click.Group):
+class OneLineErrors(CommandGroup):
     """A group that prints an expected error as one line on stderr and exits with ``failure_code``."""
 
     def __init__(self, *args: Any, failure_code: int = 1, **kwargs: Any) -> None:

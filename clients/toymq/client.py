@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from toymq import arguments, requests
+from toymq.arguments import Seconds
 from toymq.client_base import ClientBase, as_method
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.link import Link, close_all
 from toymq.message import Item, Key, Receipt, chunks, outgoing
-from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
+from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, PublishMany
 from toymq.pending_replies import CallSlot
@@ -105,7 +106,7 @@ class Client(ClientBase):
 
     async def pub(
         self, topic: str, payload: bytes, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
-        delay: float | None = None, ttl: float | None = None, seq: int | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None, seq: int | None = None,
     ) -> Receipt:  # fmt: skip
         """Publish one message and wait until it is on stable storage. Many may be awaited at once; their order is kept.
 
@@ -115,8 +116,8 @@ class Client(ClientBase):
         Args:
             key: a message with a key that the topic has seen is not stored again (``Receipt.duplicate``).
             headers: names and values without line breaks.
-            delay: seconds until it is delivered.
-            ttl: seconds from now after which it is dropped instead of delivered.
+            delay: time until it is delivered: seconds, or a text with a unit (``"500ms"``, ``"5s"``, ``"2m"``).
+            ttl: time from now after which it is dropped instead of delivered.
             seq: an ascending number; ``key`` then names its producer. A number not above the producer's highest is a duplicate,
                 and the receipt has the id of the highest.
 
@@ -147,14 +148,14 @@ class Client(ClientBase):
         return _receipt(batch, 0)
 
     def pub_many(
-        self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
+        self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024
     ) -> "Publishing":
         """Publish many, with up to ``window`` unanswered. Await it for all receipts, or iterate it (``async for``) for each, in
         the order of the items; nothing is published before.
 
         Args:
             items: payloads, (key, payload), or ``Sequenced``; after a refused ``Sequenced`` no later one is stored.
-            delay, ttl: seconds, as in ``pub``, for items that are not ``Sequenced``; those have their own.
+            delay, ttl: as in ``pub``, for items that are not ``Sequenced``; those have their own.
             window: messages.
 
         Raises: as ``pub``, in place of the receipt of the item that failed. Items sent after it are still published.
@@ -165,7 +166,7 @@ class Client(ClientBase):
 
     def sub(
         self, topic: str, consumer: str, *, auto_ack: bool = False, auto_extend: bool = False, window: int = 1024,
-        visibility: float | None = None, mode: Mode | None = None, start: str | None = None,
+        visibility: Seconds | None = None, mode: Mode | None = None, start: str | None = None,
     ) -> Subscription:  # fmt: skip
         """Subscribe a consumer: ``async with mq.sub(...) as messages: async for message in messages``. It survives reconnects.
 
@@ -208,7 +209,7 @@ class Client(ClientBase):
         return free
 
     async def pull(
-        self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
+        self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None
     ) -> list[Message]:
         """Lease up to ``max`` messages without a subscription, as one of several workers. Leases end by time, not with the
         connection. A consumer that this call creates is shared.
@@ -270,7 +271,7 @@ class Client(ClientBase):
 
     # -- leaving
 
-    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 (clients.md names it)
+    async def drain(self, timeout: Seconds) -> bool:  # noqa: ASYNC109 (clients.md names it)
         """Stop deliveries, wait for handlers and for the answers of publishes, send acks, give unstarted messages back.
 
         Subscriptions end; the client stays usable.
@@ -371,7 +372,7 @@ class Publishing(PublishMany):
     """What ``pub_many`` returns: await it or iterate it, once."""
 
     def __init__(
-        self, client: Client, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
+        self, client: Client, topic: str, items: Iterable[Item], delay: Seconds | None, ttl: Seconds | None, window: int
     ) -> None:
         super().__init__(topic, items, delay, ttl, window, "await it, or iterate it")
         self._client = client
@@ -422,8 +423,8 @@ def _receipt(batch: Batch, index: int) -> Receipt:
 
 def connect(
     urls: str | Sequence[str] = DEFAULT_URL, *, name: str | None = None, ssl: ssl_module.SSLContext | None = None,
-    timeout_s: float = 30.0, connect_timeout_s: float = 5.0, wait_s: float = 0.0,
-    backoff_min_s: float = 0.05, backoff_max_s: float = 5.0, idempotent: bool = True,
+    timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0, wait_s: Seconds = 0.0,
+    backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
     on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
     describe_errors: bool = True, random: Random | None = None,
 ) -> Client:  # fmt: skip
@@ -452,7 +453,7 @@ def connect(
     """
     return Client(
         Options(
-            parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
+            parse_urls(urls), name, ssl, *times(timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s), idempotent,
             on_event, inject_headers, tracing, random or Random(), describe_errors,
         )
     )  # fmt: skip

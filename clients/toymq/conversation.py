@@ -303,7 +303,7 @@ class Conversation:
             return  # the connection ends, and the next one subscribes
         if push.code == "SEEK":
             if feed in self.feeds:
-                feed.drop_arrived()
+                feed.moved()
                 self._put((_SubscribeSlot(self, feed),))
             return
         self.end(feed, ended(push.topic, push.consumer, push.code))

@@ -155,6 +155,7 @@ class Feed:
         """So many more acks are to be sent at once (``CAREFUL_MESSAGES``)."""
         self._warned = False
         self._still_open: set[Place] = set()  # since before a reconnect: their next delivery is a repeat
+        self._moved_open: set[Place] = set()  # since before a SEEK: their next delivery is a new one
         self._acks: dict[str, AckList] = {}
 
     def overlaps(self, topic: str) -> bool:
@@ -281,7 +282,9 @@ class Feed:
                 return  # its handler runs on, and is the one that acks it
         if push.topic in self._acks and self._acks[push.topic].holds(push.msg_id):
             return
-        if place in self.open and not self._warned:
+        if place in self._moved_open:
+            self._moved_open.discard(place)
+        elif place in self.open and not self._warned:
             self._warned = True
             logger.warning(
                 "%s %d: its lease ended before it was acked; each time counts an attempt. Use auto_extend=True, or a longer"
@@ -295,7 +298,13 @@ class Feed:
     def lost(self) -> None:
         """The connection is gone: what was not handed out comes again."""
         self.drop_arrived()
-        self._still_open = set(self.open)
+        self._still_open = set(self.open) - self._moved_open
+
+    def moved(self) -> None:
+        """The consumer was moved, and its leases are forgotten: what is handed out may come again, for the application to
+        handle again."""
+        self.drop_arrived()
+        self._still_open, self._moved_open = set(), set(self.open)
 
     def mend(self) -> None:
         """Complete what an exception left half-way; the connection is gone."""

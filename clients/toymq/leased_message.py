@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, Protocol, TypeVar
 
 from toymq import arguments, requests
+from toymq.arguments import Seconds
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.message import Delivery
@@ -47,7 +48,7 @@ class LeasedMessage(Delivery, Generic[C]):
         return self._link.conversation.online or (self._feed.pulled and self.lease is not None)
 
     def _nack(
-        self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
+        self, delay: Seconds | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
     ) -> requests.Request[int]:
         """A NACK of this message; ``dead`` sends it to the dead letters. Raises: TypeError, BadArgument."""
         link, consumer = self._link, self._feed.command.consumer
@@ -56,18 +57,18 @@ class LeasedMessage(Delivery, Generic[C]):
         delay = None if dead else delay
         return requests.nack_line(self.topic, consumer, ids, delay, dead=dead, failure=failure, lease=self.lease)
 
-    def _touch(self, visibility: float | None) -> requests.Request[int]:
+    def _touch(self, visibility: Seconds | None) -> requests.Request[int]:
         """A TOUCH of this message. Raises: TypeError, BadArgument."""
         return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
 
-    def _handling(self, retry_delay: float | None, dead_on: DeadOn) -> AbstractContextManager[None]:
+    def _handling(self, retry_delay: Seconds | None, dead_on: DeadOn) -> AbstractContextManager[None]:
         """The span of a handler, if the client traces. Raises: TypeError, BadArgument."""
         arguments.to_ms("retry_delay", retry_delay)
         arguments.exceptions("dead_on", dead_on)
         tracing = self._link.options.tracing
         return nullcontext() if tracing is None else tracing.processing(self, self._feed.command.consumer)
 
-    def _handler_failed(self, error: BaseException, retry_delay: float | None, dead_on: DeadOn) -> None:
+    def _handler_failed(self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
         """Say NACK and do not wait for its reply: the exception goes on. A cancellation gives the message back at once."""
         if self._given_back:
             return

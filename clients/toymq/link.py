@@ -3,11 +3,11 @@
 import asyncio
 import itertools
 import logging
-import os
 import socket
 from typing import TypeVar, cast
 
 from toymq import sockets
+from toymq.connect_failure import connect_failed, of_a_round
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
@@ -135,11 +135,13 @@ class Link:
                 delay_s = backoff.next_s()
                 log_wait(delay_s)
                 await asyncio.sleep(delay_s)
+            failures: list[ToymqError] = []
             for address in self.options.addresses:
                 try:
                     wire = await self._attempt(address)
                 except (OSError, ToymqError) as error:
-                    if not self._tries_again(address, error, give_up_at):
+                    failures.append(error if isinstance(error, ToymqError) else connect_failed(address, error))
+                    if not self._tries_again(address, failures, give_up_at):
                         return
                     continue
                 give_up_at, began = None, self.now()
@@ -155,15 +157,16 @@ class Link:
                     return
                 break
 
-    def _tries_again(self, address: Address, error: Exception, give_up_at: float | None) -> bool:
-        """Whether another attempt follows a failed one."""
+    def _tries_again(self, address: Address, failures: list[ToymqError], give_up_at: float | None) -> bool:
+        """Whether another attempt follows the last one of a round."""
+        error = failures[-1]
         hopeless = isinstance(error, RequestError | ProtocolViolation) and not error.retryable
         logger.debug("%s: no connection: %s", address, error)
         self._trouble = f" (no connection to {address}: {error})"
         last = address is self.options.addresses[-1]
         if not hopeless and (give_up_at is None or not last or self._loop.time() < give_up_at):
             return True
-        reason = error if isinstance(error, ToymqError) else _connect_failed(address, error)
+        reason = error if hopeless else of_a_round(failures)
         if self._first.done():
             logger.error("%s: this client gives up: %s", address, reason)
         self._end(reason)
@@ -393,15 +396,6 @@ class Link:
         """A batch of publishes that begin now, and a future that is done with its last outcome."""
         done: asyncio.Future[None] = self._loop.create_future()
         return Batch(count, self.deadline(), lambda: settle(done, None)), done
-
-
-def _connect_failed(address: Address, error: Exception) -> ConnectFailed:
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    if isinstance(error, ConnectionError) and error.errno:
-        text = os.strerror(error.errno)  # asyncio's own repeats the address instead
-    failed = ConnectFailed(f"no broker at {address}: {text}")
-    failed.__cause__ = error
-    return failed
 
 
 async def close_all(links: list[Link]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from toymq import arguments
+from toymq.arguments import Seconds
 from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
 from toymq_py.protocol import MessagePush, publish_options, publish_sequence
 from toymq_py.protocol.frames import parse_ids
@@ -188,7 +189,7 @@ def chunks(
 
 def outgoing(
     header_block: Callable[[Mapping[str, str] | None], bytes], payload: bytes, key: Key | None,
-    headers: Mapping[str, str] | None, delay: float | None, ttl: float | None, seq: int | None, body_bytes_max: int,
+    headers: Mapping[str, str] | None, delay: Seconds | None, ttl: Seconds | None, seq: int | None, body_bytes_max: int,
 ) -> Outgoing:  # fmt: skip
     """A message of ``pub``. Raises: TypeError, BadArgument, PayloadTooLarge."""
     block = header_block(headers)

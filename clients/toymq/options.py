@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from toymq import arguments
+from toymq.arguments import Seconds, number_of_seconds
 from toymq.backoff import Backoff
 from toymq.message import Delivery, Receipt, format_headers
 from toymq.url import Address, is_token
@@ -76,6 +77,17 @@ class MessageTracing(ABC):
 logger = logging.getLogger("toymq")
 
 
+TIMES = ("timeout_s", "connect_timeout_s", "wait_s", "backoff_min_s", "backoff_max_s")
+
+
+def times(
+    timeout_s: Seconds, connect_timeout_s: Seconds, wait_s: Seconds, backoff_min_s: Seconds, backoff_max_s: Seconds
+) -> tuple[float, float, float, float, float]:
+    """Durations of ``Options`` as seconds. Raises: TypeError, BadArgument."""
+    a, b, c, d, e = map(number_of_seconds, TIMES, (timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s))
+    return a, b, c, d, e
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of ``connect``, checked."""
@@ -97,8 +109,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises: ConfigError, BadArgument, TypeError."""
-        for what in ("timeout_s", "connect_timeout_s", "wait_s", "backoff_min_s", "backoff_max_s"):
-            seconds = arguments.number_of_seconds(what, getattr(self, what))
+        for what in TIMES:
+            seconds = getattr(self, what)
             above = seconds > 0 or (what == "wait_s" and seconds == 0)
             if not above or seconds * 1000 > DURATION_MS_MAX:
                 least = "0" if what == "wait_s" else "more than 0"

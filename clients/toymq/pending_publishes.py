@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 
 from toymq import arguments
+from toymq.arguments import Seconds
 from toymq.message import BATCH_MAX, Item, Outgoing, Receipt
 from toymq.pending_replies import Slot, leaves_no_trace, unexpected
 from toymq_py.errors import ConnectionLost, OutOfSequence, ToymqError
@@ -52,7 +53,7 @@ class PublishMany:
     _begun = True
 
     def __init__(
-        self, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int, remedy: str
+        self, topic: str, items: Iterable[Item], delay: Seconds | None, ttl: Seconds | None, window: int, remedy: str
     ) -> None:
         """Raises: TypeError, BadName, BadArgument."""
         self._topic = arguments.topic(topic)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from toymq import arguments
+from toymq.arguments import Seconds
 from toymq.client_base import ClientBase
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
@@ -75,7 +76,7 @@ def _settings_in_seconds(reply: protocol.JsonReply) -> dict[str, Any]:
 
 
 def fetch(
-    topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: float = 0.0
+    topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: Seconds = 0.0
 ) -> Request[protocol.BatchReply]:
     """Read committed records without a consumer: WAL frames, byte for byte.
 
@@ -160,14 +161,18 @@ def purge(topic: str) -> Request[int]:
     return _change(protocol.Purge(arguments.topic(topic)))
 
 
-def seek(topic: str, consumer: str, to: str) -> Request[int]:
-    """Move a consumer to ``earliest``, ``latest``, an id or ``@<unix-ms>``; return the id of its next message. Its
-    subscriptions continue there.
+def seek(topic: str, consumer: str, to: str | int, *, create: bool = False) -> Request[int]:
+    """Move a consumer; return the id of its next message. Messages below it count as acked, the others as unacked. Its
+    subscriptions continue there; one to a pattern no longer gets the topic until it subscribes anew.
 
-    Raises: OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+    Args:
+        to: ``"earliest"``, ``"latest"``, an id or ``"@<unix-ms>"``.
+        create: make the consumer if it does not exist; it keeps messages from then on. Without, that is NoSuchConsumer.
+
+    Raises: NoSuchConsumer, OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
-    command = protocol.Seek(arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to))
-    return _change(command)
+    topic, consumer, start = arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to)
+    return _change(protocol.Seek(topic, consumer, start, arguments.flag("create", create)))
 
 
 def forget(topic: str, consumer: str) -> Request[None]:
@@ -199,7 +204,7 @@ def ack(
 
 def nack(
     client: ClientBase, topic: str, consumer: str, ids: Sequence[IdRange],
-    *, delay: float | None = None, dead: bool = False, reason: Reason = None, error: BaseException | None = None,
+    *, delay: Seconds | None = None, dead: bool = False, reason: Reason = None, error: BaseException | None = None,
     lease: int | None = None,
 ) -> Iterator[Request[int]]:  # fmt: skip
     """Give messages back by id, whichever session they were delivered to; return how many were inflight.
@@ -257,7 +262,7 @@ def ping() -> Request[None]:
 
 
 def subscription(
-    topic: str, consumer: str, window: int, visibility: float | None, mode: Mode | None, start: str | None,
+    topic: str, consumer: str, window: int, visibility: Seconds | None, mode: Mode | None, start: str | None,
     auto_ack: bool, auto_extend: bool,
 ) -> protocol.Subscribe:  # fmt: skip
     """The SUB command of a subscription. Raises: TypeError, BadName, BadArgument."""
@@ -271,7 +276,7 @@ def subscription(
     )  # fmt: skip
 
 
-def pull_command(topic: str, consumer: str, max_count: int, wait: float, visibility: float | None) -> protocol.Pull:
+def pull_command(topic: str, consumer: str, max_count: int, wait: Seconds, visibility: Seconds | None) -> protocol.Pull:
     """Raises: TypeError, BadName, BadArgument."""
     return protocol.Pull(
         arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("max", max_count),
@@ -312,7 +317,7 @@ def give_back(conversation: Conversation, feed: Feed, messages: Sequence[protoco
 
 
 def nack_line(
-    topic: str, consumer: str, ids: Sequence[IdRange], delay: float | None,
+    topic: str, consumer: str, ids: Sequence[IdRange], delay: Seconds | None,
     *, dead: bool = False, failure: Failure | None = None, lease: int | None = None,
 ) -> Request[int]:  # fmt: skip
     """One NACK, of ids that were checked and fit into one line; with ``lease`` of what has that number alone."""
@@ -321,7 +326,7 @@ def nack_line(
 
 
 def touch(
-    topic: str, consumer: str, ids: Sequence[IdRange], visibility: float | None, *, lease: int | None = None
+    topic: str, consumer: str, ids: Sequence[IdRange], visibility: Seconds | None, *, lease: int | None = None
 ) -> Request[int]:
     """Renew leases of checked ids for ``visibility`` seconds; with ``lease`` those of that number alone."""
     command = protocol.Touch(topic, consumer, tuple(ids), arguments.to_ms("visibility", visibility, 1), lease)

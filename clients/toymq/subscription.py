@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from toymq import arguments
+from toymq.arguments import Seconds
 from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
@@ -42,7 +43,7 @@ class Message(LeasedMessage[Link]):
             self._link.flush()
 
     async def nack(
-        self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
+        self, delay: Seconds | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
         """Nack it: give it back, to be delivered again.
 
@@ -81,7 +82,7 @@ class Message(LeasedMessage[Link]):
         self._feed.settle(self.topic, self.id)
         return count > 0
 
-    async def extend(self, visibility: float | None = None) -> bool:
+    async def extend(self, visibility: Seconds | None = None) -> bool:
         """Renew its lease.
 
         Args:
@@ -102,7 +103,7 @@ class Message(LeasedMessage[Link]):
             return False
 
     @asynccontextmanager
-    async def process(self, *, retry_delay: float | None = None, dead_on: DeadOn = ()) -> AsyncIterator["Message"]:
+    async def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> AsyncIterator["Message"]:
         """``async with message.process():`` acks when the block ends, and nacks when it raises.
 
         The NACK carries the exception: type, text and the innermost lines of the traceback, some KB together; a dead letter has
@@ -257,7 +258,7 @@ class Subscription:
                 await asyncio.gather(*map(link.ask, asked))
         return feed.take()
 
-    async def next(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109 (asyncio.timeout cannot say what was awaited)
+    async def next(self, timeout: Seconds | None = None) -> Message:  # noqa: ASYNC109 (asyncio.timeout cannot say what was awaited)
         """The next message.
 
         Args:
@@ -281,7 +282,7 @@ class Subscription:
             text = f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}"
             raise RequestTimeout(text + self._link.trouble) from None
 
-    async def batches(self, max: int, wait: float) -> AsyncIterator[list[Message]]:
+    async def batches(self, max: int, wait: Seconds) -> AsyncIterator[list[Message]]:
         """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message arrived.
 
         Args:
@@ -322,7 +323,7 @@ class Subscription:
         done = self._end()
         await asyncio.wait((done,), timeout=self._timeout_s)
 
-    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 (clients.md names it)
+    async def drain(self, timeout: Seconds) -> bool:  # noqa: ASYNC109 (clients.md names it)
         """Hand out nothing more, wait until everything handed out is acked or nacked, then close.
 
         Args:

@@ -67,13 +67,18 @@ def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
     if isinstance(urls, bytes | Mapping) or not all(isinstance(url, str) for url in found):
         kind = "None: is the environment variable set?" if urls is None else f"a {type(urls).__name__} of something else"
         raise TypeError(f'urls is "toymq://host:port", or a list of such, not {kind}')
-    try:
-        addresses = tuple(map(parse_url, found))
-    except ConfigError as error:
-        raise ConfigError(f"urls: {error}") from None
+    addresses = tuple(_parse_one(at, url, len(found)) for at, url in enumerate(found))
     if not addresses:
         raise ConfigError("urls is empty: a client needs at least one URL")
     return addresses
+
+
+def _parse_one(at: int, url: str, count: int) -> Address:
+    """Raises: ConfigError, which says which of several it is."""
+    try:
+        return parse_url(url)
+    except ConfigError as error:
+        raise ConfigError(f"urls{f'[{at}]' if count > 1 else ''}: {error}") from None
 
 
 def address_with_token(url: str, token: str | None, token_file: str | None) -> Address:

@@ -1,13 +1,14 @@
 """The ``toymqctl`` group, and how an error becomes one line and an exit code (0 ok, 1 failed, 2 usage)."""
 
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from toymq.click_support import HELP_SETTINGS
 from toymq.url import DEFAULT_URL, address_with_token, parse_url
+from toymq_py.command_group import CommandGroup, say
 from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
@@ -36,29 +37,14 @@ from toymqctl.top import top
 from toymqctl.topics import topics
 
 
-def _refuse(error: click.UsageError | ConfigError, ctx: click.Context | None) -> NoReturn:
-    """One line, and where to read on. Raises: SystemExit."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
-        raise SystemExit(error.exit_code) from None
-    text = str(error)
-    if isinstance(error, click.UsageError):
-        text, ctx = error.format_message().rstrip("."), error.ctx or ctx
-    click.echo(f"toymqctl: {text} (see `{ctx.command_path if ctx else 'toymqctl'} --help`)", err=True)
-    raise SystemExit(2) from None
-
-
-class _OneLineErrors(click.Group):
+class _OneLineErrors(CommandGroup):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Report errors in the options before the command in one line."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
-        except click.UsageError as error:
-            _refuse(error, parent)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -68,8 +54,8 @@ class _OneLineErrors(click.Group):
             raise SystemExit(0) from None
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
-        except (click.UsageError, ConfigError) as error:
-            _refuse(error, ctx)
+        except ConfigError as error:
+            say(self, str(error), ctx)
         except (ToymqError, OSError) as error:
             line = explain(ctx.obj.address, error) if isinstance(ctx.obj, Broker) else str(error)
             click.echo(f"toymqctl: {line}", err=True)

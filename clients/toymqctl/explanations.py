@@ -1,9 +1,11 @@
 """An error as one line for the terminal: what failed and what to do."""
 
 import socket
+import ssl
 from contextlib import suppress
 
 import toymq
+from toymq.connect_failure import what_failed
 from toymq.url import DEFAULT_PORT, Address
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError
 
@@ -74,16 +76,17 @@ def _unreachable(address: Address, error: toymq.ConnectFailed) -> str:
     if isinstance(cause, socket.gaierror):
         return f"{error}; check the host in --url"
     if address.tls:
-        return f"{error}; {_tls_advice(error)}"
+        said = what_failed(address, cause) if isinstance(cause, ssl.SSLError) else str(error)
+        return f"{said}; {_tls_advice(error, cause)}"
     if _speaks_http(address):
         return _http(address)
     hangs = "" if isinstance(cause, ConnectionLost) else " If it is, the broker hangs: look at its log and its machine"
     return f"{error}; is {address} the broker's TCP port?{hangs}"
 
 
-def _tls_advice(error: toymq.ConnectFailed) -> str:
+def _tls_advice(error: toymq.ConnectFailed, cause: BaseException | None) -> str:
     """What helps, by the text of OpenSSL: a refusal of TLS 1.3 comes behind the handshake, as a lost connection."""
-    text = str(error)
+    text = f"{error} {cause}"
     for sign, advice in TLS_ADVICE.items():
         if sign in text:
             return advice

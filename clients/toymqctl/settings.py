@@ -38,7 +38,7 @@ def in_wire_units(found: Settings) -> dict[str, int | str]:
 def _on_the_wire(settings: Settings) -> dict[str, str]:
     """Raises: UsageError."""
     try:
-        return arguments.settings(settings)
+        return arguments.settings(settings, label=str)
     except BadArgument as error:
         raise click.UsageError(str(error)) from None
 

@@ -8,7 +8,7 @@ from toymq_py.consumer_options import Start
 from toymq_py.errors import OutOfRange
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
-from toymqctl.quantities import TOPIC
+from toymqctl.quantities import POSITION, TOPIC
 
 WAIT_S = 20.0
 """Time that one FETCH waits; shorter than the idle time-out of middleboxes."""
@@ -19,13 +19,13 @@ FETCH_COUNT = 10_000
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, help="Number of ids to go back.")
-@click.option("--from", "begin", help="Start at earliest, latest, an id or @unix-ms.")
+@click.option("--from", "begin", type=POSITION, help="Start at earliest, latest, an id or @unix-ms.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new messages until Ctrl-C.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
 @format_option
 @json_flag
 @click.pass_obj
-def tail(broker: Broker, topic: str, count: int, begin: str | None, follow: bool, max_count: int | None, form: str) -> None:
+def tail(broker: Broker, topic: str, count: int, begin: Start | None, follow: bool, max_count: int | None, form: str) -> None:
     """Print the last messages of TOPIC. Reads without a consumer: nothing is acked, moved or created.
 
     \b
@@ -59,12 +59,11 @@ def tail(broker: Broker, topic: str, count: int, begin: str | None, follow: bool
             at = batch.next_id if follow else min(batch.next_id, end)
 
 
-def _range(client: sync.Client, topic: str, count: int, begin: str | None) -> tuple[int, int]:
-    """First id to read, and the current end. Raises: BadArgument, NoSuchTopic."""
+def _range(client: sync.Client, topic: str, count: int, start: Start | None) -> tuple[int, int]:
+    """First id to read, and the current end. Raises: NoSuchTopic."""
     first_id, next_id = client.offsets(topic)
-    if begin is None:
+    if start is None:
         return max(first_id, next_id - count), next_id
-    start = Start.parse(begin)
     match start.kind:
         case "earliest":
             return first_id, next_id

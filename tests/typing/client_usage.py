@@ -48,7 +48,8 @@ async def asyncio_client() -> None:
     toymq.connect(port=6789)  # type: ignore[call-arg]
     await mq.pull("t", "c", "5")  # type: ignore[arg-type]
     await mq.pull("t", "c", delay=5)  # type: ignore[call-arg]
-    await mq.pub_many("t", [b"x"], delay="5s")  # type: ignore[arg-type]
+    await mq.pub_many("t", [b"x"], delay="5s")
+    await mq.pub_many("t", [b"x"], delay=b"5s")  # type: ignore[arg-type]
 
 
 def blocking_client() -> None:
@@ -68,7 +69,8 @@ def blocking_client() -> None:
             assert_type(leased.dead_letter(), bool)
     mq.pub("t", "text")  # type: ignore[arg-type]
     mq.sub("t", "c", auto_extend="yes")  # type: ignore[arg-type]
-    mq.pub_many("t", [b"x"], ttl="5s")  # type: ignore[arg-type]
+    mq.pub_many("t", [b"x"], ttl="5s")
+    mq.pub_many("t", [b"x"], ttl=b"5s")  # type: ignore[arg-type]
 
 
 def as_vsqs() -> None:

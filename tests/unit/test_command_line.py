@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from toymq_py.command_line import EXTRAS, INTERRUPTED, USAGE, run
+from toymq_py.command_line import EXTRAS, INTERRUPTED, USAGE, missing, run
 
 
 def command(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> None:
@@ -32,14 +32,22 @@ def test_an_interrupt_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("package", EXTRAS)
 def test_a_missing_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def missing(name: str) -> ModuleType:
+    def fails(name: str) -> ModuleType:
         raise ModuleNotFoundError(name=f"{package}.part")
 
-    monkeypatch.setattr("toymq_py.command_line.import_module", missing)
+    monkeypatch.setattr("toymq_py.command_line.import_module", fails)
+    monkeypatch.setattr("toymq_py.command_line.find_spec", lambda name: name)
     with pytest.raises(SystemExit) as exit_:
         run("toymqctl", "a_command")
     assert exit_.value.code == USAGE
     assert capsys.readouterr().err == f"toymqctl needs {package}: in a checkout of toymq, pip install '.[{EXTRAS[package]}]'\n"
+
+
+def test_all_that_an_extra_lacks_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was rich first, and textual when rich was there."""
+    monkeypatch.setattr("toymq_py.command_line.find_spec", lambda name: None)
+    line = missing(ModuleNotFoundError(name="textual.app"))
+    assert line == "needs rich and textual: in a checkout of toymq, pip install '.[tui]'"
 
 
 def test_any_other_module_that_is_missing_is_a_bug() -> None:

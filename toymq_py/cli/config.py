@@ -10,6 +10,7 @@ from toymq_py.cli.options import (
     DEFAULT_FILE,
     OPTIONS,
     configuration_text,
+    doubts,
     find_file,
     look_into,
     serve_options,
@@ -47,7 +48,7 @@ def show(ctx: click.Context, /, *, config: str | None, as_json: bool, **values: 
         widths = [max(len(row[column]) for row in cells) for column in range(2)]
         for name, shown, source in cells:
             click.echo(f"{name:{widths[0]}}  {shown:{widths[1]}}  {source}")
-    for line in unknown_variables():
+    for line in (*doubts(ctx), *unknown_variables()):
         click.echo(f"toymq: {line}", err=True)
 
 
@@ -65,7 +66,8 @@ def _source(ctx: click.Context, each: Option, file: str | None) -> str:
 
 @config.command()
 @click.argument("file", required=False)
-def check(file: str | None) -> None:
+@click.option("--config", "named", metavar="FILE", help="The same, as `toymq serve` takes it.")
+def check(file: str | None, named: str | None) -> None:
     """Check the configuration FILE, by default the one that `toymq serve` would read. Starts nothing.
 
     Also reads the files that it names: tokens, certificates and keys, definitions. Prints a line for each error; then the exit
@@ -73,7 +75,9 @@ def check(file: str | None) -> None:
     """
     from toymq_py.daemon import check_files  # `toymq --help` need not load the event loop
 
-    path = find_file(file)
+    if file is not None and named is not None:
+        raise click.UsageError("FILE and --config are the same: give one")
+    path = find_file(file if file is not None else named)
     if path is None:
         raise ConfigError(f"there is no {DEFAULT_FILE}: name a file")
     text = configuration_text(path)

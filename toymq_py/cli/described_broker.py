@@ -122,7 +122,7 @@ class RunningBroker:
             case ChangeSettings():
                 self._client.config(change.topic, _with_units(change.settings))
             case MakeConsumer():
-                self._client.seek(change.topic, change.consumer, str(change.start))
+                self._client.seek(change.topic, change.consumer, str(change.start), create=True)
 
 
 def _with_units(settings: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from importlib import import_module
 
 import click
 
+from toymq_py.command_group import CommandGroup
 from toymq_py.errors import LocalError, RequestError
 from toymq_py.version import __version__
 
@@ -23,7 +24,7 @@ COMMANDS = {
 a quarter of the time that it takes to start."""
 
 
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     """The commands. A ``LocalError`` or ``OSError`` is said in one line on stderr, exit code 2: a user needs no traceback for a
     busy port."""
 
@@ -53,7 +54,7 @@ class _Commands(click.Group):
         raise SystemExit(2)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("toymq", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="toymq")
 def main() -> None:
     """A small persistent message broker: OK means it is on the disk.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from toymq_py.config.option_schema import Flag, Kind, Option, Several, did_you_mean, options_of, shown_key
+from toymq_py.config.option_schema import Flag, Kind, Number, Option, Several, did_you_mean, options_of, shown_key
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError
 from toymq_py.text_files import parse_toml, read_text
@@ -21,6 +21,7 @@ OPTIONS = options_of(ServeOptions)
 DEFAULT_FILE = "./toymq.toml"
 """Read when it is there; a file that is named must be."""
 CONFIG_VARIABLE = "TOYMQ_CONFIG"
+_DOUBTS = "toymq_py.cli.options.doubts"
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -36,12 +37,15 @@ class _Type(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
+        source = ctx.get_parameter_source(param.name) if ctx is not None and param is not None and param.name else None
+        named = self._variable if source is ParameterSource.ENVIRONMENT else None
         try:
-            return self._kind.parse(value)
+            found = self._kind.parse(value)
         except ConfigError as error:
-            source = ctx.get_parameter_source(param.name) if ctx is not None and param is not None and param.name else None
-            where = f" (from {self._variable})" if source is ParameterSource.ENVIRONMENT else ""
-            self.fail(f"{error}{where}", param, ctx)
+            self.fail(f"{error}{f' (from {named})' if named else ''}", param, ctx)
+        if ctx is not None and param is not None:
+            _note_doubt(ctx, named or param.opts[0], self._kind, value)
+        return found
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return self.name.upper() if "|" not in self.name else f"[{self.name}]"
@@ -80,8 +84,23 @@ def _click_option(each: Option) -> Callable[[Decorated], Decorated]:
 def _take_file(ctx: click.Context, param: click.Parameter, named: str | None) -> str | None:
     found = find_file(named)
     if found is not None:
-        ctx.default_map = read_file(found)
+        text = configuration_text(found)
+        ctx.default_map = _read(text, found)
+        kinds = {each.name: each.kind for each in OPTIONS}
+        for key, value in parse_toml(text, found).items():
+            _note_doubt(ctx, f"{found}: {key}", kinds[key], value)
     return found
+
+
+def _note_doubt(ctx: click.Context, where: str, kind: Kind, value: object) -> None:
+    if isinstance(kind, Number) and (doubt := kind.doubt(value)) is not None:
+        ctx.meta.setdefault(_DOUBTS, []).append(f"{where} {doubt}")
+
+
+def doubts(ctx: click.Context) -> list[str]:
+    """Values that may mean something else than what was written, a line for each."""
+    found: list[str] = ctx.meta.get(_DOUBTS, [])
+    return list(dict.fromkeys(found))
 
 
 def find_file(named: str | None) -> str | None:
@@ -94,7 +113,11 @@ def find_file(named: str | None) -> str | None:
 
 def read_file(path: str) -> dict[str, Any]:
     """Values by attribute, each checked. Raises: ConfigError, which names file, key and value."""
-    values, problems = look_into(configuration_text(path), path)
+    return _read(configuration_text(path), path)
+
+
+def _read(text: str, path: str) -> dict[str, Any]:
+    values, problems = look_into(text, path)
     if problems:
         more = f" (and {len(problems) - 1} more: see `toymq config check {path}`)" if problems[1:] else ""
         raise ConfigError(problems[0] + more)

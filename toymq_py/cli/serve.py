@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from toymq_py import build
 from toymq_py.cli import log_output
-from toymq_py.cli.options import read_file, serve_options, unknown_variables
+from toymq_py.cli.options import doubts, read_file, serve_options, unknown_variables
 from toymq_py.config.options import ServeOptions
 
 logger = logging.getLogger("toymq_py.daemon")
@@ -25,8 +25,8 @@ def serve(ctx: click.Context, /, *, config: str | None, **values: Any) -> None:
 
     Prints one line with its address when it is ready. Every option is also read from the environment: --data-dir from
     TOYMQ_DATA_DIR, and so on; and from a TOML file: `data_dir = "./data"`. The command line goes before the environment, that
-    before the file. Durations take 250ms, 30s, 24h; sizes take bytes or 64MiB. `toymq config show` tells which holds. SIGHUP
-    reads log_level in the file again.
+    before the file. Durations take 250ms, 30s, 24h, and a number alone is milliseconds; sizes take bytes or 64MiB. `toymq
+    config show` tells which holds. SIGHUP reads log_level in the file again.
     """
     options = ServeOptions(**values)
     reloads: dict[str, Callable[[], None]] = {}
@@ -34,6 +34,8 @@ def serve(ctx: click.Context, /, *, config: str | None, **values: Any) -> None:
         pinned = ctx.get_parameter_source("log_level") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         reloads["log levels"] = lambda: _read_levels(options, config, pinned=pinned)
     with log_output.to_stderr(options.log_level, options.log_format):
+        for line in (*doubts(ctx), *unknown_variables()):
+            logger.warning("%s", line)
         _serve(options, config, reloads)
 
 
@@ -47,8 +49,6 @@ def _read_levels(options: ServeOptions, file: str, *, pinned: bool) -> None:
 def _serve(options: ServeOptions, file: str | None, reloads: Mapping[str, Callable[[], None]]) -> None:
     from toymq_py import daemon  # `toymq --help` need not load the event loop
 
-    for line in unknown_variables():
-        logger.warning("%s", line)
     if options.fsync != "always":
         logger.warning("--fsync %s: OK does not mean that a message survives a power cut", options.fsync)
 

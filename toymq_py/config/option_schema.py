@@ -88,6 +88,14 @@ class Number(Kind):
     def limits(self) -> str:
         return f"{self.show(self.low)} to {self.show(self.high)}"
 
+    def doubt(self, found: object) -> str | None:
+        """What to ask of a duration below a second that is said without a unit: `--visibility 5` is 5 ms, and 5 s are more
+        likely meant."""
+        if self.parse_number is not parse_duration_ms or not str(found).isdecimal() or not 0 < int(str(found)) < 1000:
+            return None
+        number = int(str(found))
+        return f"{number} is {number}ms, as a number without a unit is milliseconds: write {number}s or {number}ms"
+
 
 @dataclass(frozen=True, slots=True)
 class OneOf(Kind):

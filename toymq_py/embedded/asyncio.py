@@ -7,10 +7,11 @@ import asyncio
 import os
 from random import Random
 
+from toymq.arguments import Seconds, number_of_seconds
 from toymq.client import Client
 from toymq.errors import ClientClosed
 from toymq.link import Link
-from toymq.options import InjectHeaders, MessageTracing, OnEvent, Options
+from toymq.options import InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.url import UNIX, parse_urls
 from toymq_py.config.options import BrokerOptions
 from toymq_py.embedded.host import CLOSE_S, RETRY_MAX_S, RETRY_MIN_S, EmbeddedHost
@@ -64,9 +65,9 @@ class EmbeddedClient(Client):
 
 
 def open(
-    path: str | os.PathLike[str], *, options: BrokerOptions | None = None, name: str | None = None, timeout_s: float = 30.0,
-    wait_s: float = 10.0, idempotent: bool = True, on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None,
-    tracing: MessageTracing | None = None, random: Random | None = None,
+    path: str | os.PathLike[str], *, options: BrokerOptions | None = None, name: str | None = None, timeout_s: Seconds = 30.0,
+    wait_s: Seconds = 10.0, idempotent: bool = True, on_event: OnEvent | None = None,
+    inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None, random: Random | None = None,
 ) -> EmbeddedClient:  # fmt: skip
     """Open a queue in a directory: ``async with toymq.open("./queue") as mq``, then as with ``toymq.connect``.
 
@@ -86,18 +87,18 @@ def open(
     Raises: ConfigError, BadArgument; when it is entered DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError,
         ConnectFailed.
     """
-    host = EmbeddedHost(path, options, wait_s)
+    host = EmbeddedHost(path, options, number_of_seconds("wait_s", wait_s))
     return EmbeddedClient(
         client_options(host, name, timeout_s, wait_s, idempotent, on_event, inject_headers, tracing, random), host
     )
 
 
 def client_options(
-    host: EmbeddedHost, name: str | None, timeout_s: float, wait_s: float, idempotent: bool, on_event: OnEvent | None,
+    host: EmbeddedHost, name: str | None, timeout_s: Seconds, wait_s: Seconds, idempotent: bool, on_event: OnEvent | None,
     inject_headers: InjectHeaders | None, tracing: MessageTracing | None, random: Random | None,
 ) -> Options:  # fmt: skip
     """Options of a client that connects to the directory's socket. Raises: ConfigError, BadArgument."""
     return Options(
-        parse_urls(UNIX + host.socket_path), name, None, timeout_s, CONNECT_TIMEOUT_S, wait_s, RETRY_MIN_S, RETRY_MAX_S,
+        parse_urls(UNIX + host.socket_path), name, None, *times(timeout_s, CONNECT_TIMEOUT_S, wait_s, RETRY_MIN_S, RETRY_MAX_S),
         idempotent, on_event, inject_headers, tracing, random or Random(),
     )  # fmt: skip

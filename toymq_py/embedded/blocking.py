@@ -6,8 +6,10 @@ Contract: clients.md. If this process serves, a thread of its own does: it runs 
 import os
 from random import Random
 
+from toymq.arguments import Seconds, number_of_seconds
 from toymq.errors import ClientClosed
 from toymq.options import InjectHeaders, MessageTracing, OnEvent, Options
+from toymq.sync.call_guard import one_thread
 from toymq.sync.client import Client
 from toymq_py.config.options import BrokerOptions
 from toymq_py.embedded.asyncio import FORKED, client_options
@@ -21,6 +23,7 @@ class EmbeddedClient(Client):
         super().__init__(options)
         self._host = host
 
+    @one_thread
     def open(self) -> "EmbeddedClient":
         """Serve the directory, or connect to the process that does. Raises: as ``toymq.sync.open``."""
         self._open_or_raise()
@@ -37,6 +40,7 @@ class EmbeddedClient(Client):
     def __enter__(self) -> "EmbeddedClient":
         return self
 
+    @one_thread
     def close(self) -> None:
         """See ``toymq.open``: close the client, then stop serving. Idempotent."""
         try:
@@ -51,15 +55,15 @@ class EmbeddedClient(Client):
 
 
 def open(
-    path: str | os.PathLike[str], *, options: BrokerOptions | None = None, name: str | None = None, timeout_s: float = 30.0,
-    wait_s: float = 10.0, idempotent: bool = True, on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None,
-    tracing: MessageTracing | None = None, random: Random | None = None,
+    path: str | os.PathLike[str], *, options: BrokerOptions | None = None, name: str | None = None, timeout_s: Seconds = 30.0,
+    wait_s: Seconds = 10.0, idempotent: bool = True, on_event: OnEvent | None = None,
+    inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None, random: Random | None = None,
 ) -> EmbeddedClient:  # fmt: skip
     """Open a queue in a directory; arguments as of ``toymq.open``.
 
     Raises: ConfigError, BadArgument, DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError, ConnectFailed.
     """
-    host = EmbeddedHost(path, options, wait_s)
+    host = EmbeddedHost(path, options, number_of_seconds("wait_s", wait_s))
     return EmbeddedClient(
         client_options(host, name, timeout_s, wait_s, idempotent, on_event, inject_headers, tracing, random), host
     ).open()

@@ -193,12 +193,14 @@ async def put_consumer(gateway: Gateway, request: Request) -> Response:
     topic = gateway.broker.topic(TOPIC.need(request))
     name = CONSUMER_OF_PATH.need(request)
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
-    check_members(body, frozenset({"seek"}))
-    target = body.get("seek")
+    check_members(body, frozenset({"seek", "create"}))
+    target, creates = body.get("seek"), body.get("create", True)
     if type(target) not in (str, int):
-        raise BadArgument("seek must be earliest, latest, a message id or @<unix-ms>")
+        raise BadArgument('seek must be "earliest", "latest", a message id or "@<unix-ms>"')
+    if type(creates) is not bool:
+        raise BadArgument("create must be true or false")
     gateway.refuse_late()
-    topic.seek(name, Start.parse(str(target)))
+    topic.seek(name, Start.parse(str(target)), creates=creates)
     await gateway.stored(topic.flush_offsets)
     return json_response(topic.describe_consumer(name))
 
@@ -277,11 +279,13 @@ OPERATIONS = (
     Operation(
         "PUT", "/v1/topics/{topic}/consumers/{consumer}", "seek", "Move a consumer, or create one, at a position.",
         put_consumer, "admin", (TOPIC, CONSUMER_OF_PATH),
-        Body('`{"seek": "earliest"}`, `latest`, a message id, or `@` and unix milliseconds.', {"application/json": {
-            "type": "object", "required": ["seek"], "properties": {"seek": {"type": ["integer", "string"]}},
+        Body('`{"seek": "earliest"}`, `latest`, a message id, or `@` and unix milliseconds. With `"create": false` a consumer '
+             "that does not exist is a 404.", {"application/json": {
+            "type": "object", "required": ["seek"],
+            "properties": {"seek": {"type": ["integer", "string"]}, "create": {"type": "boolean"}},
         }}),
         {200: Answer("The position is on stable storage.", DESCRIBED)},
-        (BadArgument, BadFraming, BadName, NoSuchTopic, OutOfRange, TooManyConsumers, StorageFailed),
+        (BadArgument, BadFraming, BadName, NoSuchTopic, NoSuchConsumer, OutOfRange, TooManyConsumers, StorageFailed),
     ),
     Operation(
         "DELETE", "/v1/topics/{topic}/consumers/{consumer}", "forget", "Delete a consumer's state.",

@@ -6,6 +6,7 @@ from starlette.responses import Response
 from toymq_py.gateway.operations import Answer, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
+from toymq_py.names import some_of
 from toymq_py.version import __version__
 
 FSYNC_P99_S_MAX = 1.0
@@ -30,8 +31,7 @@ def unready(gateway: Gateway) -> list[str]:
     if bad and gateway.authority is not None:
         reasons.append(f"{len(bad)} topics are degraded or failed")  # the probe has no token: no names
     elif bad:
-        named = ", ".join(bad[:NAMED_MAX]) + (f" and {len(bad) - NAMED_MAX} more" if len(bad) > NAMED_MAX else "")
-        reasons.append(f"degraded or failed: {named}")
+        reasons.append(f"degraded or failed: {some_of(bad, NAMED_MAX)}")
     stats = broker.stats()
     if stats["disk_low"]:
         reasons.append("the disk is low")

@@ -102,7 +102,7 @@ def _resolve(topic: Topic, start: Start) -> int:
     """Raises: OutOfRange, OSError."""
     at = topic.resolve(start)
     if start.kind == "id" and not topic.first_id <= at <= topic.next_id:
-        raise OutOfRange(topic.first_id, f"is the first id of {topic.name}, {topic.next_id} the next")
+        raise OutOfRange.outside(topic.name, at, topic.first_id, topic.next_id)
     return min(max(at, topic.first_id), topic.next_id)
 
 

@@ -195,11 +195,12 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Move a consumer to a position."""
+    """Move a consumer to a position. ``creates``: make it there if it does not exist; otherwise that is NoSuchConsumer."""
 
     topic: str
     consumer: str
     start: Start
+    creates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,8 @@ def _shown(token: str) -> str:
     return token[:40].encode("unicode_escape").decode("ascii")
 
 
-def _flag(options: Options, name: str) -> bool:
-    value = options.get(name, "0")
+def _flag(options: Options, name: str, default: str = "0") -> bool:
+    value = options.get(name, default)
     if value not in ("0", "1"):
         raise BadArgument(f"invalid {name} {value[:50]!a}: write 0 or 1")
     return value == "1"
@@ -147,6 +147,9 @@ def _redrive(a: list[str], o: Options) -> Command:
     ids = parse_ids(o["ids"]) if "ids" in o else None
     return commands.Redrive(topic_name(a[0]), ids, _number(o, "max", 1, COUNT_MAX))
 
+def _seek(a: list[str], o: Options) -> Command:
+    return commands.Seek(topic_name(a[0]), consumer_name(a[1]), Start.parse(a[2]), _flag(o, "create", "1"))
+
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
@@ -178,7 +181,7 @@ VERBS: dict[str, _Verb] = {
     "CONFIG": _Verb(1, None, lambda a, o: commands.Config(topic_name(a[0]), o)),
     "DELETE": _verb(1, "", lambda a, o: commands.Delete(topic_name(a[0]))),
     "PURGE": _verb(1, "", lambda a, o: commands.Purge(topic_name(a[0]))),
-    "SEEK": _verb(3, "", lambda a, o: commands.Seek(topic_name(a[0]), consumer_name(a[1]), Start.parse(a[2]))),
+    "SEEK": _verb(3, "create", _seek),
     "FORGET": _verb(2, "", lambda a, o: commands.Forget(topic_name(a[0]), consumer_name(a[1]))),
     "REDRIVE": _verb(1, "ids max", _redrive),
     "TOPICS": _verb(0, "", lambda a, o: commands.Topics(check_topic_or_pattern(a[0]) if a else None), optional=1),
@@ -217,7 +220,12 @@ def is_http(line: bytes) -> bool:
     return line.startswith(b"HTTP/", line.rfind(b" ") + 1) or line[:5].lower() == b"host:"
 
 
-INVALID_KEY = "invalid key: write 1 to 512 bytes of printable ASCII without space, or - for none"
+def invalid_key(key: bytes) -> BadArgument:
+    """The error for the key of a PUB."""
+    shown = key[:50].decode("latin-1")
+    return BadArgument(f"invalid key {shown!a}: write 1 to 512 bytes of printable ASCII without space, or - for no key")
+
+
 PUB_OPTIONS = frozenset(("hdr", "delay", "ttl", "seq"))
 SEQUENCE_MAX = 2**64 - 1
 
@@ -306,8 +314,8 @@ def _encode(command: Command) -> bytes:
             return _line("CREATE", topic, **settings)
         case commands.Config(topic, settings):
             return _line("CONFIG", topic, **settings)
-        case commands.Seek(topic, consumer, start):
-            return _line("SEEK", topic, consumer, start)
+        case commands.Seek(topic, consumer, start, creates):
+            return _line("SEEK", topic, consumer, start, create=None if creates else 0)
         case commands.Forget(topic, consumer):
             return _line("FORGET", topic, consumer)
         case commands.Redrive(topic, ids_or_none, max_or_none):
@@ -350,7 +358,7 @@ def publish_key(key: bytes) -> bytes:
     if not key:
         return NO_KEY
     if not is_key(key):
-        raise BadArgument(INVALID_KEY)
+        raise invalid_key(key)
     return key
 
 

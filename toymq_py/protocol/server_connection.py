@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Final
 
 from toymq_py.errors import (
-    BadArgument,
     BadFraming,
     LineTooLong,
     NotTcp,
@@ -19,7 +18,7 @@ from toymq_py.protocol.batch_parser import BatchParser
 from toymq_py.protocol.buffer import Buffer
 from toymq_py.protocol.commands import Command, Publish, Rejected
 from toymq_py.protocol.frames import DRAIN_BYTES_MAX, LENGTH_DIGITS_MAX, LINE_BYTES_MAX, NEWLINE, NO_KEY, is_key
-from toymq_py.protocol.header_lines import INVALID_KEY, build_publish, is_http, parse_line, refused_publish, topic_name
+from toymq_py.protocol.header_lines import build_publish, invalid_key, is_http, parse_line, refused_publish, topic_name
 from toymq_py.records import DEFAULT_MAX_PAYLOAD
 
 LINE_COST = 4
@@ -221,7 +220,7 @@ class ServerConnection:
         topic = topic_name(tokens[1].decode("latin-1"))
         key = tokens[2]
         if key != NO_KEY and not is_key(key):
-            raise BadArgument(INVALID_KEY)
+            raise invalid_key(key)
         options = [token.decode("latin-1") for token in tokens[4:]]
         return build_publish(topic, b"" if key == NO_KEY else key, options, size)
 

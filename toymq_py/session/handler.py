@@ -436,7 +436,7 @@ class Handler:
 
     def _seek(self, command: commands.Seek) -> None:
         topic = self._broker.topic(command.topic)
-        target = topic.seek(command.consumer, command.start)
+        target = topic.seek(command.consumer, command.start, creates=command.creates)
         self._stored(topic.flush_offsets, count=target, audited=command)
 
     def _stored(

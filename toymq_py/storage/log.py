@@ -211,7 +211,7 @@ class Log:
         Raises: OutOfRange when ``from_id`` lies below the first or above the next id.
         """
         if not self.first_id <= from_id <= self.committed_id:
-            raise OutOfRange(self.first_id, f"is the first id of {self.topic}, {self.committed_id} the next")
+            raise OutOfRange.outside(self.topic, from_id, self.first_id, self.committed_id)
         parts: list[bytes] = []
         count = size = 0
         while from_id < self.committed_id and count < max_count and (not parts or size + FRAME_OVERHEAD <= max_bytes):

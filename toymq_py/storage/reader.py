@@ -121,7 +121,7 @@ class TopicReader:
         Raises: OutOfRange when ``from_id`` lies below what is retained, or retention takes a segment meanwhile. OSError.
         """
         if from_id < self.first_id:
-            raise OutOfRange(self.first_id, f"is the first id of {self._topic}")
+            raise OutOfRange(self.first_id, f"is the first id of {self._topic}: {from_id} is outside")
         for segment in self._segments_below(to_id):
             if from_id < segment.next_id and segment.base_id < to_id:
                 yield from self._read_segment(segment, max(from_id, segment.base_id), to_id, walk)

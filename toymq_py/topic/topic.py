@@ -12,7 +12,7 @@ from toymq_py.consumer import Consumer, DeliveryPolicy, Lessee
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic, OutOfRange, RequestError, StorageFailed
 from toymq_py.failure import Failure
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, some_of
 from toymq_py.records import IdRange
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log
@@ -240,7 +240,7 @@ class Topic:
         """The channel of a consumer. Raises: NoSuchConsumer."""
         found = self.channels.get(name)
         if found is None:
-            raise NoSuchConsumer(f"{self.name} has no consumer {name}")
+            raise NoSuchConsumer(f"{self.name} has no consumer {name}: it has {some_of(self.channels)}")
         return found
 
     def _make_channel(self, name: str, start: int) -> Channel:
@@ -356,13 +356,15 @@ class Topic:
         channel = self.channel(name)
         return channel.touch(channel.leased_under(ids, lease), visibility_s)
 
-    def seek(self, name: str, start: Start) -> int:
-        """Move a consumer, or make it at that position. The caller flushes the offsets before it answers. Returns: the id.
-        Raises: OutOfRange, TooManyConsumers, OSError."""
+    def seek(self, name: str, start: Start, *, creates: bool = True) -> int:
+        """Move a consumer, or make it at that position (ADR 0104). The caller flushes the offsets before it answers.
+
+        Returns: the id. Raises: NoSuchConsumer (without ``creates``), OutOfRange, TooManyConsumers, OSError.
+        """
+        channel = self.channels.get(name) if creates else self.channel(name)
         target = self.resolve(start)
         if not self.log.first_id <= target <= self.log.committed_id:
-            raise OutOfRange(self.log.first_id, f"is the first id of {self.name}, {self.log.committed_id} the next")
-        channel = self.channels.get(name)
+            raise OutOfRange.outside(self.name, target, self.log.first_id, self.log.committed_id)
         if channel is None:
             self._make_channel(name, target)
             return target

@@ -13,14 +13,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_args
 
 from toymq import arguments, requests
+from toymq.arguments import Seconds
 from toymq.client_base import ClientBase, as_method
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
-from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options
+from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, Outcome, PublishMany
+from toymq.sync.call_guard import CallGuard, one_thread
 from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq.sync.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, parse_urls
@@ -38,6 +40,7 @@ T = TypeVar("T")
 def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["Client", P], T]:
     """A method of ``Client`` that makes a request and waits for its result."""
 
+    @one_thread
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._ask(request(*args, **kwargs))
 
@@ -49,6 +52,7 @@ def _counting(
 ) -> Callable[Concatenate["Client", P], int]:
     """A method of ``Client`` that makes requests one after the other and returns the sum of their results."""
 
+    @one_thread
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> int:
         return sum([self._ask(request) for request in several(self, *args, **kwargs)])
 
@@ -65,6 +69,7 @@ class Client(ClientBase):
         """Not connected; see ``connect``."""
         self._options = options
         self._outages = Outages(options)
+        self._guard = CallGuard()
         self._links: list[BlockingLink] = []
         self._link = self._new_link()
         self._conversation = self._link.conversation
@@ -73,6 +78,7 @@ class Client(ClientBase):
         self._keeper: LeaseKeeper | None = None
         """Created for the first subscription with ``auto_extend``."""
 
+    @one_thread
     def open(self) -> "Client":
         """Connect and say HELLO, as ``connect`` describes."""
         self._link.open()
@@ -85,6 +91,7 @@ class Client(ClientBase):
     def __enter__(self) -> "Client":
         return self
 
+    @one_thread
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             if kind is None:
@@ -94,9 +101,10 @@ class Client(ClientBase):
 
     # -- publishing
 
+    @one_thread
     def pub(
         self, topic: str, payload: bytes, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
-        delay: float | None = None, ttl: float | None = None, seq: int | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None, seq: int | None = None,
     ) -> Receipt:  # fmt: skip
         """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
         ``pub``.
@@ -120,7 +128,7 @@ class Client(ClientBase):
                 ended(batch.outcomes[0])
 
     def pub_many(
-        self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
+        self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024
     ) -> "Publishing":
         """Publish many while it is iterated, with up to ``window`` unanswered: ``list(mq.pub_many(...))`` publishes all.
         Receipts come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
@@ -169,9 +177,10 @@ class Client(ClientBase):
 
     # -- consuming
 
+    @one_thread
     def sub(
         self, topic: str, consumer: str, *, auto_ack: bool = False, auto_extend: bool = False, window: int = 1024,
-        visibility: float | None = None, mode: Mode | None = None, start: str | None = None,
+        visibility: Seconds | None = None, mode: Mode | None = None, start: str | None = None,
     ) -> Subscription:  # fmt: skip
         """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``. A
         subscription that overlaps another one gets its own connection.
@@ -227,12 +236,13 @@ class Client(ClientBase):
         return self._new_link()
 
     def _new_link(self) -> BlockingLink:
-        link = BlockingLink(self._options, self._outages, self._links)
+        link = BlockingLink(self._options, self._outages, self._links, self._guard)
         self._links.append(link)
         return link
 
+    @one_thread
     def pull(
-        self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
+        self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None
     ) -> list[Message]:
         """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. An interrupted pull gives
         back what was leased to it; what an interruption left half read comes again when its lease ends."""
@@ -274,6 +284,7 @@ class Client(ClientBase):
     seek = _asking(requests.seek)
     forget = _asking(requests.forget)
 
+    @one_thread
     def ping(self) -> float:
         """Round trip in seconds."""
         began = now()
@@ -282,7 +293,8 @@ class Client(ClientBase):
 
     # -- leaving
 
-    def drain(self, timeout: float) -> bool:
+    @one_thread
+    def drain(self, timeout: Seconds) -> bool:
         """End the subscriptions, which gives back unacked messages, and wait for pending answers.
 
         Returns: False when something was left after ``timeout`` seconds.
@@ -297,6 +309,7 @@ class Client(ClientBase):
             return True
         return min([link.until(link.is_idle, deadline) for link in self._links])
 
+    @one_thread
     def close(self) -> None:
         """Send acks and pending requests, then close, within a second. Never raises. Idempotent."""
         left = [link for link in reversed(self._links) if not (link.closed and link.conversation.is_closed)]
@@ -354,8 +367,6 @@ class Client(ClientBase):
     def _open_or_raise(self) -> None:
         if self._closed:
             raise ClientClosed(FORKED if self._link.forked else CLOSED)
-        for link in self._links:
-            link.check_thread()
 
 
 def _receipt(outcome: Outcome | None) -> Receipt:
@@ -377,15 +388,17 @@ class Publishing(PublishMany):
     """What ``pub_many`` returns: an iterator of receipts."""
 
     def __init__(
-        self, client: Client, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
+        self, client: Client, topic: str, items: Iterable[Item], delay: Seconds | None, ttl: Seconds | None, window: int
     ) -> None:
         super().__init__(topic, items, delay, ttl, window, "iterate it; list(mq.pub_many(...)) publishes all")
+        self._guard = client._guard
         self._receipts = client._publish_many(topic, self._items, self._times, self._window, self._size)
 
     def __iter__(self) -> Iterator[Receipt]:
         self._begun = True
-        return self._receipts
+        return self
 
+    @one_thread
     def __next__(self) -> Receipt:
         self._begun = True
         return next(self._receipts)
@@ -393,8 +406,8 @@ class Publishing(PublishMany):
 
 def connect(
     urls: str | Sequence[str] = DEFAULT_URL, *, name: str | None = None, ssl: ssl_module.SSLContext | None = None,
-    timeout_s: float = 30.0, connect_timeout_s: float = 5.0, wait_s: float = 0.0,
-    backoff_min_s: float = 0.05, backoff_max_s: float = 5.0, idempotent: bool = True,
+    timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0, wait_s: Seconds = 0.0,
+    backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
     on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
     describe_errors: bool = True, random: Random | None = None,
 ) -> Client:  # fmt: skip
@@ -404,7 +417,7 @@ def connect(
     """
     return Client(
         Options(
-            parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
+            parse_urls(urls), name, ssl, *times(timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s), idempotent,
             on_event, inject_headers, tracing, random or Random(), describe_errors,
         )
     ).open()  # fmt: skip

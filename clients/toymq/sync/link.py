@@ -11,21 +11,22 @@ import os
 import select
 import socket
 import ssl as ssl_module
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 
 from toymq import sockets
+from toymq.connect_failure import connect_failed, of_a_round
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq.options import RECEIVE_BYTES, Options
 from toymq.outages import Outages
 from toymq.pending_replies import CallSlot, check_greeting
+from toymq.sync.call_guard import CallGuard
 from toymq.sync.guarded_conversation import GuardedConversation
 from toymq.url import Address
 from toymq.wire_log import log_wait
-from toymq_py.errors import ConfigError, ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq")
@@ -47,11 +48,14 @@ there is no loop that would send it meanwhile."""
 class BlockingLink:
     """Carries the bytes of its conversation. For one thread; nothing happens while no call waits."""
 
-    def __init__(self, options: Options, outages: Outages, siblings: "list[BlockingLink]") -> None:
+    def __init__(self, options: Options, outages: Outages, siblings: "list[BlockingLink]", guard: CallGuard) -> None:
         """Not connected: ``open`` connects, or the first ``until``.
 
-        ``siblings``: all links of the client; the owner adds this one.
+        Args:
+            siblings: all links of the client; the owner adds this one.
+            guard: of the client: every method here is part of a call that passed it.
         """
+        self.guard = guard
         self._outages = outages
         self._siblings = siblings
         self._tried = False
@@ -68,8 +72,6 @@ class BlockingLink:
         self._exchanged_at = self._polled_at = self._drained_at = self._up_since = 0.0
         self._trouble = ""
         self._torn = False
-        self._waiting_thread = 0
-        """Of the thread that waits for the socket; 0 when none does."""
         self._answered_at = 0.0
         _links.add(self)
 
@@ -104,6 +106,7 @@ class BlockingLink:
     def leave_to_parent(self) -> None:
         """Close in the child of a fork, without sending: the connection is the parent's, and must not outlive it."""
         self.closed = self.forked = True
+        self.guard.after_fork()
         self._drop_socket()
         self.conversation.close(ClientClosed(FORKED))
 
@@ -212,15 +215,18 @@ class BlockingLink:
     def _connect_round(self, left_s: float | None = None) -> None:
         """Try each address once. Raises: ConnectFailed, RequestError, ProtocolViolation, as the last one failed."""
         self._tried = True
+        failures: list[ToymqError] = []
         for address in self.options.addresses:
-            last = address is self.options.addresses[-1]
             try:
                 self._connect_to(address, left_s)
-            except ToymqError:
-                if last:
-                    raise
+            except ToymqError as error:
+                failures.append(error)
             else:
                 return
+        try:
+            raise of_a_round(failures)
+        finally:
+            del failures  # else this frame and the errors hold each other
 
     def _connect_to(self, address: Address, left_s: float | None) -> None:
         timeout_s = self.options.connect_timeout_s
@@ -250,8 +256,9 @@ class BlockingLink:
             self.conversation.lost(ConnectionLost("the connection was not made"))
             self._torn = False
             if isinstance(error, OSError) and not isinstance(error, ToymqError) and not _is_time_limit(error):
-                text = f"no answer from {address} within {timeout_s:g} s" if isinstance(error, TimeoutError) else None
-                raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
+                if isinstance(error, TimeoutError):
+                    raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from error
+                raise connect_failed(address, error) from error
             raise
         self._address = address
         self._torn = False
@@ -262,16 +269,9 @@ class BlockingLink:
 
     def exchange(self, wait_s: float | None) -> None:
         """Send and receive what is possible now, after one wait for either, of a day at most."""
-        self.check_thread()
         self._mend_if_torn()
         if self._socket is not None:
             self._exchange(self._socket, wait_s)
-
-    def check_thread(self) -> None:
-        """Raise ConfigError when another thread is in a call: its answer and ours could not be told apart."""
-        if self._waiting_thread not in (0, threading.get_ident()):
-            text = "another thread is in a call of this client: connect once for each thread, or hold a lock around each call"
-            raise ConfigError(text)
 
     def _exchange(self, connection: socket.socket, wait_s: float | None) -> None:
         outer = self._torn  # set while it connects
@@ -285,11 +285,7 @@ class BlockingLink:
         pending = isinstance(connection, ssl_module.SSLSocket) and connection.pending()
         wait_ms = 0 if pending else None if wait_s is None else math.ceil(min(wait_s, WAIT_MAX_S) * 1000)
         self._torn = outer
-        self._waiting_thread = threading.get_ident()
-        try:
-            events = self._poll.poll(wait_ms)
-        finally:
-            self._waiting_thread = 0
+        events = self._poll.poll(wait_ms)
         self._torn = True
         self._polled_at = polled_at = now()
         # What comes after a wait is new; what is there at once may be there since the socket was last empty.

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from threading import get_ident
 from types import TracebackType
 
 from toymq import arguments
+from toymq.arguments import Seconds
 from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
 from toymq.leased_message import LeasedMessage
 from toymq.nack_reason import DeadOn, Reason
+from toymq.sync.call_guard import HOLDER, CallGuard, one_thread, refused
 from toymq.sync.link import BlockingLink, now
 from toymq_py.errors import ConnectionLost
 from toymq_py.protocol import MessagePush
@@ -20,6 +23,10 @@ class Message(LeasedMessage[BlockingLink]):
 
     __slots__ = ()
 
+    @property
+    def _guard(self) -> CallGuard:
+        return self._link.guard
+
     def ack(self, *, sync: bool = False) -> None:
         """Ack it. Acks of quick handlers, below 0.2 ms, leave together.
 
@@ -28,13 +35,21 @@ class Message(LeasedMessage[BlockingLink]):
 
         Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
         """
-        if sync and arguments.flag("sync", sync):
-            self._link.ack_synced(self._feed, self.topic, self.id)
-        else:
-            self._link.ack_soon(self._feed, self.topic, self.id)
+        holders, ours = self._link.guard.holders, [get_ident()]  # as ``one_thread``, which costs a third of an ack
+        try:
+            if (holder := holders.setdefault(HOLDER, ours)) is not ours and holder != ours:
+                raise refused()
+            if sync and arguments.flag("sync", sync):
+                self._link.ack_synced(self._feed, self.topic, self.id)
+            else:
+                self._link.ack_soon(self._feed, self.topic, self.id)
+        finally:
+            if holders and holders[HOLDER] is ours:
+                del holders[HOLDER]
 
+    @one_thread
     def nack(
-        self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
+        self, delay: Seconds | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
         """Nack it: give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its
         dead letter has the last ``reason`` and ``error``.
@@ -49,6 +64,7 @@ class Message(LeasedMessage[BlockingLink]):
             with suppress(ConnectionLost):  # which gives it back, too, at once or by its time
                 request.result()
 
+    @one_thread
     def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
         """Move it to the topic's dead letters, ``<topic>.dlq``, with ``reason`` and ``error``.
 
@@ -63,7 +79,8 @@ class Message(LeasedMessage[BlockingLink]):
         self._feed.settle(self.topic, self.id)
         return count > 0
 
-    def extend(self, visibility: float | None = None) -> bool:
+    @one_thread
+    def extend(self, visibility: Seconds | None = None) -> bool:
         """Renew its lease, for ``visibility`` seconds; None takes the subscription's.
 
         Returns: False when the lease was over or its connection was lost: another worker may have the message.
@@ -80,7 +97,7 @@ class Message(LeasedMessage[BlockingLink]):
             return False
 
     @contextmanager
-    def process(self, *, retry_delay: float | None = None, dead_on: DeadOn = ()) -> Iterator["Message"]:
+    def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> Iterator["Message"]:
         """``with message.process():`` acks when the block ends, and nacks when it raises: the message is delivered again
         ``retry_delay`` seconds later, None takes the topic's backoff. After exceptions of ``dead_on`` it goes to the dead
         letters at once. A dead letter has the last exception, as with the asyncio client."""
@@ -89,11 +106,15 @@ class Message(LeasedMessage[BlockingLink]):
             with handling:
                 yield self
         except BaseException as error:
-            self._handler_failed(error, retry_delay, dead_on)
-            self._link.exchange(0.0)
+            self._failed(error, retry_delay, dead_on)
             raise
         if not self._given_back:
             self.ack()
+
+    @one_thread
+    def _failed(self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
+        self._handler_failed(error, retry_delay, dead_on)
+        self._link.exchange(0.0)
 
 
 class Subscription:
@@ -107,6 +128,7 @@ class Subscription:
         self.topic = feed.command.topic
         self.consumer = feed.command.consumer
         self._link = link
+        self._guard = link.guard
         self._feed = feed
         self._auto_ack = auto_ack
         self._on_end = on_end
@@ -117,6 +139,7 @@ class Subscription:
     def __enter__(self) -> "Subscription":
         return self
 
+    @one_thread
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             if kind is None:
@@ -127,17 +150,13 @@ class Subscription:
     def _ack_last(self) -> None:
         while self._last:
             if not self._last[0]._given_back:
-                self._last[0].ack()
+                self._link.ack_soon(self._feed, self._last[0].topic, self._last[0].id)
             del self._last[0]
 
     def __iter__(self) -> Iterator[Message]:
-        while True:
-            message = self._take(None)
-            if message is None:
-                return
-            yield message
+        return _Messages(self)
 
-    def next(self, timeout: float | None = None) -> Message:
+    def next(self, timeout: Seconds | None = None) -> Message:
         """The next message.
 
         Args:
@@ -155,34 +174,14 @@ class Subscription:
         waited = f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}"
         raise RequestTimeout(waited + self._link.trouble)
 
-    def batches(self, max: int, wait: float) -> Iterator[list[Message]]:
+    def batches(self, max: int, wait: Seconds) -> Iterator[list[Message]]:
         """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message.
 
         Raises: SubscriptionEnded, ClientClosed.
         """
-        max, wait = arguments.count("max", max), arguments.duration_ms("wait", wait) / 1000
-        while True:
-            self._ack_last()
-            pushes: list[MessagePush] = []
-            deadline = None
-            try:
-                while len(pushes) < max and (not pushes or self._feed.state is FeedState.LIVE):
-                    push = self._next_push(deadline)
-                    if push is None:
-                        break
-                    pushes += [push]  # no call between the two, where a signal handler may raise
-                    deadline = now() + wait if deadline is None else deadline
-                batch = [Message(push, self._feed, self._link) for push in pushes]
-                last = batch.copy() if self._auto_ack else []
-            except BaseException:
-                for push in reversed(pushes):
-                    self._feed.put_back(push)
-                raise
-            if not batch:
-                return
-            self._last = last
-            yield batch
+        return _Batches(self, arguments.count("max", max), arguments.duration_ms("wait", wait) / 1000)
 
+    @one_thread
     def close(self) -> None:
         """Send acks and end the subscription; unacked messages go back at once. Idempotent."""
         done: list[None] = []
@@ -201,19 +200,58 @@ class Subscription:
         self._link.conversation.unsubscribe(self._feed, on_done)
 
     def _take(self, deadline: float | None) -> Message | None:
-        """The next message; None at the deadline, or when the subscription is closed."""
-        self._ack_last()
-        push = self._next_push(deadline)
-        if push is None:
-            return None
+        """The next message; None at the deadline, or when the subscription is closed.
+
+        As ``one_thread`` guards a method, but with no call behind which a signal handler could raise while the application does
+        not have the message yet.
+        """
+        holders, ours = self._guard.holders, [get_ident()]
         try:
-            message = Message(push, self._feed, self._link)
-        except BaseException:  # of a signal handler
-            self._feed.put_back(push)
-            raise
-        if self._auto_ack:
-            self._last = [message]
-        return message
+            if (holder := holders.setdefault(HOLDER, ours)) is not ours and holder != ours:
+                raise refused()
+            self._ack_last()
+            push = self._next_push(deadline)
+            if push is None:
+                return None
+            try:
+                message = Message(push, self._feed, self._link)
+            except BaseException:  # of a signal handler
+                self._feed.put_back(push)
+                raise
+            if self._auto_ack:
+                self._last = [message]
+            return message
+        finally:
+            if holders and holders[HOLDER] is ours:
+                del holders[HOLDER]
+
+    def _take_batch(self, max_count: int, wait: float) -> list[Message]:
+        """The next messages, see ``batches``; none when the subscription is closed. Guarded as ``_take``."""
+        holders, ours = self._guard.holders, [get_ident()]
+        try:
+            if (holder := holders.setdefault(HOLDER, ours)) is not ours and holder != ours:
+                raise refused()
+            self._ack_last()
+            pushes: list[MessagePush] = []
+            deadline = None
+            try:
+                while len(pushes) < max_count and (not pushes or self._feed.state is FeedState.LIVE):
+                    push = self._next_push(deadline)
+                    if push is None:
+                        break
+                    pushes += [push]  # no call between the two, where a signal handler may raise
+                    deadline = now() + wait if deadline is None else deadline
+                batch = [Message(push, self._feed, self._link) for push in pushes]
+                last = batch.copy() if self._auto_ack else []
+            except BaseException:
+                for push in reversed(pushes):
+                    self._feed.put_back(push)
+                raise
+            self._last = last
+            return batch
+        finally:
+            if holders and holders[HOLDER] is ours:
+                del holders[HOLDER]
 
     def _next_push(self, deadline: float | None) -> MessagePush | None:
         feed, link = self._feed, self._link
@@ -239,3 +277,33 @@ class Subscription:
                 raise feed.error
             if push is not None or feed.state is not FeedState.LIVE or (deadline is not None and now() >= deadline):
                 return push
+
+
+class _Messages(Iterator[Message]):
+    """Messages of a subscription until it is closed."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    def __next__(self) -> Message:
+        message = self._subscription._take(None)
+        if message is None:
+            raise StopIteration
+        return message
+
+
+class _Batches(Iterator[list[Message]]):
+    """The same in lists."""
+
+    __slots__ = ("_max", "_subscription", "_wait")
+
+    def __init__(self, subscription: Subscription, max_count: int, wait: float) -> None:
+        self._subscription, self._max, self._wait = subscription, max_count, wait
+
+    def __next__(self) -> list[Message]:
+        batch = self._subscription._take_batch(self._max, self._wait)
+        if not batch:
+            raise StopIteration
+        return batch

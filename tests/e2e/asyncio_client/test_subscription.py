@@ -272,6 +272,17 @@ async def test_a_deleted_consumer_ends_and_a_moved_one_goes_on(mq: Client) -> No
             await messages.next(5)
 
 
+async def test_a_seek_under_a_handler_warns_of_no_lease(mq: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await mq.pub("t", b"0")
+    async with mq.sub("t", "c") as messages:
+        held = await messages.next(5)
+        await mq.seek("t", "c", "earliest")
+        again = await messages.next(5)
+        assert (again.id, again.attempt) == (held.id, 1)
+        await again.ack()
+    assert not caplog.records
+
+
 async def test_patterns_that_overlap(mq: Client) -> None:
     async with mq.sub("orders.*", "c") as some, mq.sub("orders.>", "d") as all_of_them, mq.sub("orders.eu", "e") as one:
         await mq.pub("orders.eu", b"x")

@@ -9,5 +9,6 @@ def test_a_consumer_that_was_forgotten_starts_anew(ctl: Ctl) -> None:
     assert ok(ctl("forget", "again", "one")) == "forgot one of again\n"
     assert values(ctl("consumers", "again", "--json")) == []
     assert ok(ctl("sub", "again", "--consumer", "one", "--max", "2")) == "0\ta\n1\tb\n"
-    refused(ctl("forget", "again", "two"), 1, "NO_SUCH_CONSUMER: again has no consumer two; `toymqctl consumers TOPIC` lists")
+    text = "NO_SUCH_CONSUMER: again has no consumer two: it has one; `toymqctl consumers TOPIC` lists"
+    refused(ctl("forget", "again", "two"), 1, text)
     refused(ctl("forget", "nowhere", "one"), 1, "NO_SUCH_TOPIC")

@@ -23,7 +23,7 @@ def test_tail_reads_without_a_consumer(ctl: Ctl) -> None:
     assert ok(ctl("tail", "log", "--from", "30")) == ""
     refused(ctl("tail", "log", "--from", "31"), 1, "OUT_OF_RANGE: 0 ")
     refused(ctl("tail", "nothing"), 1, "NO_SUCH_TOPIC: there is no topic nothing; `toymqctl topics` lists")
-    refused(ctl("tail", "log", "--from", "soon"), 1, "BAD_ARGUMENT: a position is")
+    refused(ctl("tail", "log", "--from", "soon"), 2, "invalid position 'soon': write earliest")
 
 
 def test_tail_follows_through_a_restart_of_the_broker(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from toymqctl.cli import main as toymqctl
         (["--bad"], "toymqctl: No such option '--bad' (see `toymqctl --help`)"),
         (["--url"], "toymqctl: Option '--url' requires an argument (see `toymqctl --help`)"),
         (["--token-file", "/not/there", "ping"], "File '/not/there' does not exist (see `toymqctl --help`)"),
-        (["pubb"], "Did you mean 'pub'? (see `toymqctl --help`)"),
-        (["dlq", "lits"], "Did you mean 'list'? (see `toymqctl dlq --help`)"),
+        (["pubb"], "No such command 'pubb': did you mean `toymqctl pub`? (see `toymqctl --help`)"),
+        (["dlq", "lits"], "No such command 'lits': did you mean `toymqctl dlq list`? (see `toymqctl dlq --help`)"),
         (["pub"], "Missing argument 'TOPIC' (see `toymqctl pub --help`)"),
     ],
 )

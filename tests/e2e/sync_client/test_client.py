@@ -14,6 +14,7 @@ from toymq_py.errors import (
     BadArgument,
     BadName,
     ConnectionLost,
+    NoSuchConsumer,
     NoSuchTopic,
     OutOfRange,
     PayloadTooLarge,
@@ -90,6 +91,12 @@ def test_looking_and_arranging(client: Client) -> None:
     assert client.ping() > 0
     client.sub("made", "c").close()
     assert client.seek("made", "c", "3") == 3
+    assert client.seek("made", "c", 2) == 2, "an id is a number everywhere else"
+    with pytest.raises(NoSuchConsumer, match=r"made has no consumer cc: it has c$"):
+        client.seek("made", "cc", "latest")
+    assert [one["consumer"] for one in client.describe("made")["consumers"]] == ["c"]
+    assert client.seek("made", "cc", "latest", create=True) == 5
+    client.forget("made", "cc")
     client.forget("made", "c")
     assert client.delete("made") == 5
     with pytest.raises(NoSuchTopic):

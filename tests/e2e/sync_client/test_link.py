@@ -13,8 +13,6 @@ from toymq.sync import Client, link
 from toymq_py.errors import (
     AuthFailed,
     CommandFailed,
-    ConfigError,
-    NoSuchTopic,
     ProtocolViolation,
     ShuttingDown,
 )
@@ -165,25 +163,3 @@ def test_a_connection_on_which_nothing_is_answered_is_left() -> None:
             mq.ping()
         thread.join(10)
         assert not thread.is_alive()
-
-
-def test_a_second_thread_is_refused_by_name(broker: BrokerProcess) -> None:
-    """Their answers were mixed up: raw errors of poll, and a client that hung."""
-    with sync.connect(f"127.0.0.1:{broker.port}") as mq, mq.sub("threads", "c") as messages:
-        got: list[int] = []
-        waiting = threading.Thread(target=lambda: got.append(messages.next(30).id))
-        waiting.start()
-        refused = 0
-        while not refused:  # from when the other one waits
-            try:
-                mq.describe("none.such")
-            except ConfigError:
-                refused += 1
-            except NoSuchTopic:
-                continue
-        with pytest.raises(ConfigError, match="another thread is in a call of this client: connect once for each thread"):
-            mq.pub("threads", b"x")
-        with sync.connect(f"127.0.0.1:{broker.port}") as other:
-            assert other.pub("threads", b"x").msg_id == 0, "what was refused was not sent"
-        waiting.join(30)
-        assert got == [0]

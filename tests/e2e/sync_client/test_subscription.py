@@ -66,6 +66,17 @@ def test_a_subscription_goes_on_where_its_consumer_was_moved_to(client: Client) 
         assert (again.id, again.attempt) == (1, 1)
 
 
+def test_a_seek_under_a_handler_warns_of_no_lease(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    client.pub("replayed", b"0")
+    with client.sub("replayed", "c") as messages:
+        held = messages.next(5)
+        client.seek("replayed", "c", "earliest")
+        again = messages.next(5)
+        assert (again.id, again.attempt) == (held.id, 1)
+        again.ack()
+    assert not caplog.records
+
+
 def test_a_subscription_that_is_refused_leaves_nothing(client: Client) -> None:
     with pytest.raises(BadName):
         client.sub("ok.topic", ".bad")

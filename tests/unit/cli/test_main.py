@@ -13,7 +13,7 @@ from toymq_py.errors import ConfigError, NoSuchTopic
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_says_what_it_does(command: str) -> None:
     result = CliRunner().invoke(main, [command, "--help"])
-    assert (result.exit_code, result.stdout.startswith(f"Usage: main {command} [OPTIONS]")) == (0, True)
+    assert (result.exit_code, result.stdout.startswith(f"Usage: toymq {command} [OPTIONS]")) == (0, True)
     assert f"  {command} " in CliRunner().invoke(main, ["--help"]).stdout
 
 

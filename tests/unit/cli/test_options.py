@@ -94,6 +94,27 @@ def test_a_mistake_in_the_environment_is_told() -> None:
     assert shown_with.stderr == "toymq: TOYMQ_VISIBILTY is not an option and is ignored; did you mean TOYMQ_VISIBILITY?\n"
 
 
+def test_a_duration_without_a_unit_below_a_second_is_asked_about() -> None:
+    """`toymq serve --visibility 5` was 5 ms without a word, and `toymqctl pull --visibility 5` is 5 s."""
+    Path("toymq.toml").write_text('shutdown_timeout = 7\nnack_backoff_min = "300"\nretain_acked_for = 60000\nmax_topics = 5\n')
+    options = ("--visibility", "5", "--nack-backoff-max", "900ms", "--fsync-interval", "0002")
+    result = toymq("config", "show", *options, TOYMQ_MQ_DELAY="9")
+    assert (result.exit_code, set(result.stderr.splitlines())) == (0, {
+        "toymq: ./toymq.toml: nack_backoff_min 300 is 300ms, as a number without a unit is milliseconds: write 300s or 300ms",
+        "toymq: ./toymq.toml: shutdown_timeout 7 is 7ms, as a number without a unit is milliseconds: write 7s or 7ms",
+        "toymq: --fsync-interval 2 is 2ms, as a number without a unit is milliseconds: write 2s or 2ms",
+        "toymq: --visibility 5 is 5ms, as a number without a unit is milliseconds: write 5s or 5ms",
+        "toymq: TOYMQ_MQ_DELAY 9 is 9ms, as a number without a unit is milliseconds: write 9s or 9ms",
+    })  # fmt: skip
+
+
+def test_check_takes_the_file_as_serve_does() -> None:
+    Path("good.toml").write_text('visibility = "5s"\n')
+    assert toymq("config", "check", "--config", "good.toml").stdout == "good.toml: ok, 1 options are set\n"
+    both = toymq("config", "check", "good.toml", "--config", "good.toml")
+    assert (both.exit_code, "FILE and --config are the same" in both.stderr) == (2, True)
+
+
 def test_every_option_shows_what_it_parses() -> None:
     """What ``config show`` prints can be written into a file."""
     for each in OPTIONS:

@@ -17,7 +17,7 @@ from toymq import arguments, connect, sockets, sync
 from toymq.arguments import key_bytes, payload_bytes, to_ms
 from toymq.message import chunks, format_headers
 from toymq_py.errors import BadArgument, BadName, ConfigError, ToymqError
-from toymq_py.protocol import Config, Create, Nack, Offsets
+from toymq_py.protocol import Config, Create, Nack, Offsets, Publish, Pull, Subscribe, Touch
 from toymqctl.broker import Broker
 from toymqctl.cli import main as toymqctl
 
@@ -187,6 +187,9 @@ def test_a_url_that_is_none_says_where_to_look() -> None:
         with pytest.raises(TypeError) as caught:
             connect(b"toymq://s3cret@h")  # type: ignore[arg-type]
         assert "s3cret" not in str(caught.value)
+        with pytest.raises(ConfigError, match=r"^urls\[1\]: a broker's URL is toymq://") as refused:
+            connect_to(["toymq://a", "http://s3cret@b", "c"])
+        assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +202,9 @@ def test_a_url_that_is_none_says_where_to_look() -> None:
         (lambda mq: mq.sub("t", "c", window="8"), TypeError, "window is a whole number, not '8'"),
         (lambda mq: mq.sub("t", "c", window=True), TypeError, "window is a whole number, not True"),
         (lambda mq: mq.sub("t", "c", mode="both"), BadArgument, "mode is .*exclusive.* or .*shared.*, not 'both'"),
-        (lambda mq: mq.sub("t", "c", start="soon"), BadArgument, "a position is .*; start is 'soon'"),
+        (lambda mq: mq.sub("t", "c", start="soon"), BadArgument, "start: invalid position 'soon': write earliest"),
+        (lambda mq: mq.seek("t", "c", -1), BadArgument, "to is a whole number from 0 to 18446744073709551615, not -1"),
+        (lambda mq: mq.seek("t", "c", 1.5), TypeError, "to is \"earliest\", \"latest\", an id or \"@<unix-ms>\", not 1.5"),
         (lambda mq: mq.sub("t", "c", visibility=0), BadArgument, "visibility is .* seconds, from 0.001 to ten years, not 0"),
         (lambda mq: mq.pub("t", b"x", ttl=0), BadArgument, "ttl is a duration in seconds, from 0.001 to ten years, not 0"),
         (lambda mq: mq.pub("t", b"x", key="k", seq="5"), TypeError, "seq is a whole number, not '5'"),
@@ -207,14 +212,17 @@ def test_a_url_that_is_none_says_where_to_look() -> None:
         (lambda mq: mq.pub("t", b"x", headers=["a"]), TypeError, r"headers is a dict of str to str, not \['a'\]"),
         (lambda mq: mq.pub_many("t", b"x"), TypeError, r"items is an iterable .*, not b'x': use \[b'x'\]"),
         (lambda mq: list(mq.pub_many("t", [(b"k", b"x", 1)])), TypeError, "an item of pub_many is a payload"),
-        (lambda mq: mq.pull("t", "c", wait="5"), TypeError, "wait is a number of seconds, not '5': wait=5 is"),
+        (lambda mq: mq.pull("t", "c", wait="5"), BadArgument, "wait needs a unit: write 5s or 5ms, not '5'"),
+        (lambda mq: mq.pull("t", "c", wait=b"5s"), TypeError, "wait is a number of seconds or a text with a unit, not b'5s'"),
+        (lambda mq: mq.pub("t", b"x", ttl="0s"), BadArgument, "ttl is a duration in seconds, from 0.001 .* not '0s'"),
         (lambda mq: mq.ack("t", "c", [7]), TypeError, r"ids is a list of ranges \(first, last\), .*, not of 7"),
         (lambda mq: mq.ack("t", "c", [(9, 7)]), BadArgument, r"ids ascend .*; \(9, 7\) does not"),
         (lambda mq: mq.offsets("t", at_ms=1.5), TypeError, "at_ms is a whole number, not 1.5: of a datetime"),
-        (lambda mq: mq.create("t", {"ttl": "60"}), BadArgument, "'ttl'.* is a number of seconds, or a str with a unit"),
+        (lambda mq: mq.create("t", {"ttl": "60"}), BadArgument, r"settings\['ttl'\] needs a unit: write 60s or 60ms"),
+        (lambda mq: mq.create("t", {"max_attempts": "a b"}), BadArgument, r"settings\['max_attempts'\] is 1 to 1024 of"),
         (lambda mq: mq.create("t", {"ttl": "soon"}), BadArgument, r"settings\['ttl'\]: invalid duration 'soon'"),
         (lambda mq: mq.create("t", {"ttl": 0}), BadArgument, r"settings\['ttl'\] is a duration in seconds, from 0.001"),
-        (lambda mq: mq.create("t", {"ttl": timedelta(1)}), TypeError, "is a number of seconds, .*total_seconds"),
+        (lambda mq: mq.create("t", {"ttl": timedelta(1)}), TypeError, "is a number of seconds or .*total_seconds"),
         (lambda mq: mq.create("t", {"max_attempts": 1.5}), TypeError, r"settings\['max_attempts'\] is a whole number, not 1.5"),
         (lambda mq: mq.create("t", {"verb": 1, "A": 2}), BadArgument, "a name in settings is a word .*, not 'A'"),
     ],
@@ -239,6 +247,36 @@ def test_numbers_of_settings_are_seconds_and_texts_have_their_unit(broker: Oblig
         }),
         Config("t", {"visibility": "default", "max_attempts": "3", "when_full": "reject", "retain_max_bytes": "65536"}),
     ]  # fmt: skip
+
+
+def test_a_time_may_be_a_text_with_its_unit_everywhere(broker: ObligingBroker) -> None:
+    """The quickstart said so, and only settings took it."""
+    with sync.connect(URL, timeout_s="10s", connect_timeout_s="500ms", backoff_min_s="1ms", backoff_max_s="2m") as mq:
+        assert (mq._options.timeout_s, mq._options.connect_timeout_s, mq._options.backoff_max_s) == (10, 0.5, 120)
+        mq.pub("t", b"x", delay="5s", ttl="24h")
+        list(mq.pub_many("t", [b"x"], delay="250ms"))
+        mq.pull("t", "c", wait="0s", visibility="2m")
+        mq.nack("t", "c", [(1, 1)], delay="7d")
+        messages = mq.sub("t", "c", visibility="1m")
+        first = messages.next("5s")
+        first.extend("3s")
+        first.nack("1s")
+        next(messages.batches(2, "0s"))[0].nack(delay="0s")
+        with pytest.raises(ZeroDivisionError), messages.next("5s").process(retry_delay="4s"):
+            raise ZeroDivisionError
+        assert mq.drain("5s")
+    published = [(one.delays_ms, one.ttls_ms) for one in broker.commands if isinstance(one, Publish)]
+    assert published == [([5_000], [86_400_000]), ([250], None)]
+    assert [one.delay_ms for one in broker.commands if isinstance(one, Nack)] == [604_800_000, 1_000, 0, 4_000]
+    leases = [one.visibility_ms for one in broker.commands if isinstance(one, Pull | Subscribe | Touch)]
+    assert leases == [120_000, 60_000, 3_000]
+
+
+def test_the_limits_of_a_setting_are_those_that_the_broker_says(broker: ObligingBroker) -> None:
+    """max_attempts -1 was "from 0 to 18446744073709551615", "x" was "from 0 to 1048576"."""
+    with sync.connect(URL) as mq:
+        mq.create("t", {"max_attempts": -1, "dedupe_keys": 10**30})
+    assert broker.commands[0] == Create("t", {"max_attempts": "-1", "dedupe_keys": str(10**30)})
 
 
 def test_settings_that_were_read_can_be_said_again() -> None:
@@ -268,7 +306,7 @@ def test_a_mistake_in_process_is_said_before_the_handler_runs(broker: ObligingBr
     """Said behind it, it would hide the handler's own exception."""
     with sync.connect(URL) as mq:
         message = mq.sub("t", "c").next(5)
-        for wrong_one, said in (({"dead_on": "x"}, "dead_on is"), ({"retry_delay": "5s"}, "retry_delay is")):
+        for wrong_one, said in (({"dead_on": "x"}, "dead_on is"), ({"retry_delay": b"5s"}, "retry_delay is")):
             with pytest.raises(TypeError, match=said), message.process(**wrong_one):  # type: ignore[arg-type]
                 pytest.fail("the handler ran")
 
@@ -320,17 +358,26 @@ def test_toymqctl_says_what_a_name_is(
     [
         (lambda: payload_bytes("text"), "a payload is bytes, not str: use payload.encode()"),
         (lambda: payload_bytes({"id": 17}), "a payload is bytes, not dict: use json.dumps(payload).encode()"),
-        (lambda: payload_bytes(None), "a payload is bytes, not None: use json.dumps(payload).encode()"),
+        (lambda: payload_bytes(None), 'a payload is bytes, not None: use b"" for an empty one'),
         (lambda: next(chunks(["text"], 8, 100, None, None, None)), "a payload is bytes, not str: use payload.encode()"),  # type: ignore[list-item]
-        (lambda: to_ms("delay", "5s"), "delay is a number of seconds, not '5s': delay=5 is five seconds"),  # type: ignore[arg-type]
+        (
+            lambda: to_ms("delay", b"5s"),  # type: ignore[arg-type]
+            "delay is a number of seconds or a text with a unit, not b'5s': delay=5 is five seconds",
+        ),
         (
             lambda: to_ms("ttl", timedelta(seconds=5)),  # type: ignore[arg-type]
-            "ttl is a number of seconds, not datetime.timedelta(seconds=5): use ttl.total_seconds()",
+            "ttl is a number of seconds or a text with a unit, not datetime.timedelta(seconds=5): use ttl.total_seconds()",
         ),
         (lambda: key_bytes(17), "a key is str or bytes, not int: use str(key)"),  # type: ignore[arg-type]
         (lambda: format_headers({"n": 1}), "a header's name and value are str, not 'n': 1; use str()"),  # type: ignore[dict-item]
-        (lambda: connect(timeout_s="5s"), "timeout_s is a number of seconds, not '5s': timeout_s=5 is five seconds"),  # type: ignore[arg-type]
-        (lambda: sync.connect(wait_s="5s"), "wait_s is a number of seconds, not '5s': wait_s=5 is five seconds"),  # type: ignore[arg-type]
+        (
+            lambda: connect(timeout_s=[]),  # type: ignore[arg-type]
+            "timeout_s is a number of seconds or a text with a unit, not []: timeout_s=5 is five seconds",
+        ),
+        (
+            lambda: sync.connect(wait_s={}),  # type: ignore[arg-type]
+            "wait_s is a number of seconds or a text with a unit, not {}: wait_s=5 is five seconds",
+        ),
     ],
     ids=["str", "dict", "None", "one of many", "delay", "timedelta", "key", "header", "timeout_s", "wait_s"],
 )
@@ -340,12 +387,28 @@ def test_a_mistake_is_named_with_its_remedy(call: Callable[[], Any], said: str) 
     assert str(error.value) == said
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: key_bytes("a b"), "invalid key 'a b': write 1 to 512 printable ASCII characters without space, but not -"),
+        (lambda: key_bytes("-"), "invalid key '-': write .*, but not -; key=None publishes without a key"),
+        (lambda: key_bytes(b"\xff"), "invalid key '.xff'|invalid key b'.xff'"),
+        (lambda: key_bytes("k" * 513), "invalid key 'kkk"),
+        (lambda: format_headers({"ok": "1", "a:b": "c"}), "invalid header 'a:b': 'c': a name has no colon"),
+        (lambda: format_headers({"a": "b\nc"}), r"invalid header 'a': 'b\\nc': a name .* line break"),
+    ],
+)
+def test_a_wrong_key_or_header_is_shown(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(BadArgument, match=said):
+        call()
+
+
 def test_what_holds_bytes_is_a_payload() -> None:
     assert [payload_bytes(payload) for payload in (b"a", bytearray(b"a"), memoryview(b"a"))] == [b"a"] * 3
 
 
-@pytest.mark.parametrize(("seconds", "ms"), [(None, None), (0, 0), (1.5, 1500), (0.0004, 0)])
-def test_seconds_become_milliseconds(seconds: float | None, ms: int | None) -> None:
+@pytest.mark.parametrize(("seconds", "ms"), [(None, None), (0, 0), (1.5, 1500), (0.0004, 0), ("5s", 5000), ("0m", 0)])
+def test_seconds_become_milliseconds(seconds: float | str | None, ms: int | None) -> None:
     assert to_ms("delay", seconds) == ms
 
 

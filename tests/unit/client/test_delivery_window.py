@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.conversing import ids_of
 from toymq.delivery_window import AckList, Feed, FeedState, ended
 from toymq.errors import ConsumerDeleted, SubscriptionEnded, TakenOver
 from toymq.message import RANGES_PER_LINE
@@ -156,6 +157,37 @@ def test_a_takeover_names_the_mode_that_shares() -> None:
         'mode="shared" in both shares its messages'
     )
     assert str(ended("t", "c", "DELETED")) == "the subscription of c to t was ended: DELETED"
+
+
+def test_what_a_seek_delivers_again_is_handed_out_and_no_lease_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """The client warned of a lease that had ended, and of attempts that count, where the application asked for the replay."""
+    it = feed()
+    for msg_id in (0, 1):
+        it.arrive(push(msg_id))
+    it.take()
+    it.moved()
+    assert it.waiting() == [], "what waited comes again, if it is not below the new position"
+    for msg_id in (0, 1):
+        it.arrive(push(msg_id))
+    assert not caplog.records
+    assert ids_of(it) == [0, 1]
+    it.arrive(push(0))
+    (record,) = caplog.records
+    assert record.getMessage().startswith("t 0: its lease ended"), "which it did, of the second delivery"
+
+
+def test_what_was_open_over_a_reconnect_is_delivered_again_behind_a_seek() -> None:
+    it = feed()
+    it.arrive(push(0))
+    it.take()
+    it.lost()
+    it.moved()
+    it.arrive(push(0))
+    assert ids_of(it) == [0], "the application asked for it"
+    it.moved()
+    it.lost()
+    it.arrive(push(0))
+    assert ids_of(it) == [0]
 
 
 def test_a_lease_that_ends_under_its_handler_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

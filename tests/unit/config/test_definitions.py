@@ -91,7 +91,7 @@ def test_a_file_is_read_and_written() -> None:
         ('[[topic]]\nname = "a"\nconsumer = "b"', "x: topic a: consumer is an array of tables"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "#b"', "x: topic a: consumer #b: consumer name must be"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nwindow = 1', "consumer b: a consumer has name and start, not"),
-        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = "soon"', "topic a: consumer b: start: a position is"),
+        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = "soon"', "consumer b: start: invalid position 'soon'"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = true', "topic a: consumer b: start: neither text nor"),
         ('[[topic]]\nname = "a"\nconsumer = [{name = "b"}, {name = "b"}]', "topic a: consumer b stands twice"),
         ('[[webhook]]\nname = "h"\ntopic = "a"', "x: webhook h: a webhook has a topic and a url"),

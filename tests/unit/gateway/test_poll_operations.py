@@ -152,10 +152,13 @@ async def test_a_consumer_is_described_moved_and_forgotten(rig: HttpRig) -> None
     await rig.publish("t", "a", "b", "c")
     path = "/v1/topics/t/consumers/c"
     refused(await rig.ask("GET", path), 404, "NO_SUCH_CONSUMER")
+    refused(await rig.ask("PUT", path, json={"seek": 2, "create": False}), 404, "NO_SUCH_CONSUMER")
+    refused(await rig.ask("PUT", path, json={"seek": 2, "create": "no"}), 422, "BAD_ARGUMENT")
+    refused(await rig.ask("GET", path), 404, "NO_SUCH_CONSUMER")
     made = await rig.ask("PUT", path, json={"seek": 2})
     assert (made.status_code, made.json()["backlog"]) == (200, 1)
     assert ids(await rig.lease("t", max=10)) == [(2, 1)]
-    assert (await rig.ask("PUT", path, json={"seek": "earliest"})).json()["backlog"] == 3
+    assert (await rig.ask("PUT", path, json={"seek": "earliest", "create": False})).json()["backlog"] == 3
     assert (await rig.ask("GET", path)).json()["ready"] == 3
     refused(await rig.ask("PUT", path, json={"seek": 4}), 416, "OUT_OF_RANGE")
     refused(await rig.ask("PUT", path, json={"seek": "soon"}), 422, "BAD_ARGUMENT")

@@ -48,6 +48,7 @@ LINES: dict[str, Command] = {
     "DELETE o": commands.Delete("o"),
     "PURGE o": commands.Purge("o"),
     "SEEK o c earliest": commands.Seek("o", "c", Start("earliest")),
+    "SEEK o c 7 create=0": commands.Seek("o", "c", Start("id", 7), creates=False),
     "SEEK o c @1781767800000": commands.Seek("o", "c", Start("time", 1_781_767_800_000)),
     "FORGET o c": commands.Forget("o", "c"),
     "REDRIVE o.dlq": commands.Redrive("o.dlq"),

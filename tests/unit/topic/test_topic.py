@@ -23,10 +23,13 @@ def test_seek_forward_back_and_out_of_range() -> None:
     assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [2, 3, 4]
     assert topic.seek("c", Start("latest")) == 5
     assert rig.take(rig.subscribe("t")) == []
+    with pytest.raises(NoSuchConsumer, match=r"t has no consumer neu: it has c$"):
+        topic.seek("neu", Start("id", 4), creates=False)
+    assert list(topic.consumers) == ["c"], "a misspelled consumer would hold every message from then on"
     assert topic.seek("new", Start("id", 4)) == 4, "SEEK makes a consumer"
     assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", "new"))] == [4]
     for target in (6, 1 << 60):
-        with pytest.raises(OutOfRange, match=r"^0 "):
+        with pytest.raises(OutOfRange, match=rf"^0 is the first id of t, 5 the next: {target} is outside$"):
             topic.seek("c", Start("id", target))
     with pytest.raises(NoSuchConsumer):
         topic.forget("unknown")

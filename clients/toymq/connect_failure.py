@@ -1,0 +1,46 @@
+"""What a failed attempt to connect says: which address, what happened there, and the remedy. For both clients."""
+
+import os
+import ssl
+from collections.abc import Sequence
+
+from toymq.errors import ConnectFailed
+from toymq.url import Address
+from toymq_py.errors import ToymqError
+
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL")
+"""OpenSSL's reasons where what answered is no TLS."""
+
+
+def connect_failed(address: Address, error: BaseException) -> ConnectFailed:
+    """The error of one attempt."""
+    remedy = ""
+    if isinstance(error, ssl.SSLCertVerificationError) and "mismatch" not in error.verify_message:
+        remedy = ": connect with ssl=ssl.create_default_context(cafile=…), the CA that signed it"
+    failed = ConnectFailed(what_failed(address, error) + remedy)
+    failed.__cause__ = error
+    return failed
+
+
+def what_failed(address: Address, error: BaseException | None) -> str:
+    """What happened at an address, without a remedy that belongs to a Python program."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of {address} is not accepted: {error.verify_message or error.reason}"
+    if isinstance(error, ssl.SSLError):
+        if error.reason in _NO_TLS:
+            return f"{address} does not speak TLS: name the broker's TLS port, or toymq:// where no TLS is meant"
+        return f"no TLS with {address}: {error.reason or error}"
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    if isinstance(error, ConnectionError) and error.errno:
+        text = os.strerror(error.errno)  # asyncio's own repeats the address instead
+    return f"no broker at {address}: {text}"
+
+
+def of_a_round(failures: Sequence[ToymqError]) -> ToymqError:
+    """The error of a round in which every address failed: the last one, with the texts of all."""
+    last = failures[-1]
+    if len(failures) == 1 or not isinstance(last, ConnectFailed):
+        return last
+    together = ConnectFailed("; ".join(dict.fromkeys(map(str, failures))))
+    together.__cause__ = last.__cause__
+    return together

@@ -1,0 +1,78 @@
+"""Texts of failed connections."""
+
+import errno
+import socket
+import ssl
+
+import pytest
+
+import toymq
+from toymq import sync
+from toymq.connect_failure import connect_failed, of_a_round, what_failed
+from toymq.url import Address
+from toymq_py.errors import AuthFailed, ToymqError
+
+THERE = Address("h", 1)
+
+
+def tls_error(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}] in small letters (_ssl.c:1006)")
+    error.reason = reason
+    return error
+
+
+def refused_certificate(why: str) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, f"[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {why} (_ssl.c:1006)")
+    error.reason, error.verify_message = "CERTIFICATE_VERIFY_FAILED", why
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('h', 1)"), "no broker at h:1: Connection refused"),
+        (socket.gaierror(-2, "Name or service not known"), "no broker at h:1: Name or service not known"),
+        (
+            tls_error("WRONG_VERSION_NUMBER"),
+            "h:1 does not speak TLS: name the broker's TLS port, or toymq:// where no TLS is meant",
+        ),
+        (tls_error("TLSV1_ALERT_UNKNOWN_CA"), "no TLS with h:1: TLSV1_ALERT_UNKNOWN_CA"),
+        (
+            refused_certificate("self-signed certificate"),
+            "the certificate of h:1 is not accepted: self-signed certificate: connect with"
+            " ssl=ssl.create_default_context(cafile=…), the CA that signed it",
+        ),
+        (
+            refused_certificate("Hostname mismatch, certificate is not valid for 'h'"),
+            "the certificate of h:1 is not accepted: Hostname mismatch, certificate is not valid for 'h'",
+        ),
+        (OSError(), "no broker at h:1: OSError"),
+    ],
+)
+def test_a_failure_names_the_address_and_what_happened(error: OSError, said: str) -> None:
+    failed = connect_failed(THERE, error)
+    assert str(failed) == said
+    assert failed.__cause__ is error
+    assert said.startswith(what_failed(THERE, error))
+
+
+def test_a_round_names_every_address() -> None:
+    """Of two dead addresses only the last one was named."""
+    cause = OSError("why")
+    failures: list[ToymqError] = [toymq.ConnectFailed(f"no broker at {host}: refused") for host in "ab"]
+    failures[-1].__cause__ = cause
+    together = of_a_round(failures)
+    assert isinstance(together, toymq.ConnectFailed)
+    assert str(together) == "no broker at a: refused; no broker at b: refused"
+    assert together.__cause__ is cause
+    assert of_a_round(failures[:1]) is failures[0]
+    refused = AuthFailed("unknown token")
+    assert of_a_round([failures[0], refused]) is refused, "its class says what to do"
+
+
+async def test_both_clients_name_every_address() -> None:
+    dead = ["127.0.0.1:1", "127.0.0.1:2"]
+    with pytest.raises(toymq.ConnectFailed, match=r"127\.0\.0\.1:1: Connection refused; no broker at 127\.0\.0\.1:2: Conn"):
+        await toymq.connect(dead)
+    with pytest.raises(toymq.ConnectFailed, match=r"127\.0\.0\.1:1: Connection refused; no broker at 127\.0\.0\.1:2: Conn"):
+        sync.connect(dead)

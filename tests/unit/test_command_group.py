@@ -1,0 +1,83 @@
+"""Wrong usage of every command line: one line, exit code 2, and what was meant."""
+
+from importlib import import_module
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from toymq_py.command_group import CommandGroup
+
+
+@click.group("tool", cls=CommandGroup)
+@click.option("--url")
+def tool(url: str | None) -> None:
+    pass
+
+
+@tool.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh"]))
+@click.option("--count", type=int)
+def forget(shell: str, count: int | None) -> None:
+    pass
+
+
+@tool.group()
+def letters() -> None:
+    pass
+
+
+@letters.command()
+def redrive() -> None:
+    pass
+
+
+@tool.command()
+def verify() -> None:
+    pass
+
+
+@tool.command()
+def sub() -> None:
+    raise click.UsageError("--a excludes --b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["forget"], "Missing argument '{bash|zsh}'. Choose from: bash, zsh (see `tool forget --help`)"),
+        (["forget", "bash", "--count", "x"], "Invalid value for '--count': 'x' is not a valid integer (see `tool forget -"
+         "-help`)"),
+        (["get", "x"], "No such command 'get' (see `tool --help`)"),  # `forget` would delete
+        (["verfy"], "No such command 'verfy': did you mean `tool verify`? (see `tool --help`)"),
+        (["subscribe"], "No such command 'subscribe': did you mean `tool sub`? (see `tool --help`)"),
+        (["redrive"], "No such command 'redrive': did you mean `tool letters redrive`? (see `tool --help`)"),
+        (["letters", "redriv"], "No such command 'redriv': did you mean `tool letters redrive`? (see `tool letters --help`)"),
+        (["verify", "--url", "x"], "--url goes before the command: `tool --url … verify` (see `tool verify --help`)"),
+        (["verify", "--nothing"], "No such option '--nothing' (see `tool verify --help`)"),
+        (["--ulr", "x", "verify"], "No such option '--ulr'. Did you mean '--url'? (see `tool --help`)"),
+        (["sub"], "--a excludes --b (see `tool sub --help`)"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], line: str) -> None:
+    result = CliRunner().invoke(tool, arguments, prog_name="tool")
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"tool: {line}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["letters"]])
+def test_a_group_alone_shows_its_commands(arguments: list[str]) -> None:
+    result = CliRunner().invoke(tool, arguments)
+    assert result.exit_code == 2
+    assert "Commands:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("toymq_py.cli.main", "toymq"), ("toymqctl.cli", "toymqctl"), ("toymq_bench.cli", "toymq-bench"),
+        ("toymq_chaos.cli", "toymq-chaos"),
+    ],
+)  # fmt: skip
+def test_the_command_lines_say_it_so(module: str, name: str) -> None:
+    result = CliRunner().invoke(import_module(module).main, ["nonsense"], prog_name=name)
+    assert (result.exit_code, result.stderr) == (2, f"{name}: No such command 'nonsense' (see `{name} --help`)\n")

@@ -1,0 +1,78 @@
+"""A group of commands whose wrong usage is one line on stderr, exit code 2, with what was meant. For every command line.
+
+Beside ``command_line``, which a broker loads without click.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+import click
+
+CLOSE = 0.75
+"""Likeness of two words, of 1: `get` is not `forget`, which deletes."""
+ABBREVIATION_MIN = 3
+USAGE = 2
+
+
+class CommandGroup(click.Group):
+    """A group that says wrong usage, its own and that of all commands below it, in one line."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the options before the command."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            refuse(self, error, parent)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            refuse(self, error, ctx)
+
+
+def refuse(group: click.Group, error: click.UsageError, ctx: click.Context | None) -> NoReturn:
+    """Print the line, or the help that was asked for by giving nothing. Raises: SystemExit."""
+    ctx = error.ctx or ctx
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    say(group, explain(error, ctx), ctx)
+
+
+def say(group: click.Group, text: str, ctx: click.Context | None) -> NoReturn:
+    """Print the line of a usage error. Raises: SystemExit."""
+    path = ctx.command_path if ctx is not None else group.name
+    name = ctx.find_root().info_name if ctx is not None else group.name
+    click.echo(f"{name}: {' '.join(text.split()).rstrip('.')} (see `{path} --help`)", err=True)
+    raise SystemExit(USAGE) from None
+
+
+def explain(error: click.UsageError, ctx: click.Context | None) -> str:
+    """The text of an error, with a remedy where one is known."""
+    if ctx is not None and isinstance(error, click.exceptions.NoSuchCommand) and isinstance(ctx.command, click.Group):
+        meant = next(_meant(ctx.command, ctx, error.command_name), None)
+        return error.message.rstrip(".") + (f": did you mean `{ctx.command_path} {meant}`?" if meant else "")
+    if ctx is not None and isinstance(error, click.exceptions.NoSuchOption):
+        root = ctx.find_root()
+        if ctx is not root and any(error.option_name in one.opts for one in root.command.params):
+            option = error.option_name
+            return f"{option} goes before the command: `{root.command_path} {option} … {ctx.info_name}`"
+    return error.format_message()
+
+
+def _meant(group: click.Group, ctx: click.Context, word: str) -> Iterator[str]:
+    """What was meant instead of a command that does not exist, best first."""
+    names = group.list_commands(ctx)
+    yield from get_close_matches(word, names, cutoff=CLOSE)
+    for name in names:
+        if min(len(word), len(name)) >= ABBREVIATION_MIN and (word.startswith(name) or name.startswith(word)):
+            yield name
+    for name in names:
+        command = group.get_command(ctx, name)
+        if isinstance(command, click.Group) and word in command.list_commands(ctx):
+            yield f"{name} {word}"
