@@ -118,8 +118,8 @@ def test_a_machine_without_more_threads_goes_on_with_those_it_has(
 
 
 def test_a_job_that_comes_after_the_close_is_not_begun() -> None:
-    """A commit that ended while the broker closed began the next one, behind the released lock, and its thread told a closed loop:
-    RuntimeError, Event loop is closed."""
+    """A commit that ended while the broker closed began the next one, behind the released lock, and its thread told a closed
+    loop: RuntimeError, Event loop is closed."""
     posted: list[object] = []
     before = set(threading.enumerate())
     threads = SyncThreads(posted.append)
