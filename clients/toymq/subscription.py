@@ -5,10 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from toymq import arguments
-from toymq.arguments import Seconds
+from toymq.arguments import Seconds, not_blocking
 from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
@@ -182,6 +182,17 @@ class Subscription:
 
     def __await__(self) -> Generator[object, None, "Subscription"]:
         return self._start().__await__()
+
+    if not TYPE_CHECKING:  # a type checker says it itself
+
+        def __enter__(self) -> NoReturn:
+            raise not_blocking("with", "a subscription")
+
+        def __exit__(self, *_: object) -> None:
+            pass  # never called; without it Python's own error comes first
+
+        def __iter__(self) -> NoReturn:
+            raise not_blocking("for", "a subscription")
 
     async def __aenter__(self) -> "Subscription":
         return await self._start()
