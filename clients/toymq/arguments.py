@@ -40,7 +40,7 @@ def shown(value: object) -> str:
 
 def not_blocking(statement: str, what: str) -> TypeError:
     """For ``with`` or ``for`` with what only asyncio has."""
-    return TypeError(f"{what} of the asyncio client needs `async {statement}`; toymq.sync has the blocking client")
+    return TypeError(f"{what} is for asyncio and needs `async {statement}`; toymq.sync has the blocking client")
 
 
 # -- names and texts

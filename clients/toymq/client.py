@@ -95,7 +95,7 @@ class Client(ClientBase):
     if not TYPE_CHECKING:  # a type checker says it itself
 
         def __enter__(self) -> NoReturn:
-            raise not_blocking("with", "a client")
+            raise not_blocking("with", "this client")
 
         def __exit__(self, *_: object) -> None:
             pass  # never called; without it Python's own error comes first
