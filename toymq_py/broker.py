@@ -354,7 +354,7 @@ class Broker:
         def changed(present: TopicSettings) -> TopicSettings:
             settings = present.changed(changes)
             if known and settings != present:
-                raise TopicExists(f"{name} exists with other settings; change them with CONFIG")
+                raise TopicExists(f"{name} exists with {present.differences(settings)}; change that with CONFIG")
             return settings  # also an existing topic may be in memory only
 
         def answer(error: OSError | RequestError | None) -> None:

@@ -43,9 +43,14 @@ class ToymqError(Exception):
 
 
 class RequestError(ToymqError):
-    """An error that travels as ``ERR <code> <text>``.
+    """The broker refused a request, which it answered with ``ERR <code> <text>``.
 
-    ``fatal``: the session ends after the reply. ``token``: the name of the refused token, for the audit trail.
+    Attributes:
+        code: which error it is, for programs; each has a class.
+        retryable: the same request may succeed later (QueueFull, DiskLow, DiskFull, OutOfSequence, TooManyConnections,
+            ShuttingDown). Of the others the request, the rights or the broker must change first.
+        fatal: the connection is closed behind it.
+        token: the name of the refused token, for the broker's audit trail.
     """
 
     fatal: bool = False

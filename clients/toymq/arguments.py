@@ -38,6 +38,11 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
+def not_blocking(statement: str, what: str) -> TypeError:
+    """For ``with`` or ``for`` with what only asyncio has."""
+    return TypeError(f"{what} is for asyncio and needs `async {statement}`; toymq.sync has the blocking client")
+
+
 # -- names and texts
 
 

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_args
 
 from toymq import arguments, requests
-from toymq.arguments import Seconds
+from toymq.arguments import Seconds, not_blocking
 from toymq.client_base import ClientBase, as_method
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
@@ -91,6 +91,14 @@ class Client(ClientBase):
 
     def __await__(self) -> Generator[object, None, "Client"]:
         return self.open().__await__()
+
+    if not TYPE_CHECKING:  # a type checker says it itself
+
+        def __enter__(self) -> NoReturn:
+            raise not_blocking("with", "this client")
+
+        def __exit__(self, *_: object) -> None:
+            pass  # never called; without it Python's own error comes first
 
     async def __aenter__(self) -> "Client":
         return await self.open()

@@ -1,7 +1,7 @@
 """Every error that an application may meet, in one tree: those of a client, and those of ``toymq_py.errors``.
 
     ToymqError
-    ├─ RequestError …              the broker's answer, one class per code of protocol.md
+    ├─ RequestError …              the broker's answer, one class for each code
     ├─ SubscriptionEnded           the broker ended a subscription, and it stays ended
     │  ├─ TakenOver                another session subscribed as the same consumer
     │  └─ ConsumerDeleted          the topic or the consumer was deleted

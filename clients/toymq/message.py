@@ -22,7 +22,7 @@ Key = str | bytes
 
 class Sequenced(NamedTuple):
     """A message numbered by its producer, ascending: a repeat is a duplicate, also after a restart. The first ``hdr`` bytes of
-    the body are its header block (protocol.md)."""
+    the body are its header block, ``Name: value`` lines."""
 
     producer: str
     seq: int

@@ -78,10 +78,16 @@ def _settings_in_seconds(reply: protocol.JsonReply) -> dict[str, Any]:
 def fetch(
     topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: Seconds = 0.0
 ) -> Request[protocol.BatchReply]:
-    """Read committed records without a consumer: WAL frames, byte for byte.
+    """Read stored messages without a consumer: nothing is leased, acked or moved.
+
+    Returns: an object with ``count``, ``next_id``, where to go on, and ``frames``, the stored records as bytes:
+        ``toymq_py.storage.record.iter_frames(batch.frames)`` yields each with ``msg_id``, ``ts_ns``, ``key``, ``headers`` and
+        ``payload``. ``count`` is 0 at the end of the topic.
 
     Args:
-        wait: seconds to wait for the first record.
+        from_id: the first id; a lost one is passed over.
+        max_count, max_bytes: most records and, beyond the first, most bytes of frames, 1 MiB by default.
+        wait: time to wait for the first record.
 
     Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
     """
@@ -110,8 +116,13 @@ def topics(pattern: str | None = None) -> Request[list[dict[str, Any]]]:
 
 
 def describe(topic: str) -> Request[dict[str, Any]]:
-    """Return state, settings and consumers of a topic (protocol.md, "JSON shapes"), in the units of the wire: ``visibility`` is
-    milliseconds in its ``settings``. ``config(topic)`` returns settings in seconds, as ``create`` and ``config`` take them.
+    """Return a dict that describes a topic: ``first_id`` and ``next_id``, ``messages``, ``bytes``, ``segments``, ``state``
+    ("ok", "degraded" or "failed"), ``settings``, ``consumers``, and totals since the broker started, ``expired_total``,
+    ``dead_lettered_total`` and ``dropped_total``.
+
+    Each consumer is a dict: ``consumer``, ``mode``, ``last_acked`` (``has_acked`` tells whether it is one), ``ready``,
+    ``inflight``, ``scheduled``, ``backlog``, ``oldest_unacked_age_s``, ``sessions``, ``paused``. Times in ``settings`` are
+    milliseconds; ``config(topic)`` returns settings in seconds, as ``create`` and ``config`` take them.
 
     Raises: NoSuchTopic, RequestTimeout.
     """
@@ -119,7 +130,12 @@ def describe(topic: str) -> Request[dict[str, Any]]:
 
 
 def stats() -> Request[dict[str, Any]]:
-    """Return the broker's statistics (protocol.md, "JSON shapes"). Raises: RequestTimeout."""
+    """Return a dict of the broker's figures: ``version``, ``uptime_s``, ``connections``, ``rss_bytes``, ``disk_free_bytes``,
+    ``disk_low``, ``fsync_p99_s``, ``limits``, totals since it started (``publish_total``, ``deliver_total``, ``ack_total``,
+    ``nack_total``, …), and ``topics``, a list of what ``describe`` returns for each.
+
+    Raises: RequestTimeout.
+    """
     return _request(protocol.Stats(), protocol.JsonReply, _json)
 
 
@@ -127,7 +143,9 @@ def create(topic: str, settings: Settings | None = None) -> Request[None]:
     """Create a topic, or confirm that it exists with these settings.
 
     Args:
-        settings: by name (delivery.md). A duration is seconds or a text (``60``, ``"2m"``), a size is bytes or a text
+        settings: by name: ``visibility``, ``max_attempts``, ``nack_backoff_min``, ``nack_backoff_max``, ``dedupe_keys``,
+            ``backlog_max_messages``, ``backlog_max_bytes``, ``when_full``, ``retain_acked_for``, ``retain_max_age``,
+            ``retain_max_bytes``, ``ttl``. A duration is seconds or a text (``60``, ``"2m"``), a size is bytes or a text
             (``"64MiB"``); ``"default"`` unsets. Those of ``describe`` are in milliseconds; ``config`` returns seconds.
 
     Raises: TopicExists, RequestError, RequestTimeout.
@@ -176,7 +194,11 @@ def seek(topic: str, consumer: str, to: str | int, *, create: bool = False) -> R
 
 
 def forget(topic: str, consumer: str) -> Request[None]:
-    """Delete a consumer's state. Raises: NoSuchConsumer, ConnectionLost (the outcome is unknown), RequestTimeout."""
+    """Delete a consumer: its position, its leases, and its hold on the messages that it has not acked. Live subscriptions of it
+    end with ConsumerDeleted. A consumer of this name that subscribes later is a new one.
+
+    Raises: NoSuchConsumer, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+    """
     command = protocol.Forget(arguments.topic(topic), arguments.consumer(consumer))
     return Request(CallSlot(command, protocol.OkReply), _nothing)
 

@@ -5,10 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from toymq import arguments
-from toymq.arguments import Seconds
+from toymq.arguments import Seconds, not_blocking
 from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
@@ -23,13 +23,27 @@ logger = logging.getLogger("toymq")
 
 
 class Message(LeasedMessage[Link]):
-    """One delivery; see ``Delivery`` for its fields."""
+    """One delivery of a message, leased to its consumer until it is acked or nacked, or its time is over.
+
+    Attributes:
+        topic: where it was published.
+        id: its number in the topic.
+        attempt: number of this delivery to its consumer, from 1.
+        ts_ns: when it was published, nanoseconds since the epoch.
+        key: bytes; b"" for none.
+        payload: bytes, without the headers.
+        headers: a dict of str to str.
+        lease: the number of its lease, for ``Client.nack(lease=…)``.
+    """
 
     __slots__ = ()
 
     async def ack(self, *, sync: bool = False) -> None:
-        """Ack it. Acks leave together once per pass of the event loop, or at once where messages were delivered before, and are
-        repeated after a lost connection; this call does not wait for that.
+        """Ack it: it is not delivered to this consumer again. Does not wait: the ack is sent with others at the end of this
+        pass of the event loop, and again after a lost connection.
+
+        A second ack has no effect. One after the lease ended counts, too: the work was done. Without ``sync``, a broker that is
+        killed within 100 ms may deliver the message again.
 
         Args:
             sync: wait until the ack is on stable storage: then not even a power cut brings the message back.
@@ -182,6 +196,17 @@ class Subscription:
 
     def __await__(self) -> Generator[object, None, "Subscription"]:
         return self._start().__await__()
+
+    if not TYPE_CHECKING:  # a type checker says it itself
+
+        def __enter__(self) -> NoReturn:
+            raise not_blocking("with", "this subscription")
+
+        def __exit__(self, *_: object) -> None:
+            pass  # never called; without it Python's own error comes first
+
+        def __iter__(self) -> NoReturn:
+            raise not_blocking("for", "this subscription")
 
     async def __aenter__(self) -> "Subscription":
         return await self._start()

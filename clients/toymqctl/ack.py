@@ -4,7 +4,7 @@ import click
 
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
-from toymqctl.quantities import CONSUMER, TOPIC, Ids
+from toymqctl.quantities import CONSUMER, TOPIC, Ids, say_why_fewer
 
 
 @click.command()
@@ -19,4 +19,6 @@ def ack(broker: Broker, topic: str, consumer: str, ids: tuple[IdRange, ...], syn
     Prints how many were in flight and are now acked. Acking again has no effect.
     """
     with broker.connect() as client:
-        click.echo(f"acked {client.ack(topic, consumer, ids, sync=sync)}")
+        count = client.ack(topic, consumer, ids, sync=sync)
+    click.echo(f"acked {count}")
+    say_why_fewer(count, ids, f"in flight to {consumer}: never delivered to it, or acked already")

@@ -24,9 +24,12 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
         ("settings", " ".join(format_settings(topic["settings"])) or "the broker's defaults"),
     ]
     counted = [
-        ("lost", "lost"), ("expired", "expired_total"), ("dead letters", "dead_lettered_total"), ("dropped", "dropped_total"),
+        ("lost", "lost"), ("expired", "expired_total"), ("dead-lettered", "dead_lettered_total"), ("dropped", "dropped_total"),
     ]  # fmt: skip
-    return rows + [(name, f"{topic[field]} messages") for name, field in counted if topic[field]]
+    since = " since the broker started"  # dead letters that went back count, too: `toymqctl dlq list` has those that are there
+    return rows + [
+        (name, f"{topic[field]} messages{since if field.endswith('_total') else ''}") for name, field in counted if topic[field]
+    ]
 
 
 @click.command()

@@ -15,7 +15,7 @@ from toymq_py.records import IdRange
 from toymqctl.broker import Broker
 from toymqctl.letters import FailureGroup, described, error_of, grouped, traceback_of
 from toymqctl.lines import Row, format_option, json_flag
-from toymqctl.quantities import TOPIC, Ids
+from toymqctl.quantities import TOPIC, Ids, MessageId
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import facts, print_json, printable, screen_room, size, table
 
@@ -156,7 +156,7 @@ def _time(ts_ns: int) -> str:
 
 @dlq.command()
 @click.argument("topic", type=TOPIC)
-@click.argument("letter", metavar="ID", type=click.IntRange(0))
+@click.argument("letter", metavar="ID", type=MessageId())
 @format_option
 @json_flag
 @click.pass_obj

@@ -6,7 +6,7 @@ from toymq.click_support import Duration
 from toymq_py.consumer_options import LEASE_NUMBER_MAX
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
-from toymqctl.quantities import CONSUMER, TOPIC, Ids
+from toymqctl.quantities import CONSUMER, TOPIC, Ids, say_why_fewer
 
 
 @click.command()
@@ -36,4 +36,5 @@ def nack(
         raise click.UsageError("--dead and --delay exclude each other")
     with broker.connect() as client:
         count = client.nack(topic, consumer, ids, delay=delay_s, dead=dead, reason=reason, lease=lease)
-        click.echo(f"{'gave up' if dead else 'gave back'} {count}")
+    click.echo(f"{'gave up' if dead else 'gave back'} {count}")
+    say_why_fewer(count, ids, f"in flight to {consumer}{'' if lease is None else f' under lease {lease}'}")

@@ -14,6 +14,7 @@ from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, ToymqError
 from toymq_py.names import is_pattern
 from toymq_py.records import IdRange
+from toymq_py.units import parse_number
 from toymqctl.broker import Broker, Certificates
 from toymqctl.settings import SETTINGS
 
@@ -35,17 +36,39 @@ class Ids(click.ParamType[tuple[IdRange, ...]]):
             self.fail(str(error), param, ctx)
 
 
+def say_why_fewer(count: int, ids: tuple[IdRange, ...], what: str) -> None:
+    """Report on stderr that a command took fewer messages than were named, which is no error: it may be a repeat."""
+    named = sum(last - first + 1 for first, last in ids)
+    if count < named:
+        click.echo(f"toymqctl: {named - count} of {named} {'is' if named - count == 1 else 'are'} not {what}", err=True)
+
+
+class MessageId(click.ParamType[int]):
+    """An id."""
+
+    name = "id"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_number("message id", str(value))
+        except BadArgument as error:
+            self.fail(str(error), param, ctx)
+
+
 class PositionType(click.ParamType[Start]):
     """``earliest``, ``latest``, an id or ``@<unix-ms>``."""
 
     name = "position"
+
+    def __init__(self, oldest_ms: int = OLDEST_MS) -> None:
+        self._oldest_ms = oldest_ms
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Start:
         try:
             position = Start.parse(str(value))
         except BadArgument as error:
             self.fail(str(error), param, ctx)
-        if position.kind == "time" and position.value < OLDEST_MS:
+        if position.kind == "time" and position.value < self._oldest_ms:
             self.fail(f"{position} is before 2001: write milliseconds, {position}000, or earliest", param, ctx)
         return position
 
@@ -100,3 +123,5 @@ TOPIC = TopicName()
 CONSUMER = ConsumerName()
 SETTING = SettingWord()
 POSITION = PositionType()
+POSITION_TO_READ = PositionType(oldest_ms=0)
+"""Of what moves and makes no consumer: a mistake in it does no harm."""

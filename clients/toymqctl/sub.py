@@ -17,7 +17,7 @@ from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 
 @click.command()
 @click.argument("topic", metavar="TOPIC|PATTERN", type=TOPIC)
-@click.option("--consumer", type=CONSUMER, default="toymqctl", help="Durable consumer; keeps its position.")
+@click.option("--consumer", type=CONSUMER, default="toymqctl", help="Durable consumer: stays until `forget`.")
 @click.option("--no-ack", is_flag=True, help="Do not ack: the messages are delivered again after this session.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--timeout", "timeout_s", type=Duration(), help="Stop when no message came for this long.")
@@ -51,7 +51,8 @@ def sub(
         toymqctl sub 'orders.*' --consumer workers --mode shared --window 8
         toymqctl sub orders --format json --timeout 1s
 
-    `toymqctl tail` reads without a consumer.
+    Without --consumer it is the consumer `toymqctl` of TOPIC. A consumer stays when this command ends, and holds the messages
+    that it has not acked: `toymqctl forget TOPIC toymqctl` deletes it. `toymqctl tail` reads without a consumer.
     """
     count = 0
     with broker.connect() as client:

@@ -8,7 +8,7 @@ from toymq_py.consumer_options import Start
 from toymq_py.errors import OutOfRange
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
-from toymqctl.quantities import POSITION, TOPIC
+from toymqctl.quantities import POSITION_TO_READ, TOPIC
 
 WAIT_S = 20.0
 """Time that one FETCH waits; shorter than the idle time-out of middleboxes."""
@@ -19,7 +19,7 @@ FETCH_COUNT = 10_000
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, help="Number of ids to go back.")
-@click.option("--from", "begin", type=POSITION, help="Start at earliest, latest, an id or @unix-ms.")
+@click.option("--from", "begin", type=POSITION_TO_READ, help="Start at earliest, latest, an id or @unix-ms.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new messages until Ctrl-C.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
 @format_option

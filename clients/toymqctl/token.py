@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
@@ -41,12 +42,10 @@ def create(
         toymqctl token create billing --publish 'orders.*' --subscribe 'orders.>' --file auth.toml
         kill -HUP PID-OF-THE-BROKER
     """
-    try:
-        check_name("token", name)
-        for pattern in (*publish, *subscribe):
-            check_topic_or_pattern(pattern)
-    except BadName as error:
-        raise ConfigError(str(error)) from None
+    _check("NAME", name, lambda text: check_name("token", text))
+    for option, patterns in (("--publish", publish), ("--subscribe", subscribe)):
+        for pattern in patterns:
+            _check(option, pattern, check_topic_or_pattern)
     ends = None if expires is None else expiry(expires)
     made = secrets.token_urlsafe(TOKEN_BYTES)
     digest = hashlib.sha256(made.encode()).hexdigest()
@@ -66,6 +65,14 @@ def create(
         click.echo(f"toymqctl: {path} has its digest; a broker that runs reads it again on SIGHUP", err=True)
     if not (publish or subscribe or admin):
         click.echo(f"toymqctl: {name} may do nothing: rights are --publish, --subscribe and --admin", err=True)
+
+
+def _check(option: str, text: str, check: Callable[[str], str]) -> None:
+    """Raises: ConfigError."""
+    try:
+        check(text)
+    except BadName as error:
+        raise ConfigError(f"{option} {text!r}: {error}") from None
 
 
 def expiry(text: str) -> datetime:

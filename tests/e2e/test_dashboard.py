@@ -413,6 +413,18 @@ def test_dead_letters_are_trouble_until_they_went_back(visit: Visit, start: Star
     page.get_by_role("button", name="Trouble", exact=True).wait_for()
 
 
+def test_letters_that_went_back_do_not_count_at_the_topic_of_letters(visit: Visit, start: Start) -> None:
+    """The tab said 60 at the topic and 121 at its topic of dead letters, of which 61 had gone back."""
+    broker = start()
+    dead_letters(broker, "orders", "no-such-customer", "no-such-product")
+    first = httpx.get(f"{broker.http}v1/topics/orders.dlq/log").json()["messages"][0]["id"]
+    assert httpx.post(f"{broker.http}v1/topics/orders.dlq:redrive", json={"ids": [first]}).json() == {"redriven": 1}
+    page = visit(broker.http)
+    for place in ("orders", "orders.dlq"):
+        page.goto(f"{broker.http}#/topics/{place}")
+        page.get_by_role("link", name="Dead letters 1", exact=True).wait_for()
+
+
 OUTSIDE = """(within) => [...document.querySelectorAll(within)].flatMap((box) => [...box.querySelectorAll('*')]
   .filter((one) => one.getClientRects().length && one.getBoundingClientRect().right > box.getBoundingClientRect().right + 1)
   .map((one) => one.textContent))"""
@@ -501,6 +513,7 @@ def test_theme_and_small_screens(broker: BrokerProcess, visit: Visit) -> None:
     page = visit(broker.http, NARROW, color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     row(page, "narrow").wait_for()
+    assert page.get_by_role("link", name="API", exact=True).is_visible()
     dark = page.evaluate(ground)
     page.get_by_role("button", name="Theme: Auto").click()
     assert page.evaluate(ground) != dark

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -174,3 +175,47 @@ def test_a_package_file_re_exports_and_never_implements(package: Path) -> None:
         and node.name not in ("__getattr__", "__dir__")  # of what is loaded later
     ]
     assert not implemented, f"{package.name}/__init__.py implements {implemented}: give it a file of its own"
+
+
+def public_docstrings() -> dict[str, str]:
+    """What ``help`` shows of what users import: classes, methods and functions by name."""
+    found: dict[str, str] = {}
+    for package in ("toymq", "toymq.sync", "toymq.errors"):
+        module = importlib.import_module(package)
+        found[package] = module.__doc__ or ""
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if not inspect.isclass(thing) and not inspect.isfunction(thing):
+                continue
+            found[f"{package}.{name}"] = inspect.getdoc(thing) or ""
+            members = inspect.getmembers(thing) if inspect.isclass(thing) else []
+            ours = ((method, inspect.getdoc(one)) for method, one in members if not method.startswith("_"))
+            found |= {f"{package}.{name}.{method}": text or "" for method, text in ours}
+    return found
+
+
+def test_help_names_nothing_that_a_user_does_not_have() -> None:
+    """It sent to "delivery.md", to "JSON shapes" of protocol.md, and to a class ``Delivery`` that cannot be imported."""
+    strays = {
+        name: stray
+        for name, text in public_docstrings().items()
+        if (stray := re.findall(r"\S+\.md\b|ADR \d+|JSON shapes|``Delivery``", text))
+    }
+    assert strays == {}
+
+
+def test_help_tells_what_is_returned_and_what_may_be_set() -> None:
+    texts = public_docstrings()
+    for name, words in {
+        "describe": ("``consumers``", "``state``", "milliseconds"), "stats": ("``version``", "``topics``", "``publish_total``"),
+        "fetch": ("iter_frames", "``next_id``"), "create": ("``visibility``", "``when_full``"), "forget": ("ConsumerDeleted",),
+        "seek": ("create:", "NoSuchConsumer"),
+    }.items():  # fmt: skip
+        for package in ("toymq", "toymq.sync"):
+            assert [word for word in words if word not in texts[f"{package}.Client.{name}"]] == [], (package, name)
+    for package in ("toymq", "toymq.sync"):
+        assert "payload:" in texts[f"{package}.Message"]
+        assert "second ack" in texts[f"{package}.Message.ack"]
+    assert "retryable:" in texts["toymq.RequestError"]
+    settings = importlib.import_module("toymq_py.config.options").SETTINGS
+    assert [name for name in settings if f"``{name}``" not in texts["toymq.Client.create"]] == []

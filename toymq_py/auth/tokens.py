@@ -244,10 +244,14 @@ def _grant(table: dict[str, Any]) -> Grant:
         if key not in _KEYS:
             raise _BadField(key, f"unknown name {key!r}; a token has {', '.join(_KEYS)}")
     name, digest, admin = table.get("name"), table.get("sha256"), table.get("admin", False)
+    if name is None:
+        raise _BadField("name", 'name is missing: write name = "billing", which the log shows')
     try:
         check_name("token", name if isinstance(name, str) else "")
     except BadName as error:
         raise _BadField("name", f"name: {error}") from None
+    if digest is None:
+        raise _BadField("sha256", "sha256 is missing: write the token's SHA-256 digest, 64 hexadecimal digits")
     if not isinstance(digest, str) or _DIGEST.match(digest) is None:
         raise _BadField("sha256", "invalid sha256: write the token's SHA-256 digest, 64 hexadecimal digits")
     if not isinstance(admin, bool):

@@ -31,7 +31,7 @@ from toymq_py.config.option_schema import (
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.net.host_names import check_host_name
 from toymq_py.records import DEFAULT_MAX_PAYLOAD, PAYLOAD_BYTES_LIMIT
-from toymq_py.units import DURATION_MS_MAX, parse_number
+from toymq_py.units import DURATION_MS_MAX, format_setting, parse_number
 
 FsyncMode = Literal["always", "interval", "never"]
 CommitMode = Literal["auto", "thread", "inline"]
@@ -255,6 +255,11 @@ class TopicSettings:
             raise BadArgument("nack_backoff_min is above nack_backoff_max")
         return changed
 
+    def differences(self, other: "TopicSettings") -> str:
+        """The settings in which another one differs, with the values of both, for an error."""
+        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return ", ".join(f"{name}={_shown(name, ours)}, not {_shown(name, its)}" for name, ours, its in pairs if ours != its)
+
     def value(self, name: str, options: "BrokerOptions") -> int:
         """A setting in force: the topic's own, or the broker's default. Milliseconds, bytes, counts."""
         own = getattr(self, name)
@@ -287,6 +292,10 @@ SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
     "ttl": (1, DURATION_MS_MAX),
 }
 """Smallest and largest of a number, or the words that a setting takes."""
+
+
+def _shown(name: str, value: object) -> str:
+    return "default" if value is None else format_setting(name, value)
 
 
 def _parse_setting(name: str, text: str) -> int | str | None:

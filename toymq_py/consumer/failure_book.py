@@ -1,6 +1,7 @@
 """The last failure that a NACK reported for each message, for its dead letter.
 
-In memory alone, lost with a restart, and bounded: a letter without is a letter all the same. Contract: delivery.md, "Attempts";
+In memory alone, lost with a restart, and bounded. A message whose failure is not known becomes a dead letter, too, without
+those headers. Contract: delivery.md, "Attempts";
 ADR 0062.
 """
 

@@ -106,7 +106,7 @@ def page(operations: Iterable[Operation]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         '<title>toymq HTTP API</title><link rel="stylesheet" href="/docs/style.css">'
         '<link rel="icon" href="/static/icon.svg" type="image/svg+xml"></head><body><main>'
-        f'<h1>toymq_py {escape(__version__)}: HTTP API</h1><p>2xx means on stable storage. Errors are '
+        f'<h1>toymq {escape(__version__)}: HTTP API</h1><p>2xx means on stable storage. Errors are '
         '<code>application/problem+json</code> with a <code>code</code>. The same for programs: '
         f'<a href="/openapi.json">/openapi.json</a>. The broker itself: <a href="/">the dashboard</a>.</p>{sections}'
         '</main></body></html>'

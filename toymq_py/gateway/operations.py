@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toymq_py.errors import BadArgument, ConfigError, RequestError
+from toymq_py.errors import BadArgument, BadName, ConfigError, RequestError
 from toymq_py.gateway.problems import problem
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import NAME_BYTES_MAX, check_name, check_topic_or_pattern
@@ -182,18 +182,35 @@ def _name_schema(more: str = "") -> Schema:
     return {"type": "string", "pattern": f"^[A-Za-z0-9_{more}][A-Za-z0-9._{more}-]*$", "maxLength": NAME_BYTES_MAX}
 
 
-TOPIC = Parameter("topic", "path", "Name of the topic.", _name_schema(), lambda name: check_name("topic", name), required=True)
+NAME_SHOWN_MAX = 100
+"""Characters of an invalid name in an error."""
+
+
+def _named(what: str, check: Callable[[str], str]) -> Callable[[str], str]:
+    """A check of a name whose error has the name."""
+
+    def checked(name: str) -> str:
+        try:
+            return check(name)
+        except BadName as error:
+            raise BadName(f"{error}; {what} is {name[:NAME_SHOWN_MAX]!a}") from None
+
+    return checked
+
+
+_TOPIC = _named("topic", lambda name: check_name("topic", name))
+_CONSUMER = _named("consumer", lambda name: check_name("consumer", name))
+TOPIC = Parameter("topic", "path", "Name of the topic.", _name_schema(), _TOPIC, required=True)
 PATTERN_OR_TOPIC = Parameter(
-    "topic", "path", "Name of a topic, or a pattern: `events.*`, `events.>`.", _name_schema("*>"), check_topic_or_pattern,
-    required=True,
+    "topic", "path", "Name of a topic, or a pattern: `events.*`, `events.>`.", _name_schema("*>"),
+    _named("topic", check_topic_or_pattern), required=True,
 )  # fmt: skip
-PATTERN = Parameter("pattern", "query", "Name or pattern: `events.*`, `events.>`.", _name_schema("*>"), check_topic_or_pattern)
-CONSUMER_OF_PATH = Parameter(
-    "consumer", "path", "Name of the consumer.", _name_schema(), lambda name: check_name("consumer", name), required=True
-)
-CONSUMER = Parameter(
-    "consumer", "query", "Name of the consumer.", _name_schema(), lambda name: check_name("consumer", name), required=True
-)
+PATTERN = Parameter(
+    "pattern", "query", "Name or pattern: `events.*`, `events.>`.", _name_schema("*>"),
+    _named("pattern", check_topic_or_pattern),
+)  # fmt: skip
+CONSUMER_OF_PATH = Parameter("consumer", "path", "Name of the consumer.", _name_schema(), _CONSUMER, required=True)
+CONSUMER = Parameter("consumer", "query", "Name of the consumer.", _name_schema(), _CONSUMER, required=True)
 MESSAGE_ID = Parameter(
     "id", "path", "Number of the message in its topic.", {"type": "integer", "minimum": 0, "maximum": MSG_ID_MAX},
     whole("id", 0, MSG_ID_MAX), required=True,

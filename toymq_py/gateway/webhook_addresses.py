@@ -66,5 +66,6 @@ def allowed_address(target: Target, addresses: Sequence[str], *, private: bool) 
     if not private:
         for address in addresses:
             if not is_public(address) or is_own(address):
-                raise Forbidden(f"{target.host} is {address}, of this machine or its network (--private-webhooks allows it)")
+                named = address if target.host == address else f"{target.host} is {address}, and"
+                raise Forbidden(f"{named} is of this machine or its network (--private-webhooks allows it)")
     return addresses[0]

@@ -33,7 +33,8 @@ class SegmentStatus(Enum):
 
 @dataclass(slots=True)
 class InventoryEntry:
-    """One segment file and its status."""
+    """One segment file and how it stands to the log: a part of it, below the first retained id, a copy of what earlier files
+    hold, or unreadable (``SegmentStatus``)."""
 
     segment: Segment
     status: SegmentStatus

@@ -239,7 +239,8 @@ class Channel:
     ) -> Subscription:
         """Attach a session, or a poll (``mode`` None); see ``Topic.subscribe``. Raises: ModeConflict."""
         if mode is not None and self.sessions and self.mode != mode:
-            raise ModeConflict(f"{self.consumer.name} on {self.context.topic} is consumed with mode={self.mode}")
+            remedy = f"subscribe with mode={self.mode}, or as another consumer"
+            raise ModeConflict(f"{self.consumer.name} on {self.context.topic} is consumed with mode={self.mode}: {remedy}")
         if mode == "exclusive":
             self.end_sessions("TAKEN_OVER")
         subscription = Subscription(

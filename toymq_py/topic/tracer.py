@@ -22,7 +22,11 @@ class Tracer(ABC):
 
     @abstractmethod
     def synced(self, seconds: float) -> None:
-        """The disk took this time to sync the batch of the next commit."""
+        """A batch was synced. Called before the commits of its messages are reported.
+
+        Args:
+            seconds: how long the fsync took.
+        """
 
     @abstractmethod
     def delivered(self, delivery: Delivery) -> None:

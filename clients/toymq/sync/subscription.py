@@ -19,7 +19,18 @@ from toymq_py.protocol import MessagePush
 
 
 class Message(LeasedMessage[BlockingLink]):
-    """One delivery; see ``Delivery`` for its fields."""
+    """One delivery of a message, leased to its consumer until it is acked or nacked, or its time is over.
+
+    Attributes:
+        topic: where it was published.
+        id: its number in the topic.
+        attempt: number of this delivery to its consumer, from 1.
+        ts_ns: when it was published, nanoseconds since the epoch.
+        key: bytes; b"" for none.
+        payload: bytes, without the headers.
+        headers: a dict of str to str.
+        lease: the number of its lease, for ``Client.nack(lease=…)``.
+    """
 
     __slots__ = ()
 
@@ -28,7 +39,11 @@ class Message(LeasedMessage[BlockingLink]):
         return self._link.guard
 
     def ack(self, *, sync: bool = False) -> None:
-        """Ack it. Acks of quick handlers, below 0.2 ms, leave together.
+        """Ack it: it is not delivered to this consumer again. Does not wait for an answer. Where handlers take below 0.2 ms,
+        acks are sent together, at the next call that sends; otherwise at once. They are sent again after a lost connection.
+
+        A second ack has no effect. One after the lease ended counts, too: the work was done. Without ``sync``, a broker that is
+        killed within 100 ms may deliver the message again.
 
         Args:
             sync: wait until the ack is on stable storage.

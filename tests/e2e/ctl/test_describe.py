@@ -17,6 +17,11 @@ def test_describe_and_consumers(ctl: Ctl) -> None:
     (consumer,) = values(ctl("consumers", "seen", "--json"))
     assert (consumer["topic"], consumer["consumer"], consumer["last_acked"], consumer["backlog"]) == ("seen", "one", 1, 1)
     assert [row[:2] for row in rows(ctl("consumers")) if row[0] == "seen"] == [["seen", "one"]]
+    ok(ctl("pull", "seen", "one"))
+    ok(ctl("nack", "seen", "one", "2", "--dead"))
+    ok(ctl("dlq", "redrive", "seen"))
+    counted = [line for line in ok(ctl("describe", "seen")).splitlines() if line.startswith("dead")]
+    assert counted == ["dead-lettered  1 messages since the broker started"], "it does not say how many are there now"
     ok(ctl("create", "unread"))
     assert "ids       none, the next is 0" in ok(ctl("describe", "unread"))
     refused(ctl("describe", "nothing"), 1, "`toymqctl topics` lists")

@@ -37,6 +37,7 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     assert ok(ctl("dlq", "show", "jobs", "1", "--format", "raw")) == "job 1\n"
     assert values(ctl("dlq", "show", "jobs", "1", "--json"))[0]["payload"] == "job 1"
     refused(ctl("dlq", "show", "jobs", "7"), 1, "OUT_OF_RANGE")
+    refused(ctl("dlq", "show", "jobs", "abc"), 2, "Invalid value for 'ID': invalid message id 'abc': write a whole")
     refused(ctl("dlq", "show", "jobs", "3"), 1, "jobs.dlq has no dead letter 3")
     assert ok(ctl("dlq", "redrive", "jobs", "1")) == "sent back 1\n"
     assert [row["id"] for row in values(ctl("dlq", "list", "jobs", "--json"))] == [0, 2]

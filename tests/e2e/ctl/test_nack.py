@@ -12,8 +12,12 @@ def test_nack_by_number_whichever_session_has_it(ctl: Ctl, broker: BrokerProcess
         ok(ctl("ack", "returned", "one", "0"))
         assert ok(ctl("nack", "returned", "one", "1", "--delay", "0s")) == "gave back 1\n"
         assert wire.message() == (1, 2, b"b")
-        assert ok(ctl("nack", "returned", "one", "0")) == "gave back 0\n", "it is acked"
-        assert ok(ctl("nack", "returned", "one", "0-9", "--delay", "1h")) == "gave back 2\n"
+        none = ctl("nack", "returned", "one", "0")
+        said = "gave back 0\n", "toymqctl: 1 of 1 is not in flight to one\n"
+        assert (none.exit_code, none.stdout, none.stderr) == (0, *said), "it is acked"
+        some = ctl("nack", "returned", "one", "0-9", "--delay", "1h")
+        said = "gave back 2\n", "toymqctl: 8 of 10 are not in flight to one\n"
+        assert (some.exit_code, some.stdout, some.stderr) == (0, *said)
         assert [row["scheduled"] for row in values(ctl("consumers", "returned", "--json"))] == [2]
 
 
@@ -22,7 +26,9 @@ def test_a_lease_that_has_ended_is_not_that_of_the_next_worker(ctl: Ctl) -> None
     (late,) = values(ctl("pull", "leased", "w", "--visibility", "1ms", "--json"))
     (held,) = values(ctl("pull", "leased", "w", "--wait", "10s", "--visibility", "1h", "--json"))
     assert (late["id"], held["id"]) == (0, 0)
-    assert ok(ctl("nack", "leased", "w", "0", "--lease", str(late["lease"]))) == "gave back 0\n"
+    none = ctl("nack", "leased", "w", "0", "--lease", str(late["lease"]))
+    said = f"toymqctl: 1 of 1 is not in flight to w under lease {late['lease']}\n"
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "gave back 0\n", said)
     assert ok(ctl("nack", "leased", "w", "0", "--lease", str(held["lease"]), "--delay", "0")) == "gave back 1\n"
     refused(ctl("nack", "leased", "w", "0", "--lease", "0"), 2, "--lease")
 

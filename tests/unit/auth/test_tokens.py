@@ -124,10 +124,11 @@ def test_a_name_that_no_topic_can_have_is_refused_and_not_remembered() -> None:
         ("tokens = 1", "f: unknown name 'tokens'"),
         ("token = 1", r"f: invalid token: write tables"),
         ("[token]\nname = 'a'", r"f: invalid token: write tables"),
-        ("[[token]]\n", "f, line 1: name: token name must be"),
+        ("[[token]]\n", "f, line 1: name is missing: write name ="),
+
         ("[[token]]\nname = 7\n", "f, line 2: name: token name must be"),
         ("[[token]]\nname = 'a/b'\n", "f, line 2: name: token name must be"),
-        ("[[token]]\nname = 'a'\n", "f, line 1: invalid sha256: write the token's SHA-256 digest, 64 hex"),
+        ("[[token]]\nname = 'a'\n", "f, line 1: sha256 is missing: write the token's SHA-256 digest, 64 hex"),
         (f"[[token]]\nname = 'a'\n\nsha256 = '{SECRET}'\n", "f, line 4: invalid sha256: write the token's"),
         (table("a", "x", "admin = 1"), "f, line 4: invalid admin: write true or false"),
         (table("a", "x", "admin = 'yes'"), "f, line 4: invalid admin: write true or false"),
@@ -141,7 +142,7 @@ def test_a_name_that_no_topic_can_have_is_refused_and_not_remembered() -> None:
         (table("a", "x", "expires = 12:00:00"), "f, line 4: invalid expires: write a day"),
         (table("a", "x") + "# a comment\n" + table("a", "y"), "f, line 7: name: there are two tokens a"),
         (table("a", "x") + table("b", "x"), "f, line 7: sha256: a and b are the same token"),
-        ("token = [{name = 'a'}, {name = 'b'}]", "f, token 1: invalid sha256: write the token's"),
+        ("token = [{name = 'a'}, {name = 'b'}]", "f, token 1: sha256 is missing: write the token's"),
     ],
 )
 def test_a_bad_file_is_explained(text: str, says: str) -> None:

@@ -82,7 +82,9 @@ def test_what_is_in_a_file_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["a/b"], "token name must be"),
+        (["a/b"], "NAME 'a/b': token name must be"),
+        (["a", "--publish", "ok", "--publish", "a b"], "--publish 'a b': topic name must be"),
+        (["a", "--subscribe", "x*"], "--subscribe 'x*': a wildcard is a whole word"),
         (["a", "--publish", "x*"], "a wildcard is a whole word"),
         (["a", "--subscribe", "../x"], "topic name must be"),
         ([], "Missing argument 'NAME'"),

@@ -81,7 +81,10 @@ async def test_more_topics_than_there_may_be(rig: HttpRig) -> None:
     assert [topic["topic"] for topic in listed] == sorted(f"events.{n}" for n in range(200))
     assert len((await rig.ask("GET", "/v1/topics?pattern=events.*")).json()["topics"]) == 200
     assert [t["topic"] for t in (await rig.ask("GET", "/v1/topics?pattern=events.7")).json()["topics"]] == ["events.7"]
-    refused(await rig.ask("GET", "/v1/topics?pattern=ev*nts"), 422, "BAD_NAME")
+    problem = refused(await rig.ask("GET", "/v1/topics?pattern=ev*nts"), 422, "BAD_NAME")
+    assert problem["detail"].endswith("; pattern is 'ev*nts'")
+    problem = refused(await rig.ask("GET", "/v1/topics/a%20b"), 422, "BAD_NAME")
+    assert problem["detail"].endswith("; topic is 'a b'")
 
 
 @pytest.mark.parametrize(

@@ -72,5 +72,11 @@ def test_this_machine_is_refused_however_it_is_written(host: str) -> None:
 
 
 def test_one_address_that_is_not_public_is_enough() -> None:
-    with pytest.raises(Forbidden, match=r"a.example is 10.0.0.1"):
+    with pytest.raises(Forbidden, match=r"^a.example is 10.0.0.1, and is of this machine or its network"):
         allowed_address(Target.parse("http://a.example/"), ["1.1.1.1", "10.0.0.1"], private=False)
+
+
+def test_an_address_is_named_once() -> None:
+    """It was "127.0.0.1 is 127.0.0.1, of this machine or its network"."""
+    with pytest.raises(Forbidden, match=r"^127\.0\.0\.1 is of this machine or its network \("):
+        allowed_address(Target.parse("http://127.0.0.1/"), ["127.0.0.1"], private=False)

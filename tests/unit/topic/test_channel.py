@@ -129,7 +129,7 @@ def test_windows_are_each_ones_own_and_room_wakes_whose_it_is() -> None:
 def test_the_mode_is_that_of_the_attached_sessions() -> None:
     rig = BrokerRig()
     worker = rig.subscribe("t", mode="shared")
-    with pytest.raises(ModeConflict, match="mode=shared"):
+    with pytest.raises(ModeConflict, match=r"mode=shared: subscribe with mode=shared, or as another consumer$"):
         rig.subscribe("t")
     assert not worker.closed, "nothing was taken over"
     worker.close()

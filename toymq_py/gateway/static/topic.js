@@ -146,7 +146,7 @@ export class TopicView {
     const letters = this.store.topics.get(this.lettersName);
     const waiting = letters?.letters ?? 0;
     for (const { key, label, element } of this.tabs) {
-      const many = key === "messages" ? described.messages : key === "dead-letters" ? waiting : 0;
+      const many = key === "messages" ? (this.isLetters ? topic.letters : described.messages) : key === "dead-letters" ? waiting : 0;
       say(element, many ? `${label} ${count(many)}` : label);
     }
     if (this.log) {

@@ -42,7 +42,8 @@ class LiveTail:
         self.close()
 
     def open(self) -> None:
-        """Begin at the present end of the logs."""
+        """Follow the topics that match now, each from the end of its log, and those that are created later from their first
+        message. Sends nothing of what was published before."""
         broker = self._gateway.broker
         if self._pattern is None:
             found = [broker.topics[self.place.name]] if self.place.name in broker.topics else []

@@ -36,7 +36,8 @@ FAILED: Final = CommitState.FAILED
 
 
 class Commit:
-    """The outcome of one batch; every publish in it waits for this one object."""
+    """The outcome of one batch of appended records: pending, on stable storage, or failed. All publishes whose records are in
+    the batch wait for this one object."""
 
     __slots__ = ("_waiters", "error", "state")
 
