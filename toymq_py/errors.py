@@ -8,6 +8,7 @@
     │  ├─ NotTcp*                                          HTTP on the TCP port
     │  ├─ AuthRequired*  AuthFailed*  BadVersion*  Forbidden
     │  ├─ NoSuchTopic  NoSuchConsumer  TopicExists
+    │  │  └─ BeingDeleted                                  the name will be free in a moment
     │  ├─ AlreadySubscribed  NotSubscribed  ModeConflict
     │  ├─ OutOfRange  QueueFull  OutOfSequence
     │  ├─ TooManyTopics  TooManyConsumers  TooManySubscriptions

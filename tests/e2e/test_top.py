@@ -49,7 +49,8 @@ async def test_it_shows_a_brokers_figures(tmp_path: Path) -> None:
 
 
 def toymqctl(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", f"{program}; from toymqctl.cli import main; main()", *arguments]
+    started = f"{program}; import sys; sys.argv[0] = 'toymqctl'; from toymqctl.cli import main; main()"
+    command = [sys.executable, "-c", started, *arguments]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 

@@ -17,6 +17,7 @@ from toymq_py.broker import Broker
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import (
     NoSuchTopic,
+    StorageFailed,
 )
 from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.fs import RealFileSystem
@@ -103,7 +104,7 @@ def test_create_and_delete_of_a_topic_that_is_being_deleted() -> None:
     rig.broker.delete("t", lambda count, error: None)
     with pytest.raises(NoSuchTopic, match="being deleted"):
         rig.broker.delete("t", lambda count, error: None)
-    assert rig.change("create", "t") == "EXISTS"
+    assert rig.change("create", "t") == "NO_SUCH_TOPIC"
     told: list[object] = []
     rig.loop.advance(0)
     assert rig.change("create", "t") == "OK", "it is gone by now"
@@ -129,7 +130,7 @@ def test_a_delete_that_fails_leaves_the_data_and_the_name() -> None:
     rig.publish("t", b"a", b"b")
     rig.disk.fail("rename", 1, errno.EIO, path="topics/t")
     assert rig.delete("t") == "Input/output error"
-    with pytest.raises(NoSuchTopic):  # nothing new is written over what is there
+    with pytest.raises(StorageFailed, match="could not be deleted"):  # nothing new is written over what is there
         rig.publish("t", b"c")
     rig.reopen()
     assert rig.broker.topic("t").log.committed_id == 2

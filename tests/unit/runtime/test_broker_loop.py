@@ -89,4 +89,4 @@ async def test_what_follows_a_job_waits_for_its_ticket_on_the_loop_and_on_a_thre
         assert done == ["job", "free", "job", "thread", "there", "here"]
         assert free is None
     finally:
-        scheduler.close()
+        scheduler.close(drop_waiting=False)
