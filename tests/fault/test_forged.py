@@ -64,8 +64,8 @@ def test_a_carrier_that_was_torn(carrier: bytes) -> None:
 
 @pytest.mark.parametrize("carrier", [frame for _, frame in CARRIERS], ids=[name for name, _ in CARRIERS])
 def test_a_carrier_at_the_end_with_its_header_zeroed(carrier: bytes) -> None:
-    """What is left of the header tells its end, or the forged ids have no room before them, or the next file names the id that the
-    log ends with: nothing in it counts."""
+    """What is left of the header tells its end, or the forged ids have no room before them, or the next file names the id
+    that the log ends with: nothing in it counts."""
     head = b"".join(BEFORE)
     for zeroed in (4, 12, 22, 26, 29):
         data = head + bytes(zeroed) + carrier[zeroed:]
@@ -83,9 +83,9 @@ def has_room(carrier: bytes, zeroed: int) -> bool:
 
 
 def test_the_limit_that_no_rule_can_lift() -> None:
-    """The header destroyed, and behind it frames of the right ids with room for what is missing: byte for byte what real records
-    behind a destroyed one look like, whether the log breaks off behind them or junk follows. Valid records are kept (ADR 0003,
-    "Consequences"; ADR 0101)."""
+    """The header destroyed, and behind it frames of the right ids with room for what is missing: byte for byte what real
+    records behind a destroyed one look like, whether the log breaks off behind them or junk follows. Valid records are kept
+    (ADR 0003, "Consequences"; ADR 0101)."""
     lost = encode_frame(CARRIER_ID, TS_NS, b"", bytes(10))
     real = chain(CARRIER_ID + 1, 3)
     for junk in (b"", b"q" * 54):

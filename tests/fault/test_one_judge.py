@@ -24,7 +24,7 @@ from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.reader import DirectoryReader, walk_columns
-from toymq_py.storage.record import Frame, scanning
+from toymq_py.storage.record import HEADER, Frame, scanning
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import segment_name
@@ -326,9 +326,10 @@ def test_halves_that_changed_places_give_no_id_twice_whatever_the_payloads_hold(
 
 KINDS = [
     "clean", "bits", "pages", "noise", "every record", "swapped", "lengths", "zeros behind", "every checksum, frames within",
-    "lengths within", "overlapping claims", "frames before long claims", "attributes without end",
+    "lengths within", "overlapping claims", "frames before long claims", "attributes without end", "false headers",
+    "long false headers",
 ]  # fmt: skip
-HOSTILE = KINDS[-3:]
+HOSTILE = KINDS[-5:]
 
 
 def hurt(kind: str, size: int) -> tuple[bytes, int]:
@@ -365,6 +366,10 @@ def hurt(kind: str, size: int) -> tuple[bytes, int]:
     elif kind == "attributes without end":
         claim = (2 * size).to_bytes(4, "little") + (7).to_bytes(8, "little") + bytes(14) + b"\1" + bytes(4)
         data[100:] = claim * (len(data) // 31)
+    elif kind.endswith("false headers"):
+        claimed = size // 2 if kind.startswith("long") else 4000
+        false = HEADER.pack(claimed - 4, 100, 1, 0) + (claimed - 30).to_bytes(4, "little")
+        data[4096:] = (false * (len(data) // len(false)))[: len(data) - 4096]
     return bytes(data), 10_000_000 if kind == "swapped" else 0
 
 

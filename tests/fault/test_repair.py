@@ -108,7 +108,7 @@ def test_zeros_behind_a_last_segment_that_ends_before_the_log_does() -> None:
 
 @pytest.mark.parametrize("lost", [(12, 16), (17, 17)])
 def test_a_first_segment_that_is_gone_without_offsets(lost: tuple[int, int]) -> None:
-    """The log began at its first file; the offsets that repair wrote said that it begins at 0, and its first ids were missing."""
+    """The log began at its first file. The offsets that repair wrote said that it begins at 0: its first ids were missing."""
     second, third = (b"".join(some_frames(5, first_id=n)) for n in (12, 17))
     if lost == (12, 16):
         disk = disk_with({7: b"".join(some_frames(5, first_id=7)), 17: third})

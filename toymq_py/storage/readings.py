@@ -44,8 +44,8 @@ class Ending(IntEnum):
 
 
 Passed = tuple[int, int]
-"""The id and position from which a later chain may begin: those behind a chain, or behind the damaged record that follows it, if
-the header of that tells its end."""
+"""The id and position from which a later chain may begin: those behind a chain, or behind the damaged record that follows it,
+if the header of that tells its end."""
 
 
 class Judge(Protocol):
@@ -81,8 +81,8 @@ def best_reading(chains: Sequence[Chain], judge: Judge, *, displaced: bool = Fal
     Returns: also what says where the log ends, as far as chains contradict each other.
     """
     passed = [judge.passed(chain) for chain in chains]
-    ahead = list(zip(chains, passed, chains[1:]))
-    if not displaced and all(_follows(chain, back, later) for chain, back, later in ahead):
+    agree = all(map(_follows, chains, passed, chains[1:]))
+    if agree and not displaced:
         return list(chains), Ending.BYTES
     factors = _factors(chains, judge)
     kept, before = _readings(chains, passed, factors)

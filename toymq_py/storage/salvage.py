@@ -1,7 +1,6 @@
 """Finds the valid frames behind damage, in linear time whatever the bytes.
 
-Contract: storage.md, "Recovery", step 6; ADR 0003, ADR 0046 and ADR 0067 tell the rule and its limits. Pure: bytes in,
-positions out.
+Contract: storage.md, "Recovery", step 6; ADR 0101 tells the rule and its limits. Pure: bytes in, positions out.
 
 A break is a position where the frame of the next id should begin and none does. In order:
   1. Chains that an earlier break of this segment found (4) are gone on with: they were judged with everything in sight.
@@ -9,19 +8,18 @@ A break is a position where the frame of the next id should begin and none does.
   3. The header at the break still tells where its record ends (``trusted_end``; that of another record does not): go on
      there. What lies between is payload, however much it looks like frames.
   4. Otherwise collect the chains behind the break: valid frames of consecutive ids, each chain as long as it gets. A chain
-     counts only as a whole, and only if it ends like a chain that was broken off (``_broken_off``): where the log ends, or in
-     front of a record that was hit. A payload that holds frames ends with its own record's checksum and not in such a way.
-  5. Of those, the reading that keeps most bytes: chains of ascending ids, at least one id missing before each, with room for
-     the missing ones at 30 bytes each (bytes of a log always belong to some record). A reading that ends where the log does
-     goes before any other: a payload is followed by real records.
+     counts only as a whole, and if at least one id is missing before it, with room for the missing ones at 30 bytes each
+     (bytes of a log always belong to some record). What ends it does not matter: junk, a torn record or a damaged one.
+  5. Of chains that contradict each other the better reading counts (``readings``), and only there what ends a chain is asked.
   6. When no chain has such room, records stand where they were never written (pages changed places): the reading that keeps
-     most, wherever it begins. What the others hold is lost, and not torn.
+     most, wherever it begins, of chains that end like a log that was broken off. What the others hold is lost, and not torn.
 
-The search of 4 happens once a segment. The work is bounded for each byte, by construction: a checksum that fails covers a few
-hundred bytes, or no more than what was valid before it; those of what is longer come from prefix sums.
+The search of 4 happens once a segment. The work is bounded for each byte, by construction: checksums are computed of so many
+bytes for each byte and no more (``WORK_PER_BYTE``).
 """
 
 import re
+import struct
 from array import array
 
 from toymq_py.storage.readings import Chain, Ending, Passed, best_reading, fits
@@ -61,6 +59,8 @@ WINDOW_BYTES_MIN, WINDOW_BYTES = 512, 1 << 20
 SECTOR_BYTES = 512
 """What a medium loses at once begins on such a boundary."""
 
+_LENGTHS = struct.Struct("<IQ8xHI")
+"""length, msg_id, key_len, and payload_len where there is no key."""
 _NUMBERS = (ATTRIBUTE_DELIVER_AT, ATTRIBUTE_EXPIRES_AT, ATTRIBUTE_SEQUENCE)
 _NOT_ZERO = re.compile(rb"[^\0]")
 
@@ -135,8 +135,8 @@ class Salvage:
         """End of the damaged record at ``pos``, when its header still tells it.
 
         All lengths agree; or one of them leads to the frame of the next id, valid or damaged with its id whole, or makes
-        the checksum fit; or one leads to where the log ends, exactly. The end may lie beyond the data: then the record was torn, if
-        its lengths agree on that: a flipped bit in one of them must not hide what is behind it.
+        the checksum fit; or one leads to where the log ends, exactly. The end may lie beyond the data: then the record was
+        torn, if its lengths agree on that: a flipped bit in one of them must not hide what is behind it.
         """
         claim = claimed_extent(self.data, pos)
         if claim is not None and not _is_near(self.data, pos, msg_id):  # another place's bytes say nothing about this one
@@ -228,7 +228,7 @@ class Salvage:
         upper = low.to_bytes(8, "little")[8 - constant :]
         before = 12 - constant
         stop = min(self.written, total - FRAME_OVERHEAD + 1)
-        find, header, payload_length, attribute = data.find, HEADER.unpack_from, U32.unpack_from, TAG_LENGTH.unpack_from
+        find, lengths, payload_length, attribute = data.find, _LENGTHS.unpack_from, U32.unpack_from, TAG_LENGTH.unpack_from
         at_once = WORK_AT_ONCE * total
         spent = self._spent
         chains: list[Chain] = []
@@ -238,15 +238,15 @@ class Salvage:
             at = find(upper, at + before) - before
             if at < 0 or at >= stop:
                 break
-            length, msg_id, _, key_len = header(data, at)
+            length, msg_id, key_len, payload_len = lengths(data, at)
             if length == 0:  # so is every length before the zeros end
                 behind = _NOT_ZERO.search(data, at)
                 at = total if behind is None else max(at + 1, behind.start() - 3)
                 continue
             end = at + 4 + length
             rest = length - LENGTH_MIN - key_len
-            if low <= msg_id <= high and end <= total and 0 <= rest and length <= LENGTH_MAX:
-                rest -= payload_length(data, at + 22 + key_len)[0]
+            if low <= msg_id <= high and end <= total and rest >= 0 and length <= LENGTH_MAX:
+                rest -= payload_length(data, at + 22 + key_len)[0] if key_len else payload_len
                 if rest == 0 or (rest >= 5 and attribute(data, end - 4 - rest)[1] <= rest - 5):
                     if spent + length > at_once + WORK_PER_BYTE * at:
                         deferred.append(at)
@@ -262,8 +262,8 @@ class Salvage:
         return self._with_deferred(chains, deferred) if deferred else chains
 
     def _with_deferred(self, chains: list[Chain], deferred: "array[int]") -> list[Chain]:
-        """Check what was too dear where it stood, the last ones first: of those that a valid frame of the next id follows, and of
-        the others, each time as many as the work for the whole data allows."""
+        """Check what was too dear where it stood, the last ones first: of those that a valid frame follows, and of the others,
+        each time as many as the work for the whole data allows."""
         data, view = self.data, self._view
         first_ids = {chain.start: chain.first_id for chain in chains}
         linked = alone = WORK_DEFERRED * len(data)

@@ -1,8 +1,10 @@
-"""What follows behind damage. Contract: storage.md, "Recovery", step 6; ADR 0003, 0046, 0067."""
+"""What follows behind damage. Contract: storage.md, "Recovery", step 6; ADR 0046, 0101."""
 
 from tests.support.frames import encode_frame
 from tests.support.logs import some_frames
-from toymq_py.storage.salvage import Chain, Salvage, frame_bytes
+from toymq_py.storage.readings import Chain
+from toymq_py.storage.record import HEADER, LENGTH_MIN
+from toymq_py.storage.salvage import Salvage, frame_bytes
 
 FRAMES = some_frames(9)
 STARTS = [sum(map(len, FRAMES[:n])) for n in range(len(FRAMES) + 1)]
@@ -48,7 +50,7 @@ def test_nothing_valid_behind_a_break_is_a_torn_tail() -> None:
     assert salvage.written <= STARTS[4] - 2, "the zeros behind it were never written"
 
 
-def test_a_checksum_from_prefix_sums_is_that_of_the_bytes() -> None:
+def test_a_long_frame_is_checked_as_a_whole() -> None:
     large = encode_frame(7, 5, b"key", bytes(range(256)) * 40)
     data = b"x" * 1001 + large
     salvage = Salvage(data)
@@ -62,3 +64,42 @@ def test_a_header_that_its_payload_does_not_bear_out_gives_no_length() -> None:
     assert frame_bytes(frame[:100]) == len(frame)
     wrong = (len(frame) - 5).to_bytes(4, "little") + frame[4:100]
     assert frame_bytes(wrong) is None
+
+
+def test_records_behind_dense_false_headers_are_found() -> None:
+    """Each false header asks for a checksum of 4,000 bytes, which is put off: those of the records behind them are put off,
+    too, and looked at later."""
+    false = HEADER.pack(4000, 3, 1, 0) + (4000 - LENGTH_MIN).to_bytes(4, "little")
+    real = [encode_frame(n, 5, b"", b"r" * 3000) for n in range(2, 7)]
+    inner = (false * 600)[:12_000]
+    data = bytes(26) + inner + b"".join(real)
+    salvage = Salvage(data)
+    (kept,) = salvage.find_chains(0, 0)
+    assert (kept.start, kept.first_id, kept.next_id) == (26 + len(inner), 2, 7)
+
+
+def test_a_record_alone_behind_dense_false_headers_is_found() -> None:
+    false = HEADER.pack(4000, 3, 1, 0) + (4000 - LENGTH_MIN).to_bytes(4, "little")
+    data = bytes(26) + (false * 600)[:12_000] + encode_frame(2, 5, b"", b"r" * 3000) + b"\x77" * 5000
+    (kept,) = Salvage(data).find_chains(0, 0)
+    assert (kept.first_id, kept.next_id) == (2, 3)
+
+
+def test_a_header_that_agrees_by_chance_hides_no_records() -> None:
+    """The length goes beyond the end, and the checksum behind the payload passes for an attribute that does, too."""
+    frame = bytearray(encode_frame(3, 5, b"", b"x" * 50))
+    frame[2] = 1
+    frame[-4:] = b"\x09\x00\x80\x00"  # an unknown tag, of 32 KiB with the first byte of what follows
+    behind = bytearray(encode_frame(4, 5, b"", b"y" * (256 - LENGTH_MIN)))
+    behind[4] ^= 32
+    real = encode_frame(5, 5, b"", b"real")
+    salvage = Salvage(bytes(frame + behind) + real)
+    assert salvage.resume(0, 3) is not None
+
+
+def test_what_may_be_the_logs_gives_no_id_twice() -> None:
+    """Two chains contradict each other and nothing tells which ends the log: the ids of both are used."""
+    long, other = (b"".join(encode_frame(n, 5, b"", b"z" * 40) for n in ids) for ids in (range(1, 20), range(15, 25)))
+    salvage = Salvage(b"\x55" * 60 + long + b"\x66" * 70 + other + b"\x77" * 70)
+    (kept,) = salvage.find_chains(0, -1)
+    assert (kept.first_id, kept.next_id, salvage.reached) == (1, 20, 25)

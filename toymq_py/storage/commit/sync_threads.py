@@ -113,8 +113,8 @@ class SyncThreads:
         """As ``Scheduler.offload``: called on the loop. After ``close`` it does nothing."""
         with self._guard:
             if self._closing:
-                # What still runs on a loop that ends asks for more, when the directory's lock is released or about to be, and the
-                # loop may be closed before the job could tell it.
+                # What still runs on a loop that ends asks for more, when the directory's lock is released or about to be, and
+                # the loop may be closed before the job could tell it.
                 return
             worker = self._idle.pop() if self._idle else self._started()
             if worker is None:

@@ -149,8 +149,8 @@ def test_what_follows_a_job_waits_for_its_ticket_and_the_thread_does_not() -> No
 
 
 def test_a_job_that_comes_after_the_close_is_not_begun() -> None:
-    """A commit that ended while the broker closed began the next one, behind the released lock, and its thread told a closed loop:
-    RuntimeError, Event loop is closed."""
+    """A commit that ended while the broker closed began the next one, behind the released lock, and its thread told a closed
+    loop: RuntimeError, Event loop is closed."""
     posted: list[object] = []
     before = set(threading.enumerate())
     threads = SyncThreads(posted.append)
