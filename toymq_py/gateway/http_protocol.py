@@ -365,6 +365,12 @@ class GatewayProtocol(asyncio.Protocol):
             self._full = False
             self._read_or_not()
 
+    def _go_on(self) -> None:
+        """Carry out the next request, whose body may not be parsed to its end yet: the rest waits in what was read."""
+        self._begin_next()
+        if self._unread and not self.pipeline and not self.transport.is_closing():
+            self._turn.wake()
+
     def answered(self, cycle: Cycle) -> None:
         self._current = None
         if not cycle.keep_alive and cycle.more_body:
@@ -385,7 +391,7 @@ class GatewayProtocol(asyncio.Protocol):
             return
         self.take_more()
         if self.pipeline:
-            self.loop.call_soon(self._begin_next)  # not deeper in the stack for each request that is answered at once
+            self.loop.call_soon(self._go_on)  # not deeper in the stack for each request that is answered at once
             return
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
