@@ -24,7 +24,7 @@ _topics = count()
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with BrokerProcess(tmp_path_factory.mktemp("data") / "d", "--fsync", "never") as running:
+    with BrokerProcess(tmp_path_factory.mktemp("data") / "d", "--fsync", "never", "--max-topics", "100000") as running:
         yield f"toymq://127.0.0.1:{running.port}"
 
 

@@ -35,7 +35,7 @@ def test_a_file_that_is_no_toml_is_a_mistake_of_the_file() -> None:
     [
         ('auth_file = "none"', ["cannot read the auth file none: No such file or directory"]),
         ('auth_file = "."', ["cannot read the auth file .: Is a directory"]),
-        ('auth_file = "bad"', ["bad, line 1: name: "]),
+        ('auth_file = "bad"', ["bad, line 1: name is missing: "]),
         (f'http = "0.0.0.0:1"\nauth_file = "{CERT}"', [f"{CERT} is not TOML"]),
         (f'https = "127.0.0.1:1"\ntls_cert = "{CERT}"\ntls_key = "{CLIENT_KEY}"', ["is not that of the certificate"]),
         (f'tls_listen = "127.0.0.1:1"\ntls_cert = "none"\ntls_key = "{KEY}"', ["cannot read the certificate none"]),
