@@ -86,6 +86,8 @@ class GatewayProtocol(asyncio.Protocol):
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._refusal: RequestError | None = None
+        self._parting: RequestError | None = None
+        """What is said, as the last answer, behind those of the whole requests that came before."""
         self._upgrades = False
         self._declined = False
         self._unread = b""
@@ -154,7 +156,7 @@ class GatewayProtocol(asyncio.Protocol):
             self._seat.unread(self.transport.get_write_buffer_size())
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._parting is not None:
             return
         if self._discarded is not None:
             self._discarded += len(data)
@@ -184,12 +186,12 @@ class GatewayProtocol(asyncio.Protocol):
                 self._pass_on(data[at:])
                 return False
             more = at < len(data) and self._may_parse()
-        self._unread = data[at:]
+        self._unread = data[at:] if self._parting is None else b""
         self._hold_reading(held=bool(self._unread))
         return more
 
     def _may_parse(self) -> bool:
-        return not self.pipeline and not self.transport.is_closing()
+        return not self.pipeline and self._parting is None and not self.transport.is_closing()
 
     def _parse_piece(self, data: bytes) -> None:
         if not self._begun:
@@ -198,14 +200,14 @@ class GatewayProtocol(asyncio.Protocol):
             self._blank_bytes += size - len(data)
             if self._blank_bytes > BLANK_BYTES_MAX:
                 self._refuse(BadFraming(f"more than {BLANK_BYTES_MAX} bytes of empty lines before a request"))
-            if not data or self.transport.is_closing():
+            if not data or self.transport.is_closing() or self._parting is not None:
                 return
         self._head_bytes += len(data)
         steps = self._chunk_steps
         self._idle_since = None
         self._feed(data)
         self._begin_next()
-        if self.transport.is_closing() or self._upgrades:
+        if self.transport.is_closing() or self._upgrades or self._parting is not None:
             return
         self._trailer_bytes = 0 if self._in_head or steps != self._chunk_steps else self._trailer_bytes + len(data)
         if self._trailer_bytes > TRAILER_BYTES_MAX:
@@ -298,6 +300,7 @@ class GatewayProtocol(asyncio.Protocol):
                 if self._upgrades and (self._current is not None or self.pipeline):
                     raise BadFraming("a WebSocket handshake must not be sent ahead: wait for the answer before it")
         except RequestError as error:
+            self._upgrades = False
             self._refusal = error
             raise
         if self._seat is not None:
@@ -393,6 +396,9 @@ class GatewayProtocol(asyncio.Protocol):
         if self.pipeline:
             self.loop.call_soon(self._go_on)  # not deeper in the stack for each request that is answered at once
             return
+        if self._parting is not None:
+            self._say_last(self._parting)
+            return
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(self._keep_alive_s, self._look_idle)
@@ -459,7 +465,7 @@ class GatewayProtocol(asyncio.Protocol):
         """The transport's calls are idempotent."""
         if self.transport.is_closing():
             return
-        if self._full or self._held:
+        if self._full or self._held or self._parting is not None:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
@@ -472,7 +478,20 @@ class GatewayProtocol(asyncio.Protocol):
             self._refuse(error)
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer without the application, and close."""
+        """Answer without the application, behind the answers to the whole requests that came before, and close. Nothing more is
+        read: a client would take what overtakes them for the answer to the first of them, and that may be stored."""
+        broken = self.cycle
+        if broken is not None and broken.more_body and broken in self.pipeline:
+            self.pipeline.remove(broken)
+        if self.pipeline or (self._current is not None and not self._current.more_body):
+            self._parting = error
+            self._unread = b""
+            self._set_timer(None)
+            self._read_or_not()
+        else:
+            self._say_last(error)
+
+    def _say_last(self, error: RequestError) -> None:
         refusal = problem(error)
         self.transport.write(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
         self._cut()

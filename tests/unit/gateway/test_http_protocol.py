@@ -33,12 +33,15 @@ async def exchange(rig: HttpRig, data: bytes) -> bytes:
     return answer
 
 
+def statuses(answer: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", answer)]
+
+
 async def test_requests_sent_ahead_are_answered_in_their_order(rig: HttpRig) -> None:
     """Brief ones, one that waits in a task, and one of an ASGI call."""
     sent = b"".join(PUBLISH % n for n in range(3)) + LEASE % b"" + LEASE % b"&wait_s=20" + ACK % 0 + ACK % 0 + PUBLISH % 3
     answer = await exchange(rig, sent + b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n" + LAST)
-    statuses = [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", answer)]
-    assert statuses == [201, 201, 201, 200, 200, 204, 404, 201, 200, 200]
+    assert statuses(answer) == [201, 201, 201, 200, 200, 204, 404, 201, 200, 200]
     assert [answer.index(b'{"id":%d' % n) for n in range(4)] == sorted(answer.index(b'{"id":%d' % n) for n in range(4))
 
 
@@ -59,9 +62,8 @@ async def test_a_publish_a_lease_and_an_ack_make_no_task(rig: HttpRig, monkeypat
 
 async def test_a_handshake_sent_ahead_is_refused(rig: HttpRig) -> None:
     """The answers to both would have been mixed."""
-    answer = await exchange(rig, LEASE % b"&wait_s=20" + HANDSHAKE + b"\r\n")
-    assert answer.count(b"HTTP/1.1 ") == 1
-    assert b" 400 " in answer
+    answer = await exchange(rig, PUBLISH % 0 + LEASE % b"&wait_s=0.05" + LEASE % b"&wait_s=0.05" + HANDSHAKE + b"\r\n")
+    assert statuses(answer) == [201, 200, 204, 400]
     assert b"must not be sent ahead" in answer
 
 
@@ -103,3 +105,42 @@ async def test_a_shutdown_answers_what_is_begun(rig: HttpRig) -> None:
     writer.close()
     assert answer.startswith(b"HTTP/1.1 204 ")
     assert b"connection: close\r\n" in answer
+
+
+@pytest.mark.parametrize("size", [900, 1_100, 100_000])
+@pytest.mark.parametrize("ahead", [LEASE % b"&wait_s=0.05", PUBLISH % 0, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_a_request_that_goes_on_behind_one_piece_of_a_read_is_answered(rig: HttpRig, ahead: bytes, size: int) -> None:
+    """Its rest was parsed no more, for ever, and the seat of the connection stayed taken when the client had gone."""
+    large = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (size, b"x" * size)
+    answer = await exchange(rig, ahead + large + ahead + large + LAST)
+    assert len(statuses(answer)) == 5
+    assert statuses(answer)[1::2] == [201, 201]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+        (PUBLISH % 1)[:-1].replace(b"Content-Length: 1", b"Content-Length: 1\r\nTransfer-Encoding: chunked") + b"0\r\n\r\n",
+        (PUBLISH % 1)[:-1].replace(b"Content-Length: 1", b"Transfer-Encoding: chunked") + b"zz\r\n",
+        (PUBLISH % 1)[:-1].replace(b"Content-Length: 1", b"Transfer-Encoding: chunked") + b"1\r\nx\r\n0\r\na: " + b"b" * 9_000,
+        HANDSHAKE + b"\r\n",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_error_does_not_overtake_the_answers_to_what_came_before(rig: HttpRig, bad: bytes, together: bool) -> None:
+    """A publish was stored and answered by the 400 that a later request got."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    async with asyncio.timeout(20):
+        ahead = LEASE % b"&wait_s=0.05" + PUBLISH % 0 + PUBLISH % 1
+        for part in [ahead + bad] if together else [ahead, bad]:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        answer = await reader.read()
+    writer.close()
+    assert statuses(answer)[:3] == [204, 201, 201]
+    assert len(statuses(answer)) == 4
+    assert statuses(answer)[3] in {400, 431, 505}
+    assert [answer.index(b'{"id":%d' % n) for n in range(2)] == sorted(answer.index(b'{"id":%d' % n) for n in range(2))
