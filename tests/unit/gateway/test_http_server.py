@@ -293,7 +293,7 @@ async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.Monke
             if not before:
                 await reader.readuntil(b"}")
             assert begun[0]._timer is None, "nothing is waited for"
-            assert begun[0]._idle_since is not None, "but not for ever"
+            assert begun[0]._idle.since is not None, "but not for ever"
         head = b"\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1"
         writer.write(head)
         await reader.readuntil(b"}")
