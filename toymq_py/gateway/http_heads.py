@@ -90,8 +90,10 @@ def asks_for_websocket(method: bytes, version: str, headers: RawHeaders) -> bool
 class Url(Protocol):
     """A parsed request target."""
 
-    path: bytes | None
-    query: bytes | None
+    @property
+    def path(self) -> bytes | None: ...
+    @property
+    def query(self) -> bytes | None: ...
 
 
 def request_scope(
