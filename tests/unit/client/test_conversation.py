@@ -153,6 +153,17 @@ def test_a_moved_consumer_is_subscribed_again() -> None:
     assert ids_of(feed) == [0]
 
 
+def test_a_consumer_that_was_moved_on_a_topic_of_a_pattern_goes_on_from_there(caplog: pytest.LogCaptureFixture) -> None:
+    """Its messages came no more, and a warning said so. What waits of other topics stays."""
+    peer = Conversing()
+    feed = peer.subscribe("a.*")
+    peer.hear(b"OK 2\n" + message(5, topic="a.x") + message(7, topic="a.y") + b"CLOSED a.x c SEEK\n")
+    peer.hear(message(0, topic="a.x"))
+    assert peer.said() == ["SUB a.* c"], "the broker has attached it again"
+    assert feed.waiting() == [("a.y", 7), ("a.x", 0)]
+    assert not caplog.records
+
+
 def test_a_broker_that_goes_is_waited_for() -> None:
     peer = Conversing()
     feed = peer.subscribe()
