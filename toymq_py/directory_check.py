@@ -1,5 +1,5 @@
 """Detect that the data directory, ``LOCK`` or an active segment was removed or replaced under the running broker, or a sealed
-segment removed (ADR 0049, ADR 0110).
+segment removed (ADR 0049).
 
 Belongs to the event loop; a sync thread reads the inodes.
 """
