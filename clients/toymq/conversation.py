@@ -347,7 +347,9 @@ class Conversation:
             self._on_output()
 
     def send(self, slot: Slot) -> None:
-        """Send a command now, or once there is a connection."""
+        """Send a command now, behind the acks that were said before it, or once there is a connection."""
+        if self._acks and self.online:
+            self._send_acks()
         self._send((slot,))
 
     def _send(self, slots: Sequence[Slot]) -> None:
