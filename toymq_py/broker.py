@@ -118,6 +118,7 @@ class Broker:
             fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self.commit_place, self._flusher,
             files=OpenFiles(open_files_max), key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
             tail_budget=TailBudget(), arm=self._ticker.arm, lost=self.directory.lost,
+            rejoin=lambda name, ended: self._subscriptions.rejoin(self.topics[name], ended),
         )  # fmt: skip
         self.lost: DirectoryLost | None = None
         """Set when the data directory is no longer this broker's: nothing that it writes is kept."""

@@ -295,18 +295,17 @@ class Conversation:
     def _closed(self, push: ClosedPush) -> None:
         feed = self._routes.get(push.topic) or next((one for one in self._patterns if one.command.topic == push.topic), None)
         if feed is None:
-            if (lost := self._match(push.topic)) is not None:
+            if (lost := self._match(push.topic)) is not None and push.code == "SEEK":
+                lost.moved(push.topic)  # what comes from now on begins there
+            elif lost is not None:
                 logger.warning("%s no longer gets %s: %s", lost.command.consumer, push.topic, push.code)
             return
         self.unroute(feed)
-        if push.code == "SHUTTING_DOWN":
-            return  # the connection ends, and the next one subscribes
-        if push.code == "SEEK":
-            if feed in self.feeds:
-                feed.moved()
-                self._put((_SubscribeSlot(self, feed),))
-            return
-        self.end(feed, ended(push.topic, push.consumer, push.code))
+        if push.code == "SEEK" and feed in self.feeds:
+            feed.moved(push.topic)
+            self._put((_SubscribeSlot(self, feed),))
+        elif push.code not in ("SEEK", "SHUTTING_DOWN"):  # at the latter the connection ends, and the next one subscribes
+            self.end(feed, ended(push.topic, push.consumer, push.code))
 
     def _match(self, topic: str) -> Feed | None:
         return next((feed for feed in self._patterns if feed.pattern is not None and feed.pattern.matches(topic)), None)
@@ -348,7 +347,9 @@ class Conversation:
             self._on_output()
 
     def send(self, slot: Slot) -> None:
-        """Send a command now, or once there is a connection."""
+        """Send a command now, behind the acks that were said before it, or once there is a connection."""
+        if self._acks and self.online:
+            self._send_acks()
         self._send((slot,))
 
     def _send(self, slots: Sequence[Slot]) -> None:

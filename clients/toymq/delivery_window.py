@@ -300,11 +300,17 @@ class Feed:
         self.drop_arrived()
         self._still_open = set(self.open) - self._moved_open
 
-    def moved(self) -> None:
-        """The consumer was moved, and its leases are forgotten: what is handed out may come again, for the application to
-        handle again."""
-        self.drop_arrived()
-        self._still_open, self._moved_open = set(), set(self.open)
+    def moved(self, topic: str) -> None:
+        """The consumer was moved on a topic, and its leases there are forgotten: what is handed out may come again, for the
+        application to handle again."""
+        if self._with_repeats is not None:
+            waiting = [push for push in self._with_repeats.values() if push.topic != topic]
+            self._with_repeats = OrderedDict(((push.topic, push.msg_id), push) for push in waiting) or None
+        else:
+            self._arrived = deque(push for push in self._arrived if push.topic != topic)
+        self._still_open = {place for place in self._still_open if place[0] != topic}
+        elsewhere = {place for place in self._moved_open if place[0] != topic}
+        self._moved_open = elsewhere.union(place for place in self.open if place[0] == topic)
 
     def mend(self) -> None:
         """Complete what an exception left half-way; the connection is gone."""

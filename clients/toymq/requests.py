@@ -181,7 +181,7 @@ def purge(topic: str) -> Request[int]:
 
 def seek(topic: str, consumer: str, to: str | int, *, create: bool = False) -> Request[int]:
     """Move a consumer; return the id of its next message. Messages below it count as acked, the others as unacked. Its
-    subscriptions continue there; one to a pattern no longer gets the topic until it subscribes anew.
+    subscriptions continue there.
 
     Args:
         to: ``"earliest"``, ``"latest"``, an id or ``"@<unix-ms>"``.

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from toymq.click_support import HELP_SETTINGS
 from toymq.url import DEFAULT_URL
+from toymq_py.command_group import CommandGroup, say
 from toymq_py.command_line import INTERRUPTED, missing
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.units import parse_duration_ms, parse_size
@@ -30,19 +31,19 @@ REPLAYED = {"topic": "use --to", "producerId": "replay names its producers"}
 """Options that a job sets, with what to do instead."""
 
 
-class _OneLineErrors(click.Group):
+class _OneLineErrors(CommandGroup):
     """Prints our own and the broker's errors in one line, without Spark's stack traces."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except ConfigError as error:
-            raise click.UsageError(str(error)) from None
+            say(self, str(error), _running(ctx))
         except ModuleNotFoundError as error:
             line = missing(error)
             if line is None:
                 raise
-            raise click.UsageError(f"this command {line}") from None
+            say(self, f"this command {line}", _running(ctx))
         except (ToymqError, OSError) as error:
             click.echo(f"toymq-pipeline: {error}", err=True)
             raise SystemExit(1) from None
@@ -51,9 +52,16 @@ class _OneLineErrors(click.Group):
                 raise
             kind, text = explain(str(error))
             if kind in USAGE:
-                raise click.UsageError(text) from None
+                say(self, text, _running(ctx))
             click.echo(f"toymq-pipeline: {text}", err=True)
             raise SystemExit(1) from None
+
+
+def _running(ctx: click.Context) -> click.Context:
+    """The context of the command that a group has called, which is over; else that of the group."""
+    name = ctx.invoked_subcommand
+    found = ctx.command.get_command(ctx, name) if isinstance(ctx.command, click.Group) and name is not None else None
+    return ctx if found is None else click.Context(found, ctx, name)
 
 
 USAGE = {f"{kind.__module__}.{kind.__name__}" for kind in (ConfigError, OptionError)}
@@ -72,7 +80,7 @@ def explain(text: str) -> tuple[str | None, str]:
     return None, lines[0] if lines else "Spark failed without a message"
 
 
-@click.group(cls=_OneLineErrors, context_settings=HELP_SETTINGS)
+@click.group("toymq-pipeline", cls=_OneLineErrors, context_settings=HELP_SETTINGS)
 @click.version_option(package_name="toymq", prog_name="toymq-pipeline")
 @click.option("--master", default="local[*]", help='Spark master; "" leaves it to spark-submit.')
 @click.pass_context

@@ -287,7 +287,9 @@ def test_the_command_line(
     pages = console.stat().st_size
     beyond = ("--to", str(tmp_path / "c"), "--once", "--option", 'startingOffsets={"cli": {"0": 99}}')
     done = command("archive", "--url", url, "--subscribe", "cli", *beyond)
-    assert (done.exit_code, done.stderr) == (2, "Error: option startingOffsets: topic cli ends at 10, before 99\n")
+    assert (done.exit_code, done.stderr) == (
+        2, "toymq-pipeline: option startingOffsets: topic cli ends at 10, before 99 (see `toymq-pipeline archive --help`)\n"
+    )
     assert b"ERROR" not in console.read_bytes()[pages:], "Spark's own pages stand beside it"
     for words, named in (
         (("replay", "--to", "t", "--state", "s", "--archive", to, "--subscribe", "t"), "--archive excludes --subscribe"),

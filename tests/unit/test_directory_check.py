@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from toymq_py import directory_check
 from toymq_py.errors import StorageFailed
 from toymq_py.storage.segment import segment_name
 
@@ -99,3 +100,57 @@ def test_what_goes_on_purpose_is_no_alarm() -> None:
     rig.broker.check_directory()
     rig.loop.drain()
     assert all(rig.publish(topic, b"y")[0].error is None for topic in rig.broker.topics)
+
+
+def rig_with_sealed(*topics: str) -> BrokerRig:
+    """Topics with the segments 0, 1 and 2; the last one is active."""
+    rig = BrokerRig()
+    for topic in topics:
+        for n in range(3):
+            if n:
+                rig.broker.topics[topic].committer.begin_segment()
+                rig.loop.drain()
+            rig.publish(topic, b"%d" % n)
+    return rig
+
+
+@pytest.mark.parametrize("msg_id", [0, 1])
+def test_a_sealed_segment_that_is_gone_degrades_its_topic(msg_id: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The oldest one was noticed by nothing, and others only when they were read after their file had been closed."""
+    rig = rig_with_sealed("a", "b")
+    path = f"{DIR}/topics/a/{segment_name(msg_id)}"
+    there = rig.disk.read_file(path)
+    rig.disk.unlink(path)
+    for _ in range(2):
+        assert look(rig) == []
+    assert {name: topic.state for name, topic in rig.broker.topics.items()} == {"a": "degraded", "b": "ok"}
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert line == f"topic a: {path} was removed below the running broker: records {msg_id} to {msg_id}"
+    assert rig.publish("a", b"y")[0].error is None, "what is published is kept"
+    file = rig.disk.open(path, create=True)
+    file.pwrite(there, 0)
+    file.close()
+    look(rig)
+    assert rig.broker.topics["a"].state == "ok", "it was brought back"
+
+
+def test_sealed_segments_that_go_on_purpose_are_no_alarm() -> None:
+    rig = rig_with_sealed("purged", "retained", "deleted")
+    rig.broker.check_directory()  # the files are known; the look itself is on its way
+    rig.broker.topics["purged"].purge(lambda count, error: None)
+    rig.broker.delete("deleted", lambda count, error: None)
+    rig.loop.drain()
+    assert look(rig) == []
+    assert {name: topic.state for name, topic in rig.broker.topics.items()} == {"purged": "ok", "retained": "ok"}
+
+
+def test_of_many_topics_some_are_listed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory_check, "LISTED_MAX", 2)
+    rig = rig_with_sealed(*"abcde")
+    for topic in "abcde":
+        rig.disk.unlink(f"{DIR}/topics/{topic}/{segment_name(0)}")
+    seen = []
+    for _ in range(3):
+        look(rig)
+        seen.append("".join(name for name, topic in rig.broker.topics.items() if topic.state == "degraded"))
+    assert seen == ["ab", "abcd", "abcde"]

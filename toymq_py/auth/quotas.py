@@ -63,7 +63,7 @@ class Holder:
 class Seat:
     """One connection's part in the limits. It is anonymous until ``identify``."""
 
-    __slots__ = ("_evict", "_quotas", "address", "held_bytes", "left", "token", "unread_bytes")
+    __slots__ = ("_evict", "_quotas", "address", "held_bytes", "left", "takes_no_messages", "token", "unread_bytes")
 
     def __init__(self, quotas: "Quotas", address: Holder, evict: Callable[[], None] | None) -> None:
         self._quotas = quotas
@@ -75,6 +75,8 @@ class Seat:
         self.unread_bytes = 0
         """What counts of ``unread``."""
         self.left = False
+        self.takes_no_messages = False
+        """Its client sends no more, and may be gone."""
 
     def identify(self, name: str, *, admin: bool) -> None:
         """Count the connection for its token. Raises: TooManyConnections; then close it."""

@@ -24,11 +24,12 @@ def bytes_to_take(connection: HTTPConnection, wanted_bytes: int) -> int:
 def hold(connection: HTTPConnection, size: int) -> None:
     """Count bytes of an answer before they are written; the protocol counts them afterwards.
 
-    Raises: QueueFull; ClientDisconnect, since the bytes of a client that is gone would count for no limit.
+    Raises: QueueFull; ClientDisconnect, since the bytes of a client that is gone would count for no limit, and one that may be
+        gone would be counted for long.
     """
     seat = seat_of(connection)
     if seat is not None:
-        if seat.left:
+        if seat.left or seat.takes_no_messages:
             raise ClientDisconnect
         seat.hold(size)
 

@@ -4,6 +4,7 @@ Contract: gateway.md (413 "refused while it arrives"). Knows no broker.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # as long as there is JSON in C
 from math import isfinite
@@ -135,6 +136,8 @@ def parse_object(text: str | bytes, what: str = "body") -> dict[str, Any]:
     """Parse a JSON object; ``what`` names it in the error. Raises: BadFraming."""
     try:
         found = parse_json(text)
+    except DuplicateMember as error:
+        raise BadFraming(f"the {what} has {error}") from None
     except ValueError:
         raise BadFraming(f"the {what} is not valid JSON") from None
     if type(found) is not dict:
@@ -142,14 +145,27 @@ def parse_object(text: str | bytes, what: str = "body") -> dict[str, Any]:
     return found
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON strictly: unlike Python's parser, no NaN and no number that becomes Infinity. Raises: ValueError."""
+class DuplicateMember(ValueError):
+    """An object has a member twice: one reader takes the first, another the last (RFC 8259, 4)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the member {name[:100]!a} twice")
+
+
+def parse_json(text: str | bytes, *, may_repeat: bool = False) -> Any:
+    """Parse JSON strictly: unlike Python's parser, no NaN, no number that becomes Infinity, and no member twice in an object.
+
+    Args:
+        may_repeat: of a member that an object has twice, the last counts. For payloads, which are the applications'.
+
+    Raises: ValueError.
+    """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     if len(text) > STRUCTURE_CHARS_MAX:
         _check_structure(text)
     try:
-        return _JSON.decode(text)
+        return (_REPEATING if may_repeat or text.count(":") < 2 else _JSON).decode(text)  # of one member none is there twice
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
@@ -172,7 +188,16 @@ def _finite(text: str) -> float:
     return number
 
 
-_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of its members. Raises: DuplicateMember."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise DuplicateMember(next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1))
+    return found
+
+
+_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite, object_pairs_hook=_unique)
+_REPEATING = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def check_members(found: Mapping[str, Any], known: frozenset[str]) -> None:

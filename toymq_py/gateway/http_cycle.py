@@ -33,6 +33,8 @@ class Link(Protocol):
     transport: asyncio.Transport
     writable: asyncio.Event
     """Unset while the client does not read."""
+    eof: bool
+    """The client sends no more, and may be gone."""
 
     @property
     def common_headers(self) -> bytes:
@@ -99,6 +101,11 @@ class Cycle:
         self.more_body = False
         self._tell()
 
+    def input_ended(self) -> None:
+        """The client sends no more: a wait for messages ends, since a lease would go to one that may be gone."""
+        if self._awaited is not None and not (self._awaited.done() or self.more_body):
+            self._awaited.set_result(None)
+
     def lost(self) -> None:
         """The connection is lost."""
         self.gone = not self.answered
@@ -110,20 +117,25 @@ class Cycle:
             self._awaited.set_result(None)
 
     async def receive(self) -> Message:
-        """The next part of the body, or that the client is gone or has its answer (ASGI)."""
+        """The next part of the body, or that the client is gone, may be gone, or has its answer (ASGI)."""
         if self._expects and not self._link.transport.is_closing():
             self._expects = False
             self._link.transport.write(CONTINUE)
-        if not (self.gone or self.answered or self._news):
+        if not (self.gone or self.answered or self._news or self._left):
             self._link.take_more()
             self._awaited = self._link.loop.create_future()
             await self._awaited
-        self._news = False
-        if self.gone or self.answered:
+        news, self._news = self._news, False
+        if self.gone or self.answered or (self._left and not (news and self.scope["method"] != "GET")):
             return {"type": "http.disconnect"}
         body = bytes(self.body)
         self.body.clear()
         return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    @property
+    def _left(self) -> bool:
+        """Whether the client may be gone: it sends no more, and what it sent is whole."""
+        return self._link.eof and not self.more_body
 
     # -- what is answered
 
@@ -133,9 +145,11 @@ class Cycle:
             logger.error("bug in an HTTP request", exc_info=result)
             result = problem(InternalError())
         self._steps = None
-        if result is None or self.gone or self._link.transport.is_closing():
-            if isinstance(result, LeasedResponse):
-                result.give_back()
+        gone = self.gone or self._link.transport.is_closing()
+        if isinstance(result, LeasedResponse) and (gone or self._left):
+            result.give_back()
+            result = None
+        if result is None or gone:
             self._link.transport.close()
         else:
             self.write(result)
@@ -216,7 +230,7 @@ class Cycle:
             logger.exception("bug in an HTTP request")
         if self.gone or self.answered:
             return
-        if self.started:
+        if self.started or self._left:
             self._link.transport.close()
         else:
             self.write(problem(InternalError()))

@@ -2,9 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from typing import Protocol
+from urllib.parse import unquote
+
+from starlette.types import Scope
 
 from toymq_py.errors import BadFraming, LineTooLong
-from toymq_py.gateway.problems import UnsupportedVersion
+from toymq_py.gateway.problems import UnknownExpectation, UnsupportedVersion
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers, with a message's own headers among them."""
@@ -14,23 +18,31 @@ HTTP_VERSIONS = ("1.0", "1.1")
 """The parser would also accept 0.9 and 2.0 on a request line."""
 HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
 """RFC 3986, 3.2.2; checks the characters only."""
+BLANK = b" \t"
+"""Not part of a field's value (RFC 9112, 5.1); the parser removes it only ahead of the value."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 """Names are in lower case."""
 
 
-def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> None:
-    """Raises: UnsupportedVersion, LineTooLong, BadFraming."""
+def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> bool:
+    """Check a head. Returns: whether the client waits for 100 before it sends the body.
+
+    Raises: UnsupportedVersion, LineTooLong, BadFraming, UnknownExpectation.
+    """
     if version not in HTTP_VERSIONS:
         raise UnsupportedVersion(f"HTTP/{version} is not supported: use HTTP/1.1")
     size, hosts, codings = len(url), [], []
+    expectations: list[bytes] = []
     for name, value in headers:
         size += len(name) + len(value)
         if name == b"host":
             hosts.append(value)
         elif name == b"transfer-encoding":
             codings.append(value)
+        elif name == b"expect":
+            expectations.append(value)
     if size > HEAD_BYTES_MAX:
         raise head_too_long()
     missing = not hosts and version == "1.1"
@@ -42,6 +54,18 @@ def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> 
         raise BadFraming("Transfer-Encoding needs HTTP/1.1: with HTTP/1.0 send Content-Length")
     if method == b"CONNECT":  # what follows would not be HTTP
         raise BadFraming("CONNECT is not supported: the broker is not a proxy")
+    return bool(expectations) and _expects_continue(version, expectations)
+
+
+def _expects_continue(version: str, expectations: Sequence[bytes]) -> bool:
+    """Whether the client waits for 100 (RFC 9110, 10.1.1); HTTP/1.0 has no expectations. Raises: UnknownExpectation."""
+    if version == "1.0":
+        return False
+    members = [member.strip() for value in expectations for member in value.split(b",")]
+    for member in members:
+        if member and member.lower() != b"100-continue":
+            raise UnknownExpectation(f"expectation {member[:100]!a} is not supported: use 100-continue, or no Expect")
+    return any(members)
 
 
 def asks_for_websocket(method: bytes, version: str, headers: RawHeaders) -> bool:
@@ -61,6 +85,38 @@ def asks_for_websocket(method: bytes, version: str, headers: RawHeaders) -> bool
     if any(name in BODY_HEADERS for name, _ in headers):
         raise BadFraming("a WebSocket handshake must not have a body")
     return True
+
+
+class Url(Protocol):
+    """A parsed request target."""
+
+    @property
+    def path(self) -> bytes | None: ...
+    @property
+    def query(self) -> bytes | None: ...
+
+
+def request_scope(
+    method: bytes, version: str, url: Url, headers: RawHeaders, scheme: str, client: object, state: dict[str, object]
+) -> Scope:
+    """The ASGI scope of a request, with a copy of ``state``. Raises: BadFraming."""
+    if url.path is None:
+        raise BadFraming("the request names no path")
+    path = url.path.decode("ascii")
+    return {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": version, "server": None,
+        "client": client, "scheme": scheme, "root_path": "", "method": method.decode("ascii"),
+        "path": unquote(path) if "%" in path else path, "raw_path": url.path, "query_string": url.query or b"",
+        "headers": headers, "state": state.copy(),
+    }  # fmt: skip
+
+
+def websocket_scope(scope: Scope) -> Scope:
+    """The ASGI scope of a WebSocket, from that of its handshake."""
+    return {
+        **scope, "type": "websocket", "scheme": "wss" if scope["scheme"] == "https" else "ws",
+        "subprotocols": [], "extensions": {"websocket.http.response": {}},
+    }  # fmt: skip
 
 
 def head_bytes(method: bytes, version: str, url: bytes, headers: RawHeaders, *, upgrade: bool) -> bytes:

@@ -7,7 +7,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import cast
-from urllib.parse import unquote
 
 import httptools
 from starlette.types import Scope
@@ -18,14 +17,18 @@ from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, SEAT
 from toymq_py.gateway.http_cycle import Cycle
 from toymq_py.gateway.http_heads import (
+    BLANK,
     HEAD_BYTES_MAX,
     TRAILER_BYTES_MAX,
     asks_for_websocket,
     check_head,
     head_bytes,
     head_too_long,
+    request_scope,
     trailers_too_long,
+    websocket_scope,
 )
+from toymq_py.gateway.idle_timer import IdleTimer
 from toymq_py.gateway.problems import TooSlow, problem
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S, GatewayWebSocket
@@ -41,10 +44,6 @@ BODY_AHEAD_BYTES = 64 * 1024
 PIECE_BYTES = 1024
 """Parsed at once outside of a body: one read may hold ten thousand requests of 20 bytes, and a pipelined request is not parsed
 before the one ahead is answered."""
-KEEP_ALIVE_S = 75
-"""Longer than common connection pools keep an idle connection, so the client closes it and not the server."""
-ANONYMOUS_KEEP_ALIVE_S = 10
-"""The same for a connection without a token where tokens are required: a probe of ``/healthz``, a page before its login."""
 DISCARD_S = 1.0
 """How long the rest of an answered body is read and dropped; see ``DISCARD_BYTES_MAX``."""
 BLANK_BYTES_MAX = 64
@@ -56,6 +55,7 @@ class GatewayProtocol(asyncio.Protocol):
     and pipelined requests. A ``Link`` of its cycles, a ``Connection`` of its server, and the parser's callbacks (``on_…``)."""
 
     transport: asyncio.Transport
+    _idle: IdleTimer
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
@@ -74,7 +74,6 @@ class GatewayProtocol(asyncio.Protocol):
         """Requests that wait for the one ahead."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._expects = False
         self._in_head = True
         self._begun = False
         self._head_bytes = 0
@@ -82,10 +81,9 @@ class GatewayProtocol(asyncio.Protocol):
         self._discarded: int | None = None
         self._last = False
         self._timer: asyncio.TimerHandle | None = None
-        self._keep_alive_s: float = KEEP_ALIVE_S
-        self._idle_since: float | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
         self._refusal: RequestError | None = None
+        self.eof = False
+        """The client sends no more: it waits for answers, or is gone."""
         self._parting: RequestError | None = None
         """What is said, as the last answer, behind those of the whole requests that came before."""
         self._upgrades = False
@@ -111,6 +109,7 @@ class GatewayProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        self._idle = IdleTimer(self.loop, self.transport.close)
         self._serving.connections.add(self)
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._client = socket_address(transport)
@@ -133,8 +132,7 @@ class GatewayProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._serving.leave(self)
         self._set_timer(None)
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        self._idle.cancel()
         self._unread = b""
         self._turn.close()
         if self._seat is not None:
@@ -154,6 +152,30 @@ class GatewayProtocol(asyncio.Protocol):
         self.writable.set()
         if self._seat is not None:
             self._seat.unread(self.transport.get_write_buffer_size())
+
+    def eof_received(self) -> bool:
+        """The client has shut down its writing side, or closed: it does not say which. What it sent whole is answered, then the
+        connection closes; what waits for messages ends at once. Over TLS the event loop closes."""
+        self.eof = True
+        if self._seat is not None:
+            self._seat.takes_no_messages = True
+        if self._scheme == "https" or self.transport.is_closing():
+            return False
+        if self._current is not None:
+            self._current.input_ended()
+        return bool(self._unread) or self._end_input()
+
+    def _end_input(self) -> bool:
+        """Nothing is left to parse: drop what is not whole. Returns: whether something is still to be answered."""
+        self._set_timer(None)
+        cut = self.cycle
+        if cut is not None and cut.more_body and cut in self.pipeline:
+            self.pipeline.remove(cut)
+        last = self.pipeline[-1] if self.pipeline else self._current
+        if last is None or last.more_body:
+            return False
+        last.keep_alive = last.keep_alive and self._parting is not None
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._parting is not None:
@@ -188,6 +210,8 @@ class GatewayProtocol(asyncio.Protocol):
             more = at < len(data) and self._may_parse()
         self._unread = data[at:] if self._parting is None else b""
         self._hold_reading(held=bool(self._unread))
+        if self.eof and not (self._unread or self._end_input()):
+            self.transport.close()
         return more
 
     def _may_parse(self) -> bool:
@@ -204,7 +228,7 @@ class GatewayProtocol(asyncio.Protocol):
                 return
         self._head_bytes += len(data)
         steps = self._chunk_steps
-        self._idle_since = None
+        self._idle.end()
         self._feed(data)
         self._begin_next()
         if self.transport.is_closing() or self._upgrades or self._parting is not None:
@@ -245,11 +269,7 @@ class GatewayProtocol(asyncio.Protocol):
     def _upgrade(self) -> None:
         """Go on as a WebSocket."""
         self._serving.leave(self)
-        scope = {
-            **self._scope(b"GET", "1.1"), "type": "websocket", "scheme": "wss" if self._scheme == "https" else "ws",
-            "subprotocols": [], "extensions": {"websocket.http.response": {}},
-        }  # fmt: skip
-        socket = GatewayWebSocket(self._serving, scope)
+        socket = GatewayWebSocket(self._serving, websocket_scope(self._scope(b"GET", "1.1")))
         socket.connection_made(self.transport)
         socket.data_received(self._head_again(upgrade=True))
         self.transport.set_protocol(socket)
@@ -260,13 +280,14 @@ class GatewayProtocol(asyncio.Protocol):
         self._hold_reading(held=False)
         if frames:
             cast("asyncio.Protocol", self.transport.get_protocol()).data_received(frames)
+        if self.eof:  # the WebSocket is not told
+            self.transport.close()
 
     # -- the parser's callbacks; what they raise becomes an HttpParserError
 
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers = []
-        self._expects = False
         self._in_head = self._begun = True
         self._trailer_field_bytes = self._blank_bytes = 0
 
@@ -275,10 +296,7 @@ class GatewayProtocol(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer must not become a header (RFC 9110, 6.5.1), least of all ``Authorization``
-            name = name.lower()
-            self._headers.append((name, value))
-            if name == b"expect" and value.lower() == b"100-continue":
-                self._expects = True
+            self._headers.append((name.lower(), value.rstrip(BLANK)))
             return
         self._trailer_field_bytes += len(name) + len(value)
         if self._trailer_field_bytes > TRAILER_BYTES_MAX:
@@ -293,7 +311,7 @@ class GatewayProtocol(asyncio.Protocol):
         parser, headers = self._parser, self._headers
         method, version = parser.get_method(), parser.get_http_version()
         try:
-            check_head(method, version, self._url, headers)
+            expects = check_head(method, version, self._url, headers)
             if parser.should_upgrade():
                 self._upgrades = asks_for_websocket(method, version, headers)
                 self._declined = not self._upgrades
@@ -308,7 +326,7 @@ class GatewayProtocol(asyncio.Protocol):
         if self._upgrades or self._declined:
             return
         keep_alive = version != "1.0" and parser.should_keep_alive()
-        self.cycle = Cycle(self, self._scope(method, version), keep_alive=keep_alive, expects=self._expects)
+        self.cycle = Cycle(self, self._scope(method, version), keep_alive=keep_alive, expects=expects)
         self.pipeline.append(self.cycle)
         if self._current is not None:
             self._full = True
@@ -317,15 +335,7 @@ class GatewayProtocol(asyncio.Protocol):
     def _scope(self, method: bytes, version: str) -> Scope:
         """Raises: HttpParserInvalidURLError, BadFraming."""
         url = httptools.parse_url(self._url)
-        if url.path is None:
-            raise BadFraming("the request names no path")
-        path = url.path.decode("ascii")
-        return {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": version, "server": None,
-            "client": self._client, "scheme": self._scheme, "root_path": "", "method": method.decode("ascii"),
-            "path": unquote(path) if "%" in path else path, "raw_path": url.path, "query_string": url.query or b"",
-            "headers": self._headers, "state": self._state.copy(),
-        }  # fmt: skip
+        return request_scope(method, version, url, self._headers, self._scheme, self._client, self._state)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -388,8 +398,6 @@ class GatewayProtocol(asyncio.Protocol):
             seat.unread(self.transport.get_write_buffer_size())
             if not self.pipeline:
                 seat.idle()
-            anonymous = self._serving.quotas.guarded and seat.token is None
-            self._keep_alive_s = ANONYMOUS_KEEP_ALIVE_S if anonymous else KEEP_ALIVE_S
         if self.transport.is_closing():
             return
         self.take_more()
@@ -399,22 +407,9 @@ class GatewayProtocol(asyncio.Protocol):
         if self._parting is not None:
             self._say_last(self._parting)
             return
-        self._idle_since = self.loop.time()
-        if self._idle_timer is None:
-            self._idle_timer = self.loop.call_later(self._keep_alive_s, self._look_idle)
+        self._idle.begin(anonymous=self._serving.quotas.guarded and seat is not None and seat.token is None)
         if self._unread:
             self._turn.wake()
-
-    def _look_idle(self) -> None:
-        """Close the connection when it was idle for long. One timer lasts for many requests."""
-        self._idle_timer = None
-        if self._idle_since is None:
-            return
-        left_s = self._idle_since + self._keep_alive_s - self.loop.time()
-        if left_s > 0:
-            self._idle_timer = self.loop.call_later(left_s, self._look_idle)
-        else:
-            self.transport.close()
 
     def _discard(self) -> None:
         """Read and drop the rest of an answered body for a moment, then close."""
@@ -463,7 +458,7 @@ class GatewayProtocol(asyncio.Protocol):
 
     def _read_or_not(self) -> None:
         """The transport's calls are idempotent."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self.eof:
             return
         if self._full or self._held or self._parting is not None:
             self.transport.pause_reading()

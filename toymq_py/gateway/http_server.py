@@ -73,7 +73,7 @@ class HttpServer:
         self._loop = loop
         self._started = started
         self._certificates = certificates
-        self._shutdown_timeout_s = max(1, round(options.shutdown_timeout_ms / 1000))
+        self._shutdown_timeout_s = options.shutdown_timeout_ms / 1000
         self._leaving = asyncio.Event()
 
     @property

@@ -39,6 +39,7 @@ STATUS: dict[str, int] = {
     "SHUTTING_DOWN": 503,
     "TOO_SLOW": 408,
     "UNKNOWN_CODING": 415,
+    "UNKNOWN_EXPECTATION": 417,
     "INTERNAL": 500,
 }
 """HTTP status by code: the wire's and the gateway's own."""
@@ -95,6 +96,12 @@ class UnknownCoding(RequestError):
     """A compressed or otherwise coded body, which would be stored as it is: 415. The code is the gateway's own."""
 
     code = "UNKNOWN_CODING"
+
+
+class UnknownExpectation(RequestError):
+    """An ``Expect`` other than ``100-continue``: 417 (RFC 9110, 10.1.1). The code is the gateway's own."""
+
+    code = "UNKNOWN_EXPECTATION"
 
 
 def status_of(error: RequestError) -> int:

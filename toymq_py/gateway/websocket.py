@@ -45,6 +45,7 @@ from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.waiters import made
+from toymq_py.gateway.websocket_end import leave
 from toymq_py.lease_number import new_lease_number
 from toymq_py.names import check_name
 from toymq_py.records import MSG_ID_MAX, IdRange
@@ -61,11 +62,7 @@ TAKE_MESSAGES = 128
 """Leased and written at once, after the socket took the batch before; so only the last batch can be unsent in part."""
 WINDOW = 100
 WINDOW_MAX = 10_000
-GOING_AWAY = 1001
 UNSUPPORTED = 1003
-POLICY = 1008
-LOOK_S = 60.0
-"""How often a WebSocket checks that its token or login is still valid."""
 
 MEMBERS: Mapping[str, frozenset[str]] = {
     "publish": LINE_MEMBERS,
@@ -142,6 +139,7 @@ class Conversation:
         self._room = asyncio.Semaphore(OUTSTANDING_MAX)
         self._seat: Seat | None = socket.scope["state"].get(SEAT)
         self._latest: list[Frame] | None = None  # begun by nothing yet: an alike frame may join them
+        self._answering: set[asyncio.Task[None]] = set()
         self._chars = 0  # of frames that are not answered yet
         self._released = asyncio.Event()
         self._subscription: Subscription | None = None
@@ -183,7 +181,9 @@ class Conversation:
             latest.append(frame)
         else:
             self._latest = [frame]
-            self._tasks.create_task(self._answer(self._latest))
+            answering = self._tasks.create_task(self._answer(self._latest))
+            self._answering.add(answering)
+            answering.add_done_callback(self._answering.discard)
 
     async def _answer(self, frames: list[Frame]) -> None:
         """Carry out a frame, or some that are alike, and answer each."""
@@ -348,6 +348,11 @@ class Conversation:
         self._give_back()
         self._unsubscribe()
 
+    async def wait_answered(self) -> None:
+        """Wait until the frames that are begun now are answered."""
+        if self._answering:
+            await asyncio.wait(self._answering)
+
     def _give_back(self) -> None:
         """Give back messages that the socket did not take whole, uncounted, as a session does."""
         if self._last_write is None:
@@ -459,7 +464,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
         with suppress(asyncio.CancelledError):
             async with asyncio.TaskGroup() as tasks:
                 conversation = Conversation(gateway, socket, name, tasks)
-                leaving = tasks.create_task(leave(gateway, socket, conversation.end))
+                leaving = tasks.create_task(leave(gateway, socket, conversation.end, conversation.wait_answered))
                 await conversation.run()
                 leaving.cancel()
 
@@ -481,18 +486,3 @@ OPERATIONS = (
         errors=(BadName, UpgradeRequired), safe=True,
     ),
 )  # fmt: skip
-
-
-async def leave(gateway: Gateway, socket: WebSocket, end: Callable[[], None]) -> None:
-    """Close the WebSocket when the broker shuts down or the token is revoked; calls ``end`` before."""
-    code = GOING_AWAY
-    while not gateway.waiting.stopped:
-        await gateway.waiting.sleep(LOOK_S)
-        try:
-            check_again(gateway, socket, "see", "")
-        except RequestError:
-            code = POLICY
-            break
-    end()  # the close waits behind unsent messages
-    with suppress(WebSocketDisconnect, RuntimeError):
-        await socket.close(code)

@@ -18,7 +18,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from toymq_py.auth.quotas import Seat
-from toymq_py.errors import BadFraming, InternalError, RequestError
+from toymq_py.errors import BadFraming, InternalError, RequestError, ShuttingDown
 from toymq_py.gateway.answers import HEADERS, encode_last
 from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.problems import WEBSOCKET_VERSION, UpgradeRequired, problem
@@ -69,6 +69,8 @@ class GatewayWebSocket(asyncio.Protocol):
         """The handshake is answered, by either answer."""
         self._ending = False
         """Our close is sent, or a refusal."""
+        self._leaving = False
+        """The broker shuts down."""
         self.disconnected = False
         self._events: asyncio.Queue[Message] = asyncio.Queue()
         self._frames = bytearray()  # the message that arrives
@@ -128,6 +130,8 @@ class GatewayWebSocket(asyncio.Protocol):
         self._left_bytes = self.transport.get_write_buffer_size()
         self._count_unread(self._left_bytes)
         self._read_or_not()
+        if self._leaving and self._timer is None:
+            self._set_timer(FAREWELL_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         self._writable.set()
@@ -341,15 +345,14 @@ class GatewayWebSocket(asyncio.Protocol):
     # -- a Connection of its server
 
     def shutdown(self) -> None:
+        """The application closes it, behind the answers to what was begun (``websocket_end.py``)."""
+        self._leaving = True
         self._set_ping_timer()
         self._set_timer()
         if not self.accepted:
-            self._refuse(InternalError("the broker shuts down"))
-        elif not self._ending:
-            self._disconnect(CloseCode.SERVICE_RESTART)
-            self.conn.send_close(CloseCode.SERVICE_RESTART)
-            self._send_data()
-        self.close()
+            self._refuse(ShuttingDown("the broker is shutting down: try again later"))
+        elif self._ending:  # the client's close is not waited for
+            self.close()
         if self._unwritten:
             self._set_timer(FAREWELL_S, self.transport.abort)
 
@@ -409,7 +412,10 @@ class GatewayWebSocket(asyncio.Protocol):
         self._send_data()
         self._full = False
         self._read_or_not()
-        self._set_timer(self.close_timeout, self.transport.close)
+        if self._leaving:
+            self.close()
+        else:
+            self._set_timer(self.close_timeout, self.transport.close)
 
     # -- an Outlet
 

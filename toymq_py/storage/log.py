@@ -95,7 +95,7 @@ class Log:
     @property
     def degraded(self) -> bool:
         """Whether a record that should be there is lost or unreadable, or may be, for all that is known."""
-        return bool(self.lost or self.unreadable or self._heads_lost)
+        return bool(self.lost or self.unreadable or self._heads_lost) or any(segment.missing for segment in self.segments)
 
     @property
     def size_bytes(self) -> int:

@@ -122,6 +122,8 @@ class Segment:
     """A sync thread writes the file, or has to sync it: it stays open."""
     inode: tuple[int, int] | None = None
     """Of the file that was closed: it is opened again only while it is that one."""
+    missing: bool = False
+    """The file was removed below the running broker: what is open of it is read until it is closed."""
 
     def __post_init__(self) -> None:
         if self.next_id < 0:

@@ -101,6 +101,13 @@ class MultiSubscription(Lessee, ABC):
             part.channel.idle[part] = None
         return registration
 
+    def attach_again(self, topic: Topic) -> None:
+        """As ``attach``, for a topic whose consumer was moved, which ended the part: what is ready is taken from now on."""
+        self.attach(topic, None)
+        self.matched -= 1
+        if (part := self.parts[topic.name]) in self._takeable:
+            self._part_woken(part)
+
     def _on_part_added(self, part: Subscription) -> None:
         """Prepare a new part."""
 

@@ -5,7 +5,7 @@ Contract: protocol.md, "SUB", "PULL". Belongs to the event loop.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -16,7 +16,7 @@ from toymq_py.names import TopicPattern
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.subscription.pattern_poll import PatternPoll, PollGroup
 from toymq_py.subscription.pattern_subscription import MultiSubscription
-from toymq_py.topic import Registration, Topic
+from toymq_py.topic import Registration, Subscription, Topic
 
 logger = logging.getLogger("toymq_py.subscription")
 
@@ -176,6 +176,17 @@ class SubscriptionRegistry:
                 self._log_passed_over(subscription, error)
         for made in list(self._watchers):
             made(topic)
+
+    def rejoin(self, topic: Topic, ended: Sequence[Subscription]) -> None:
+        """Attach the pattern subscriptions among those that a seek has ended: they go on from the new position. ``CLOSED`` of a
+        topic leaves no way to ask for it again, since the pattern is subscribed still (ADR 0109)."""
+        for part in ended:
+            subscription = part.lessee
+            if isinstance(subscription, MultiSubscription) and not subscription.closed:
+                try:
+                    subscription.attach_again(topic)
+                except (ModeConflict, TooManyConsumers, OSError) as error:
+                    self._log_passed_over(subscription, error)
 
     def _log_passed_over(self, subscription: MultiSubscription, error: Exception) -> None:
         logger.warning("consumer %s of %s passes over a topic: %s", subscription.consumer_name, subscription.name, error)

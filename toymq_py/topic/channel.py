@@ -269,10 +269,12 @@ class Channel:
         self.context.takers += change
         self.context.log.tail.enable(self.context.takers > 0)
 
-    def end_sessions(self, code: str) -> None:
-        """End all sessions with a CLOSED code; polls stay."""
-        for subscription in list(self.sessions):
+    def end_sessions(self, code: str) -> list[Subscription]:
+        """End all sessions with a CLOSED code; polls stay. Returns: those that were ended."""
+        ending = list(self.sessions)
+        for subscription in ending:
             self._end(subscription, code)
+        return ending
 
     def end_all(self, code: str) -> None:
         """End all sessions and polls with a CLOSED code."""

@@ -1,6 +1,6 @@
 """Services that a broker shares among its topics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from toymq_py.auth.quotas import Quotas
@@ -16,6 +16,7 @@ from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.storage.open_files import OpenFiles
 from toymq_py.storage.tail_cache import TailBudget
+from toymq_py.topic.channel import Subscription
 from toymq_py.topic.ticker import Due
 
 
@@ -38,5 +39,7 @@ class TopicServices:
     tail_budget: TailBudget
     arm: Callable[[Due, float], None]
     """Has something's ``due`` called at a monotonic time, in seconds."""
+    rejoin: Callable[[str, Sequence[Subscription]], None]
+    """Attaches the sessions of patterns again to a topic whose consumer was moved; the others subscribe anew (ADR 0109)."""
     lost: Callable[[], str | None]
     """Why the data directory is not this broker's any more, None while it is; see ``DirectoryLock.lost``. Blocks."""

@@ -368,11 +368,12 @@ class Topic:
         if channel is None:
             self._make_channel(name, target)
             return target
-        channel.end_sessions("SEEK")
+        ended = channel.end_sessions("SEEK")
         self.offsets.moved_back()
         channel.consumer.seek(target, self._clock.wall_ns())
         skip_missing(channel.consumer, self.log)
         self.offsets.changed()
+        self._services.rejoin(self.name, ended)
         channel.notify_ready()
         self._backlog_moved()
         return target

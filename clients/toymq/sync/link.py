@@ -38,6 +38,8 @@ ACKS_HELD_S = 0.01
 """So many acks, and none for longer, wait for the next call that sends."""
 WAITED_S = 0.001
 """A poll that took longer had to wait."""
+PAUSE_S = 0.01
+"""Behind a longer pause between two calls the connection is looked at before a request is sent on it."""
 WAIT_MAX_S = 86_400.0
 """One wait of ``poll`` or for a connection: they take at most 24.8 days. Longer waits take several."""
 QUICK_S = 0.0002
@@ -150,6 +152,7 @@ class BlockingLink:
         return False
 
     def _answered(self, slots: Sequence[CallSlot], deadline: float) -> bool:
+        self.read_ahead()
         answered = False
         try:
             for slot in slots:
@@ -315,10 +318,20 @@ class BlockingLink:
             self._tried = False
             self._torn = False
 
-    def check(self) -> None:
-        """Notice a lost connection, which belongs to the outage that is about to end. The next use reconnects."""
+    def read_ahead(self) -> None:
+        """Read what came while no call waited. Where the connection was lost meanwhile, a request waits for the next one: sent
+        on this one, its outcome would be unknown, and it would fail although no broker can have read it."""
+        if now() - self._polled_at > PAUSE_S:
+            self._mend_if_torn()
+            self._read_all()
+
+    def _read_all(self) -> None:
         while self.conversation.online and self._socket is not None and self._poll.poll(0):
             self.exchange(0.0)
+
+    def check(self) -> None:
+        """Notice a lost connection, which belongs to the outage that is about to end. The next use reconnects."""
+        self._read_all()
         if self._socket is None:
             self._outages.left(self)
 

@@ -72,6 +72,7 @@ class Message(LeasedMessage[BlockingLink]):
         Raises: RequestError, RequestTimeout, BadArgument.
         """
         request = self._nack(delay, reason, error)
+        self._link.read_ahead()  # its lease ends with the connection
         self._given_back = True
         self._feed.settle(self.topic, self.id)
         if self._in_reach:
@@ -103,6 +104,7 @@ class Message(LeasedMessage[BlockingLink]):
         Raises: RequestError, RequestTimeout, BadArgument.
         """
         request = self._touch(visibility)
+        self._link.read_ahead()
         if not self._in_reach:
             return False
         self._link.ask(request.slot)

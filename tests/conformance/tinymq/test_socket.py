@@ -3,14 +3,16 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.broker_rig import DIR
 from tests.support.http_rig import TIMEOUT_S, HttpRig, listening
@@ -19,6 +21,7 @@ from tests.support.tinymq_client import get, publish, texts
 from toymq_py.auth.tokens import Authority, parse_grants
 from toymq_py.gateway.tinymq import socket
 from toymq_py.gateway.tinymq.names import shown_id
+from toymq_py.topic import Commit
 
 DIALECT = "tinymq"
 
@@ -129,3 +132,22 @@ async def test_a_websocket_is_let_in_by_a_token_of_its_query(fs: SimDisk) -> Non
 async def test_who_asks_for_no_upgrade_is_told(rig: HttpRig) -> None:
     answer = await rig.ask("GET", "/ws")
     assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
+
+
+async def test_a_shutdown_answers_the_frame_that_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publish was stored, and its client told only that the broker goes away."""
+    held: list[Callable[[], None]] = []
+    usual = Commit.add_waiter
+    async with listening(DIR, fs=SimDisk(random.Random(1)), dialects=[DIALECT]) as rig, frames(rig) as ws:
+        await ask(ws, action="publish", topic="t", payload="a")
+        monkeypatch.setattr(Commit, "add_waiter", lambda self, call: held.append(partial(usual, self, call)))
+        await ws.send(json.dumps({"action": "publish", "topic": "t", "payload": "b"}))
+        await rig.until(lambda: held)
+        rig.stop()
+        await asyncio.sleep(0)
+        held[0]()
+        assert (await hear(ws))["status"] == "published"
+        with pytest.raises(ConnectionClosed) as closed:
+            await hear(ws)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1001

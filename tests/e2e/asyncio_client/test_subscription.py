@@ -284,6 +284,23 @@ async def test_a_seek_under_a_handler_warns_of_no_lease(mq: Client, caplog: pyte
     assert not caplog.records
 
 
+async def test_a_topic_of_a_pattern_goes_on_from_where_its_consumer_was_moved(
+    mq: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await mq.pub_many("moved.a", [b"0", b"1"])
+    async with mq.sub("moved.*", "c") as messages:
+        for n in range(2):
+            message = await messages.next(5)
+            assert message.id == n
+            await message.ack()
+        for target in (1, "earliest"):
+            await mq.seek("moved.a", "c", target)
+            while (message := await messages.next(5)).id < 1:
+                await message.ack()
+            await message.ack()
+    assert not caplog.records
+
+
 async def test_patterns_that_overlap(mq: Client) -> None:
     async with mq.sub("orders.*", "c") as some, mq.sub("orders.>", "d") as all_of_them, mq.sub("orders.eu", "e") as one:
         await mq.pub("orders.eu", b"x")

@@ -2,12 +2,14 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess
 from toymq import ConnectFailed, RequestTimeout, sync
 from toymq.sync import Client, link
 from toymq_py.errors import (
@@ -163,3 +165,40 @@ def test_a_connection_on_which_nothing_is_answered_is_left() -> None:
             mq.ping()
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_the_first_call_behind_a_pause_in_which_the_broker_went_goes_on(tmp_path: Path) -> None:
+    """A seek, a purge and others that are not repeated raised ConnectionLost, "the outcome is unknown", although the connection
+    was closed before they were sent."""
+    calls: list[Callable[[sync.Client], object]] = [
+        lambda mq: mq.seek("t", "c", "earliest"), lambda mq: mq.nack("t", "c", [(0, 0)]), lambda mq: mq.ping(),
+        lambda mq: mq.config("t", {"ttl": 60_000}), lambda mq: mq.pub("t", b"x"), lambda mq: mq.forget("t", "other"),
+        lambda mq: mq.purge("t"), lambda mq: mq.delete("t"),
+    ]  # fmt: skip
+    with BrokerProcess(tmp_path / "d") as broker:
+        clients = [sync.connect(f"toymq://127.0.0.1:{broker.port}") for _ in calls]
+        for each in clients:
+            each.ping()
+        with clients[0].sub("leased", "c") as messages:
+            for topic in ("t", "leased"):
+                clients[0].pub(topic, b"a")
+            clients[0].pull("t", "c", 1)
+            clients[0].seek("t", "other", "latest", create=True)
+            leased = messages.next(timeout=TIMEOUT_S)
+            broker.restart(kill=False)
+            assert leased.extend() is False, "its lease ended with the connection"
+            again = messages.next(timeout=TIMEOUT_S)
+            assert (again.id, again.attempt > 1) == (leased.id, True)
+            again.ack()
+        for call, client in zip(calls, clients, strict=True):
+            call(client)
+            client.close()
+
+
+def test_what_is_read_behind_a_pause_costs_no_call_its_answer(client: sync.Client) -> None:
+    """Deliveries that came meanwhile are read, and kept."""
+    with client.sub("behind", "c") as messages:
+        list(client.pub_many("behind", (b"%d" % n for n in range(100))))
+        time.sleep(2 * link.PAUSE_S)
+        assert client.ping() > 0
+        assert [messages.next(timeout=TIMEOUT_S).payload for _ in range(100)] == [b"%d" % n for n in range(100)]

@@ -185,6 +185,23 @@ def test_an_exception_is_in_the_dead_letter(client: Client) -> None:
     assert (second["toymq-reason"], second["toymq-error-type"]) == ("not now", "KeyError"), "what was said last"
 
 
+def test_a_topic_of_a_pattern_goes_on_from_where_its_consumer_was_moved(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    list(client.pub_many("moving.a", [b"0", b"1"]))
+    with client.sub("moving.*", "c") as messages:
+        for n in range(2):
+            message = messages.next(5)
+            assert message.id == n
+            message.ack()
+        for target in (1, "earliest"):
+            client.seek("moving.a", "c", target)
+            while (message := messages.next(5)).id < 1:
+                message.ack()
+            message.ack()
+    assert not caplog.records
+
+
 def test_patterns_that_overlap(client: Client) -> None:
     with client.sub("over.*", "c") as some, client.sub("over.>", "d") as all_of_them, client.sub("over.a", "e") as one:
         list(client.pub_many("over.a", [b"x"]))

@@ -8,8 +8,9 @@ from tests.support.conversing import GREETING, GREETING_LEASE, GREETING_UNCOUNTE
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ConsumerDeleted, TakenOver
 from toymq.pending_replies import CallSlot
+from toymq_py.consumer_options import Start
 from toymq_py.errors import AuthFailed, ProtocolViolation, ToymqError
-from toymq_py.protocol import Delete, Hello, JsonReply, Nack, OkReply, Ping, PongReply, Quit, Stats, Subscribe
+from toymq_py.protocol import Delete, Hello, JsonReply, Nack, OkReply, Ping, PongReply, Quit, Seek, Stats, Subscribe
 
 
 def test_nothing_is_said_before_the_broker_greeted() -> None:
@@ -151,6 +152,17 @@ def test_a_moved_consumer_is_subscribed_again() -> None:
     assert peer.said() == ["SUB t c", "SUB t c"]
     peer.hear(b"OK 1\n" + message(0))
     assert ids_of(feed) == [0]
+
+
+def test_a_consumer_that_was_moved_on_a_topic_of_a_pattern_goes_on_from_there(caplog: pytest.LogCaptureFixture) -> None:
+    """Its messages came no more, and a warning said so. What waits of other topics stays."""
+    peer = Conversing()
+    feed = peer.subscribe("a.*")
+    peer.hear(b"OK 2\n" + message(5, topic="a.x") + message(7, topic="a.y") + b"CLOSED a.x c SEEK\n")
+    peer.hear(message(0, topic="a.x"))
+    assert peer.said() == ["SUB a.* c"], "the broker has attached it again"
+    assert feed.waiting() == [("a.y", 7), ("a.x", 0)]
+    assert not caplog.records
 
 
 def test_a_broker_that_goes_is_waited_for() -> None:
@@ -393,3 +405,15 @@ def test_output_is_announced_once_until_it_is_taken() -> None:
     assert peer.told == told + 1
     assert peer.said() == ["PUB t p-0 1 seq=0", "a", "PUB t k 1", "b", "ACK t c 0-1"]
     assert peer.told == told + 1, "taking it is no news"
+
+
+def test_what_is_asked_goes_behind_the_acks_that_were_said_before() -> None:
+    """A seek overtook them: what it brought back was acked by what the application had said of the delivery before."""
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0) + message(1))
+    peer.said()
+    for msg_id in ids_of(feed):
+        peer.conversation.ack(feed, "t", msg_id)
+    peer.conversation.send(CallSlot(Seek("t", "c", Start("id", 1)), OkReply))
+    assert peer.said() == ["ACK t c 0-1", "SEEK t c 1"]

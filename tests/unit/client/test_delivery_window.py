@@ -165,7 +165,7 @@ def test_what_a_seek_delivers_again_is_handed_out_and_no_lease_ended(caplog: pyt
     for msg_id in (0, 1):
         it.arrive(push(msg_id))
     it.take()
-    it.moved()
+    it.moved("t")
     assert it.waiting() == [], "what waited comes again, if it is not below the new position"
     for msg_id in (0, 1):
         it.arrive(push(msg_id))
@@ -181,10 +181,10 @@ def test_what_was_open_over_a_reconnect_is_delivered_again_behind_a_seek() -> No
     it.arrive(push(0))
     it.take()
     it.lost()
-    it.moved()
+    it.moved("t")
     it.arrive(push(0))
     assert ids_of(it) == [0], "the application asked for it"
-    it.moved()
+    it.moved("t")
     it.lost()
     it.arrive(push(0))
     assert ids_of(it) == [0]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq_py.errors import PayloadTooLarge
+from toymq_py.errors import BadFraming, PayloadTooLarge
 from toymq_py.gateway import bodies
-from toymq_py.gateway.bodies import STRUCTURE_CHARS_MAX, _check_lines, lines_of, parse_json
+from toymq_py.gateway.bodies import STRUCTURE_CHARS_MAX, DuplicateMember, _check_lines, lines_of, parse_json, parse_object
 
 
 @given(st.lists(st.text("ab\n", max_size=6).map(str.encode), min_size=1))
@@ -37,6 +37,7 @@ def test_a_line_is_bounded_wherever_its_pieces_end(pieces: list[bytes], bytes_ma
 def test_json_is_mostly_long_texts_or_short(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by a trial: a line of empty lists held every other client for three seconds. It is refused before it is decoded."""
     monkeypatch.setattr(bodies, "_JSON", None)
+    monkeypatch.setattr(bodies, "_REPEATING", None)
     with pytest.raises(ValueError, match=f"more than {STRUCTURE_CHARS_MAX} characters"):
         parse_json(text)
 
@@ -59,3 +60,28 @@ def test_what_python_takes_for_json_and_others_do_not(text: str) -> None:
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5))  # fmt: skip
 def test_all_other_json_is_taken(value: object) -> None:
     assert parse_json(json.dumps(value)) == parse_json(json.dumps(value).encode()) == value
+
+
+@pytest.mark.parametrize(
+    "text", ['{"key":"a","key":"b"}', '{"a": {"key": 1, "b": {}, "key": 1}}', '{"a": [{"key": 1, "\\u006bey": 2}], "b": 1}']
+)
+def test_a_member_that_is_given_twice_is_refused_by_its_name(text: str) -> None:
+    """The last one counted, where another reader of the same request takes the first."""
+    with pytest.raises(BadFraming, match="the frame has the member 'key' twice"):
+        parse_object(text, "frame")
+    assert parse_json(text, may_repeat=True) == json.loads(text)
+    assert parse_object('{"a": {"key": 1}, "b": {"key": 2}}') == {"a": {"key": 1}, "b": {"key": 2}}
+
+
+NAMES, VALUES = st.sampled_from(["a", "b", ":", '"', "\\"]), st.sampled_from([1, ":", '":', {}, {"a": ":"}])
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=4))
+def test_exactly_what_has_a_member_twice_is_refused(members: list[tuple[str, object]]) -> None:
+    text = "{" + ",".join(f"{json.dumps(name)} :{json.dumps(value)}" for name, value in members) + "}"
+    try:
+        parse_json(text)
+    except DuplicateMember:
+        assert len(dict(members)) < len(members)
+    else:
+        assert len(dict(members)) == len(members)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import HANDSHAKE
-from toymq_py.gateway import http_protocol
+from toymq_py.gateway import http_protocol, idle_timer
 
 PUBLISH = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n%d"
 LEASE = b"GET /v1/topics/t/messages?consumer=c%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -85,7 +85,7 @@ async def test_a_request_whose_body_is_still_to_come_is_not_discarded(
 
 async def test_an_idle_connection_is_closed(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted from its last answer, by one timer."""
-    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_S", 0.03)
+    monkeypatch.setattr(idle_timer, "KEEP_ALIVE_S", 0.03)
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     async with asyncio.timeout(10):
         for _ in range(3):
@@ -144,3 +144,109 @@ async def test_an_error_does_not_overtake_the_answers_to_what_came_before(rig: H
     assert len(statuses(answer)) == 4
     assert statuses(answer)[3] in {400, 431, 505}
     assert [answer.index(b'{"id":%d' % n) for n in range(2)] == sorted(answer.index(b'{"id":%d' % n) for n in range(2))
+
+
+LOG = b"GET /v1/topics/t/log HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LARGE = PUBLISH.replace(b"Length: 1\r\n", b"Length: 100000\r\n").replace(b"%d", b"x" * 100_000)
+
+
+async def after_eof(rig: HttpRig, *parts: bytes) -> bytes:
+    """What a client gets that sends all it has to say and then ends its side, as ``nc -N`` does."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    async with asyncio.timeout(10):
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.write_eof()
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ([PUBLISH % 1], [201]),
+        ([PUBLISH % 1, PUBLISH % 2 + PUBLISH % 3], [201, 201, 201]),
+        ([PUBLISH % 1 + LARGE + LARGE + PUBLISH % 2], [201, 201, 201, 201]),
+        ([b"PUT /v1/topics/u HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", LOG], [201, 404]),
+        ([b"DELETE /v1/topics/t HTTP/1.1\r\nHost: localhost\r\n\r\n" + LOG], [404, 404]),
+        ([PUBLISH % 1 + LOG + b"GARBAGE\r\n\r\n"], [201, 200, 400]),
+        ([PUBLISH % 1 + (PUBLISH % 2)[:-1]], [201]),
+        ([PUBLISH % 1 + LARGE[:-1]], [201]),
+        ([PUBLISH % 1 + b"POST /v1/topics"], [201]),
+        ([b"POST /v1/topics"], []),
+        ([LARGE[:-1]], []),
+        ([], []),
+    ],
+)
+async def test_a_client_that_ends_its_side_gets_the_answers_to_what_it_sent_whole(
+    rig: HttpRig, sent: list[bytes], expected: list[int]
+) -> None:
+    """A publish was stored, and the connection closed without an answer."""
+    answer = await after_eof(rig, *sent)
+    assert statuses(answer) == expected
+    stored = expected.count(201) if b"u HTTP" not in b"".join(sent) else 0
+    assert (rig.broker.topics["t"].next_id if "t" in rig.broker.topics else 0) == stored
+
+
+async def test_a_long_poll_ends_when_the_client_ends_its_side(rig: HttpRig) -> None:
+    """It may be gone: a lease would wait for its deadline."""
+    assert statuses(await after_eof(rig, LEASE % b"&wait_s=50")) == [204]
+    await rig.publish("t", "a")
+    assert [message["attempt"] for message in await rig.lease("t")] == [1]
+
+
+async def test_what_was_leased_is_given_back_when_the_client_ended_its_side_meanwhile(rig: HttpRig) -> None:
+    """Its consumer is new, and the lease waits for the disk."""
+    await rig.publish("t", "a")
+    for query in (b"", b"&wait_s=50"):
+        answer = await after_eof(rig, PUBLISH % 1 + LEASE.replace(b"=c", b"=d") % query)
+        assert (statuses(answer), b"payload" in answer) == ([201], False)
+    assert [message["attempt"] for message in await rig.lease("t", consumer="d")] == [1]
+
+
+async def test_a_stream_ends_when_the_client_ends_its_side(rig: HttpRig) -> None:
+    await rig.publish("t", "a")
+    answer = await after_eof(rig, b"GET /v1/topics/t/stream?from=earliest HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert statuses(answer) == [200]
+    await rig.until(lambda: not [task for task in asyncio.all_tasks() if "Cycle._call" in repr(task)])
+
+
+@pytest.mark.parametrize("blank", [b" ", b"\t", b" \t \t"])
+async def test_blanks_behind_a_field_are_not_part_of_it(rig: HttpRig, blank: bytes) -> None:
+    """``Content-Length: 1 `` was refused, and a key with a blank behind it was another key, or invalid."""
+    for header in (b"Content-Length: 1", b"Idempotency-Key: k", b"Host: localhost", b"X-Delay-Ms: 0"):
+        request = (PUBLISH % 1).replace(b"Host", b"Idempotency-Key: k\r\nX-Delay-Ms: 0\r\nHost")
+        answer = await exchange(rig, request.replace(header, header + blank) + LAST)
+        assert statuses(answer) == [201, 200], (header, answer)
+    assert rig.broker.topics["t"].next_id == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "expect", "expected"),
+    [
+        (b"1.1", b"100-continue", [100, 201]), (b"1.1", b"100-Continue, 100-continue ", [100, 201]), (b"1.1", b"", [201]),
+        (b"1.0", b"100-continue", [201]), (b"1.0", b"foo", [201]), (b"1.1", b"foo", [417]),
+        (b"1.1", b"100-continue, foo=bar", [417]), (b"1.1", b"100-continue\r\nExpect: foo", [417]),
+    ],
+)  # fmt: skip
+async def test_an_expectation_is_met_or_refused(rig: HttpRig, version: bytes, expect: bytes, expected: list[int]) -> None:
+    """A client of HTTP/1.0 got an answer 100, which it does not know; other expectations were ignored."""
+    head = b"POST /v1/topics/t/messages HTTP/%b\r\nHost: localhost\r\nExpect: %b\r\nConnection: close\r\nContent-Length: 1\r\n"
+    answer = await exchange(rig, head % (version, expect) + b"\r\nx")
+    assert statuses(answer) == expected
+    assert (b'"code": "UNKNOWN_EXPECTATION"' in answer) == (417 in expected)
+
+
+async def test_the_extensions_of_a_chunk_are_refused_before_they_cost(rig: HttpRig) -> None:
+    """Of what was read only some pieces are parsed; nothing of it is kept."""
+    begin = (PUBLISH % 1)[:-1].replace(b"Content-Length: 1", b"Transfer-Encoding: chunked") + b"1;"
+    fed: list[int] = []
+    usual = http_protocol.GatewayProtocol._feed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_protocol.GatewayProtocol, "_feed", lambda self, data: fed.append(len(data)) or usual(self, data))
+        answer = await exchange(rig, begin + b"a" * 40_000)
+    assert statuses(answer) == [431]
+    assert sum(fed) < 16_384

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import operator
 import random
 import socket
@@ -16,6 +17,7 @@ from tests.support.tokens import EVERYTHING, authority, token
 from toymq_py.gateway import http_protocol
 from toymq_py.gateway.http_heads import HEAD_BYTES_MAX, TRAILER_BYTES_MAX
 from toymq_py.gateway.http_protocol import GatewayProtocol
+from toymq_py.gateway.serving import Serving
 from toymq_py.net import fair_queue
 
 DIR = "/data/d"
@@ -293,7 +295,7 @@ async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.Monke
             if not before:
                 await reader.readuntil(b"}")
             assert begun[0]._timer is None, "nothing is waited for"
-            assert begun[0]._idle_since is not None, "but not for ever"
+            assert begun[0]._idle.since is not None, "but not for ever"
         head = b"\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1"
         writer.write(head)
         await reader.readuntil(b"}")
@@ -470,3 +472,21 @@ async def test_pages_that_are_not_read_count_as_held() -> None:
         answer = await rig.ask("GET", "/v1/topics/t/log?max=2")
         assert len(answer.json()["messages"]) == 2
         assert rig.broker.quotas.held_bytes == 0
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 1, 300, 2_499, 5_000])
+async def test_the_shutdown_has_the_time_that_was_set(timeout_ms: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It was rounded to whole seconds, and never less than one. An idle connection takes none of it."""
+    asked: list[float] = []
+    usual = Serving.shut_down
+
+    async def watched(self: Serving, timeout_s: float) -> int:
+        asked.append(timeout_s)
+        return await usual(self, timeout_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Serving, "shut_down", watched)
+        async with listening(DIR, fs=disk(), shutdown_timeout_ms=timeout_ms) as rig:
+            await rig.publish("t", "a")
+    assert asked == [timeout_ms / 1000]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -4,7 +4,8 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from toymq_py.gateway import websocket_protocol
 from toymq_py.gateway.websocket import REF_CHARS_MAX
 from toymq_py.gateway.websocket_protocol import GatewayWebSocket
 from toymq_py.records import IdRange
-from toymq_py.topic import Channel
+from toymq_py.topic import Channel, Commit
 
 DIR = "/data/d"
 
@@ -317,7 +318,35 @@ async def test_a_shutdown_closes_it(rig: HttpRig) -> None:
         with pytest.raises(ConnectionClosed) as closed:
             await ws.hear()
     assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code in (1001, 1012)
+    assert closed.value.rcvd.code == 1001
+
+
+async def test_what_was_begun_is_answered_before_a_shutdown_closes_it(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publish was stored, and its client told only that the broker goes away. What comes later is refused or not answered."""
+    held: list[Callable[[], None]] = []
+    usual = Commit.add_waiter
+    async with frames(rig) as ws:
+        await ws.ask(op="publish", payload="a")
+        await ws.ask(op="subscribe", consumer="c")
+        await ws.hear()
+        monkeypatch.setattr(Commit, "add_waiter", lambda self, call: held.append(partial(usual, self, call)))
+        await ws.say(op="publish", payload="b", ref="b")
+        await ws.say(op="publish", payload="c", ref="c")
+        await ws.say(op="ack", ids=[0], ref="ack")
+        await rig.until(lambda: len(held) == 2)
+        rig.stop()
+        await ws.say(op="publish", payload="late", ref="late")
+        heard = [await ws.hear()]
+        for release in held:
+            release()
+        heard += [await ws.hear() for _ in range(3)]
+        with pytest.raises(ConnectionClosed) as closed:
+            await ws.hear()
+    answers = {frame["ref"]: frame for frame in heard if "ref" in frame}
+    assert [(answers[ref]["op"], answers[ref]["id"]) for ref in "bc"] == [("published", 1), ("published", 2)]
+    assert (answers["ack"], answers["late"]["code"]) == ({"op": "acked", "count": 1, "ref": "ack"}, "SHUTTING_DOWN")
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1001
 
 
 @pytest.mark.parametrize(
@@ -443,5 +472,5 @@ async def test_a_handshake_that_nobody_completes_ends(rig: HttpRig, monkeypatch:
     if not late:
         rig.stop()
     async with asyncio.timeout(10):
-        assert (await reader.read())[:13] == (b"" if late else b"HTTP/1.1 500 ")
+        assert (await reader.read())[:13] == (b"" if late else b"HTTP/1.1 503 ")
     writer.close()

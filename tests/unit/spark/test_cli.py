@@ -42,6 +42,33 @@ def command(*words: str) -> Result:
     return CliRunner(env={"TOYMQ_URL": "toymq://elsewhere"}).invoke(cli.main, [*words])
 
 
+def wrong_usage(done: Result, name: str, said: str) -> None:
+    """Holds that a command was refused in one line."""
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"toymq-pipeline: {said} (see `toymq-pipeline {name}--help`)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "said"),
+    [
+        ("", "", ""),
+        ("archiv", "", "No such command 'archiv': did you mean `toymq-pipeline archive`?"),
+        ("--mastr x archive", "", "No such option '--mastr'. Did you mean '--master'?"),
+        ("report --subscribe", "", "Option '--subscribe' requires an argument"),
+        ("report --colour red", "report ", "No such option '--colour'. Did you mean '--url'?"),
+        ("archive --subscribe t", "archive ", "Missing option '--to'"),
+        ("report --subscribe t --master x", "report ", "--master goes before the command: `toymq-pipeline --master … report`"),
+    ],
+)
+def test_wrong_usage_is_one_line(words: str, name: str, said: str) -> None:
+    """It was two lines and a block, where all other command lines print one."""
+    done = command(*words.split())
+    if said:
+        wrong_usage(done, name, said)
+    else:
+        assert (done.exit_code, done.stderr.startswith("Usage: toymq-pipeline ")) == (2, True), "the help was asked for"
+
+
 @pytest.mark.parametrize(
     "words",
     [("replay", "--to", "t", "--state", "{}/state", "--archive", "{}"), ("report", "--archive", "{}"), ("compact", "{}")],
@@ -49,15 +76,14 @@ def command(*words: str) -> Result:
 def test_a_directory_without_a_manifest_is_no_archive(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "manifest").mkdir()
     done = command(*(word.format(tmp_path) for word in words))
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == f"Error: {tmp_path} is not an archive: it has no manifest"
+    wrong_usage(done, f"{words[0]} ", f"{tmp_path} is not an archive: it has no manifest")
     assert [one.name for one in tmp_path.iterdir()] == ["manifest"], "nothing is left there either"
 
 
 @pytest.mark.parametrize("option", ["--url", "--token-file", "--tls-ca", "--tls-cert", "--tls-key"])
 def test_a_report_of_an_archive_asks_no_broker(option: str, empty: Path) -> None:
     done = command("report", "--archive", str(empty), option, "toymq://127.0.0.1")
-    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: --archive excludes {option}")
+    wrong_usage(done, "report ", f"--archive excludes {option}")
     assert "has started Spark" in str(command("report", "--archive", str(empty)).exception), "TOYMQ_URL is no option"
 
 
@@ -66,22 +92,23 @@ def test_a_report_of_an_archive_asks_no_broker(option: str, empty: Path) -> None
 def test_a_replay_to_another_broker_asks_none_but_that(place: str, option: str, empty: Path, tmp_path: Path) -> None:
     words = ("replay", place, str(empty), "--to", "t", "--state", str(tmp_path / "s"), "--to-url", "toymq://127.0.0.1:1")
     done = command(*words, option, "toymq://127.0.0.1")
-    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {place} with --to-url excludes {option}")
+    wrong_usage(done, "replay ", f"{place} with --to-url excludes {option}")
     assert "has started Spark" in str(command(*words).exception)
 
 
 @pytest.mark.parametrize(
-    ("kind", "exit_code", "said"),
-    [("toymq_spark.errors.OptionError", 2, "Error: "), ("toymq_py.errors.ConfigError", 2, "Error: "),
-     ("toymq_spark.errors.DataLoss", 1, "toymq-pipeline: ")],
+    ("kind", "exit_code", "more"),
+    [("toymq_spark.errors.OptionError", 2, " (see `toymq-pipeline report --help`)"),
+     ("toymq_py.errors.ConfigError", 2, " (see `toymq-pipeline report --help`)"),
+     ("toymq_spark.errors.DataLoss", 1, "")],
 )  # fmt: skip
-def test_what_was_raised_within_spark(kind: str, exit_code: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_raised_within_spark(kind: str, exit_code: int, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(app: str, master: str | None, settings: dict[str, str]) -> None:
         raise StreamingQueryException(f"[STREAM_FAILED] Job aborted\nTraceback\n{kind}: option x: no: more\n SQLSTATE: XXKST")
 
     monkeypatch.setattr("toymq_spark.session.build_session", failed)
     done = command("report", "--subscribe", "t")
-    assert (done.exit_code, done.stderr) == (exit_code, f"{said}option x: no: more\n")
+    assert (done.exit_code, done.stderr) == (exit_code, f"toymq-pipeline: option x: no: more{more}\n")
 
 
 def test_what_java_says_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +134,7 @@ def test_what_java_says_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_options_that_would_do_nothing_are_refused(words: str, said: str, tmp_path: Path) -> None:
-    done = command(*words.format(tmp_path).split())
-    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {said}")
+    wrong_usage(command(*words.format(tmp_path).split()), words.split()[0] + " ", said)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +156,7 @@ def test_an_option_that_a_job_sets_itself_is_refused_by_name(words: tuple[str, .
     """Some were passed over in silence, one was a traceback, and one wrote to another topic than the job said."""
     more = ("--to", "t", "--state", str(tmp_path)) if words[0] == "replay" else ()
     done = command(*(word.format(tmp_path) for word in words), "--subscribe", "a", *more)
-    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {said}")
+    wrong_usage(done, f"{words[0]} ", said)
 
 
 def test_a_replay_of_nothing_is_json_too(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,9 +179,9 @@ def test_of_what_spark_says_our_own_error_is_told() -> None:
     [("pyspark", ["verify", "x"], "spark"), ("matplotlib", ["report", "--subscribe", "t", "--html", "x.html"], "plots")],
 )
 def test_what_is_not_installed_is_said_in_a_line_before_the_work(absent: str, words: list[str], extra: str) -> None:
-    program = f"import sys; sys.modules['{absent}'] = None; from toymq_spark.cli import main; main()"
+    program = f"import sys; sys.modules['{absent}'] = None; from toymq_spark.cli import main; main(prog_name='toymq-pipeline')"
     command = [sys.executable, "-c", program, *words]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     hint = f"in a checkout of toymq, pip install '.[{extra}]'"
-    assert done.stderr.splitlines()[-1] == f"Error: this command needs {absent}: {hint}"
+    assert done.stderr == f"toymq-pipeline: this command needs {absent}: {hint} (see `toymq-pipeline {words[0]} --help`)\n"

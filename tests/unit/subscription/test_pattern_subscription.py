@@ -5,7 +5,8 @@ import errno
 import pytest
 
 from tests.support.broker_rig import BrokerRig
-from toymq_py.consumer_options import EARLIEST
+from toymq_py.consumer_options import EARLIEST, Mode, Start
+from toymq_py.subscription import PatternSubscription
 from toymq_py.subscription.pattern_subscription import RETRY_S
 
 TAKE_BYTES = 1 << 20
@@ -80,7 +81,36 @@ def test_one_topic_is_taken_over_or_moved_and_the_rest_stays() -> None:
     assert rig.take(newer) == [(0, 2)]
     rig.broker.topic("a.y").seek("c", EARLIEST)
     assert rig.ended == ["a.x TAKEN_OVER", "a.y SEEK"]
-    assert (list(subscription.parts), subscription.inflight, subscription.closed) == (["a.z"], 1, False)
+    assert (list(subscription.parts), subscription.inflight, subscription.closed) == (["a.z", "a.y"], 1, False)
+    assert rig.shown(subscription.take(TAKE_BYTES)) == ["a.y 0-0 x1"], "it goes on from the new position"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_topic_goes_on_from_where_its_consumer_was_moved(count: int) -> None:
+    """It delivered nothing more until the session subscribed anew, which it could not for that topic alone."""
+    rig = BrokerRig()
+    for name in ("a.x", "a.y"):
+        rig.publish(name, b"1", b"2")
+    mode: Mode = "exclusive" if count == 1 else "shared"
+    woken: list[PatternSubscription] = []
+    subscriptions = [rig.follow("a.*", mode=mode, wake=lambda each: woken.append(each) is None) for _ in range(count)]
+
+    def taken() -> list[str]:
+        return sorted(shown for each in subscriptions for _ in range(3) for shown in rig.shown(each.take(TAKE_BYTES)))
+
+    assert len(taken()) == 2 * count
+    for target, expected in ((EARLIEST, [0, 1]), (Start("id", 1), [1]), (Start("latest"), [])):
+        woken.clear()
+        rig.broker.topic("a.x").seek("c", target)
+        assert woken or not expected
+        assert [list(each.parts) for each in subscriptions] == [["a.y", "a.x"]] * count
+        assert [each.matched for each in subscriptions] == [2] * count, "SUB is answered with the topics, not with the moves"
+        if count == 1:
+            assert taken() == [f"a.x {expected[0]}-{expected[-1]} x1" for _ in expected[:1]]
+        else:
+            assert taken() == [f"a.x {msg_id}-{msg_id} x1" for msg_id in expected]
+    rig.publish("a.x", b"3")
+    assert taken() == ["a.x 2-2 x1"]
 
 
 def test_a_topic_that_cannot_be_read_harms_no_other_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:

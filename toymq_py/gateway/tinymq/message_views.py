@@ -58,7 +58,7 @@ class Filter:
         if self._header:
             return run.headers is not None and parse_block(run.headers[row]).get(self._key.lower()) == self._value
         try:
-            found = parse_json(run.payloads[row])
+            found = parse_json(run.payloads[row], may_repeat=True)
         except ValueError:
             return False
         if type(found) is not dict or self._key not in found:

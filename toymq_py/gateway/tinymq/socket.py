@@ -32,7 +32,8 @@ from toymq_py.gateway.tinymq.live_tail import LiveTail
 from toymq_py.gateway.tinymq.message_views import Filter, Place
 from toymq_py.gateway.tinymq.messages import may, put
 from toymq_py.gateway.tinymq.names import refuse, shown_id, topic_name, topic_or_glob
-from toymq_py.gateway.websocket import OUTLET, Outlet, leave
+from toymq_py.gateway.websocket import OUTLET, Outlet
+from toymq_py.gateway.websocket_end import leave
 from toymq_py.names import is_pattern
 
 PATH = "/ws"
@@ -54,6 +55,8 @@ class Session:
         self._socket = socket
         self._outlet: Outlet = socket.scope["state"][OUTLET]
         self._tasks = tasks
+        self._answered = asyncio.Event()
+        self._answered.set()
         self._tails: dict[str, LiveTail] = {}
         """By topic, as the frame spells it."""
         self._pumps: dict[str, asyncio.Task[None]] = {}
@@ -63,8 +66,10 @@ class Session:
         try:
             while (message := await self._socket.receive())["type"] != "websocket.disconnect":
                 if (text := message.get("text")) is not None:
+                    self._answered.clear()
                     with topics_made_by(self._socket):
                         await self._answer(text)
+                    self._answered.set()
         finally:
             self.end()
 
@@ -72,6 +77,10 @@ class Session:
         """End all subscriptions. Idempotent."""
         for asked in list(self._tails):
             self._leave(asked)
+
+    async def wait_answered(self) -> None:
+        """Wait until the frame that is begun is answered."""
+        await self._answered.wait()
 
     def _leave(self, asked: str) -> None:
         self._tails.pop(asked).close()
@@ -200,7 +209,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
         with suppress(asyncio.CancelledError):
             async with asyncio.TaskGroup() as tasks:
                 session = Session(gateway, socket, tasks)
-                leaving = tasks.create_task(leave(gateway, socket, session.end))
+                leaving = tasks.create_task(leave(gateway, socket, session.end, session.wait_answered))
                 await session.run()
                 leaving.cancel()
 

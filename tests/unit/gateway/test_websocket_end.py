@@ -1,0 +1,49 @@
+"""The end of a WebSocket: what comes first, and its code."""
+
+import asyncio
+
+import pytest
+
+from toymq_py.errors import AuthFailed
+from toymq_py.gateway import websocket_end
+from toymq_py.gateway.waiters import Waiting
+from toymq_py.gateway.websocket_end import leave
+
+
+class Socket:
+    """Keeps what happens, in its order."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.waiting = Waiting(asyncio.get_running_loop())
+
+    async def close(self, code: int) -> None:
+        self.events.append(code)
+
+    async def answered(self) -> None:
+        await asyncio.sleep(0)
+        self.events.append("answered")
+
+    async def leave(self) -> None:
+        await leave(self, self, lambda: self.events.append("ended"), self.answered)  # type: ignore[arg-type]  # as needed
+
+
+@pytest.mark.parametrize(("revoked", "expected"), [(False, ["ended", "answered", 1001]), (True, ["ended", 1008])])
+async def test_what_was_begun_is_answered_before_a_shutdown_and_a_revoked_token_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, revoked: bool, expected: list[object]
+) -> None:
+    def check(*_: object) -> None:
+        if revoked:
+            raise AuthFailed("the token was revoked")
+
+    monkeypatch.setattr(websocket_end, "check_again", check)
+    socket = Socket()
+    leaving = asyncio.ensure_future(socket.leave())
+    await asyncio.sleep(0)
+    assert socket.events == []
+    if revoked:
+        socket.waiting.wake()
+    else:
+        socket.waiting.stop()
+    await leaving
+    assert socket.events == expected

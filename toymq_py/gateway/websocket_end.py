@@ -1,0 +1,43 @@
+"""The end of a WebSocket when the broker shuts down, or its token is revoked. Contract: gateway.md; docs/http.md."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from toymq_py.errors import RequestError
+from toymq_py.gateway.access import check_again
+from toymq_py.gateway.request_context import Gateway
+
+GOING_AWAY = 1001
+"""The broker shuts down (RFC 6455, 7.4.1). Not 1012: it does not know whether it starts again."""
+POLICY = 1008
+LOOK_S = 60.0
+"""How often a WebSocket checks that its token or login is still valid."""
+
+
+async def leave(
+    gateway: Gateway, socket: WebSocket, end: Callable[[], None], answered: Callable[[], Awaitable[None]]
+) -> None:
+    """Close the WebSocket when the broker shuts down, behind the answers to what was begun, or when the token is revoked.
+
+    Args:
+        end: ends its subscriptions; called first, since the close waits behind unsent messages.
+        answered: waits until the frames that were begun are answered.
+    """
+    while not gateway.waiting.stopped:
+        await gateway.waiting.sleep(LOOK_S)
+        try:
+            check_again(gateway, socket, "see", "")
+        except RequestError:
+            end()
+            await _close(socket, POLICY)
+            return
+    end()
+    await answered()
+    await _close(socket, GOING_AWAY)
+
+
+async def _close(socket: WebSocket, code: int) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
+        await socket.close(code)
