@@ -23,6 +23,8 @@
        ├─ DamagedData               bytes on disk that fail their checks
        ├─ ProtocolViolation         the broker violates the protocol (client side)
        ├─ BadOperation              a frame between two replicas that is invalid
+       ├─ EtcdError                 no answer from etcd, or one that cannot be trusted
+       │  └─ LeaseLost              the lease has ended
        ├─ ConnectionLost            the connection ended with replies still due (client side)
        └─ CommandFailed             the broker answered ``ERR`` with a code this client does not know
 
@@ -334,6 +336,19 @@ class BadOperation(LocalError):
     """A frame between replicas is damaged, beyond a limit, or names a file that replicas do not share. The link ends."""
 
     code = "BAD_OPERATION"
+
+
+class EtcdError(LocalError):
+    """etcd did not answer, or its answer cannot be trusted. The outcome of a transaction is unknown then."""
+
+    code = "ETCD"
+    retryable = True
+
+
+class LeaseLost(EtcdError):
+    """The lease has ended, and its keys are gone. A transaction that names it did not happen."""
+
+    code = "LEASE_LOST"
 
 
 class ConnectionLost(LocalError):
