@@ -1,7 +1,7 @@
-"""What the nodes of a group agree on: who leads, and which replicas may be elected. Contract: replication.md, section 3; ADR 0097.
+"""What the nodes of a group agree on: which replica leads, and which may be elected.
 
-Values, and the calls that a node makes. etcd keeps the values; ``EtcdAgreement`` makes the calls over its JSON gateway, a test's
-``SimulatedEtcd`` in memory. Nothing here decides anything.
+Contract: replication.md, section 3; ADR 0097. Values, and the calls that a node makes. etcd keeps the values; ``EtcdAgreement``
+makes the calls over its JSON gateway, a test's ``SimulatedEtcd`` in memory. Nothing here decides anything.
 """
 
 import enum
@@ -50,7 +50,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class LeaderKey:
-    """Who leads. ``epoch``: the revision that made the key; ``lease``: the key goes with it."""
+    """The leader. ``epoch``: the revision that made the key; ``lease``: the key goes with it."""
 
     member: Member
     epoch: int
@@ -60,7 +60,7 @@ class LeaderKey:
 @dataclass(frozen=True, slots=True)
 class InSync:
     """The replicas that may be elected. ``epoch``: of the leader that wrote it; ``revision``: of the last change, compared by
-    whoever changes it next."""
+    the next change."""
 
     members: tuple[ReplicaId, ...]
     epoch: int
@@ -147,7 +147,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a transaction that was answered. ``done``: its compares held; ``revision``: its own when done, the current one if not."""
+    """Of a transaction that was answered. ``done``: its compares held; ``revision``: its own then, the current one if not."""
 
     done: bool
     revision: int
@@ -179,7 +179,7 @@ class Agreement(Protocol):
         """End a lease and what hangs on it. No error when it is gone."""
 
     async def begin(self, me: Member, lease: int) -> Outcome:
-        """T1: lead a group that has no in-sync set, with oneself as the only member. Not done where the cluster has no settings.
+        """T1: lead a group that has no in-sync set, as its only member. Not done where the cluster has no settings.
         The epoch is the outcome's revision. T1, T2, T6 raise LeaseLost when the lease is gone: then they did not happen."""
 
     async def elect(self, me: Member, lease: int, in_sync_revision: int) -> Outcome:
