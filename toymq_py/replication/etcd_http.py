@@ -164,7 +164,7 @@ async def _headers(reader: asyncio.StreamReader) -> dict[bytes, bytes]:
     headers: dict[bytes, bytes] = {}
     left = HEAD_BYTES_MAX
     while line := await _line(reader):
-        left -= len(line)
+        left -= len(line) + len(b"\r\n")
         name, colon, value = line.partition(b":")
         name, value = name.lower(), value.strip()
         if left < 0 or not colon:

@@ -34,7 +34,7 @@ def parse_endpoint(url: str) -> Endpoint:
     except ValueError:
         raise invalid from None
     extra = parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or extra or not url.isprintable():
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or extra or not url.isprintable() or " " in url:
         raise invalid
     return Endpoint(check_host(parts.hostname), port or DEFAULT_PORT, url, parts.scheme == "https")
 
@@ -116,13 +116,13 @@ class EtcdMembers:
         try:
             answer = json.loads(content)
             result = answer.get("result", answer)
-            cluster_id = result["header"]["cluster_id"]
+            cluster_id = str(result["header"]["cluster_id"])
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
             raise EtcdError(f"the answer is not understood: {content[:SAID_CHARS_MAX]!a}") from None
         if self._cluster_id is None:
             self._cluster_id = cluster_id
-        if cluster_id != self._cluster_id or not isinstance(cluster_id, str):
-            raise EtcdError(f"another etcd cluster answers: {cluster_id!a}, and {self._cluster_id} before")
+        if cluster_id != self._cluster_id:
+            raise EtcdError(f"another etcd cluster answers: {cluster_id!a}, and {self._cluster_id!a} before")
         found: dict[str, Any] = result
         return found
 
