@@ -25,6 +25,8 @@
        ├─ ProtocolViolation         the broker violates the protocol (client side)
        ├─ BadOperation              a frame between two replicas that is invalid
        ├─ TermEnded                 this node no longer leads its group
+       ├─ EtcdError                 no answer from etcd, or one that cannot be trusted
+       │  └─ LeaseLost              the lease has ended
        ├─ ConnectionLost            the connection ended with replies still due (client side)
        └─ CommandFailed             the broker answered ``ERR`` with a code this client does not know
 
@@ -366,6 +368,19 @@ class TermEnded(LocalError):
     """This node no longer leads its group: it says nothing more in its name."""
 
     code = "TERM_ENDED"
+
+
+class EtcdError(LocalError):
+    """etcd did not answer, or its answer cannot be trusted. The outcome of a transaction is unknown then."""
+
+    code = "ETCD"
+    retryable = True
+
+
+class LeaseLost(EtcdError):
+    """The lease has ended, and its keys are gone. A transaction that names it did not happen."""
+
+    code = "LEASE_LOST"
 
 
 class ConnectionLost(LocalError):

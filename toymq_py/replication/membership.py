@@ -11,8 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from toymq_py.errors import TermEnded
-from toymq_py.replication.agreement import Agreement, EtcdError, ReplicaId
+from toymq_py.errors import EtcdError, TermEnded
+from toymq_py.replication.agreement import Agreement, ReplicaId
 
 logger = logging.getLogger("toymq_py.replication")
 
