@@ -50,7 +50,9 @@ class Follows(Protocol):
 class Node:
     """``run`` it once. Everything else may be read at any time."""
 
-    def __init__(self, around: Surroundings, file: ReplicaFile, link: Follows, on_state: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, around: Surroundings, file: ReplicaFile, link: Follows, on_state: Callable[[], None] = lambda: None
+    ) -> None:
         """
         Args:
             file: of the directory, whose lock this process holds.
@@ -341,7 +343,10 @@ class Node:
     # -- an operator
 
     async def _take_request(self, state: GroupState) -> bool:
-        """FORCE of this replica (T6). Returns: whether there was one, and the agreement has to be read again. Raises: EtcdError."""
+        """FORCE of this replica (T6). Returns: whether there was one, and the agreement has to be read again.
+
+        Raises: EtcdError.
+        """
         request, me = state.request, self._around.me
         if request is None or request.kind is not RequestKind.FORCE or request.replica != me.replica:
             return False

@@ -1,6 +1,6 @@
 """One term of a leader: from the won election to the hand-over or the end of its epoch.
 
-Contract: replication.md, sections 5, 7 and 8; ADR 0097. Belongs to the event loop. Knows no broker: what leads is an ``Office``.
+Contract: replication.md, sections 5, 7 and 8; ADR 0097. Belongs to the event loop. Knows no broker, but an ``Office``.
 """
 
 import asyncio
@@ -37,6 +37,7 @@ LOOK_S = 0.25
 """How often a leader looks whether its loop and its disk make progress."""
 LATE_S = 1.0
 """A loop that is later than this cannot lead."""
+JOINED_LOOK_S = 0.02
 READ_RETRY_S = 0.2
 """After a read of etcd without an answer. A leader goes on meanwhile: nothing in an OK needs etcd."""
 BYE_S = 3.0
@@ -223,7 +224,7 @@ class Term:
         expected = set(self.in_sync.members) - {me, self._predecessor}
         until = self._around.loop.time() + self._around.options.promote_wait_s
         while expected - self._joined() and (left_s := until - self._around.loop.time()) > 0:
-            await asyncio.sleep(min(left_s, 0.02))
+            await asyncio.sleep(min(left_s, JOINED_LOOK_S))  # noqa: ASYNC110 (the links tell no one)
         await self._guarded(self.links.drop_members())
 
     def _joined(self) -> set[str]:
@@ -259,7 +260,8 @@ class Term:
                 continue
             revision = state.revision
             if state.leader is None or state.leader.epoch != self.epoch:
-                held = "there is no leader" if state.leader is None else f"{state.leader.member.name} leads epoch {state.leader.epoch}"
+                leader = state.leader
+                held = f"{leader.member.name} leads epoch {leader.epoch}" if leader is not None else "there is no leader"
                 raise TermEnded(f"epoch {self.epoch} is over: {held}")
             await self._take_request(state)
 
@@ -322,7 +324,8 @@ class Term:
         asked = self._asked.result() if self._asked.done() and not self._stop.is_set() else None
         successor = self._successor(asked.replica if asked is not None else None)
         self._on_state("STEPPING DOWN")
-        logger.info("epoch %d: hands over to %s", self.epoch, successor.name if successor is not None else "no one: no copy is in sync")
+        to = successor.name if successor is not None else "no one: no copy is in sync"
+        logger.info("epoch %d: hands over to %s", self.epoch, to)
         await self._first(self._around.office.retire(in_haste=successor is not None), self._over)
         if not self._over.done():
             with suppress(TimeoutError):
