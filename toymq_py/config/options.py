@@ -40,7 +40,7 @@ FsyncMode = Literal["always", "interval", "never"]
 CommitMode = Literal["auto", "thread", "inline"]
 LogFormat = Literal["text", "json"]
 OVER_TLS = ("--tls-listen", "--https")
-OF_CLUSTER = ("etcd", "name", "advertise", "replicate_token_file")
+OF_CLUSTER = ("etcd", "etcd_ca", "etcd_cert", "etcd_key", "name", "advertise", "replicate_token_file")
 WhenFull = Literal["reject", "drop-oldest"]
 """What a publish beyond the backlog's limit does."""
 
@@ -172,12 +172,15 @@ class ServeOptions(BrokerOptions):
     )  # fmt: skip
     cluster: str | None = text(
         None, "NAME", check_cluster_name, noun="a name such as orders",
-        help="Take part in a cluster (docs/clusters.md): one of several copies of the data leads and serves, the others follow.",
+        help="Take part in a cluster (docs/clusters.md): one of several copies leads and serves, the others follow.",
     )  # fmt: skip
     etcd: str | None = text(
         None, "URL,URL", parse_endpoints, noun="URLs such as http://e1:2379,http://e2:2379",
         help="With --cluster: the members of etcd, where the nodes agree on who leads.",
     )  # fmt: skip
+    etcd_ca: str | None = path(None, help="PEM file: the CA that signed the certificates of etcd; the system's by default.")
+    etcd_cert: str | None = path(None, help="PEM file: the certificate that this node shows etcd.")
+    etcd_key: str | None = path(None, help="PEM file: its private key.")
     name: str | None = text(
         None, "NAME", check_cluster_name, noun="a name such as n1",
         help="With --cluster: of this node, for people; its host by default.",

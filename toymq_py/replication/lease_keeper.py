@@ -1,8 +1,8 @@
 """A node's lease: renewed while the node makes progress.
 
 Contract: replication.md, section 3 ("Keepalive") and section 5. A lease only decides how soon another copy may try: no rule
-that protects data looks at it. So a node whose event loop or disk hangs must not keep its lease alive (LavinMQ#2151), and a call
-without an answer is sent again until the lease is surely gone. Belongs to the event loop.
+that protects data looks at it. So a node whose event loop or disk hangs must not keep its lease alive (LavinMQ#2151), and a
+call without an answer is sent again until the lease is surely gone. Belongs to the event loop.
 """
 
 import asyncio

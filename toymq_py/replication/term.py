@@ -223,8 +223,8 @@ class Term:
         me = self._around.me.replica
         expected = set(self.in_sync.members) - {me, self._predecessor}
         until = self._around.loop.time() + self._around.options.promote_wait_s
-        while expected - self._joined() and (left_s := until - self._around.loop.time()) > 0:
-            await asyncio.sleep(min(left_s, JOINED_LOOK_S))  # noqa: ASYNC110 (the links tell no one)
+        while expected - self._joined() and (left_s := until - self._around.loop.time()) > 0:  # noqa: ASYNC110 (no event)
+            await asyncio.sleep(min(left_s, JOINED_LOOK_S))
         await self._guarded(self.links.drop_members())
 
     def _joined(self) -> set[str]:
