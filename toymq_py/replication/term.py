@@ -54,8 +54,8 @@ class Office(Protocol):
         """Recover the directory as after a power cut; its changes go into ``stream``. It may hold the loop, and renews the
         lease meanwhile. Raises what recovery raises."""
 
-    def serve(self) -> None:
-        """Serve clients from now on."""
+    async def serve(self) -> None:
+        """Serve clients until ``retire`` or ``abandon``. Raises what a broker raises that cannot go on."""
 
     def refuse_publishes(self, reason: str | None) -> None:
         """Refuse publishes with NOT_ENOUGH_REPLICAS for this reason; None: take them."""
@@ -120,7 +120,7 @@ class Term:
         self._stream = Stream(self._tickets)
         self._over: asyncio.Future[str] = around.loop.create_future()  # why the term has ended
         self._asked: asyncio.Future[Request] = around.loop.create_future()  # a hand-over
-        self._opened = self._hindered = False
+        self._opened = self._hindered = self._retiring = False
         self.in_sync = InSyncSet(around.agreement, around.me.replica, epoch, members, revision, self._changed)
         self.links = LeaderLinks(
             me=around.identity, epoch=epoch, stream=self._stream, tickets=self._tickets, fs=around.fs, root=around.root,
@@ -164,7 +164,7 @@ class Term:
             if not self._over.done() and not self._stop.is_set():
                 self._opened = True
                 self._changed()
-                self._around.office.serve()
+                watching.append(self._task(self._around.office.serve()))
                 self._on_state("LEADING")
                 await self._first(self._over, self._asked, self._stopping())
             if self._over.done():
@@ -186,7 +186,7 @@ class Term:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
+        if task.cancelled() or self._retiring:
             return
         error = task.exception()
         if error is not None and not isinstance(error, TermEnded | EtcdError):
@@ -326,6 +326,7 @@ class Term:
         self._on_state("STEPPING DOWN")
         to = successor.name if successor is not None else "no one: no copy is in sync"
         logger.info("epoch %d: hands over to %s", self.epoch, to)
+        self._retiring = True
         await self._first(self._around.office.retire(in_haste=successor is not None), self._over)
         if not self._over.done():
             with suppress(TimeoutError):
