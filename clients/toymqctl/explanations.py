@@ -21,6 +21,8 @@ ADVICE = {
     "MODE_CONFLICT": "use the --mode of its current subscribers, or another --consumer",
     "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists its consumers",
     "NO_SUCH_TOPIC": "`toymqctl topics` lists the topics",
+    "NOT_ENOUGH_REPLICAS": "start the nodes that are missing; publishing resumes by itself once they are in sync",
+    "NOT_LEADER": "connect to the node that leads; the answer names it, unless none leads yet",
     "PAYLOAD_TOO_LARGE": "publish it in parts, or start the broker with a larger --max-payload",
     "QUEUE_FULL": "its consumers are behind (`toymqctl consumers TOPIC`); or raise the limit with `toymqctl config`",
     "SHUTTING_DOWN": "the broker is being stopped; try again when it is back",
