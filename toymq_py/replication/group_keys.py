@@ -17,7 +17,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from toymq_py.errors import ConfigError, DamagedData, EtcdError
+from toymq_py.errors import DamagedData, EtcdError
+from toymq_py.names import check_cluster_name
 from toymq_py.replication.agreement import (
     TTL_S_MAX,
     TTL_S_MIN,
@@ -41,18 +42,10 @@ VERSION = 1
 TEXT_CHARS_MAX = 1000
 """Of each text that a node writes: people read it, and etcd has it in memory."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 _REPLICA = re.compile(r"[0-9a-f]{32}\Z")
 
 T = TypeVar("T")
 Decode = Callable[[Mapping[str, Any], KeyValue], object]
-
-
-def check_cluster_name(name: str) -> str:
-    """Return the name of a cluster or a node. Raises: ConfigError."""
-    if _NAME.match(name) is None:
-        raise ConfigError(f"invalid name {name[:64]!a}: 1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit")
-    return name
 
 
 class GroupKeys:
