@@ -179,6 +179,12 @@ class FollowerRig:
         finally:
             self.scheduler.close(drop_waiting=False)
 
+    async def follow_once_or_until_joined(self, leader: LeaderRig) -> FollowEnd | None:
+        """Follow until the link ends, or until the follower is in sync: None then."""
+        async with self.following(leader) as task:
+            await until(lambda: task.done() or leader._is_in_sync(self.number), "it joins or is refused")
+            return task.result() if task.done() else None
+
     async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -274,9 +274,10 @@ class LeaderLink:
         term = self._term
         if self.replica in term.required.replicas:
             await term.required.drop(self.replica)
+        self.writer.write(encode_message(Lead(term.epoch, self._stream_id)))
         if self._handshake is not None:
             self._handshake.manifest_allowed = True
-        self.writer.write(encode_message(Lead(term.epoch, self._stream_id)))
+            self._take(b"")  # what came with FOLLOW
         manifest_bytes = await self._manifest
         manifest = await run_on_thread(term.offload, lambda: decode_manifest(manifest_bytes))
         missing = await run_on_thread(term.offload, lambda: missing_bytes(term.fs, term.root, manifest))

@@ -15,7 +15,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import BadOperation, TermEnded
 from toymq_py.replication.bulk_copy import Pace
 from toymq_py.replication.disk_calls import Offload
-from toymq_py.replication.handshake import VERSION, Follow, HandshakeReader, Refused, encode
+from toymq_py.replication.handshake import VERSION, Follow, HandshakeReader, Refused, Wait, encode
 from toymq_py.replication.leader_link import LeaderLink, LinkState, Term
 from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.required import InSyncChanges, RequiredFollowers
@@ -73,6 +73,7 @@ class LeaderLinks:
         )  # fmt: skip
         self._links: dict[str, LeaderLink] = {}
         self._greeted: set[asyncio.StreamWriter] = set()
+        self._judged: set[asyncio.StreamWriter] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._progress = asyncio.Event()
         self._ending = False
@@ -150,6 +151,8 @@ class LeaderLinks:
         now = term.clock.monotonic()
         for link in self._links.values():
             link.tick(now)
+        for writer in self._judged:
+            writer.write(encode(Wait()))
 
     def _note_progress(self) -> None:
         self._progress.set()
@@ -182,7 +185,11 @@ class LeaderLinks:
             return None
         finally:
             self._greeted.discard(writer)
-        refusal = self._refusal(follow) or await self._refusal_of_replica(follow)
+        self._judged.add(writer)
+        try:
+            refusal = self._refusal(follow) or await self._refusal_of_replica(follow)
+        finally:
+            self._judged.discard(writer)
         if refusal is not None:
             logger.warning("follower %s (%s) was refused: %s %s", follow.name, follow.replica[:8], refusal.code, refusal.text)
             with suppress(OSError):
