@@ -26,7 +26,7 @@ from toymq_py.net.host_names import AllowedHosts
 from toymq_py.replication.agreement import Agreement, ClusterSettings, Member
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
-from toymq_py.replication.leader_links import Identity, LinkOptions
+from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.node import Node
 from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord
 from toymq_py.replication.term import Surroundings, TermOptions
