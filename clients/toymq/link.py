@@ -15,10 +15,11 @@ from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, UNANSWERED_MAX, Opti
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch
 from toymq.pending_replies import CallSlot, check_greeting
+from toymq.turns import Turns
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
-from toymq_py.protocol import HelloReply, OkReply, Quit
+from toymq_py.protocol import HelloReply, OkReply, Ping, PongReply, Quit
 
 logger = logging.getLogger("toymq")
 
@@ -26,6 +27,10 @@ T = TypeVar("T")
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Unsent bytes in the transport beyond which publishes wait."""
+SILENT_S = 5.0
+"""With several addresses: a broker that owes an answer and says nothing for so long is left for the next one. A paused process,
+or a machine without power, closes no connection, and in a cluster another node leads by then."""
+SILENCE_LOOK_S = 1.0
 CLOSED = "this client is closed"
 OTHER_LOOP = (
     "this client belongs to the event loop in which it was connected, and this call runs in another: connect again here (each"
@@ -39,6 +44,13 @@ def settle(future: "asyncio.Future[T]", value: T) -> None:
         future.set_result(value)
 
 
+class _PingSlot(CallSlot):
+    """A sign of life of the broker, when nothing else is due."""
+
+    __slots__ = ()
+    is_work = False
+
+
 class _Wire(asyncio.Protocol):
     """One transport of a link; late callbacks of an old one have no effect."""
 
@@ -48,6 +60,8 @@ class _Wire(asyncio.Protocol):
         self.reason: ToymqError | None = None
         self.ended: asyncio.Future[ToymqError] = loop.create_future()
         self.writable = True
+        self.silent = False
+        """It was dropped because no answer came."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -83,6 +97,7 @@ class Link:
     def __init__(self, options: Options, outages: Outages) -> None:
         self.options = options
         self._outages = outages
+        self._turns = Turns(options.addresses)
         self._loop = asyncio.get_running_loop()
         self.conversation = Conversation(options.producer(), self._flush_soon)
         self._wire: _Wire | None = None
@@ -91,6 +106,7 @@ class Link:
         self._turn = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
         self._closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._trouble = ""
@@ -136,11 +152,12 @@ class Link:
                 log_wait(delay_s)
                 await asyncio.sleep(delay_s)
             failures: list[ToymqError] = []
-            for address in self.options.addresses:
+            for address in self._turns.round():
                 try:
                     wire = await self._attempt(address)
                 except (OSError, ToymqError) as error:
                     failures.append(error if isinstance(error, ToymqError) else connect_failed(address, error))
+                    self._turns.failed(failures[-1])
                     if not self._tries_again(address, failures, give_up_at):
                         return
                     continue
@@ -149,10 +166,14 @@ class Link:
                 if not self._first.done():
                     self._first.set_result(None)
                 self._outages.up(self, address)
+                if len(self.options.addresses) > 1:
+                    self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
                 reason = await wire.ended
                 if self.conversation.progress or self.now() - began > self.options.backoff_max_s:
                     backoff.reset()  # not where each connection breaks at once
                 self._lose(address, reason)
+                if wire.silent:
+                    self._turns.silent(address)
                 if self._closing:
                     return
                 break
@@ -163,8 +184,7 @@ class Link:
         hopeless = isinstance(error, RequestError | ProtocolViolation) and not error.retryable
         logger.debug("%s: no connection: %s", address, error)
         self._trouble = f" (no connection to {address}: {error})"
-        last = address is self.options.addresses[-1]
-        if not hopeless and (give_up_at is None or not last or self._loop.time() < give_up_at):
+        if not hopeless and (give_up_at is None or not self._turns.is_last or self._loop.time() < give_up_at):
             return True
         reason = error if hopeless else of_a_round(failures)
         if self._first.done():
@@ -271,9 +291,10 @@ class Link:
         if self._wire is not None:
             self._wire.abort(closed)
             self._wire = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._silence):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._silence = None
         self.conversation.close(closed)
         self._wake()
 
@@ -314,7 +335,25 @@ class Link:
         """Drop a connection on which an answer is due and none has come for as long as a call waits: another one may work."""
         now = self.now() + 0.001
         if self._wire is not None and self.conversation.is_overdue(now) and now - self._answered_at >= self.options.timeout_s:
+            self._wire.silent = True
             self._wire.abort(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
+
+    def _look_silent(self, wire: _Wire) -> None:
+        """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life."""
+        if wire is not self._wire:
+            return
+        now, conversation = self.now(), self.conversation
+        patience_s = min(SILENT_S, self.options.timeout_s)
+        silent_s = now - max(self._answered_at, conversation.received_at)
+        if silent_s >= patience_s and conversation.is_overdue(now + self.options.timeout_s - patience_s):
+            wire.silent = True
+            wire.abort(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
+            return
+        if silent_s >= patience_s / 2 and not conversation.unanswered_count:
+            ping = _PingSlot(Ping(), PongReply)
+            ping.deadline = self.deadline()
+            conversation.send_now(ping)
+        self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
 
     def now(self) -> float:
         """Seconds of its clock."""

@@ -39,6 +39,8 @@ logger = logging.getLogger("toymq_py.cluster")
 GROUP = "g0"
 """All of a cluster's topics are in one group (replication.md, section 2)."""
 STATES = ("START", "LOOKING", "JOINING", "FOLLOWING", "OPENING", "LEADING", "STEPPING DOWN")
+IN_OFFICE_S = 0.5
+"""How long a follower may wait for a node that is to lead, and does not know it yet."""
 SETTINGS_RETRY_S = 1.0
 SAY_EVERY = 10
 
@@ -215,6 +217,10 @@ class _NodeProcess:
         """A connection to the listener of replicas."""
         node = self._node
         try:
+            if node is not None:
+                with contextlib.suppress(TimeoutError):  # a follower may know of the election first
+                    async with asyncio.timeout(IN_OFFICE_S):
+                        await node.in_office.wait()
             if node is not None and node.term is not None:
                 await node.term.links.serve(reader, writer)
             else:

@@ -24,6 +24,7 @@ from toymq.outages import Outages
 from toymq.pending_replies import CallSlot, check_greeting
 from toymq.sync.call_guard import CallGuard
 from toymq.sync.guarded_conversation import GuardedConversation
+from toymq.turns import Turns
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
@@ -57,6 +58,7 @@ class BlockingLink:
         """
         self.guard = guard
         self._outages = outages
+        self._turns = Turns(options.addresses)
         self._siblings = siblings
         self._tried = False
         self.conversation = GuardedConversation(options.producer(), self._drop_socket)
@@ -188,6 +190,8 @@ class BlockingLink:
         trouble = self.trouble
         silent_s = now() - max(self._answered_at, self._up_since)
         if self._socket is not None and self.conversation.unanswered_count and silent_s >= self.options.timeout_s:
+            if self._address is not None:
+                self._turns.silent(self._address)
             self._torn = True
             self._lose(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
             self._torn = False
@@ -216,11 +220,12 @@ class BlockingLink:
         """Try each address once. Raises: ConnectFailed, RequestError, ProtocolViolation, as the last one failed."""
         self._tried = True
         failures: list[ToymqError] = []
-        for address in self.options.addresses:
+        for address in self._turns.round():
             try:
                 self._connect_to(address, left_s)
             except ToymqError as error:
                 failures.append(error)
+                self._turns.failed(error)
             else:
                 return
         try:
