@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import socket
+from functools import partial
 from typing import TypeVar, cast
 
 from toymq import sockets
@@ -31,6 +32,8 @@ SILENT_S = 5.0
 """With several addresses: a broker that owes an answer and says nothing for so long is left for the next one. A paused process,
 or a machine without power, closes no connection, and in a cluster another node leads by then."""
 SILENCE_LOOK_S = 1.0
+SUSPICION_S = 0.1
+"""Time to read what has arrived, before a broker counts as silent."""
 CLOSED = "this client is closed"
 OTHER_LOOP = (
     "this client belongs to the event loop in which it was connected, and this call runs in another: connect again here (each"
@@ -338,16 +341,23 @@ class Link:
             self._wire.silent = True
             self._wire.abort(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
 
-    def _look_silent(self, wire: _Wire) -> None:
-        """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life."""
+    def _look_silent(self, wire: _Wire, *, suspected: bool = False) -> None:
+        """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life.
+
+        ``suspected``: so it was a moment ago. After a pause of this loop timers run before input.
+        """
         if wire is not self._wire:
             return
         now, conversation = self.now(), self.conversation
         patience_s = min(SILENT_S, self.options.timeout_s)
         silent_s = now - max(self._answered_at, conversation.received_at)
         if silent_s >= patience_s and conversation.is_overdue(now + self.options.timeout_s - patience_s):
-            wire.silent = True
-            wire.abort(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
+            if suspected:
+                wire.silent = True
+                wire.abort(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
+            else:
+                again = partial(self._look_silent, wire, suspected=True)
+                self._silence = self._loop.call_later(SUSPICION_S, again)
             return
         if silent_s >= patience_s / 2 and not conversation.unanswered_count:
             ping = _PingSlot(Ping(), PongReply)

@@ -175,8 +175,8 @@ class Load:
         self._urls = urls
         self._topic = topic
         self._window = window
-        self.acked: dict[bytes, int] = {}
-        """Id by body."""
+        self.acked: dict[bytes, int | None] = {}
+        """Id by body; None after a repeat, whose id is not known."""
         self.gaps: list[float] = []
         """Times between two OKs that were longer than 100 ms."""
         self.failed: list[str] = []
@@ -208,7 +208,7 @@ class Load:
                         if isinstance(outcome, toymq.RequestError) and outcome.retryable:
                             await asyncio.sleep(0.02)
                     else:
-                        self.acked[body] = outcome.msg_id
+                        self.acked[body] = None if outcome.duplicate else outcome.msg_id  # of DUP it may be a later one
                         now = time.monotonic()
                         if now - last > 0.1:
                             self.gaps.append(now - last)
@@ -235,9 +235,10 @@ class Load:
                         async for message in messages:
                             found.setdefault(message.payload, []).append(message.id)
                             missing.discard(message.payload)
+                            await message.ack()
                             if not missing:
                                 break
-        return [body for body, msg_id in self.acked.items() if msg_id not in found.get(body, [])]
+        return [body for body, at in self.acked.items() if body not in found or (at is not None and at not in found[body])]
 
 
 def same(first: Path, second: Path) -> bool:

@@ -113,7 +113,7 @@ class _NodeProcess:
         self._node: Node | None = None
         self._stop = asyncio.Event()
         self._debug_wire: Callable[[], None] = lambda: None
-        self._elections = 0
+        self._replicas: set[asyncio.Task[None]] = set()
         name = options.name or socket.gethostname().partition(".")[0]
         self._name = name
 
@@ -134,7 +134,7 @@ class _NodeProcess:
         if self._stop.is_set():
             node.stop()
         servers = [
-            await asyncio.start_server(self._replica, sock=listener.dup()) for listener in self._listeners["--replicate"]
+            await asyncio.start_server(self._accept_replica, sock=listener.dup()) for listener in self._listeners["--replicate"]
         ]
         try:
             comes_back = await node.run()
@@ -212,6 +212,16 @@ class _NodeProcess:
                 f"{root} belongs to the cluster {file.record.cluster}, and {self._options.cluster} is {settings.cluster}"
             )
         return file
+
+    def _accept_replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._replica(reader, writer))
+        self._replicas.add(task)
+        task.add_done_callback(self._replica_left)
+
+    def _replica_left(self, task: asyncio.Task[None]) -> None:
+        self._replicas.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a bug in the link of a replica", exc_info=error)
 
     async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection to the listener of replicas."""
