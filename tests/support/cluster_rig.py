@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import filecmp
 import os
 import re
 import signal
@@ -14,11 +13,13 @@ import toymq
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd import EtcdCluster, running_etcd
 from toymq.sockets import reserved_port
+from toymq_py.clock import SystemClock
 from toymq_py.replication.agreement import ClusterSettings, GroupState
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymq_py.replication.paths import is_file
 
 CLUSTER, GROUP = "orders", "g0"
+MONOTONIC = SystemClock.monotonic
 UUID = "6f1dd0f0-3b1c-4a53-9c3a-0d7f3e6a1c11"
 WAIT_S = 60.0
 """A busy machine takes its time; a cluster that works takes a few seconds."""
@@ -30,9 +31,10 @@ class ClusterNode(BrokerProcess):
     def __init__(self, directory: Path, name: str, etcd: EtcdCluster, *options: str) -> None:
         self.name = name
         self.replicate_port = reserved_port(self)
+        self.http_port = reserved_port(self)
         super().__init__(
             directory / name, "--cluster", CLUSTER, "--etcd", ",".join(etcd.urls), "--name", name,
-            "--replicate", f"127.0.0.1:{self.replicate_port}", *options,
+            "--replicate", f"127.0.0.1:{self.replicate_port}", "--http", f"127.0.0.1:{self.http_port}", *options,
         )  # fmt: skip
         self.log_path = directory / f"{name}.log"
         self._log_file = self.log_path
@@ -61,13 +63,21 @@ class ClusterNode(BrokerProcess):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         self.wait()
-        until = time.monotonic() + WAIT_S
-        while child is not None and Path(f"/proc/{child}").exists() and time.monotonic() < until:
+        until = MONOTONIC() + WAIT_S
+        while child is not None and _runs(child) and MONOTONIC() < until:
             time.sleep(0.01)
 
     def kill(self) -> None:
         """What ``BrokerProcess`` does at its end."""
         self.kill_machine()
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process holds files and sockets: one that waits for its parent to look does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 class ClusterRig:
@@ -109,14 +119,14 @@ class ClusterRig:
 
     async def until(self, what: str, holds: Callable[[GroupState], bool]) -> GroupState:
         """Wait until the agreement says so. Raises: AssertionError, with what it says, and the logs."""
-        until = time.monotonic() + WAIT_S
+        until = MONOTONIC() + WAIT_S
         agreement = EtcdAgreement(EtcdOptions(self.etcd.urls), CLUSTER, GROUP)
         try:
             while True:
                 state = await agreement.read()
                 if holds(state):
                     return state
-                if time.monotonic() > until:
+                if MONOTONIC() > until:
                     raise AssertionError(f"not within {WAIT_S:g} s: {what}\n{state}\n{self.logs()}")
                 await asyncio.sleep(0.05)
         finally:
@@ -196,7 +206,7 @@ class Load:
             await self._task
 
     async def _run(self) -> None:
-        number, last = 0, time.monotonic()
+        number, last = 0, MONOTONIC()
         async with await toymq.connect(self._urls, timeout_s=WAIT_S, wait_s=WAIT_S) as client:
             while not self._stop:
                 bodies = [b"%d" % (number + at) for at in range(self._window)]
@@ -209,19 +219,19 @@ class Load:
                             await asyncio.sleep(0.02)
                     else:
                         self.acked[body] = None if outcome.duplicate else outcome.msg_id  # of DUP it may be a later one
-                        now = time.monotonic()
+                        now = MONOTONIC()
                         if now - last > 0.1:
                             self.gaps.append(now - last)
                         last = now
 
     async def more(self, count: int = 1000) -> None:
         """Wait until so many more got OK."""
-        wanted, until = len(self.acked) + count, time.monotonic() + WAIT_S
+        wanted, until = len(self.acked) + count, MONOTONIC() + WAIT_S
         while len(self.acked) < wanted:
             assert self._task is not None
             if self._task.done():
                 self._task.result()
-            assert time.monotonic() < until, f"{len(self.acked)} got OK, {wanted} were waited for; {self.failed[-3:]}"
+            assert MONOTONIC() < until, f"{len(self.acked)} got OK, {wanted} were waited for; {self.failed[-3:]}"
             await asyncio.sleep(0.02)
 
     async def lost(self) -> list[bytes]:
@@ -239,7 +249,3 @@ class Load:
                             if not missing:
                                 break
         return [body for body, at in self.acked.items() if body not in found or (at is not None and at not in found[body])]
-
-
-def same(first: Path, second: Path) -> bool:
-    return filecmp.cmp(first, second, shallow=False)
