@@ -7,7 +7,7 @@ import socket
 from typing import TypeVar, cast
 
 from toymq import sockets
-from toymq.connect_failure import connect_failed, of_a_round
+from toymq.connect_failure import as_failure, of_a_round
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
@@ -15,6 +15,7 @@ from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, UNANSWERED_MAX, Opti
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch
 from toymq.pending_replies import CallSlot, check_greeting
+from toymq.route import Route
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
@@ -83,6 +84,7 @@ class Link:
     def __init__(self, options: Options, outages: Outages) -> None:
         self.options = options
         self._outages = outages
+        self._route = Route(options.addresses)
         self._loop = asyncio.get_running_loop()
         self.conversation = Conversation(options.producer(), self._flush_soon)
         self._wire: _Wire | None = None
@@ -132,18 +134,21 @@ class Link:
         backoff = self.options.backoff()
         for round_number in itertools.count():
             if round_number:
-                delay_s = backoff.next_s()
+                delay_s = backoff.next_s(self._route.wait_max_s)
                 log_wait(delay_s)
                 await asyncio.sleep(delay_s)
             failures: list[ToymqError] = []
-            for address in self.options.addresses:
+            self._route.begin()
+            while (address := self._route.next()) is not None:
                 try:
                     wire = await self._attempt(address)
                 except (OSError, ToymqError) as error:
-                    failures.append(error if isinstance(error, ToymqError) else connect_failed(address, error))
+                    self._route.failed(address, error)
+                    failures.append(as_failure(address, error))
                     if not self._tries_again(address, failures, give_up_at):
                         return
                     continue
+                self._route.up(address)
                 give_up_at, began = None, self.now()
                 self._answered_at = began
                 if not self._first.done():
@@ -163,8 +168,7 @@ class Link:
         hopeless = isinstance(error, RequestError | ProtocolViolation) and not error.retryable
         logger.debug("%s: no connection: %s", address, error)
         self._trouble = f" (no connection to {address}: {error})"
-        last = address is self.options.addresses[-1]
-        if not hopeless and (give_up_at is None or not last or self._loop.time() < give_up_at):
+        if not hopeless and (give_up_at is None or not self._route.exhausted or self._loop.time() < give_up_at):
             return True
         reason = error if hopeless else of_a_round(failures)
         if self._first.done():
@@ -182,7 +186,7 @@ class Link:
         """Raises: OSError, ConnectFailed, RequestError, ProtocolViolation."""
         wire = _Wire(self, self._loop)
         greeted: asyncio.Future[HelloReply | ToymqError] = self._loop.create_future()
-        timeout_s = self.options.connect_timeout_s
+        timeout_s = self._route.timeout_s(address, self.options.connect_timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 if address.path is not None:
@@ -192,7 +196,7 @@ class Link:
                         lambda: wire, address.host, address.port, ssl=self.options.tls_of(address)
                     )
                 assert wire.transport is not None
-                sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")))
+                sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")), quick=self._route.several)
                 self._wire = wire
                 self.conversation.connected(
                     self.options.hello(address), lambda answer: settle(greeted, answer)
@@ -204,6 +208,7 @@ class Link:
             self._wire = None
             self.conversation.lost(ConnectionLost("the connection was not made"))
             if isinstance(error, TimeoutError) and not isinstance(error, ToymqError):
+                self._route.silent(address)
                 raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from None
             raise
         return wire
@@ -211,6 +216,7 @@ class Link:
     def _lose(self, address: Address, reason: ToymqError) -> None:
         self._wire = None
         reason = self.conversation.farewell or reason
+        self._route.lost(address, reason)
         self._trouble = f" (the connection to {address} was lost: {reason})"
         error = ClientClosed(CLOSED) if self._closing else ConnectionLost(f"the outcome is unknown: {reason}")
         error.__cause__ = reason
