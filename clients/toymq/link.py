@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar, cast
 
 from toymq import sockets
-from toymq.connect_failure import connect_failed, of_a_round
+from toymq.connect_failure import as_failure, of_a_round
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
@@ -16,7 +16,7 @@ from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, UNANSWERED_MAX, Opti
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch
 from toymq.pending_replies import CallSlot, check_greeting
-from toymq.turns import Turns
+from toymq.route import Route
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
@@ -29,8 +29,8 @@ T = TypeVar("T")
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Unsent bytes in the transport beyond which publishes wait."""
 SILENT_S = 5.0
-"""With several addresses: a broker that owes an answer and says nothing for so long is left for the next one. A paused process,
-or a machine without power, closes no connection, and in a cluster another node leads by then."""
+"""With several addresses: a broker that owes an answer and says nothing for so long is left for the next one. A process that is
+paused closes no connection, its system still acknowledges what it gets, and in a cluster another node leads by then."""
 SILENCE_LOOK_S = 1.0
 SUSPICION_S = 0.1
 """Time to read what has arrived, before a broker counts as silent."""
@@ -63,8 +63,6 @@ class _Wire(asyncio.Protocol):
         self.reason: ToymqError | None = None
         self.ended: asyncio.Future[ToymqError] = loop.create_future()
         self.writable = True
-        self.silent = False
-        """It was dropped because no answer came."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -100,7 +98,7 @@ class Link:
     def __init__(self, options: Options, outages: Outages) -> None:
         self.options = options
         self._outages = outages
-        self._turns = Turns(options.addresses)
+        self._route = Route(options.addresses)
         self._loop = asyncio.get_running_loop()
         self.conversation = Conversation(options.producer(), self._flush_soon)
         self._wire: _Wire | None = None
@@ -151,32 +149,32 @@ class Link:
         backoff = self.options.backoff()
         for round_number in itertools.count():
             if round_number:
-                delay_s = backoff.next_s()
+                delay_s = backoff.next_s(self._route.wait_max_s)
                 log_wait(delay_s)
                 await asyncio.sleep(delay_s)
             failures: list[ToymqError] = []
-            for address in self._turns.round():
+            self._route.begin()
+            while (address := self._route.next()) is not None:
                 try:
                     wire = await self._attempt(address)
                 except (OSError, ToymqError) as error:
-                    failures.append(error if isinstance(error, ToymqError) else connect_failed(address, error))
-                    self._turns.failed(failures[-1])
+                    self._route.failed(address, error)
+                    failures.append(as_failure(address, error))
                     if not self._tries_again(address, failures, give_up_at):
                         return
                     continue
+                self._route.up(address)
                 give_up_at, began = None, self.now()
                 self._answered_at = began
                 if not self._first.done():
                     self._first.set_result(None)
                 self._outages.up(self, address)
-                if len(self.options.addresses) > 1:
+                if self._route.several:
                     self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
                 reason = await wire.ended
                 if self.conversation.progress or self.now() - began > self.options.backoff_max_s:
                     backoff.reset()  # not where each connection breaks at once
                 self._lose(address, reason)
-                if wire.silent:
-                    self._turns.silent(address)
                 if self._closing:
                     return
                 break
@@ -187,7 +185,7 @@ class Link:
         hopeless = isinstance(error, RequestError | ProtocolViolation) and not error.retryable
         logger.debug("%s: no connection: %s", address, error)
         self._trouble = f" (no connection to {address}: {error})"
-        if not hopeless and (give_up_at is None or not self._turns.is_last or self._loop.time() < give_up_at):
+        if not hopeless and (give_up_at is None or not self._route.exhausted or self._loop.time() < give_up_at):
             return True
         reason = error if hopeless else of_a_round(failures)
         if self._first.done():
@@ -205,7 +203,7 @@ class Link:
         """Raises: OSError, ConnectFailed, RequestError, ProtocolViolation."""
         wire = _Wire(self, self._loop)
         greeted: asyncio.Future[HelloReply | ToymqError] = self._loop.create_future()
-        timeout_s = self.options.connect_timeout_s
+        timeout_s = self._route.timeout_s(address, self.options.connect_timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 if address.path is not None:
@@ -215,7 +213,7 @@ class Link:
                         lambda: wire, address.host, address.port, ssl=self.options.tls_of(address)
                     )
                 assert wire.transport is not None
-                sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")))
+                sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")), quick=self._route.several)
                 self._wire = wire
                 self.conversation.connected(
                     self.options.hello(address), lambda answer: settle(greeted, answer)
@@ -227,6 +225,7 @@ class Link:
             self._wire = None
             self.conversation.lost(ConnectionLost("the connection was not made"))
             if isinstance(error, TimeoutError) and not isinstance(error, ToymqError):
+                self._route.silent(address)
                 raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from None
             raise
         return wire
@@ -234,6 +233,7 @@ class Link:
     def _lose(self, address: Address, reason: ToymqError) -> None:
         self._wire = None
         reason = self.conversation.farewell or reason
+        self._route.lost(address, reason)
         self._trouble = f" (the connection to {address} was lost: {reason})"
         error = ClientClosed(CLOSED) if self._closing else ConnectionLost(f"the outcome is unknown: {reason}")
         error.__cause__ = reason
@@ -338,7 +338,6 @@ class Link:
         """Drop a connection on which an answer is due and none has come for as long as a call waits: another one may work."""
         now = self.now() + 0.001
         if self._wire is not None and self.conversation.is_overdue(now) and now - self._answered_at >= self.options.timeout_s:
-            self._wire.silent = True
             self._wire.abort(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
 
     def _look_silent(self, wire: _Wire, *, suspected: bool = False) -> None:
@@ -353,7 +352,6 @@ class Link:
         silent_s = now - max(self._answered_at, conversation.received_at)
         if silent_s >= patience_s and conversation.is_overdue(now + self.options.timeout_s - patience_s):
             if suspected:
-                wire.silent = True
                 wire.abort(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
             else:
                 again = partial(self._look_silent, wire, suspected=True)

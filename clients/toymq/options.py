@@ -33,6 +33,9 @@ RECEIVE_BYTES = 256 * 1024
 KEEPALIVE_IDLE_S, KEEPALIVE_PROBES = 15, 3
 """A dead peer is noticed after a minute, as the broker notices us (delivery.md)."""
 USER_TIMEOUT_MS = 30_000
+QUICK_IDLE_S = 3
+QUICK_USER_TIMEOUT_MS = 6_000
+"""The same where there is another address: a machine that is down is left after six to nine seconds."""
 
 
 @dataclass(frozen=True, slots=True)

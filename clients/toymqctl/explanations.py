@@ -7,7 +7,7 @@ from contextlib import suppress
 import toymq
 from toymq.connect_failure import what_failed
 from toymq.url import DEFAULT_PORT, Address
-from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError
+from toymq_py.errors import ConnectionLost, NotLeader, ProtocolViolation, RequestError
 
 PROBE_S = 2.0
 """Time to probe an address after an error."""
@@ -75,6 +75,8 @@ def _unreachable(address: Address, error: toymq.ConnectFailed) -> str:
     cause = error.__cause__
     if isinstance(cause, ConnectionRefusedError):
         return f"no broker at {address}: start one with `make run` or `toymq serve`, or name another with --url"
+    if isinstance(cause, NotLeader):
+        return f"{error}; `toymqctl cluster` says what is waited for"
     if isinstance(cause, socket.gaierror):
         return f"{error}; check the host in --url"
     if address.tls:

@@ -2,8 +2,6 @@
 
 Reads are linearizable. An answer whose revision is below one that was seen before the call is an error: it comes from an etcd
 that was restored, or from another. Answers about leases are not looked at so: their revision is that of the member's own copy.
-
-Loaded only by a broker with ``--cluster`` and by ``toymqctl cluster``.
 """
 
 import asyncio

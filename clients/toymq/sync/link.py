@@ -16,15 +16,15 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from toymq import sockets
-from toymq.connect_failure import connect_failed, of_a_round
+from toymq.connect_failure import as_failure, connect_failed, of_a_round
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq.options import RECEIVE_BYTES, Options
 from toymq.outages import Outages
 from toymq.pending_replies import CallSlot, check_greeting
+from toymq.route import Route
 from toymq.sync.call_guard import CallGuard
 from toymq.sync.guarded_conversation import GuardedConversation
-from toymq.turns import Turns
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
@@ -58,7 +58,7 @@ class BlockingLink:
         """
         self.guard = guard
         self._outages = outages
-        self._turns = Turns(options.addresses)
+        self._route = Route(options.addresses)
         self._siblings = siblings
         self._tried = False
         self.conversation = GuardedConversation(options.producer(), self._drop_socket)
@@ -86,7 +86,7 @@ class BlockingLink:
             except ToymqError as error:
                 if now() >= give_up_at or _is_hopeless(error):
                     raise
-                delay_s = self._backoff.next_s()
+                delay_s = self._backoff.next_s(self._route.wait_max_s)
                 log_wait(delay_s)
                 time.sleep(delay_s)
             else:
@@ -190,8 +190,6 @@ class BlockingLink:
         trouble = self.trouble
         silent_s = now() - max(self._answered_at, self._up_since)
         if self._socket is not None and self.conversation.unanswered_count and silent_s >= self.options.timeout_s:
-            if self._address is not None:
-                self._turns.silent(self._address)
             self._torn = True
             self._lose(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
             self._torn = False
@@ -204,7 +202,7 @@ class BlockingLink:
 
     def _connect_again(self, left_s: float | None) -> None:
         if self._tried:
-            delay_s = self._backoff.next_s()
+            delay_s = self._backoff.next_s(self._route.wait_max_s)
             log_wait(delay_s)
             time.sleep(delay_s if left_s is None else min(delay_s, left_s))
         try:
@@ -220,13 +218,15 @@ class BlockingLink:
         """Try each address once. Raises: ConnectFailed, RequestError, ProtocolViolation, as the last one failed."""
         self._tried = True
         failures: list[ToymqError] = []
-        for address in self._turns.round():
+        self._route.begin()
+        while (address := self._route.next()) is not None:
             try:
                 self._connect_to(address, left_s)
             except ToymqError as error:
-                failures.append(error)
-                self._turns.failed(error)
+                self._route.failed(address, error)
+                failures.append(as_failure(address, error))
             else:
+                self._route.up(address)
                 return
         try:
             raise of_a_round(failures)
@@ -234,7 +234,7 @@ class BlockingLink:
             del failures  # else this frame and the errors hold each other
 
     def _connect_to(self, address: Address, left_s: float | None) -> None:
-        timeout_s = self.options.connect_timeout_s
+        timeout_s = self._route.timeout_s(address, self.options.connect_timeout_s)
         if left_s is not None:
             timeout_s = min(timeout_s, max(left_s, 0.001))
         deadline = now() + timeout_s
@@ -246,7 +246,7 @@ class BlockingLink:
             else:
                 connection = socket.create_connection((address.host, address.port), min(timeout_s, WAIT_MAX_S))
             self._socket = connection
-            sockets.set_up(connection)
+            sockets.set_up(connection, quick=self._route.several)
             tls = self.options.tls_of(address)
             if tls is not None:
                 self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
@@ -255,13 +255,17 @@ class BlockingLink:
             self.conversation.connected(self.options.hello(address), answers.append)
             while not answers and self._socket is not None and (left := deadline - now()) > 0:
                 self._exchange(self._socket, left)
-            check_greeting(answers[0] if answers else ConnectFailed(f"no answer from {address} within {timeout_s:g} s"))
+            if not answers:
+                self._route.silent(address)
+                answers.append(ConnectFailed(f"no answer from {address} within {timeout_s:g} s"))
+            check_greeting(answers[0])
         except BaseException as error:
             self._drop_socket()
             self.conversation.lost(ConnectionLost("the connection was not made"))
             self._torn = False
             if isinstance(error, OSError) and not isinstance(error, ToymqError) and not _is_time_limit(error):
                 if isinstance(error, TimeoutError):
+                    self._route.silent(address)
                     raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from error
                 raise connect_failed(address, error) from error
             raise
@@ -378,6 +382,8 @@ class BlockingLink:
             self._backoff.reset()  # not where each connection breaks at once
         self._drop_socket()
         reason = self.conversation.farewell or reason
+        if was_up and self._address is not None:
+            self._route.lost(self._address, reason)
         self._trouble = f" (the connection to {self._address} was lost: {reason})"
         error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
         error.__cause__ = None if error is reason else reason
