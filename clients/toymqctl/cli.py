@@ -13,6 +13,7 @@ from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
 from toymqctl.broker import Broker, Certificates, show_warnings
+from toymqctl.cluster import cluster
 from toymqctl.completion import completion
 from toymqctl.config import config
 from toymqctl.consumers import consumers
@@ -107,6 +108,6 @@ def main(
 
 for command in (
     pub, sub, pull, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, dlq, stats,
-    top, ping, doctor, token_command, completion,
+    top, ping, doctor, cluster, token_command, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -15,6 +15,8 @@ ReplicaId = str
 DEFAULT_TTL_S = 3.0
 TTL_S_MIN = 2.0
 """etcd raises a shorter lease to this."""
+TTL_S_MAX = 60.0
+"""A dead leader is missed for so long."""
 HAND_OVER_TTL_S = 5.0
 """How long others leave the election to the replica that a hand-over names."""
 REQUEST_TTL_S = 30.0

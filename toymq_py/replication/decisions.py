@@ -17,8 +17,8 @@ RANK_WAIT_S = 0.05
 class Standing:
     """What decides about this node, apart from the agreement.
 
-    ``promised``: the highest epoch that it has led or followed; ``copying``: its files are half of a copy; ``lease``: the one it
-    holds now.
+    ``promised``: the highest epoch that it has led or followed; ``copying``: its files are half of a copy; ``lease``: the one
+    that it holds now.
     """
 
     replica: ReplicaId
@@ -118,6 +118,6 @@ def _led(state: GroupState, leader: LeaderKey, standing: Standing) -> Decision:
             return Refuse("etcd has a leader and no in-sync set: its keys were changed by hand")
         return Open(leader.epoch, state.in_sync.members, state.in_sync.revision)
     if leader.epoch < standing.promised:
-        return Refuse(f"etcd has epoch {leader.epoch}, and this copy has promised {standing.promised}: etcd was restored from a "
-                      "snapshot; see `toymqctl cluster adopt`")  # fmt: skip
+        return Refuse(f"etcd has epoch {leader.epoch}, and this copy has promised {standing.promised}: etcd was restored "
+                      "from a snapshot; see `toymqctl cluster adopt`")  # fmt: skip
     return Follow(leader.member, leader.epoch)

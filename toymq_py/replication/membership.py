@@ -2,9 +2,9 @@
 
 Contract: replication.md, section 3; ADR 0097, items 2 and 11. Belongs to the event loop.
 
-T3 compares the epoch and the revision of the set, so one of those sent under a revision happens at most. An answer that does not
-come says nothing, nor does a read that shows the old revision: the request may still be under way. T3 is sent again under the
-same revision until the set has another one; until then etcd may hold any value that was sent.
+T3 compares the epoch and the revision of the set, so one of those sent under a revision happens at most. An answer that does
+not come says nothing, nor does a read that shows the old revision: the request may still be under way. T3 is sent again under
+the same revision until the set has another one; until then etcd may hold any value that was sent.
 """
 
 import asyncio
