@@ -35,7 +35,8 @@ def test_an_unknown_report_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(("path_len", "path", "why"), [
-    (301, b"x" * 301, "path of 301 bytes"), (5, b"../.x", "not a file"), (3, b"\xff\xfe\xfd", "not a file"), (0, b"", "not a file"),
+    (301, b"x" * 301, "path of 301 bytes"), (5, b"../.x", "not a file"),
+    (3, b"\xff\xfe\xfd", "not a file"), (0, b"", "not a file"),
 ])  # fmt: skip
 def test_a_damage_that_names_no_file_of_the_layout_is_refused(path_len: int, path: bytes, why: str) -> None:
     with pytest.raises(BadOperation, match=why):

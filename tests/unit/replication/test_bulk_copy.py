@@ -48,7 +48,8 @@ def copied(disk: SimDisk, plan: FilePlan, before: bytes | None = None) -> tuple[
 
 
 CONTENTS = [
-    b"", b"x", b"x" * 100, b"x" * 31 + bytes(1), b"x" * 32 + bytes(1), b"x" * 10 + bytes(200), bytes(100), bytes(40) + b"x" + bytes(40),
+    b"", b"x", b"x" * 100, b"x" * 31 + bytes(1), b"x" * 32 + bytes(1), b"x" * 10 + bytes(200), bytes(100),
+    bytes(40) + b"x" + bytes(40),
     b"x" * 20 + bytes(50) + b"y" * 20, b"x" * 33 + bytes(31) + b"y",
 ]  # fmt: skip
 

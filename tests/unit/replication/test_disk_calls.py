@@ -1,4 +1,4 @@
-"""A job on a thread and its caller, who may be cancelled."""
+"""A job on a thread and its caller, which may be cancelled."""
 
 import asyncio
 import threading

@@ -186,7 +186,9 @@ async def test_operations_of_the_time_of_the_copy_are_redone_upon_it(leader: Fak
     assert shared_files(follower.root) == {**OWN, new: b"spooled firstand more"}
 
 
-async def test_what_is_damaged_in_a_copied_segment_is_reported(leader: FakeLeader, follower: FollowerRig, tmp_path: Path) -> None:
+async def test_what_is_damaged_in_a_copied_segment_is_reported(
+    leader: FakeLeader, follower: FollowerRig, tmp_path: Path
+) -> None:
     """A whole segment of a broker with one byte changed in its middle."""
     async with LeaderRig(tmp_path / "other").serving() as other:
         for _ in range(4):
@@ -287,7 +289,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("said", HOSTILE.values(), ids=HOSTILE.keys())
-async def test_a_leader_that_breaks_the_protocol_changes_nothing(leader: FakeLeader, follower: FollowerRig, said: bytes) -> None:
+async def test_a_leader_that_breaks_the_protocol_changes_nothing(
+    leader: FakeLeader, follower: FollowerRig, said: bytes
+) -> None:
     async def play(_: object) -> None:
         await leader.begin()
         for at in range(0, len(said), 7):

@@ -25,9 +25,10 @@ from toymq_py.replication.manifest import (
     missing_bytes,
     take_manifest,
 )
+from toymq_py.storage.record import crc32
 
 ROOT = "/data/d"
-LOG, OTHER, IDX = (f"topics/t/{name}" for name in ("00000000000000000001.log", "00000000000000000009.log", "00000000000000000001.idx"))
+LOG, OTHER, IDX = (f"topics/t/{name}" for name in (f"{1:020d}.log", f"{9:020d}.log", f"{1:020d}.idx"))
 DIGEST = "0" * 32
 
 
@@ -96,8 +97,6 @@ def test_files_that_one_side_lacks() -> None:
 
 def test_a_digest_that_fools_no_checksum() -> None:
     """CRC-32 of two whole frames is the same whatever they hold: each ends with its own."""
-    from toymq_py.storage.record.checksum import crc32  # noqa: PLC0415
-
     ours, theirs = (content + crc32(content).to_bytes(4, "little") for content in (b"mine!", b"yours"))
     assert crc32(ours) == crc32(theirs)
     assert planned({LOG: ours}, {LOG: theirs})[LOG].action is Action.COPY
@@ -105,8 +104,8 @@ def test_a_digest_that_fools_no_checksum() -> None:
 
 def test_only_what_replicas_share_is_in_it() -> None:
     disk = disk_with(
-        {LOG: b"x", "LOCK": b"", "replica.json": b"", "webhooks.json": b"{}", "topics/t/topic.json.tmp": b"", "spool/stream": b""},
-        "replaced", "topics/empty",
+        {LOG: b"x", "LOCK": b"", "replica.json": b"", "webhooks.json": b"{}", "topics/t/topic.json.tmp": b""},
+        "spool", "replaced", "topics/empty",
     )  # fmt: skip
     found = take_manifest(disk, ROOT, StopFlag())
     assert [each.path for each in found.files] == [LOG, "webhooks.json"]
@@ -164,8 +163,8 @@ def test_a_hostile_manifest_or_plan_is_refused_by_name(data: bytes) -> None:
 
 ROWS = [
     [LOG, 1, 1], [LOG, 1, 0, DIGEST], [LOG, -1, 1, DIGEST], [LOG, 1.5, 2, DIGEST], [LOG, True, True, DIGEST],
-    [LOG, 1, 2**63, DIGEST], [LOG, 1, 1, "x"], [LOG, 1, 1, DIGEST.replace("0", "G")], ["../x", 1, 1, DIGEST], ["LOCK", 1, 1, DIGEST],
-    [1, 1, 1, DIGEST],
+    [LOG, 1, 2**63, DIGEST], [LOG, 1, 1, "x"], [LOG, 1, 1, DIGEST.replace("0", "G")], ["../x", 1, 1, DIGEST],
+    ["LOCK", 1, 1, DIGEST], [1, 1, 1, DIGEST],
 ]  # fmt: skip
 
 

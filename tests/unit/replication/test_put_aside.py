@@ -12,7 +12,7 @@ from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, Manifest, 
 from toymq_py.replication.put_aside import KEPT_NS, Moved, carry_out, check_plan, remove_old
 
 ROOT = "/data/d"
-LOG, IDX, MINE = "topics/t/00000000000000000001.log", "topics/t/00000000000000000001.idx", "topics/mine/00000000000000000001.log"
+LOG, IDX, MINE = (f"topics/{name}" for name in (f"t/{1:020d}.log", f"t/{1:020d}.idx", f"mine/{1:020d}.log"))
 OFFSETS = "topics/t/offsets.json"
 PLACE = "replaced/7-0123456789abcdef"
 NOW = 1_700_000_000 * 10**9
@@ -50,10 +50,11 @@ def content(disk: SimDisk) -> dict[str, bytes]:
 
 
 def test_each_file_goes_where_the_plan_says() -> None:
-    disk = new_disk({LOG: b"log", IDX: b"index", OFFSETS: b"{}", MINE: b"mine", "topics/mine/x.tmp": b"", "webhooks.json": b"[]"})
+    files = {LOG: b"log", IDX: b"index", OFFSETS: b"{}", MINE: b"mine", "topics/mine/x.tmp": b"", "webhooks.json": b"[]"}
+    disk = new_disk(files)
     moved = join(
-        disk, FilePlan(LOG, Action.COPY), FilePlan(IDX, Action.KEEP), FilePlan(OFFSETS, Action.COPY), FilePlan(MINE, Action.ASIDE),
-        FilePlan("webhooks.json", Action.ASIDE), FilePlan("topics/new/topic.json", Action.COPY),
+        disk, FilePlan(LOG, Action.COPY), FilePlan(IDX, Action.KEEP), FilePlan(OFFSETS, Action.COPY),
+        FilePlan(MINE, Action.ASIDE), FilePlan("webhooks.json", Action.ASIDE), FilePlan("topics/new/topic.json", Action.COPY),
         directories=("topics", "topics/t", "topics/new"),
     )  # fmt: skip
     assert content(disk) == {
@@ -85,7 +86,8 @@ def test_no_power_cut_loses_what_only_the_follower_had(seed: int) -> None:
     while True:
         disk = new_disk(files, seed)
         manifest = take_manifest(disk, ROOT, StopFlag())
-        plan = JoinPlan((FilePlan(LOG, Action.COPY), FilePlan(MINE, Action.ASIDE), FilePlan(OFFSETS, Action.COPY)), ("topics", "topics/t"))
+        plans = (FilePlan(LOG, Action.COPY), FilePlan(MINE, Action.ASIDE), FilePlan(OFFSETS, Action.COPY))
+        plan = JoinPlan(plans, ("topics", "topics/t"))
         stop = StopAfter(calls)
         ended = True
         try:
@@ -121,7 +123,8 @@ OWN = Manifest(take_manifest(new_disk({LOG: b"log", IDX: b"index"}), ROOT, StopF
 @pytest.mark.parametrize("files", [
     (), (FilePlan(LOG, Action.KEEP),), (FilePlan(LOG, Action.KEEP), FilePlan(IDX, Action.KEEP), FilePlan(MINE, Action.KEEP)),
     (FilePlan(LOG, Action.KEEP), FilePlan(IDX, Action.KEEP), FilePlan(MINE, Action.ASIDE)),
-    (FilePlan(LOG, Action.APPEND, 2), FilePlan(IDX, Action.KEEP)), (FilePlan(LOG, Action.APPEND, 4), FilePlan(IDX, Action.KEEP)),
+    (FilePlan(LOG, Action.APPEND, 2), FilePlan(IDX, Action.KEEP)),
+    (FilePlan(LOG, Action.APPEND, 4), FilePlan(IDX, Action.KEEP)),
 ])  # fmt: skip
 def test_a_plan_of_other_files_is_refused(files: tuple[FilePlan, ...]) -> None:
     with pytest.raises(BadOperation):
@@ -129,7 +132,7 @@ def test_a_plan_of_other_files_is_refused(files: tuple[FilePlan, ...]) -> None:
 
 
 def test_what_went_aside_is_removed_after_seven_days() -> None:
-    disk = new_disk({LOG: b"log", f"{PLACE}x/{MINE}": b"not ours: it has no date", "replaced/y/replaced.json": b"[" * 9})
+    disk = new_disk({LOG: b"log", f"{PLACE}x/{MINE}": b"it has no date", "replaced/y/replaced.json": b"[" * 9})
     assert remove_old(new_disk({LOG: b""}), ROOT, NOW) == 0
     join(disk, FilePlan(LOG, Action.ASIDE))
     assert json.loads(disk.read_file(f"{ROOT}/{PLACE}/replaced.json")) == {"version": 1, "wall_ns": NOW}

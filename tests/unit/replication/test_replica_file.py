@@ -41,10 +41,10 @@ def test_a_file_without_the_later_fields_has_their_beginnings() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [
-    ("version", 2), ("version", None), ("version", True), ("cluster", ""), ("cluster", 1), ("group", None), ("replica", "x" * 32),
-    ("replica", REPLICA.upper()), ("replica", None), ("promised", -1), ("promised", 1.0), ("promised", True),
-    ("promised", 2**64), ("lease", 5), ("lease", "x"), ("lease", "9" * 5000), ("lease", "-1"), ("clean", 1), ("copying", "yes"),
-    ("distrusted", None),
+    ("version", 2), ("version", None), ("version", True), ("cluster", ""), ("cluster", 1), ("group", None),
+    ("replica", "x" * 32), ("replica", REPLICA.upper()), ("replica", None), ("promised", -1), ("promised", 1.0),
+    ("promised", True), ("promised", 2**64), ("lease", 5), ("lease", "x"), ("lease", "9" * 5000), ("lease", "-1"), ("clean", 1),
+    ("copying", "yes"), ("distrusted", None),
 ])  # fmt: skip
 def test_an_invalid_field_is_named(field: str, value: object) -> None:
     fields = json.loads(encode(RECORD)) | {field: value}
@@ -77,6 +77,6 @@ def test_what_was_promised_never_sinks_and_no_change_writes_nothing(disk: SimDis
 def test_a_change_that_fails_is_not_told_as_done(disk: SimDisk) -> None:
     file = ReplicaFile.create(disk, ROOT, ReplicaRecord("c", "g0", REPLICA))
     disk.fail("sync", 1, 5)
-    with pytest.raises(OSError, match="replica.json"):
+    with pytest.raises(OSError, match=r"replica\.json"):
         file.change(promised=9)
     assert file.record.promised == 0

@@ -81,7 +81,7 @@ def test_what_was_begun_before_a_copy_is_done_before_it_may_begin(stream: Stream
     assert stream.is_done(late)
 
 
-def test_who_waits_for_what_was_begun_is_told_when_it_is_done(stream: Stream) -> None:
+def test_a_call_that_waits_for_what_was_begun_comes_when_it_is_done(stream: Stream) -> None:
     told: list[int] = []
     stream.when_done(0, lambda: told.append(0))
     assert told == [0], "nothing was begun"
