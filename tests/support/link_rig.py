@@ -65,8 +65,8 @@ class LeaderRig:
     """A leader with a broker, and its listener of replicas on ``port``."""
 
     def __init__(
-        self, root: Path, *, number: int = 1, epoch: int = 10, members: set[str] | None = None, options: LinkOptions | None = None,
-        segment_bytes: int = 1 << 20,
+        self, root: Path, *, number: int = 1, epoch: int = 10, members: set[str] | None = None,
+        options: LinkOptions | None = None, segment_bytes: int = 1 << 20,
     ) -> None:  # fmt: skip
         self.root = root
         self.me = Identity(CLUSTER, "g0", replica_id(number), f"n{number}")

@@ -81,7 +81,7 @@ async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag |
 
 
 async def _wait_for(ended: "asyncio.Future[T]") -> None:
-    """Wait, whatever happens meanwhile. A second cancellation is that of a caller who is cancelled already."""
+    """Wait, whatever happens meanwhile. A second cancellation changes nothing."""
     while not ended.done():
         try:
             await asyncio.wait([ended])

@@ -126,7 +126,7 @@ class HandshakeReader:
 
     def __init__(self) -> None:
         self.manifest_allowed = False
-        """Whether the peer has shown who it is: a manifest's bytes are collected only then."""
+        """Whether the peer has said its name and token: a manifest's bytes are collected only then."""
         self._buffer = bytearray()
         self._body: int | None = None  # bytes of the manifest that is being collected
         self._bad: BadOperation | None = None

@@ -27,7 +27,7 @@ logger = logging.getLogger("toymq_py.replication")
 
 BEAT_S = 0.5
 GREETINGS_MAX = 64
-"""Connections that have not said who they are."""
+"""Connections that have not sent FOLLOW yet."""
 ANSWER_S = 1.0
 """A follower that lives says something more often."""
 
@@ -120,8 +120,8 @@ class LeaderLinks:
     async def say_bye(self) -> bool:
         """End the term: say BYE when all that was shipped is settled; return when each follower in sync has closed its link.
 
-        Before, there is no more work for clients. From BYE on no ticket is settled, and no follower joins or is dropped. Takes at
-        most three times ``timeout_s``. Returns: whether BYE was said; if not, some required follower has not acknowledged a sync.
+        Before, there is no more work for clients. From BYE on no ticket is settled, and no follower joins or is dropped.
+        Takes at most three times ``timeout_s``. Returns: whether BYE was said; if not, a required follower owes a sync.
         """
         timeout_s = self._term.options.timeout_s
         tickets = self._term.tickets
@@ -172,7 +172,7 @@ class LeaderLinks:
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> LeaderLink | None:
         """Read FOLLOW and judge it. Returns: None when it was refused or did not come."""
         if len(self._greeted) >= GREETINGS_MAX:
-            logger.warning("a connection to the listener of replicas was closed: %d have not said who they are", GREETINGS_MAX)
+            logger.warning("a connection to the listener of replicas was closed: %d have not sent FOLLOW yet", GREETINGS_MAX)
             return None
         self._greeted.add(writer)
         handshake = HandshakeReader()

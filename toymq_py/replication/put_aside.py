@@ -80,22 +80,20 @@ def carry_out(
 
 
 def _put_aside(fs: FileSystem, root: str, files: list[FilePlan], moved: Moved, wall_ns: int, stop: StopFlag) -> None:
-    """Move files, synced on both ends before anything is cut."""
+    """Move files. Their new directories are on stable storage before: a power cut may keep a move and lose where it went."""
     place = f"{root}/{moved.place}"
-    made = {f"{root}/{DIRECTORY_NAME}", place}
-    for path in sorted(made):
+    sources = {each.path.rpartition("/")[0] for each in files}
+    made = [f"{root}/{DIRECTORY_NAME}", place]
+    for directory in sorted({f"{place}/{above}" for source in sources for above in _and_above(source)}):
+        made.append(directory)
+    for path in made:
         fs.mkdir(path)
     replace_file(fs, f"{place}/replaced.json", json.dumps({"version": 1, "wall_ns": wall_ns}).encode() + b"\n")
-    sources: set[str] = set()
+    for path in [root, *made]:
+        stop.check()
+        fs.sync_dir(path)
     for each in files:
         stop.check()
-        directory = each.path.rpartition("/")[0]
-        parts = directory.split("/") if directory else []
-        for depth in range(1, len(parts) + 1):
-            path = f"{place}/{'/'.join(parts[:depth])}"
-            if path not in made:
-                fs.mkdir(path)
-                made.add(path)
         file = fs.open(f"{root}/{each.path}")
         try:
             moved.bytes += file.size()
@@ -106,10 +104,15 @@ def _put_aside(fs: FileSystem, root: str, files: list[FilePlan], moved: Moved, w
         moved.files += 1
         if has_records(each.path):
             moved.segments.append(each.path)
-        sources.add(f"{root}/{directory}" if directory else root)
-    for path in [*sorted(made, reverse=True), root, *sorted(sources)]:
+    for path in [*made, *(f"{root}/{source}" if source else root for source in sorted(sources))]:
         stop.check()
         fs.sync_dir(path)
+
+
+def _and_above(directory: str) -> list[str]:
+    """A directory of the layout and those above it, below the data directory."""
+    parts = directory.split("/") if directory else []
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def remove_old(fs: FileSystem, root: str, wall_ns: int) -> int:

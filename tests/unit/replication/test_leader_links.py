@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import random
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from toymq_py.storage.fs import File, RealFile, RealFileSystem
 
 QUICK = LinkOptions(timeout_s=0.7, token="t")
 SECOND = replica_id(2)
+FOLLOW = encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t"))
+NOTHING = encode(ManifestBytes(encode_manifest(Manifest((), ()))))
 
 
 @pytest.fixture
@@ -220,7 +224,7 @@ async def test_a_follower_that_was_cut_during_the_copy_may_not_be_elected_and_jo
 async def test_a_follower_whose_old_end_hangs_is_not_taken_for_another_directory(leader: LeaderRig, tmp_path: Path) -> None:
     follower = FollowerRig(tmp_path / "f")
     reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
-    writer.write(encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t")))
+    writer.write(FOLLOW)
     await until(lambda: leader.lag(2) is not None, "it has a link")
     end = await follower.follow_once_or_until_joined(leader)
     assert end is None, "the new link was refused"
@@ -258,8 +262,6 @@ class _BrokenFile(RealFile):
         return super().pwrite(data, offset)
 
     def sync(self) -> None:
-        import time  # noqa: PLC0415
-
         while self._disk.hangs:
             time.sleep(0.01)
         super().sync()
@@ -338,9 +340,8 @@ async def test_a_follower_that_is_too_far_behind_is_dropped(tmp_path: Path) -> N
     options = LinkOptions(timeout_s=30, buffer_bytes=1 << 20)
     async with LeaderRig(tmp_path / "leader", options=options).serving() as leader:
         await leader.publish("t", b"x")
-        reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
-        manifest = encode_manifest(Manifest((), ()))
-        writer.write(encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, None)) + encode(ManifestBytes(manifest)))
+        _, writer = await asyncio.open_connection("127.0.0.1", leader.port)
+        writer.write(FOLLOW + NOTHING)
         await until(lambda: (lag := leader.lag(2)) is not None and lag.state == "copying", "it has sent its manifest")
         for seed in range(100):
             await leader.publish("t", *messages(100, 1000, seed))
@@ -348,7 +349,7 @@ async def test_a_follower_that_is_too_far_behind_is_dropped(tmp_path: Path) -> N
         writer.close()
 
 
-# -- who may come
+# -- which may come
 
 
 async def refused(leader: LeaderRig, follower: FollowerRig, epoch: int | None = None) -> str:
@@ -357,7 +358,7 @@ async def refused(leader: LeaderRig, follower: FollowerRig, epoch: int | None = 
     return end.code or end.detail
 
 
-async def test_who_is_refused_and_why(leader: LeaderRig, tmp_path: Path) -> None:
+async def test_a_replica_of_another_token_cluster_or_epoch_is_refused(leader: LeaderRig, tmp_path: Path) -> None:
     for number, options in enumerate((LinkOptions(token="T"), LinkOptions(token="\N{SNOWMAN} x"), LinkOptions(token=None))):
         assert await refused(leader, FollowerRig(tmp_path / f"token{number}", options=options)) == "AUTH_FAILED"
     assert await refused(leader, FollowerRig(tmp_path / "cluster", cluster="another")) == "WRONG_CLUSTER"
@@ -388,15 +389,9 @@ async def test_no_one_listens_there(leader: LeaderRig, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("garbage", [
     b"GET / HTTP/1.1\r\n\r\n", b"\0" * 5000, b"FOLLOW 1\n", b"x" * 2000, b"WAIT\n", b"MANIFEST 99999999\n",
-    encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t")) + b"MANIFEST 999999999999\n",
-    encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t")) + b"LEAD 1 0123456789abcdef\n",
-    encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t")) + b"MANIFEST 3\n[1]",
-    encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t")) + b'MANIFEST 60\n{"files":[["topics/../x",0,0,"' + b"0" * 32 + b'"]]',
-    encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t")) + encode(ManifestBytes(encode_manifest(Manifest((), ())))) + b"X",
-    encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t")) + encode(ManifestBytes(encode_manifest(Manifest((), ()))))
-    + encode_report(Synced(77)),
-    encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t")) + encode(ManifestBytes(encode_manifest(Manifest((), ()))))
-    + encode_report(Fenced(3)),
+    FOLLOW + b"MANIFEST 999999999999\n", FOLLOW + b"LEAD 1 0123456789abcdef\n", FOLLOW + b"MANIFEST 3\n[1]",
+    FOLLOW + b'MANIFEST 60\n{"files":[["topics/../x",0,0,"' + b"0" * 32 + b'"]]', FOLLOW + NOTHING + b"X",
+    FOLLOW + NOTHING + encode_report(Synced(77)), FOLLOW + NOTHING + encode_report(Fenced(3)),
     b"",
 ])  # fmt: skip
 async def test_garbage_ends_its_own_connection_only(leader: LeaderRig, tmp_path: Path, garbage: bytes) -> None:
@@ -407,10 +402,8 @@ async def test_garbage_ends_its_own_connection_only(leader: LeaderRig, tmp_path:
         if not garbage:
             writer.write_eof()
         async with asyncio.timeout(10):
-            try:
+            with suppress(ConnectionResetError):
                 await reader.read(-1)
-            except ConnectionResetError:
-                pass
         writer.close()
         await leader.publish("t", b"x")
         assert leader.changes.happened == [("add", replica_id(3))]
@@ -429,9 +422,8 @@ async def test_connections_that_say_nothing_are_bounded(leader: LeaderRig, monke
 
 
 async def test_a_follower_that_reports_a_higher_epoch_has_the_leader_step_down(leader: LeaderRig) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
-    manifest = encode(ManifestBytes(encode_manifest(Manifest((), ()))))
-    writer.write(encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t")) + manifest + encode_report(Fenced(12)))
+    _, writer = await asyncio.open_connection("127.0.0.1", leader.port)
+    writer.write(FOLLOW + NOTHING + encode_report(Fenced(12)))
     await until(lambda: leader.changes.fenced_by == [12], "it is told")
     writer.close()
 
