@@ -82,19 +82,18 @@ def test_a_renewal_without_an_answer_is_sent_again() -> None:
     simulate(scenario)
 
 
-def test_a_paused_loop_is_late_and_learns_that_the_lease_is_lost() -> None:
+def test_a_paused_loop_learns_that_the_lease_is_lost() -> None:
     async def scenario(rig: Rig) -> None:
         keeping = await rig.kept()
         await asyncio.sleep(1.5)
         rig.loop.now += 60
         with pytest.raises(LeaseLost):
             await keeping
-        assert rig.keeper.late_s > 50
 
     simulate(scenario)
 
 
-def test_a_long_opening_is_not_late() -> None:
+def test_a_long_opening_is_followed_by_a_renewal() -> None:
     """While recovery holds the loop, another thread renews."""
 
     async def scenario(rig: Rig) -> None:
@@ -104,7 +103,6 @@ def test_a_long_opening_is_not_late() -> None:
             rig.etcd.renew(lease)
         keeping = asyncio.ensure_future(rig.keeper.keep())
         await asyncio.sleep(0.1)
-        assert rig.keeper.late_s < 0.1
         assert rig.keeper.remaining_s > TTL_S / 2, "it was renewed at once"
         keeping.cancel()
 
