@@ -138,7 +138,7 @@ async def test_the_copies_are_equal_when_nothing_happens(cluster: ClusterRig) ->
         await load.more(500)
     assert not await load.lost()
     until = asyncio.get_running_loop().time() + 20
-    while cluster.differences() and asyncio.get_running_loop().time() < until:
+    while cluster.differences() and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 (files)
         await asyncio.sleep(0.2)
     assert cluster.differences() == []
 
@@ -156,7 +156,7 @@ async def _pair(rig: ClusterRig) -> None:
         await load.more(100)
         follower.kill_machine()
         await rig.in_sync(1)
-        while not load.failed:
+        while not load.failed:  # noqa: ASYNC110 (of a client)
             await asyncio.sleep(0.02)
         assert "NOT_ENOUGH_REPLICAS" in load.failed[-1] or "NotEnoughReplicas" in load.failed[-1]
         with Wire(leader.port) as wire:

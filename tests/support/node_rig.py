@@ -10,6 +10,7 @@ and ``cut`` does not hold.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -158,10 +159,8 @@ class FakeLink:
 
 
 async def _quietly(work: Awaitable[None]) -> None:
-    try:
+    with suppress(TermEnded):
         await work
-    except TermEnded:
-        pass
 
 
 class Running:
@@ -185,6 +184,7 @@ class Running:
         )  # fmt: skip
         self.node = Node(around, file, self.link)
         self.task = loop.create_task(self.node.run())
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # a test looks, or does not care
 
     def die(self) -> None:
         """As SIGKILL: nothing of it goes on, and its lease lives."""
@@ -241,8 +241,9 @@ Scenario = Callable[[NodeRig], Awaitable[None]]
 
 
 def simulate(
-    scenario: Scenario, directory: Path, monkeypatch: pytest.MonkeyPatch, *, seed: int = 1, replicas: int = 2, min_in_sync: int = 1
-) -> None:
+    scenario: Scenario, directory: Path, monkeypatch: pytest.MonkeyPatch, *, seed: int = 1, replicas: int = 2,
+    min_in_sync: int = 1,
+) -> None:  # fmt: skip
     """Run a scenario on a loop of its own."""
     loop = SimEventLoop(random.Random(seed))
     loop.steps_left = 2_000_000

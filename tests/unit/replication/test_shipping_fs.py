@@ -284,6 +284,7 @@ def test_a_single_node_loads_nothing_of_replication() -> None:
         " from toymq_py.cli import main; main(['serve', '--config', '/dev/null'])"
     )
     for program in (loaded, served):
-        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment()).stdout
+        command = [sys.executable, "-c", program]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment()).stdout
         assert "toymq_py.storage.fs" in said.split()
         assert [name for name in said.split() if name.startswith(("toymq_py.replication", "toymq_py.cluster"))] == []

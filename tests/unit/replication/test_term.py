@@ -1,6 +1,7 @@
 """One term of a leader: what lets it serve, what ends it, what an operator asks."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ from tests.support.node_rig import NodeRig, Running, Scenario, simulate
 from toymq_py.errors import TermEnded
 from toymq_py.replication.agreement import Answer, Request, RequestKind
 
+Run = Callable[..., None]
+
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: ANN201 (a function)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run_scenario(scenario: Scenario, **options: int) -> None:
         simulate(scenario, tmp_path, monkeypatch, **options)
 
@@ -46,7 +49,7 @@ async def ended(rig: NodeRig, running: Running, why: str) -> None:
     assert running.office.said[-1] == "abandon", "nothing is said to clients any more"
 
 
-def test_publishes_are_refused_below_the_minimum_and_only_then(run) -> None:
+def test_publishes_are_refused_below_the_minimum_and_only_then(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1 = rig.start("n1")
         await rig.led_by(n1)
@@ -61,7 +64,7 @@ def test_publishes_are_refused_below_the_minimum_and_only_then(run) -> None:
     run(scenario, min_in_sync=2)
 
 
-def test_a_new_leader_drops_the_one_before_and_waits_for_the_others(run) -> None:
+def test_a_new_leader_drops_the_one_before_and_waits_for_the_others(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
         n3 = rig.start("n3")
@@ -75,7 +78,7 @@ def test_a_new_leader_drops_the_one_before_and_waits_for_the_others(run) -> None
     run(scenario, replicas=3)
 
 
-def test_a_new_leader_does_not_wait_for_ever(run) -> None:
+def test_a_new_leader_does_not_wait_for_ever(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
         n3 = rig.start("n3")
@@ -90,7 +93,7 @@ def test_a_new_leader_does_not_wait_for_ever(run) -> None:
     run(scenario, replicas=3)
 
 
-def test_a_promise_of_a_higher_epoch_ends_the_term(run) -> None:
+def test_a_promise_of_a_higher_epoch_ends_the_term(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, _ = await pair(rig)
         assert n1.node.term is not None
@@ -100,7 +103,7 @@ def test_a_promise_of_a_higher_epoch_ends_the_term(run) -> None:
     run(scenario)
 
 
-def test_a_disk_that_hangs_ends_the_term_in_favour_of_another_copy(run) -> None:
+def test_a_disk_that_hangs_ends_the_term_in_favour_of_another_copy(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
         began = rig.loop.time()
@@ -113,7 +116,7 @@ def test_a_disk_that_hangs_ends_the_term_in_favour_of_another_copy(run) -> None:
     run(scenario)
 
 
-def test_a_disk_that_hangs_is_kept_while_no_other_copy_is_in_sync(run) -> None:
+def test_a_disk_that_hangs_is_kept_while_no_other_copy_is_in_sync(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1 = rig.start("n1")
         await rig.led_by(n1)
@@ -124,7 +127,7 @@ def test_a_disk_that_hangs_is_kept_while_no_other_copy_is_in_sync(run) -> None:
     run(scenario)
 
 
-def test_a_loop_that_is_late_again_ends_the_term(run) -> None:
+def test_a_loop_that_is_late_again_ends_the_term(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
         rig.loop.now += 1.6
@@ -137,7 +140,7 @@ def test_a_loop_that_is_late_again_ends_the_term(run) -> None:
     run(scenario)
 
 
-def test_a_hand_over_without_a_follower_is_refused(run) -> None:
+def test_a_hand_over_without_a_follower_is_refused(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1 = rig.start("n1")
         await rig.led_by(n1)
@@ -149,7 +152,7 @@ def test_a_hand_over_without_a_follower_is_refused(run) -> None:
     run(scenario)
 
 
-def test_a_node_that_does_not_come_back_is_removed(run) -> None:
+def test_a_node_that_does_not_come_back_is_removed(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
         refused = await ask(rig, Request(RequestKind.REMOVE, n2.member.replica, 0))
@@ -168,7 +171,7 @@ def test_a_node_that_does_not_come_back_is_removed(run) -> None:
     run(scenario)
 
 
-def test_force_is_refused_while_a_node_leads(run) -> None:
+def test_force_is_refused_while_a_node_leads(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
         in_sync = (await rig.state()).in_sync
@@ -180,7 +183,7 @@ def test_force_is_refused_while_a_node_leads(run) -> None:
     run(scenario)
 
 
-def test_a_node_that_is_stopped_while_it_opens_hands_over(run) -> None:
+def test_a_node_that_is_stopped_while_it_opens_hands_over(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1 = rig.start("n1")
         n1.office.opening_s = 2.0
