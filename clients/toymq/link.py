@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import socket
+from functools import partial
 from typing import TypeVar, cast
 
 from toymq import sockets
@@ -19,7 +20,7 @@ from toymq.route import Route
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
-from toymq_py.protocol import HelloReply, OkReply, Quit
+from toymq_py.protocol import HelloReply, OkReply, Ping, PongReply, Quit
 
 logger = logging.getLogger("toymq")
 
@@ -27,6 +28,12 @@ T = TypeVar("T")
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Unsent bytes in the transport beyond which publishes wait."""
+SILENT_S = 5.0
+"""With several addresses: a broker that owes an answer and says nothing for so long is left for the next one. A process that is
+paused closes no connection, its system still acknowledges what it gets, and in a cluster another node leads by then."""
+SILENCE_LOOK_S = 1.0
+SUSPICION_S = 0.1
+"""Time to read what has arrived, before a broker counts as silent."""
 CLOSED = "this client is closed"
 OTHER_LOOP = (
     "this client belongs to the event loop in which it was connected, and this call runs in another: connect again here (each"
@@ -38,6 +45,13 @@ def settle(future: "asyncio.Future[T]", value: T) -> None:
     """Set a result, unless the waiting task was cancelled."""
     if not future.done():
         future.set_result(value)
+
+
+class _PingSlot(CallSlot):
+    """A sign of life of the broker, when nothing else is due."""
+
+    __slots__ = ()
+    is_work = False
 
 
 class _Wire(asyncio.Protocol):
@@ -93,6 +107,7 @@ class Link:
         self._turn = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
         self._closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._trouble = ""
@@ -154,6 +169,8 @@ class Link:
                 if not self._first.done():
                     self._first.set_result(None)
                 self._outages.up(self, address)
+                if self._route.several:
+                    self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
                 reason = await wire.ended
                 if self.conversation.progress or self.now() - began > self.options.backoff_max_s:
                     backoff.reset()  # not where each connection breaks at once
@@ -277,9 +294,10 @@ class Link:
         if self._wire is not None:
             self._wire.abort(closed)
             self._wire = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._silence):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._silence = None
         self.conversation.close(closed)
         self._wake()
 
@@ -321,6 +339,29 @@ class Link:
         now = self.now() + 0.001
         if self._wire is not None and self.conversation.is_overdue(now) and now - self._answered_at >= self.options.timeout_s:
             self._wire.abort(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
+
+    def _look_silent(self, wire: _Wire, *, suspected: bool = False) -> None:
+        """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life.
+
+        ``suspected``: so it was a moment ago. After a pause of this loop timers run before input.
+        """
+        if wire is not self._wire:
+            return
+        now, conversation = self.now(), self.conversation
+        patience_s = min(SILENT_S, self.options.timeout_s)
+        silent_s = now - max(self._answered_at, conversation.received_at)
+        if silent_s >= patience_s and conversation.is_overdue(now + self.options.timeout_s - patience_s):
+            if suspected:
+                wire.abort(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
+            else:
+                again = partial(self._look_silent, wire, suspected=True)
+                self._silence = self._loop.call_later(SUSPICION_S, again)
+            return
+        if silent_s >= patience_s / 2 and not conversation.unanswered_count:
+            ping = _PingSlot(Ping(), PongReply)
+            ping.deadline = self.deadline()
+            conversation.send_now(ping)
+        self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
 
     def now(self) -> float:
         """Seconds of its clock."""

@@ -26,7 +26,7 @@ from toymq_py.net.host_names import AllowedHosts
 from toymq_py.replication.agreement import Agreement, ClusterSettings, Member
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
-from toymq_py.replication.leader_links import Identity, LinkOptions
+from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.node import Node
 from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord
 from toymq_py.replication.term import Surroundings, TermOptions
@@ -39,6 +39,8 @@ logger = logging.getLogger("toymq_py.cluster")
 GROUP = "g0"
 """All of a cluster's topics are in one group (replication.md, section 2)."""
 STATES = ("START", "LOOKING", "JOINING", "FOLLOWING", "OPENING", "LEADING", "STEPPING DOWN")
+IN_OFFICE_S = 0.5
+"""How long a follower may wait for a node that is to lead, and does not know it yet."""
 SETTINGS_RETRY_S = 1.0
 SAY_EVERY = 10
 
@@ -111,7 +113,7 @@ class _NodeProcess:
         self._node: Node | None = None
         self._stop = asyncio.Event()
         self._debug_wire: Callable[[], None] = lambda: None
-        self._elections = 0
+        self._replicas: set[asyncio.Task[None]] = set()
         name = options.name or socket.gethostname().partition(".")[0]
         self._name = name
 
@@ -132,7 +134,7 @@ class _NodeProcess:
         if self._stop.is_set():
             node.stop()
         servers = [
-            await asyncio.start_server(self._replica, sock=listener.dup()) for listener in self._listeners["--replicate"]
+            await asyncio.start_server(self._accept_replica, sock=listener.dup()) for listener in self._listeners["--replicate"]
         ]
         try:
             comes_back = await node.run()
@@ -211,10 +213,24 @@ class _NodeProcess:
             )
         return file
 
+    def _accept_replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._replica(reader, writer))
+        self._replicas.add(task)
+        task.add_done_callback(self._replica_left)
+
+    def _replica_left(self, task: asyncio.Task[None]) -> None:
+        self._replicas.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a bug in the link of a replica", exc_info=error)
+
     async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection to the listener of replicas."""
         node = self._node
         try:
+            if node is not None:
+                with contextlib.suppress(TimeoutError):  # a follower may know of the election first
+                    async with asyncio.timeout(IN_OFFICE_S):
+                        await node.in_office.wait()
             if node is not None and node.term is not None:
                 await node.term.links.serve(reader, writer)
             else:

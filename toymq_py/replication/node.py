@@ -77,6 +77,8 @@ class Node:
         self.in_sync_count = 0
         self.term: Term | None = None
         """While it leads."""
+        self.in_office = asyncio.Event()
+        """Set with ``term``."""
 
     @property
     def lease_remaining_s(self) -> float:
@@ -116,6 +118,7 @@ class Node:
 
     async def _lead(self, term: Term) -> bool:
         self.term = term
+        self.in_office.set()
         seats = self._around.loop.create_task(self._keep_seat())
         try:
             return await term.run()
@@ -152,8 +155,12 @@ class Node:
         await self._pause()
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self._retry_s * random.uniform(0.5, 1.0))
+        await asyncio.sleep(self._next_pause_s())
+
+    def _next_pause_s(self) -> float:
+        pause_s = self._retry_s * random.uniform(0.5, 1.0)
         self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+        return pause_s
 
     async def _revoke(self, lease: int) -> None:
         with suppress(EtcdError):
@@ -189,8 +196,8 @@ class Node:
 
     def _set_state(self, state: str, waits_for: str = "") -> None:
         if (state, waits_for) != (self.state, self.waits_for):
-            if state != self.state:
-                logger.info("%s%s", state, f": {waits_for}" if waits_for else "")
+            if state != self.state and not waits_for:
+                logger.info("%s", state)
             self.state, self.waits_for = state, waits_for
             self._on_state()
 
@@ -303,19 +310,17 @@ class Node:
             self._wait_for(f"the disk of this copy fails: {error}")
             await asyncio.sleep(DISK_RETRY_S)
             return
-        logger.info("epoch %d of %s: %s: %s", leader.epoch, leader.member.name, end.reason.value, end.detail)
         if end.reason is EndReason.BYE:
+            logger.info("epoch %d of %s: %s", leader.epoch, leader.member.name, end.reason.value)
             self._retry_s = RETRY_MIN_S
-            await self._changes_from(leader, revision)
+            pause_s = RETRY_MAX_S
         else:
-            self._set_state("LOOKING", f"{leader.member.name} leads, and the link to it has ended: {end.detail}")
-            await self._pause()
-
-    async def _changes_from(self, leader: LeaderKey, revision: int) -> None:
-        """Behind BYE: wait until the leader key is gone, a moment at most."""
+            self._wait_for(f"{leader.member.name} leads epoch {leader.epoch}, and {end.reason.value}: {end.detail}")
+            pause_s = self._next_pause_s()
         with suppress(TimeoutError):
-            async with asyncio.timeout(RETRY_MAX_S):
+            async with asyncio.timeout(pause_s):
                 await self._until_another(leader, revision)
+                self._retry_s = RETRY_MIN_S
 
     async def _until_another(self, leader: LeaderKey, revision: int) -> None:
         """Return when etcd has another leader, or none, or asks something of this node."""

@@ -23,9 +23,11 @@ from toymq_py.replication.agreement import (
     Request,
     RequestKind,
 )
-from toymq_py.replication.applier import Offload
-from toymq_py.replication.leader_links import FollowerLag, Identity, LeaderLinks, LinkOptions
+from toymq_py.replication.disk_calls import Offload
+from toymq_py.replication.leader_link import LinkState
+from toymq_py.replication.leader_links import FollowerLag, LeaderLinks
 from toymq_py.replication.lease_keeper import LeaseKeeper
+from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.membership import InSyncSet
 from toymq_py.replication.stream import Stream
 from toymq_py.replication.tickets import Tickets
@@ -44,7 +46,7 @@ BYE_S = 3.0
 """The longest wait for followers to have everything, before a hand-over goes on without."""
 T4_S = 1.0
 """T4 needs no answer: the term has ended with BYE."""
-IN_SYNC = "in sync"
+IN_SYNC = LinkState.IN_SYNC.value
 
 
 class Office(Protocol):
