@@ -12,15 +12,15 @@ from toymq.connect_failure import as_failure, of_a_round
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
-from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, UNANSWERED_MAX, Options
+from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, SILENCE_LOOK_S, SILENT_S, UNANSWERED_MAX, Options
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch
-from toymq.pending_replies import CallSlot, check_greeting
+from toymq.pending_replies import CallSlot, PingSlot, check_greeting
 from toymq.route import Route
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
-from toymq_py.protocol import HelloReply, OkReply, Ping, PongReply, Quit
+from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq")
 
@@ -28,10 +28,6 @@ T = TypeVar("T")
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Unsent bytes in the transport beyond which publishes wait."""
-SILENT_S = 5.0
-"""With several addresses: a broker that owes an answer and says nothing for so long is left for the next one. A process that is
-paused closes no connection, its system still acknowledges what it gets, and in a cluster another node leads by then."""
-SILENCE_LOOK_S = 1.0
 SUSPICION_S = 0.1
 """Time to read what has arrived, before a broker counts as silent."""
 CLOSED = "this client is closed"
@@ -45,13 +41,6 @@ def settle(future: "asyncio.Future[T]", value: T) -> None:
     """Set a result, unless the waiting task was cancelled."""
     if not future.done():
         future.set_result(value)
-
-
-class _PingSlot(CallSlot):
-    """A sign of life of the broker, when nothing else is due."""
-
-    __slots__ = ()
-    is_work = False
 
 
 class _Wire(asyncio.Protocol):
@@ -358,9 +347,7 @@ class Link:
                 self._silence = self._loop.call_later(SUSPICION_S, again)
             return
         if silent_s >= patience_s / 2 and not conversation.unanswered_count:
-            ping = _PingSlot(Ping(), PongReply)
-            ping.deadline = self.deadline()
-            conversation.send_now(ping)
+            conversation.send_now(PingSlot(self.deadline()))
         self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
 
     def now(self) -> float:

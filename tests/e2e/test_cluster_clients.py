@@ -8,8 +8,9 @@ import pytest
 
 import toymq
 from tests.support.fake_broker import Peer, Script, following
-from toymq import Receipt, sync
+from toymq import Receipt, link, sync
 from toymq.errors import NotEnoughReplicas, NotLeader
+from toymq.sync import link as sync_link
 
 QUICK = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
 TIMEOUT_S = 20
@@ -131,6 +132,66 @@ async def test_too_few_copies_refuse_a_publish_that_may_be_sent_again(publish: P
         with pytest.raises(NotEnoughReplicas, match="1 of 2 in sync") as caught:
             await publish([a], b"x")
     assert caught.value.retryable
+
+
+@both
+@pytest.mark.parametrize("many", [False, True], ids=["one address", "two addresses"])
+async def test_a_broker_that_is_paused_is_left_when_there_is_another(
+    publish: Publish, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections stay open, and its system acknowledges what comes."""
+    for module in (link, sync_link):
+        monkeypatch.setattr(module, "SILENT_S", 0.2)
+        monkeypatch.setattr(module, "SILENCE_LOOK_S", 0.05)
+
+    async def pauses(peer: Peer) -> None:
+        await peer.greet()
+        await publish_of(peer)
+        await peer.gone()
+
+    async with following(pauses) as a:
+        if many:
+            async with following(leads(b"OK 1\n")) as b:
+                assert await publish([a, b], b"x", timeout_s=10) == [Receipt(1, duplicate=False)]
+        else:
+            with pytest.raises(toymq.RequestTimeout):
+                await publish([a], b"x", timeout_s=0.6)
+
+
+async def test_a_quiet_subscription_asks_for_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a broker that answers it stays; one that does not is left. The blocking client; the other has a test of its own."""
+    monkeypatch.setattr(sync_link, "SILENT_S", 0.2)
+    monkeypatch.setattr(sync_link, "SILENCE_LOOK_S", 0.05)
+    pings = 0
+
+    async def subscribed(peer: Peer) -> None:
+        await peer.greet()
+        assert (await peer.line()).startswith("SUB t c")
+        peer.say(b"OK 0\n")
+
+    async def quiet(peer: Peer) -> None:
+        nonlocal pings
+        await subscribed(peer)
+        for _ in range(3):
+            await peer.expect("PING")
+            pings += 1
+            peer.say(b"PONG\n")
+        await peer.gone()
+
+    async def delivers(peer: Peer) -> None:
+        await subscribed(peer)
+        peer.say(b"MSG t 4 1 1 - 1\nx\n")
+        await peer.gone()
+
+    def consume() -> int:
+        with sync.connect([a, b], random=Random(1), **QUICK) as mq:
+            message = mq.sub("t", "c").next(TIMEOUT_S)
+            assert message is not None
+            return message.id
+
+    async with following(delivers) as b, following(quiet) as a:
+        assert await asyncio.to_thread(consume) == 4
+    assert pings == 3
 
 
 @both

@@ -19,9 +19,9 @@ from toymq import sockets
 from toymq.connect_failure import as_failure, connect_failed, of_a_round
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
-from toymq.options import RECEIVE_BYTES, Options
+from toymq.options import RECEIVE_BYTES, SILENCE_LOOK_S, SILENT_S, Options
 from toymq.outages import Outages
-from toymq.pending_replies import CallSlot, check_greeting
+from toymq.pending_replies import CallSlot, PingSlot, check_greeting
 from toymq.route import Route
 from toymq.sync.call_guard import CallGuard
 from toymq.sync.guarded_conversation import GuardedConversation
@@ -74,7 +74,7 @@ class BlockingLink:
         self._exchanged_at = self._polled_at = self._drained_at = self._up_since = 0.0
         self._trouble = ""
         self._torn = False
-        self._answered_at = 0.0
+        self._answered_at = self._heard_at = 0.0
         _links.add(self)
 
     def open(self) -> None:
@@ -121,6 +121,7 @@ class BlockingLink:
     def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Exchange bytes, reconnecting when needed, until ``done``. Returns: False at the deadline."""
         self._mend_if_torn()
+        began = now()
         while not done():
             if self.conversation.is_closed:
                 return done()
@@ -129,9 +130,29 @@ class BlockingLink:
                 return False
             if self._socket is None:
                 self._connect_again(left)
+            elif self._route.several:
+                self.exchange(SILENCE_LOOK_S if left is None else min(left, SILENCE_LOOK_S))
+                self._leave_if_silent(began)
             else:
                 self.exchange(left)
         return True
+
+    def _leave_if_silent(self, began: float) -> None:
+        """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life.
+
+        ``began``: since when this is looked at.
+        """
+        if self._socket is None or not self.conversation.online:
+            return
+        patience_s = min(SILENT_S, self.options.timeout_s)
+        silent_s = now() - max(began, self._up_since, self._heard_at)
+        deadline = now() + self.options.timeout_s
+        if silent_s >= patience_s and self.conversation.is_overdue(deadline - patience_s):
+            self._torn = True
+            self._lose(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
+            self._torn = False
+        elif silent_s >= patience_s / 2 and not self.conversation.unanswered_count:
+            self.conversation.send_now(PingSlot(deadline))
 
     def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
         """Send a request and wait for its answer. The reply of an interrupted one is dropped. Raises: RequestTimeout."""
@@ -139,7 +160,10 @@ class BlockingLink:
 
     def ask_all(self, slots: Sequence[CallSlot], extra_s: float = 0.0) -> None:
         """Send requests and wait for all of their answers. Raises: RequestTimeout."""
-        if not self._answered(slots, now() + self.options.timeout_s + extra_s):
+        deadline = now() + self.options.timeout_s + extra_s
+        for slot in slots:
+            slot.deadline = deadline
+        if not self._answered(slots, deadline):
             raise self.overdue(slots[-1].awaited, extra_s)
 
     def try_all(self, slots: Sequence[CallSlot], deadline: float | None) -> bool:
@@ -368,6 +392,7 @@ class BlockingLink:
             return
         if len(data) < RECEIVE_BYTES and not isinstance(connection, ssl_module.SSLSocket):  # that gives a record at a time
             self._drained_at = self._polled_at
+        self._heard_at = self._polled_at
         progress = self.conversation.progress
         try:
             self.conversation.receive(data)
