@@ -93,8 +93,6 @@ class LeaderLink:
         self.state = LinkState.WAITING
         self.gone = asyncio.Event()
         """Set by the owner when all that the end of the link means is done."""
-        self.on_progress: Callable[[], None] = lambda: None
-        """Called with each acknowledgement."""
         self.heard = asyncio.Event()
         """Set when something comes; cleared by whoever waits for it."""
         self.writer = writer
@@ -236,7 +234,6 @@ class LeaderLink:
             self._term.tickets.acknowledge(self.replica, seq)
         self._delay_s = delay_s
         self._progress.set()
-        self.on_progress()
 
     async def _write(self) -> None:
         """Send what waits: the stream first, and the bulk copy when little of it does."""
@@ -299,7 +296,6 @@ class LeaderLink:
         await term.changes.add(self.replica)
         self.state = LinkState.IN_SYNC
         logger.info("follower %s (%s) is in sync", self.name, self.replica[:8])
-        self.on_progress()
 
     def _is_close(self) -> bool:
         """Whether the follower acknowledges what was sent a moment ago; one with a slow disk, what was sent lately."""

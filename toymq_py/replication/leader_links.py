@@ -72,10 +72,11 @@ class LeaderLinks:
             changes=changes, offload=offload, required=self._required, pace=Pace(options.resync_bytes_per_s),
         )  # fmt: skip
         self._links: dict[str, LeaderLink] = {}
+        tickets.on_settled = self._settled.set
         self._greeted: set[asyncio.StreamWriter] = set()
         self._judged: set[asyncio.StreamWriter] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._progress = asyncio.Event()
+        self._settled = asyncio.Event()
         self._ending = False
         self._closed = False
 
@@ -120,16 +121,16 @@ class LeaderLinks:
     async def say_bye(self) -> bool:
         """End the term: say BYE when all that was shipped is settled; return when each follower in sync has closed its link.
 
-        Before, there is no more work for clients. From BYE on no ticket is settled, and no follower joins or is dropped.
+        Before, no more work for clients is begun. From BYE on no ticket is settled, and no follower joins or is dropped.
         Takes at most three times ``timeout_s``. Returns: whether BYE was said; if not, a required follower owes a sync.
         """
         timeout_s = self._term.options.timeout_s
         tickets = self._term.tickets
         try:
             async with asyncio.timeout(2 * timeout_s):
-                while tickets.oldest is not None:
-                    self._progress.clear()
-                    await self._progress.wait()
+                while not tickets.all_settled:
+                    self._settled.clear()
+                    await self._settled.wait()
         except TimeoutError:
             logger.warning("epoch %d ends without BYE: not all acknowledge operation %s", self._term.epoch, tickets.oldest)
             return False
@@ -153,9 +154,6 @@ class LeaderLinks:
             link.tick(now)
         for writer in self._judged:
             writer.write(encode(Wait()))
-
-    def _note_progress(self) -> None:
-        self._progress.set()
 
     # -- a connection
 
@@ -196,7 +194,6 @@ class LeaderLinks:
                 writer.write(encode(refusal))
             return None
         link = LeaderLink(self._term, follow.replica, follow.name, secrets.token_hex(8), reader, writer, handshake)
-        link.on_progress = self._note_progress
         self._links[follow.replica] = link
         return link
 
@@ -248,7 +245,6 @@ class LeaderLinks:
             if self._links.get(link.replica) is link:
                 del self._links[link.replica]
             link.gone.set()
-            self._note_progress()
             link.writer.transport.abort()
 
 
