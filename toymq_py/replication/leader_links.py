@@ -72,11 +72,11 @@ class LeaderLinks:
             changes=changes, offload=offload, required=self._required, pace=Pace(options.resync_bytes_per_s),
         )  # fmt: skip
         self._links: dict[str, LeaderLink] = {}
-        tickets.on_settled = self._settled.set
         self._greeted: set[asyncio.StreamWriter] = set()
         self._judged: set[asyncio.StreamWriter] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
+        tickets.on_settled = self._settled.set
         self._ending = False
         self._closed = False
 

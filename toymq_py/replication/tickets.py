@@ -57,7 +57,7 @@ class Tickets:
 
     @property
     def all_settled(self) -> bool:
-        """Whether each sync that was shipped is acknowledged by all required followers, those of jobs that still run included."""
+        """Whether all required followers have acknowledged each sync that was shipped, those of running jobs included."""
         return not self._by_seq
 
     # -- on the thread of a job
