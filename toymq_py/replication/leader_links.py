@@ -28,6 +28,8 @@ logger = logging.getLogger("toymq_py.replication")
 BEAT_S = 0.5
 GREETINGS_MAX = 64
 """Connections that have not sent FOLLOW yet."""
+LATE_S = 0.3
+"""A loop that is later has not read what followers have said meanwhile: it does not judge them this time."""
 ANSWER_S = 1.0
 """A follower that lives says something more often."""
 
@@ -75,6 +77,7 @@ class LeaderLinks:
         self._greeted: set[asyncio.StreamWriter] = set()
         self._judged: set[asyncio.StreamWriter] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._tick_at = 0.0
         self._settled = asyncio.Event()
         tickets.on_settled = self._settled.set
         self._ending = False
@@ -82,7 +85,7 @@ class LeaderLinks:
 
     def start(self) -> None:
         """Begin to send BEATs and to watch the time. Links may be served before."""
-        self._timer = self._loop.call_later(BEAT_S, self._tick)
+        self._plan_tick()
 
     def close(self) -> None:
         """End all links. Drops none by T3. Idempotent."""
@@ -143,15 +146,20 @@ class LeaderLinks:
                     await link.gone.wait()
         return True
 
+    def _plan_tick(self) -> None:
+        self._tick_at = self._loop.time() + BEAT_S
+        self._timer = self._loop.call_at(self._tick_at, self._tick)
+
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(BEAT_S, self._tick)
         term = self._term
+        late_s = self._loop.time() - self._tick_at
+        self._plan_tick()
         if not self._ending:
             oldest = term.tickets.oldest
             term.stream.beat(term.clock.wall_ns(), (term.stream.last + 1 if oldest is None else oldest) - 1)
         now = term.clock.monotonic()
         for link in self._links.values():
-            link.tick(now)
+            link.tick(now, judge=late_s < LATE_S)
         for writer in self._judged:
             writer.write(encode(Wait()))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -103,6 +104,16 @@ async def test_members_without_a_link_are_dropped_when_asked(tmp_path: Path) -> 
         assert leader.links.required() == frozenset()
         assert told == [{replica_id(3)}, set()]
         await leader.publish("t", b"x")
+
+
+async def test_a_loop_that_is_late_does_not_take_its_followers_for_dead(leader: LeaderRig, tmp_path: Path) -> None:
+    async with FollowerRig(tmp_path / "f").following(leader):
+        await leader.joined(2)
+        for _ in range(3):
+            time.sleep(1.0)  # noqa: ASYNC251 (that is the point)
+            await asyncio.sleep(0.1)
+        await leader.publish("t", b"x")
+        assert leader.changes.happened == [("add", SECOND)]
 
 
 # -- coming back
