@@ -236,9 +236,12 @@ class Term:
 
     def _changed(self) -> None:
         """The in-sync set is another one."""
-        have, want = len(self.in_sync.members), self._around.settings.min_in_sync
+        settings = self._around.settings
+        have, want, all_of_them = len(self.in_sync.members), settings.min_in_sync, settings.replicas
         if self._opened:
-            reason = f"{have} of {self._around.settings.replicas} copies are in sync, and this cluster wants {want}"
+            if have < all_of_them:
+                logger.warning("epoch %d: %d of %d copies are in sync", self.epoch, have, all_of_them)
+            reason = f"{have} of {all_of_them} copies are in sync, and this cluster wants {want}"
             self._around.office.refuse_publishes(reason if have < want else None)
 
     # -- what ends it
