@@ -227,9 +227,9 @@ class Load:
                             self.gaps.append(now - last)
                         last = now
 
-    async def more(self, count: int = 1000) -> None:
+    async def more(self, count: int = 1000, within_s: float = WAIT_S) -> None:
         """Wait until so many more got OK."""
-        wanted, until = len(self.acked) + count, MONOTONIC() + WAIT_S
+        wanted, until = len(self.acked) + count, MONOTONIC() + within_s
         while len(self.acked) < wanted:
             assert self._task is not None
             if self._task.done():
