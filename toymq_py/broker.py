@@ -27,6 +27,7 @@ from toymq_py.errors import (
     DirectoryLost,
     Forbidden,
     NoSuchTopic,
+    NotEnoughReplicas,
     RequestError,
     ShuttingDown,
     StorageFailed,
@@ -41,6 +42,7 @@ from toymq_py.storage import topic_settings as settings_file
 from toymq_py.storage.commit.commit_place import CommitPlace
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
+from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.storage.open_files import OPEN_FILES_MAX, OpenFiles
@@ -89,6 +91,9 @@ class Broker:
         self.on_deadline: Callable[[float], None] = lambda at: None
         """Called with a time when ``tick`` must run before the time that it returned last."""
         self.shutting_down = False
+        self.too_few_replicas: str | None = None
+        """Why publishes are refused with NOT_ENOUGH_REPLICAS; None: they are taken. Gates publishes of clients only: what the
+        broker writes by itself goes on, or a start could wait for itself."""
         self._fs = fs
         self._scheduler = scheduler
         self._clock = clock
@@ -127,17 +132,18 @@ class Broker:
 
     # -- opening
 
-    def open(self, pid: int, address: str | None = None) -> None:
+    def open(self, pid: int, address: str | None = None, lock: DirectoryLock | None = None) -> None:
         """Lock the directory and recover every topic (storage.md, "Recovery"). Blocks; accept connections only afterwards.
 
         Args:
             address: where clients will reach the broker; shown to a process that finds the directory locked.
+            lock: of the directory, if this process holds it already; it becomes the broker's.
 
         Raises:
             DirectoryLocked: another process holds the lock.
             DataDirectoryError: the directory cannot be used, or is damaged and ``strict_recovery`` is on.
         """
-        self.directory.open(pid, address)
+        self.directory.open(pid, address, lock)
         self._directory_check = DirectoryCheck(self._fs, self._scheduler, self.directory, self.topics, self._lose)
         try:
             self._open_topics()
@@ -254,8 +260,11 @@ class Broker:
     def topic_to_publish(self, name: str) -> Topic:
         """As ``topic_or_new``, to publish to.
 
-        Raises: also Forbidden for a dead-letter topic, QueueFull while memory is high, DiskLow before it is created.
+        Raises: also Forbidden for a dead-letter topic, QueueFull while memory is high, DiskLow before it is created,
+            NotEnoughReplicas.
         """
+        if self.too_few_replicas is not None:
+            raise NotEnoughReplicas(self.too_few_replicas)
         if self.quotas.memory_high:
             raise self.quotas.memory_refusal()
         if name.endswith(DEAD_LETTERS):

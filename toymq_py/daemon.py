@@ -8,9 +8,8 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
@@ -38,14 +37,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("toymq_py.daemon")
 
+T = TypeVar("T")
+
 DESCRIPTORS_SPARE = 256
 """Reserved for segments and directories, so that connections cannot use up all descriptors."""
 
 READY_AS = {
     "--listen": "{}", "--http": "http://{}/", "--https": "https://{}/", "--tls-listen": "toymqs://{}",
-    "--metrics": "http://{}/metrics",
+    "--metrics": "http://{}/metrics", "--replicate": "replica://{}",
 }  # fmt: skip
 """The address of each listener in the line that says ready."""
+Listeners = Mapping[str, list[socket.socket]]
+"""Bound sockets by their option."""
 IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https"}
 """Listeners without TLS, and the one with TLS."""
 
@@ -61,10 +64,38 @@ def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Ma
 
     Raises: ConfigError, DirectoryLocked, DataDirectoryError.
     """
-    wanted, authority, certificates = _read_definitions(options), _read_authority(options), _read_certificates(options)
-    options = replace(options, max_connections=room_for_connections(options.max_connections))
+    files = read_files(options)
+    options = prepared(options)
+    run(_serve(options, files, ready, reloads))
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What the files say that the options name."""
+
+    definitions: Definitions
+    authority: Authority | None
+    certificates: Certificates | None
+
+    def reloads(self, options: ServeOptions) -> dict[str, Callable[[], None]]:
+        """What SIGHUP reads again, by its name in the log."""
+        found: dict[str, Callable[[], None]] = {}
+        if (authority := self.authority) is not None and (auth_file := options.auth_file) is not None:
+            found["tokens"] = lambda: authority.replace(read_grants(auth_file))
+        if self.certificates is not None:
+            found["certificates"] = self.certificates.reload
+        return found
+
+
+def read_files(options: ServeOptions) -> Files:
+    """Blocks. Raises: ConfigError."""
+    return Files(_read_definitions(options), _read_authority(options), _read_certificates(options))
+
+
+def prepared(options: ServeOptions) -> ServeOptions:
+    """Set up the process. Returns: the options, with as many connections as there is room for."""
     heap_trimming.set_up()
-    _run(_serve(options, wanted, authority, certificates, ready, reloads))
+    return replace(options, max_connections=room_for_connections(options.max_connections))
 
 
 def check_files(options: ServeOptions) -> list[str]:
@@ -93,9 +124,10 @@ def _read_certificates(options: ServeOptions) -> Certificates | None:
     return Certificates(options.tls_cert, options.tls_key, options.tls_client_ca)
 
 
-def _run(main: Coroutine[Any, Any, None]) -> None:
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on a loop of its own. Returns: its result."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main)
+        return runner.run(main)
 
 
 def _read_definitions(options: ServeOptions) -> Definitions:
@@ -109,56 +141,100 @@ def _read_definitions(options: ServeOptions) -> Definitions:
 
 
 async def _serve(
-    options: ServeOptions,
-    wanted: Definitions,
-    authority: Authority | None,
-    certificates: Certificates | None,
-    ready: Callable[[list[str]], None],
-    reloads: Mapping[str, Callable[[], None]],
+    options: ServeOptions, files: Files, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]
 ) -> None:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
-    reloads = dict(reloads)
-    if authority is not None and (auth_file := options.auth_file) is not None:
-        reloads["tokens"] = lambda: authority.replace(read_grants(auth_file))
-    if certificates is not None:
-        reloads["certificates"] = certificates.reload
+    reloads = {**reloads, **files.reloads(options)}
     with contextlib.ExitStack() as bound:
-        listeners = {option: _bind(option, where, options, bound) for option, where in options.listeners().items()}
-        check_apart([
-            (f"{option} {_address(each)}", each.getsockname()[:2]) for option, some in listeners.items() for each in some
-        ])  # fmt: skip
-        http_listeners, https_listeners = listeners.get("--http", []), listeners.get("--https", [])
-        url = f"toymq://{_address(listeners['--listen'][0])}"
-        with _tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url) as broker:
-            for change in await apply_definitions(openable(wanted, broker), broker):
-                logger.info("%s: %s", options.definitions, change)
-            gc.collect()
-            gc.freeze()  # recovered objects live long: exempt them from garbage collection
-            trimmer = heap_trimming.HeapTrimmer(loop)
-            watch = MemoryWatch(loop, broker.quotas, options.memory_max_bytes, on_disconnects=trimmer.look)
-            bound.callback(watch.stop)
-            watch.look()
-            server = Server(broker, clock, loop, authority=authority, certificates=certificates)
-            _reload_on_hangup(loop, reloads, server.debug_wire)
-            addresses = [READY_AS[option].format(_address(each)) for option, some in listeners.items() for each in some]
+        listeners = bind_all(options, bound)
+        url = f"toymq://{shown_address(listeners['--listen'][0])}"
+        with opened_tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url) as broker:
+            service = Service(options, broker, clock, loop, files.authority, files.certificates, listeners, ready)
+            await service.prepare(files.definitions)
+            reload_on_hangup(loop, reloads, service.debug_wire)
+            claim(listeners)
+            handle_signals(loop, service.stop)
+            await service.run()
 
-            def accepting() -> None:
-                loop.call_soon(ready, addresses)
 
-            web = _http_server(options, broker, clock, loop, authority, certificates, http_listeners, accepting)
-            _listen(listeners)
-            _handle_signals(loop, server, web)
-            broker.on_lost = partial(_stop_at_once, server, web)
-            with _metrics(broker, loop, listeners.get("--metrics", []), options.allowed_host):
+class Service:
+    """All that serves the clients of one opened broker. ``prepare``, then ``run`` until ``stop``."""
+
+    def __init__(
+        self, options: ServeOptions, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, authority: Authority | None,
+        certificates: Certificates | None, listeners: Listeners, ready: Callable[[list[str]], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            listeners: bound sockets; they listen before ``run``.
+            ready: see ``serve``.
+
+        Raises: ConfigError, when an extra is missing.
+        """
+        self._options = options
+        self._broker = broker
+        self._loop = loop
+        self._listeners = listeners
+        self._server = Server(broker, clock, loop, authority=authority, certificates=certificates)
+        self._ready = ready
+        http = listeners.get("--http", [])
+        self._web = _http_server(options, broker, clock, loop, authority, certificates, http, self._accepting)
+
+    async def prepare(self, wanted: Definitions) -> None:
+        """Make what the definitions want. Before clients can see it half made."""
+        for change in await apply_definitions(openable(wanted, self._broker), self._broker):
+            logger.info("%s: %s", self._options.definitions, change)
+        gc.collect()
+        gc.freeze()  # recovered objects live long: exempt them from garbage collection
+
+    def _accepting(self) -> None:
+        addresses = [
+            READY_AS[option].format(shown_address(each)) for option, some in self._listeners.items() for each in some
+        ]
+        self._loop.call_soon(self._ready, addresses)
+
+    async def run(self) -> None:
+        """Accept and serve until ``stop``. Raises: DirectoryLost."""
+        broker, listeners = self._broker, self._listeners
+        trimmer = heap_trimming.HeapTrimmer(self._loop)
+        watch = MemoryWatch(self._loop, broker.quotas, self._options.memory_max_bytes, on_disconnects=trimmer.look)
+        watch.look()
+        broker.on_lost = self._stop_at_once
+        try:
+            with _metrics(broker, self._loop, listeners.get("--metrics", []), self._options.allowed_host):
                 async with asyncio.TaskGroup() as tasks:
-                    if web is not None:
-                        tasks.create_task(web.run(http_listeners, https_listeners))
+                    if self._web is not None:
+                        tasks.create_task(self._web.run(listeners.get("--http", []), listeners.get("--https", [])))
                     else:
-                        accepting()
-                    await server.run(listeners["--listen"], listeners.get("--tls-listen", []))
-            if broker.lost is not None:
-                raise broker.lost
+                        self._accepting()
+                    await self._server.run(listeners["--listen"], listeners.get("--tls-listen", []))
+        finally:
+            watch.stop()
+        if broker.lost is not None:
+            raise broker.lost
+
+    def debug_wire(self) -> None:
+        """See ``Server.debug_wire``."""
+        self._server.debug_wire()
+
+    def stop(self, within_s: float | None = None) -> None:
+        """Begin the shutdown; ``within_s`` as of ``Server.stop``. Idempotent."""
+        self._server.stop(within_s=within_s)
+        if self._web is not None:
+            self._web.stop(within_s=within_s)
+
+    def cut(self) -> None:
+        """Close all connections now. Nothing more is said to any client."""
+        self._server.cut()
+        if self._web is not None:
+            self._web.cut()
+        self._stop_at_once()
+
+    def _stop_at_once(self) -> None:
+        self._server.stop(at_once=True)
+        if self._web is not None:
+            self._web.stop()
 
 
 def _http_server(
@@ -191,6 +267,15 @@ def _http_server(
     )  # fmt: skip
 
 
+def bind_all(options: ServeOptions, bound: contextlib.ExitStack) -> Listeners:
+    """Bind all listeners; see ``_bind``. Raises: ConfigError, DataDirectoryError."""
+    listeners = {option: _bind(option, where, options, bound) for option, where in options.listeners().items()}
+    check_apart([
+        (f"{option} {shown_address(each)}", each.getsockname()[:2]) for option, some in listeners.items() for each in some
+    ])  # fmt: skip
+    return listeners
+
+
 def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.ExitStack) -> list[socket.socket]:
     """Bind sockets, which ``bound`` closes, and warn about exposed ones. They do not accept yet.
 
@@ -212,7 +297,7 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
     return listeners
 
 
-def _listen(listeners: Mapping[str, Sequence[socket.socket]]) -> None:
+def claim(listeners: Listeners) -> None:
     """Claim the addresses, before the broker says that it is ready. Until a socket listens, another process may bind its
     address and listen first (SO_REUSEADDR, which a restart needs).
 
@@ -223,7 +308,7 @@ def _listen(listeners: Mapping[str, Sequence[socket.socket]]) -> None:
             try:
                 listener.listen(BACKLOG)
             except OSError as error:
-                raise DataDirectoryError(f"{option}: cannot listen on {_address(listener)}: {error.strerror}") from error
+                raise DataDirectoryError(f"{option}: cannot listen on {shown_address(listener)}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -245,44 +330,38 @@ def _metrics(
 
 
 @contextlib.contextmanager
-def _tracer(options: ServeOptions, clock: Clock) -> Iterator[Tracer | None]:
+def opened_tracer(options: ServeOptions, clock: Clock) -> Iterator[Tracer | None]:
     """Raises: ConfigError, when the extra is not installed."""
     if options.otlp_endpoint is None:
         yield None
         return
     try:
-        from toymq_py.observability.tracing import opened_tracer
+        from toymq_py.observability import tracing
     except ModuleNotFoundError as error:
         raise ConfigError(f"--otlp-endpoint needs {error.name}: {install_hint('observability')}") from error
-    with opened_tracer(options.otlp_endpoint, clock, fsync=options.fsync) as tracer:
+    with tracing.opened_tracer(options.otlp_endpoint, clock, fsync=options.fsync) as tracer:
         yield tracer
 
 
-def _address(listener: socket.socket) -> str:
+def shown_address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server, web: "HttpServer | None") -> None:
+def handle_signals(loop: asyncio.AbstractEventLoop, begin: Callable[[], object]) -> None:
+    """Call ``begin`` at SIGTERM and SIGINT; a second one ends the process at once."""
+
     def stop() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)  # a second signal exits at once
-        server.stop()
-        if web is not None:
-            web.stop()
+            signal.signal(number, signal.SIG_DFL)
+        begin()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
 
 
-def _stop_at_once(server: Server, web: "HttpServer | None") -> None:
-    server.stop(at_once=True)
-    if web is not None:
-        web.stop()
-
-
-def _reload_on_hangup(
+def reload_on_hangup(
     loop: asyncio.AbstractEventLoop, reloads: Mapping[str, Callable[[], None]], done: Callable[[], None]
 ) -> None:
     """Read files again at SIGHUP; a bad one changes nothing. Without files SIGHUP ends the process, as usual."""

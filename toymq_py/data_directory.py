@@ -37,30 +37,19 @@ class DataDirectory:
         self._deleted = count()
         self._lock: DirectoryLock | None = None
 
-    def open(self, pid: int, address: str | None) -> None:
+    def open(self, pid: int, address: str | None, lock: DirectoryLock | None = None) -> None:
         """Make the directory if it is missing, and lock it. Blocks.
 
         Args:
             address: where clients will reach the broker; shown to a process that finds the directory locked.
+            lock: of the directory, if this process holds it already; ``close`` releases it.
 
         Raises:
             DirectoryLocked: another process holds the lock.
             DataDirectoryError: the directory cannot be used, or was not restored to the end.
         """
         fs, path = self._fs, self.path
-        parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
-        try:
-            known = fs.is_dir(path)
-            if not known:
-                fs.mkdir(path)
-            try:
-                fs.sync_dir(parent)  # also if it exists: the process that created it may have been killed before this
-            except PermissionError:
-                if not known:
-                    raise
-        except OSError as error:
-            raise DataDirectoryError(f"cannot make {path}: {error.strerror or error}") from error
-        self._lock = DirectoryLock.take(fs, path, pid, address)
+        self._lock = lock if lock is not None else made_and_locked(fs, path, pid, address)
         try:
             check_restored(fs, path)
         except DataDirectoryError:
@@ -153,3 +142,23 @@ class DataDirectory:
                 errors.append(error)
 
         self._scheduler.offload(run, lambda: done(errors[0] if errors else None))
+
+
+def made_and_locked(fs: FileSystem, path: str, pid: int, address: str | None) -> DirectoryLock:
+    """Make a data directory if it is missing, and lock it; see ``DataDirectory.open``. Blocks.
+
+    Raises: DirectoryLocked, DataDirectoryError.
+    """
+    parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    try:
+        known = fs.is_dir(path)
+        if not known:
+            fs.mkdir(path)
+        try:
+            fs.sync_dir(parent)  # also if it exists: the process that created it may have been killed before this
+        except PermissionError:
+            if not known:
+                raise
+    except OSError as error:
+        raise DataDirectoryError(f"cannot make {path}: {error.strerror or error}") from error
+    return DirectoryLock.take(fs, path, pid, address)

@@ -13,7 +13,8 @@
     │  ├─ OutOfRange  QueueFull  OutOfSequence
     │  ├─ TooManyTopics  TooManyConsumers  TooManySubscriptions
     │  ├─ DiskLow  DiskFull  StorageFailed                 publishing is refused, reading goes on
-    │  ├─ TooManyConnections*  ShuttingDown*
+    │  ├─ NotEnoughReplicas                                too few copies are in sync to publish
+    │  ├─ TooManyConnections*  ShuttingDown*  NotLeader*
     │  └─ InternalError                                    a bug of ours; logged with its traceback
     └─ LocalError                   a problem of this machine or this caller; never sent to a peer
        ├─ ConfigError               an invalid option or setting
@@ -23,6 +24,9 @@
        ├─ DamagedData               bytes on disk that fail their checks
        ├─ ProtocolViolation         the broker violates the protocol (client side)
        ├─ BadOperation              a frame between two replicas that is invalid
+       ├─ TermEnded                 this node no longer leads its group
+       ├─ EtcdError                 no answer from etcd, or one that cannot be trusted
+       │  └─ LeaseLost              the lease has ended
        ├─ ConnectionLost            the connection ended with replies still due (client side)
        └─ CommandFailed             the broker answered ``ERR`` with a code this client does not know
 
@@ -49,7 +53,7 @@ class RequestError(ToymqError):
     Attributes:
         code: which error it is, for programs; each has a class.
         retryable: the same request may succeed later (QueueFull, DiskLow, DiskFull, OutOfSequence, TooManyConnections,
-            ShuttingDown). Of the others the request, the rights or the broker must change first.
+            ShuttingDown, NotLeader, NotEnoughReplicas). Of the others the request, the rights or the broker must change first.
         fatal: the connection is closed behind it.
         token: the name of the refused token, for the broker's audit trail.
     """
@@ -272,6 +276,30 @@ class ShuttingDown(RequestError):
     retryable = True
 
 
+class NotEnoughReplicas(RequestError):
+    """Fewer copies are in sync than the cluster wants (``min_in_sync``). It is certainly not stored."""
+
+    code = "NOT_ENOUGH_REPLICAS"
+    retryable = True
+
+
+class NotLeader(RequestError):
+    """This node does not lead its group. The text is the leader's ``host:port``, or ``-`` when none is known."""
+
+    code = "NOT_LEADER"
+    fatal = True
+    retryable = True
+
+    def __init__(self, text: str = "-") -> None:
+        super().__init__(text)
+
+    @property
+    def leader(self) -> str | None:
+        """The leader's ``host:port``."""
+        found = str(self).partition(" ")[0]
+        return found if found and found != "-" else None
+
+
 class InternalError(RequestError):
     """A bug in the broker; its log has the traceback."""
 
@@ -337,6 +365,25 @@ class BadOperation(LocalError):
     """A frame between replicas is damaged, beyond a limit, or names a file that replicas do not share. The link ends."""
 
     code = "BAD_OPERATION"
+
+
+class TermEnded(LocalError):
+    """This node no longer leads its group: it says nothing more in its name."""
+
+    code = "TERM_ENDED"
+
+
+class EtcdError(LocalError):
+    """etcd did not answer, or its answer cannot be trusted. The outcome of a transaction is unknown then."""
+
+    code = "ETCD"
+    retryable = True
+
+
+class LeaseLost(EtcdError):
+    """The lease has ended, and its keys are gone. A transaction that names it did not happen."""
+
+    code = "LEASE_LOST"
 
 
 class ConnectionLost(LocalError):

@@ -7,6 +7,7 @@ Contract: clients.md, "Operations".
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -30,6 +31,8 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
+    of_cluster: bool = False
+    """Only a node of a cluster has it."""
 
 
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -95,8 +98,22 @@ TABLE: tuple[Metric, ...] = (
     Metric("consumer_oldest_unacked_seconds", Kind.GAUGE, "seconds",
            "How long the oldest message that a consumer has not acked has been due; 0 without a backlog.", CONSUMER),
     Metric("consumer_sessions", Kind.GAUGE, "sessions", "Sessions that are subscribed as a consumer.", CONSUMER),
+    Metric("role", Kind.GAUGE, "0 or 1", "What this node of a cluster does: LOOKING, JOINING, FOLLOWING, OPENING, LEADING.",
+           ("role",), of_cluster=True),
+    Metric("epoch", Kind.GAUGE, "epoch", "The epoch of the leader that this node knows; 0: none.", of_cluster=True),
+    Metric("isr_size", Kind.GAUGE, "copies", "Copies that are in sync, as this node knows it: any of them may be elected.",
+           of_cluster=True),
+    Metric("replica_lag_bytes", Kind.GAUGE, "bytes", "What a follower has not acknowledged, as its leader knows it.",
+           ("replica",), of_cluster=True),
+    Metric("replica_lag_seconds", Kind.GAUGE, "seconds", "Since when a follower has not acknowledged it.", ("replica",),
+           of_cluster=True),
+    Metric("lease_remaining_seconds", Kind.GAUGE, "seconds", "How long this node's lease surely lives.", of_cluster=True),
+    Metric("failovers_total", Kind.COUNTER, "elections", "Terms that this process has led.", of_cluster=True),
+    Metric("isr_changes_total", Kind.COUNTER, "changes", "In-sync sets that this leader has written.", of_cluster=True),
 )  # fmt: skip
 
+ClusterRows = Mapping[str, Mapping[tuple[str, ...], float]]
+"""Label values to a number, by metric."""
 BY_NAME = {metric.name: metric for metric in TABLE}
 
 STATS_COUNTERS = (
@@ -144,7 +161,7 @@ class Histogram:
 class Metrics:
     """Counters named in ``TABLE``, and ``errors`` by code. Belongs to the event loop."""
 
-    __slots__ = ("_fsync_s", "ack_total", "commit_messages", "connections", "connections_evicted_total",
+    __slots__ = ("_fsync_s", "ack_total", "cluster", "commit_messages", "connections", "connections_evicted_total",
                  "connections_opened_total", "connections_torn_total", "deliver_total", "duplicate_total", "errors",
                  "fsync_seconds", "limits_reached", "loop_held_seconds", "nack_total", "publish_seconds", "publish_total",
                  "redeliver_total")  # fmt: skip
@@ -167,6 +184,8 @@ class Metrics:
         self.loop_held_seconds = Histogram(BY_NAME["loop_held_seconds"])
         self.publish_seconds = Histogram(BY_NAME["publish_seconds"])
         self._fsync_s: deque[float] = deque(maxlen=FSYNC_SAMPLES)
+        self.cluster: Callable[[], ClusterRows] | None = None
+        """The rows of the metrics of a cluster; None for a broker that is in none."""
 
     def refused(self, code: str, count: int = 1) -> None:
         """Count ``ERR`` replies by code; the codes of ``errors.py`` bound the label."""

@@ -13,6 +13,8 @@ DEAD_LETTERS = ".dlq"
 """Ends the name of a topic's dead-letter topic."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}\Z")
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
+"""A key of etcd and a word of a table has it: no slash, no dot, no space."""
 
 
 def check_name(kind: str, name: str) -> str:
@@ -59,6 +61,13 @@ def check_host(host: str) -> str:
     except UnicodeError:
         raise invalid from None
     return host
+
+
+def check_cluster_name(name: str) -> str:
+    """Return the name of a cluster or of a node. Raises: ConfigError."""
+    if _CLUSTER_NAME.match(name) is None:
+        raise ConfigError(f"invalid name {name[:64]!a}: 1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit")
+    return name
 
 
 def check_topic_or_pattern(name: str) -> str:

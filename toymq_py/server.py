@@ -65,6 +65,7 @@ class Server:
         self._most_sessions = 0  # since the dict was made anew
         self._stopping = asyncio.Event()
         self._at_once = False
+        self._within_s = broker.options.shutdown_timeout_ms / 1000
         self._none_left = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -107,20 +108,29 @@ class Server:
             for acceptor in acceptors:
                 acceptor.stop()
             if self._at_once:
-                for handshake in list(self._handshakes):
-                    handshake.abort()
-                for session in list(self._sessions):
-                    session.abort()
+                self.cut()
             else:
                 await self._drain()
         for timer in (self._ticker, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
 
-    def stop(self, *, at_once: bool = False) -> None:
-        """Begin the shutdown; with ``at_once`` drop all that is not committed. Idempotent."""
+    def stop(self, *, at_once: bool = False, within_s: float | None = None) -> None:
+        """Begin the shutdown; with ``at_once`` drop all that is not committed. Idempotent.
+
+        ``within_s``: instead of ``--shutdown-timeout``, where that is longer.
+        """
         self._at_once = self._at_once or at_once
+        if within_s is not None:
+            self._within_s = min(self._within_s, within_s)
         self._stopping.set()
+
+    def cut(self) -> None:
+        """Close all connections now, whatever they wait for. Nothing more is said to any client."""
+        for handshake in list(self._handshakes):
+            handshake.abort()
+        for session in list(self._sessions):
+            session.abort()
 
     def debug_wire(self) -> None:
         """The level of the logger ``toymq_py.wire`` may have changed."""
@@ -254,7 +264,7 @@ class Server:
     async def _drain(self) -> None:
         """Stop deliveries, take the acks that still arrive, commit, flush: all within ``--shutdown-timeout``."""
         broker = self._broker
-        timeout_s = broker.options.shutdown_timeout_ms / 1000
+        timeout_s = self._within_s
         acks_until = self._loop.time() + timeout_s - min(FINISH_S, timeout_s / 4)
         for handshake in list(self._handshakes):
             handshake.abort()

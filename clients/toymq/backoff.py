@@ -21,9 +21,10 @@ class Backoff:
         self._min_s, self._max_s, self._random = min_s, max_s, random
         self._bound_s = min_s
 
-    def next_s(self) -> float:
-        """A random delay from 0 to the bound, which then doubles."""
-        bound_s, self._bound_s = self._bound_s, min(self._bound_s * 2, self._max_s)
+    def next_s(self, max_s: float | None = None) -> float:
+        """A random delay from 0 to the bound, which then doubles. ``max_s``: a lower maximum, this time."""
+        max_s = self._max_s if max_s is None else min(max_s, self._max_s)
+        bound_s, self._bound_s = min(self._bound_s, max_s), min(self._bound_s * 2, max_s)
         return self._random.uniform(0, bound_s)
 
     def reset(self) -> None:

@@ -440,8 +440,8 @@ def connect(
     to 5 s and closes.
 
     Args:
-        urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several are tried in
-            turn.
+        urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several, or one with
+            several hosts, ``toymq://a,b``, are tried in turn. In a cluster the client goes on to the node that leads.
         name: name of this client, shown by the broker.
         ssl: for ``toymqs://``; default: the system's CAs.
         timeout_s: for every request, outages included.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from toymq.errors import ConnectFailed
 from toymq.url import Address
-from toymq_py.errors import ToymqError
+from toymq_py.errors import NotLeader, ToymqError
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL")
 """OpenSSL's reasons where what answered is no TLS."""
@@ -14,10 +14,24 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACK
 
 def connect_failed(address: Address, error: BaseException) -> ConnectFailed:
     """The error of one attempt."""
+    if isinstance(error, NotLeader):
+        return _not_leader(address, error)
     remedy = ""
     if isinstance(error, ssl.SSLCertVerificationError) and "mismatch" not in error.verify_message:
         remedy = ": connect with ssl=ssl.create_default_context(cafile=…), the CA that signed it"
     failed = ConnectFailed(what_failed(address, error) + remedy)
+    failed.__cause__ = error
+    return failed
+
+
+def as_failure(address: Address, error: OSError | ToymqError) -> ToymqError:
+    """The error of one attempt: an answer stays as it is, but for that of a node that does not lead."""
+    return error if isinstance(error, ToymqError) and not isinstance(error, NotLeader) else connect_failed(address, error)
+
+
+def _not_leader(address: Address, error: NotLeader) -> ConnectFailed:
+    named = f"names {error.leader}" if error.leader is not None else "knows no leader now"
+    failed = ConnectFailed(f"{address} does not lead its cluster, and {named}")
     failed.__cause__ = error
     return failed
 

@@ -39,6 +39,8 @@ from toymq_py.errors import (
     ModeConflict,
     NoSuchConsumer,
     NoSuchTopic,
+    NotEnoughReplicas,
+    NotLeader,
     NotSubscribed,
     NotTcp,
     OutOfRange,
@@ -62,10 +64,10 @@ __all__ = [
     "AlreadySubscribed", "AuthFailed", "AuthRequired", "BadArgument", "BadFraming", "BadName", "BadVersion", "ClientClosed",
     "CommandFailed", "ConfigError", "ConnectFailed", "ConnectionLost", "ConsumerDeleted", "DamagedData", "DataDirectoryError",
     "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden", "InternalError", "LineTooLong", "LocalError",
-    "ModeConflict", "NoSuchConsumer", "NoSuchTopic", "NotSubscribed", "NotTcp", "OutOfRange", "OutOfSequence",
-    "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown", "StorageFailed",
-    "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions", "TooManyTopics",
-    "TopicExists", "ToymqError", "UnknownCommand",
+    "ModeConflict", "NoSuchConsumer", "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp", "OutOfRange",
+    "OutOfSequence", "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown",
+    "StorageFailed", "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions",
+    "TooManyTopics", "TopicExists", "ToymqError", "UnknownCommand",
 ]  # fmt: skip
 
 

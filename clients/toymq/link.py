@@ -4,17 +4,19 @@ import asyncio
 import itertools
 import logging
 import socket
+from functools import partial
 from typing import TypeVar, cast
 
 from toymq import sockets
-from toymq.connect_failure import connect_failed, of_a_round
+from toymq.connect_failure import as_failure, of_a_round
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
-from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, UNANSWERED_MAX, Options
+from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, SILENCE_LOOK_S, SILENT_S, UNANSWERED_MAX, Options
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch
-from toymq.pending_replies import CallSlot, check_greeting
+from toymq.pending_replies import CallSlot, PingSlot, check_greeting
+from toymq.route import Route
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
@@ -26,6 +28,8 @@ T = TypeVar("T")
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Unsent bytes in the transport beyond which publishes wait."""
+SUSPICION_S = 0.1
+"""Time to read what has arrived, before a broker counts as silent."""
 CLOSED = "this client is closed"
 OTHER_LOOP = (
     "this client belongs to the event loop in which it was connected, and this call runs in another: connect again here (each"
@@ -83,6 +87,7 @@ class Link:
     def __init__(self, options: Options, outages: Outages) -> None:
         self.options = options
         self._outages = outages
+        self._route = Route(options.addresses)
         self._loop = asyncio.get_running_loop()
         self.conversation = Conversation(options.producer(), self._flush_soon)
         self._wire: _Wire | None = None
@@ -91,6 +96,7 @@ class Link:
         self._turn = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
         self._closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._trouble = ""
@@ -132,23 +138,28 @@ class Link:
         backoff = self.options.backoff()
         for round_number in itertools.count():
             if round_number:
-                delay_s = backoff.next_s()
+                delay_s = backoff.next_s(self._route.wait_max_s)
                 log_wait(delay_s)
                 await asyncio.sleep(delay_s)
             failures: list[ToymqError] = []
-            for address in self.options.addresses:
+            self._route.begin()
+            while (address := self._route.next()) is not None:
                 try:
                     wire = await self._attempt(address)
                 except (OSError, ToymqError) as error:
-                    failures.append(error if isinstance(error, ToymqError) else connect_failed(address, error))
+                    self._route.failed(address, error)
+                    failures.append(as_failure(address, error))
                     if not self._tries_again(address, failures, give_up_at):
                         return
                     continue
+                self._route.up(address)
                 give_up_at, began = None, self.now()
                 self._answered_at = began
                 if not self._first.done():
                     self._first.set_result(None)
                 self._outages.up(self, address)
+                if self._route.several:
+                    self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
                 reason = await wire.ended
                 if self.conversation.progress or self.now() - began > self.options.backoff_max_s:
                     backoff.reset()  # not where each connection breaks at once
@@ -163,8 +174,7 @@ class Link:
         hopeless = isinstance(error, RequestError | ProtocolViolation) and not error.retryable
         logger.debug("%s: no connection: %s", address, error)
         self._trouble = f" (no connection to {address}: {error})"
-        last = address is self.options.addresses[-1]
-        if not hopeless and (give_up_at is None or not last or self._loop.time() < give_up_at):
+        if not hopeless and (give_up_at is None or not self._route.exhausted or self._loop.time() < give_up_at):
             return True
         reason = error if hopeless else of_a_round(failures)
         if self._first.done():
@@ -182,7 +192,7 @@ class Link:
         """Raises: OSError, ConnectFailed, RequestError, ProtocolViolation."""
         wire = _Wire(self, self._loop)
         greeted: asyncio.Future[HelloReply | ToymqError] = self._loop.create_future()
-        timeout_s = self.options.connect_timeout_s
+        timeout_s = self._route.timeout_s(address, self.options.connect_timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 if address.path is not None:
@@ -192,7 +202,7 @@ class Link:
                         lambda: wire, address.host, address.port, ssl=self.options.tls_of(address)
                     )
                 assert wire.transport is not None
-                sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")))
+                sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")), quick=self._route.several)
                 self._wire = wire
                 self.conversation.connected(
                     self.options.hello(address), lambda answer: settle(greeted, answer)
@@ -204,6 +214,7 @@ class Link:
             self._wire = None
             self.conversation.lost(ConnectionLost("the connection was not made"))
             if isinstance(error, TimeoutError) and not isinstance(error, ToymqError):
+                self._route.silent(address)
                 raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from None
             raise
         return wire
@@ -211,6 +222,7 @@ class Link:
     def _lose(self, address: Address, reason: ToymqError) -> None:
         self._wire = None
         reason = self.conversation.farewell or reason
+        self._route.lost(address, reason)
         self._trouble = f" (the connection to {address} was lost: {reason})"
         error = ClientClosed(CLOSED) if self._closing else ConnectionLost(f"the outcome is unknown: {reason}")
         error.__cause__ = reason
@@ -271,9 +283,10 @@ class Link:
         if self._wire is not None:
             self._wire.abort(closed)
             self._wire = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._silence):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._silence = None
         self.conversation.close(closed)
         self._wake()
 
@@ -315,6 +328,27 @@ class Link:
         now = self.now() + 0.001
         if self._wire is not None and self.conversation.is_overdue(now) and now - self._answered_at >= self.options.timeout_s:
             self._wire.abort(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
+
+    def _look_silent(self, wire: _Wire, *, suspected: bool = False) -> None:
+        """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life.
+
+        ``suspected``: so it was a moment ago. After a pause of this loop timers run before input.
+        """
+        if wire is not self._wire:
+            return
+        now, conversation = self.now(), self.conversation
+        patience_s = min(SILENT_S, self.options.timeout_s)
+        silent_s = now - max(self._answered_at, conversation.received_at)
+        if silent_s >= patience_s and conversation.is_overdue(now + self.options.timeout_s - patience_s):
+            if suspected:
+                wire.abort(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
+            else:
+                again = partial(self._look_silent, wire, suspected=True)
+                self._silence = self._loop.call_later(SUSPICION_S, again)
+            return
+        if silent_s >= patience_s / 2 and not conversation.unanswered_count:
+            conversation.send_now(PingSlot(self.deadline()))
+        self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
 
     def now(self) -> float:
         """Seconds of its clock."""

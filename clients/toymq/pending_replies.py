@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from toymq.errors import ConnectFailed
 from toymq_py.errors import CommandFailed, ConnectionLost, ProtocolViolation, ToymqError
-from toymq_py.protocol import Command, HelloReply, MessagePush, OkReply, Pull, Reply, encode_command
+from toymq_py.protocol import Command, HelloReply, MessagePush, OkReply, Ping, PongReply, Pull, Reply, encode_command
 
 Answer = Reply | ToymqError
 GiveBack = Callable[[list[MessagePush]], None]
@@ -111,6 +111,17 @@ class CallSlot(Slot):
             self.answer = answer
             if self._on_done is not None:
                 self._on_done()
+
+
+class PingSlot(CallSlot):
+    """A sign of life of the broker, when nothing else is due."""
+
+    __slots__ = ()
+    is_work = False
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__(Ping(), PongReply)
+        self.deadline = deadline
 
 
 class PullSlot(CallSlot):

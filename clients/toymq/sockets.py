@@ -7,7 +7,13 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from toymq.options import KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, USER_TIMEOUT_MS
+from toymq.options import (
+    KEEPALIVE_IDLE_S,
+    KEEPALIVE_PROBES,
+    QUICK_IDLE_S,
+    QUICK_USER_TIMEOUT_MS,
+    USER_TIMEOUT_MS,
+)
 
 UNIX_PATH_BYTES_MAX = 103
 """Longest path that fits into a socket address everywhere: Linux takes 107 bytes, the BSDs and macOS 103."""
@@ -49,8 +55,8 @@ def connect_unix(path: str) -> socket.socket:
     return connection
 
 
-def set_up(connection: socket.socket) -> None:
-    """Send small frames without delay, and detect a dead peer.
+def set_up(connection: socket.socket, *, quick: bool = False) -> None:
+    """Send small frames without delay, and detect a dead peer; ``quick``: soon.
 
     Raises: OSError, also when the socket connected to itself: the system may pick the port without a listener as its own.
     """
@@ -60,11 +66,12 @@ def set_up(connection: socket.socket) -> None:
         raise ConnectionRefusedError("no listener: the socket connected to itself")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle_s = QUICK_IDLE_S if quick else KEEPALIVE_IDLE_S
     for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPIDLE", idle_s),
+        ("TCP_KEEPINTVL", idle_s),
         ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+        ("TCP_USER_TIMEOUT", QUICK_USER_TIMEOUT_MS if quick else USER_TIMEOUT_MS),
     ):
         if hasattr(socket, name):  # not every system has each
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,4 +1,4 @@
-"""``toymq://[token@]host[:port]``, ``toymqs://`` over TLS (protocol.md), and ``unix:PATH`` of a socket."""
+"""``toymq://[token@]host[:port][,host[:port]…]``, ``toymqs://`` over TLS (protocol.md), and ``unix:PATH`` of a socket."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,14 +63,25 @@ def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
 
     Raises: TypeError, ConfigError, without the value: it may contain a token.
     """
-    found: list[str] = [urls] if isinstance(urls, str) or not isinstance(urls, Iterable) else list(urls)
-    if isinstance(urls, bytes | Mapping) or not all(isinstance(url, str) for url in found):
+    given: list[str] = [urls] if isinstance(urls, str) or not isinstance(urls, Iterable) else list(urls)
+    if isinstance(urls, bytes | Mapping) or not all(isinstance(url, str) for url in given):
         kind = "None: is the environment variable set?" if urls is None else f"a {type(urls).__name__} of something else"
         raise TypeError(f'urls is "toymq://host:port", or a list of such, not {kind}')
+    found = [each for url in given for each in split_url(url)]
     addresses = tuple(_parse_one(at, url, len(found)) for at, url in enumerate(found))
     if not addresses:
         raise ConfigError("urls is empty: a client needs at least one URL")
     return addresses
+
+
+def split_url(url: str) -> list[str]:
+    """One URL for each of the hosts of a cluster: ``toymq://token@a:1,b:2`` has two. Everything else is shared."""
+    if url.startswith(UNIX):
+        return [url]
+    scheme, _, rest = url.rpartition("://")
+    user, at, hosts = rest.rpartition("@")
+    before = f"{scheme}://{user}{at}" if scheme else f"{user}{at}"
+    return [before + host for host in hosts.split(",")]
 
 
 def _parse_one(at: int, url: str, count: int) -> Address:

@@ -58,11 +58,13 @@ class Broker:
 
     address: Address
     certificates: Certificates = Certificates()
+    others: tuple[Address, ...] = ()
+    """Other nodes of its cluster."""
 
     def connect(self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0, idempotent: bool = True) -> sync.Client:
         """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
         return sync.connect(
-            self.address.url, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
+            self._urls, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
             idempotent=idempotent,
         )  # fmt: skip
 
@@ -73,7 +75,11 @@ class Broker:
 
     def client(self, *, timeout_s: float, on_event: OnEvent) -> "toymq.Client":
         """The asyncio client, not connected yet. Raises: ConfigError."""
-        return toymq.connect(self.address.url, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)
+        return toymq.connect(self._urls, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)
+
+    @property
+    def _urls(self) -> list[str]:
+        return [address.url for address in (self.address, *self.others)]
 
     @property
     def _tls(self) -> ssl.SSLContext | None:

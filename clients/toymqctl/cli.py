@@ -7,12 +7,13 @@ import click
 from click.core import ParameterSource
 
 from toymq.click_support import HELP_SETTINGS
-from toymq.url import DEFAULT_URL, address_with_token, parse_url
+from toymq.url import DEFAULT_URL, address_with_token, parse_urls, split_url
 from toymq_py.command_group import CommandGroup, say
 from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
 from toymqctl.broker import Broker, Certificates, show_warnings
+from toymqctl.cluster import cluster
 from toymqctl.completion import completion
 from toymqctl.config import config
 from toymqctl.consumers import consumers
@@ -68,7 +69,10 @@ class _OneLineErrors(CommandGroup):
 
 @click.group("toymqctl", cls=_OneLineErrors, context_settings=HELP_SETTINGS)
 @click.version_option(package_name="toymq", prog_name="toymqctl")
-@click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, help="URL of the broker; also TOYMQ_URL.")
+@click.option(
+    "--url", envvar="TOYMQ_URL", default=DEFAULT_URL,
+    help="URL of the broker; of a cluster several nodes, toymq://a:6789,b:6789; also TOYMQ_URL.",
+)  # fmt: skip
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False),
@@ -96,17 +100,18 @@ def main(
     """
     if ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
         raise click.UsageError("a token on the command line shows in the process list: use TOYMQ_TOKEN or --token-file")
-    if ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE and parse_url(url).token is not None:
+    if ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE and parse_urls(url)[0].token is not None:
         raise click.UsageError("a token in --url shows in the process list: use TOYMQ_TOKEN, --token-file or TOYMQ_URL")
     for option in ("tls_ca", "tls_cert", "tls_key"):
-        if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE and not parse_url(url).tls:
+        if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE and not parse_urls(url)[0].tls:
             raise click.UsageError(f"--{option.replace('_', '-')} belongs to a broker with TLS: --url toymqs://host:port")
-    ctx.obj = Broker(address_with_token(url, token, token_file), Certificates(tls_ca, tls_cert, tls_key))
+    address, *others = (address_with_token(each, token, token_file) for each in split_url(url))
+    ctx.obj = Broker(address, Certificates(tls_ca, tls_cert, tls_key), tuple(others))
     show_warnings()
 
 
 for command in (
     pub, sub, pull, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, dlq, stats,
-    top, ping, doctor, token_command, completion,
+    top, ping, doctor, cluster, token_command, completion,
 ):  # fmt: skip
     main.add_command(command)

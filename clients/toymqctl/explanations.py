@@ -7,7 +7,7 @@ from contextlib import suppress
 import toymq
 from toymq.connect_failure import what_failed
 from toymq.url import DEFAULT_PORT, Address
-from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError
+from toymq_py.errors import ConnectionLost, NotLeader, ProtocolViolation, RequestError
 
 PROBE_S = 2.0
 """Time to probe an address after an error."""
@@ -21,6 +21,8 @@ ADVICE = {
     "MODE_CONFLICT": "use the --mode of its current subscribers, or another --consumer",
     "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists its consumers",
     "NO_SUCH_TOPIC": "`toymqctl topics` lists the topics",
+    "NOT_ENOUGH_REPLICAS": "start the nodes that are missing; publishing resumes by itself once they are in sync",
+    "NOT_LEADER": "connect to the node that leads; the answer names it, unless none leads yet",
     "PAYLOAD_TOO_LARGE": "publish it in parts, or start the broker with a larger --max-payload",
     "QUEUE_FULL": "its consumers are behind (`toymqctl consumers TOPIC`); or raise the limit with `toymqctl config`",
     "SHUTTING_DOWN": "the broker is being stopped; try again when it is back",
@@ -73,6 +75,8 @@ def _unreachable(address: Address, error: toymq.ConnectFailed) -> str:
     cause = error.__cause__
     if isinstance(cause, ConnectionRefusedError):
         return f"no broker at {address}: start one with `make run` or `toymq serve`, or name another with --url"
+    if isinstance(cause, NotLeader):
+        return f"{error}; `toymqctl cluster` says what is waited for"
     if isinstance(cause, socket.gaierror):
         return f"{error}; check the host in --url"
     if address.tls:

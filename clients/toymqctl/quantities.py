@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from toymq import sync
 from toymq.message import parse_ranges
-from toymq.url import address_with_token
+from toymq.url import address_with_token, split_url
 from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, ToymqError
 from toymq_py.names import is_pattern
@@ -82,8 +82,11 @@ class _Name(click.ParamType[str], ABC):
         root = ctx.find_root().params
         with suppress(ToymqError, OSError):
             certificates = Certificates(root.get("tls_ca"), root.get("tls_cert"), root.get("tls_key"))
-            address = address_with_token(root["url"], root.get("token"), root.get("token_file"))
-            with Broker(address, certificates).connect(connect_timeout_s=COMPLETION_S, timeout_s=COMPLETION_S) as client:
+            address, *others = (
+                address_with_token(each, root.get("token"), root.get("token_file")) for each in split_url(root["url"])
+            )
+            broker = Broker(address, certificates, tuple(others))
+            with broker.connect(connect_timeout_s=COMPLETION_S, timeout_s=COMPLETION_S) as client:
                 return [CompletionItem(name) for name in self.names(client, ctx) if name.startswith(incomplete)]
         return []
 

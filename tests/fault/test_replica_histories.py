@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.broker_histories import TOPIC, History, check, live, publish
 from tests.support.fake_clock import FakeClock
-from tests.support.replica_rig import MeanwhileDisk, Pair, new_disk, shared_files
+from tests.support.replica_rig import ROOT, MeanwhileDisk, Pair, new_disk, shared_files
 from toymq_py.broker import Broker
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import RequestError
@@ -92,6 +92,25 @@ def a_little(broker: Broker, history: History, rng: random.Random) -> None:
         topic.flush_offsets(lambda error: None)
 
 
+def former_copy(disk: MeanwhileDisk, rng: random.Random) -> MeanwhileDisk:
+    """A follower's disk from an earlier life: the leader's as a power cut left it, with changes of its own."""
+    disk = disk.peek_crash(rng)  # type: ignore[assignment]
+    files = [path for path in shared_files(disk) if not path.endswith("/")]
+    for path in rng.sample(files, min(len(files), rng.randrange(4))):
+        file = disk.open(f"{ROOT}/{path}")
+        choice = rng.random()
+        if choice < 0.4:
+            file.truncate(rng.randint(0, file.size()))
+        elif choice < 0.8:
+            file.pwrite(rng.randbytes(rng.choice((1, 50))), rng.choice((file.size(), rng.randint(0, file.size()))))
+        else:
+            disk.unlink(f"{ROOT}/{path}")
+    if files and rng.random() < 0.3:
+        disk.mkdir(f"{ROOT}/topics/own")
+        disk.open(f"{ROOT}/topics/own/{0:020d}.log", create=True).pwrite(b"its own", 0)
+    return disk
+
+
 def copy_fuzzily(seed: int) -> int:
     """Returns: how many files the follower has in the end."""
     rng = random.Random(seed)
@@ -99,7 +118,10 @@ def copy_fuzzily(seed: int) -> int:
     disk = new_disk(rng)
     broker, pair = open_leader(disk, clock, rng, chosen)
     live(broker, pair.loop, disk, history, rng, faults=False, also=lambda: churn(broker, rng))
-    pair.join(within_call=rng.random() < 0.7)
+    former = former_copy(disk, rng) if rng.random() < 0.7 else None
+    if rng.random() < 0.3:
+        live(broker, pair.loop, disk, history, rng, faults=False, also=lambda: churn(broker, rng))
+    pair.join(within_call=rng.random() < 0.7, former=former)
     if rng.random() < 0.3:
         live(broker, pair.loop, disk, history, rng, faults=False, also=lambda: churn(broker, rng))
     else:

@@ -13,8 +13,12 @@ from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.replication.acks import Failed, Report, Synced
 from toymq_py.replication.applier import Applier
-from toymq_py.replication.operations import Copied, Copy, Mkdir, Operation, OperationReader, encode
+from toymq_py.replication.bulk_copy import pieces_of
+from toymq_py.replication.disk_calls import StopFlag
+from toymq_py.replication.manifest import JoinPlan, decode_plan, encode_plan, make_plan, take_manifest
+from toymq_py.replication.operations import Copied, Copy, Operation, OperationReader, Plan, encode
 from toymq_py.replication.paths import is_directory, is_file
+from toymq_py.replication.put_aside import carry_out, check_plan
 from toymq_py.replication.replica_files import ReplicaFiles
 from toymq_py.replication.shipping_fs import ShippingFileSystem
 from toymq_py.replication.stream import Frame, Stream
@@ -69,11 +73,13 @@ class Follower:
 
     def __init__(self, disk: MeanwhileDisk, loop: SimLoop) -> None:
         self.disk = disk
+        self.manifest = take_manifest(disk, ROOT, StopFlag())
         self.reports: deque[Report] = deque()
         self._loop = loop
         self._files = ReplicaFiles(disk, ROOT, open_max=3)
         self._reader = OperationReader()
         self._spool: list[Operation] = []
+        self._plan: JoinPlan | None = None
         self._applier: Applier | None = None
 
     def receive(self, data: bytes) -> None:
@@ -84,7 +90,13 @@ class Follower:
     def _take(self, operation: Operation) -> None:
         if self._applier is not None:
             self._applier.apply(operation)
-        elif isinstance(operation, Copy | Mkdir) and not operation.seq:
+        elif isinstance(operation, Plan):
+            plan = decode_plan(bytes(operation.data))
+            check_plan(plan, self.manifest)
+            carry_out(self.disk, ROOT, plan, self.manifest, "1-0", 0, StopFlag())
+            self._plan = plan
+        elif isinstance(operation, Copy):
+            assert self._plan is not None, "the plan comes first"
             self._files.apply(operation)
         elif isinstance(operation, Copied):
             self._files.redo(self._spool)
@@ -124,7 +136,7 @@ class ReplicaLoop(SimLoop):
 
 
 class Pair:
-    """A leader on ``disk``, and a follower on a new one some time after ``join``.
+    """A leader on ``disk``, and a follower on another one some time after ``join``.
 
     ``in_sync``: the follower may be elected. It was required first, and has acknowledged a BEAT that was sent after that: what
     the leader alone had synced before, and told its clients, is synced there, too.
@@ -145,13 +157,18 @@ class Pair:
         self._rng = rng
         self._wire: deque[bytes] = deque()
         self._joins = self._begins_within_call = False
+        self._former: MeanwhileDisk | None = None
         self._copier: Iterator[bytes] | None = None
         self._copied_seq: int | None = None
         self._beat_seq: int | None = None  # sent when the follower became required
 
-    def join(self, *, within_call: bool = False) -> None:
-        """Let a follower join: with the next step, or ``within_call`` of the leader's disk, before that has its effect."""
+    def join(self, *, within_call: bool = False, former: MeanwhileDisk | None = None) -> None:
+        """Let a follower join: with the next step, or ``within_call`` of the leader's disk, before that has its effect.
+
+        ``former``: its disk; a new one without.
+        """
         self._joins = True
+        self._former = former
         self._begins_within_call = within_call
         self.disk.meanwhile = self._meanwhile
 
@@ -190,7 +207,7 @@ class Pair:
             pass
 
     def _begin(self) -> None:
-        self.follower = Follower(new_disk(self._rng), self.loop)
+        self.follower = Follower(self._former or new_disk(self._rng), self.loop)
         self._copier = self._copy(self.stream.attach(self))
 
     def _act(self) -> bool:
@@ -239,24 +256,13 @@ class Pair:
         """The bulk copy, piece by piece: any file at any moment after the others."""
         while not self.stream.is_done(before):
             yield b""  # the write in whose midst the follower was attached
-        disk, files = self.disk, ["webhooks.json"]
-        topics = [f"topics/{name}" for name in disk.listdir(f"{ROOT}/topics")]
-        yield b"".join(encode(Mkdir(0, "topics")))
-        for topic in filter(is_directory, topics):
-            yield b""
-            if disk.is_dir(f"{ROOT}/{topic}"):
-                files += [f"{topic}/{name}" for name in disk.listdir(f"{ROOT}/{topic}")]
-                yield b"".join(encode(Mkdir(0, topic)))
+        assert self.follower is not None
+        plan = make_plan(self.disk, ROOT, self.follower.manifest, StopFlag())
+        yield b"".join(map(bytes, encode(Plan(0, encode_plan(plan)))))
+        files = plan.copied()
         self._rng.shuffle(files)
-        for path in filter(is_file, files):
-            if not disk.exists(f"{ROOT}/{path}"):
-                continue
-            file = disk.open(f"{ROOT}/{path}", write=False)
-            at = 0
-            while (data := file.pread(self._rng.choice((100, 1000, 5000)), at)) or not at:
-                yield b"".join(encode(Copy(0, path, at, data)))
-                at += len(data) or 1
-            file.close()
+        for piece in pieces_of(self.disk, ROOT, files, StopFlag()):
+            yield b"".join(map(bytes, encode(piece)))
 
     def _hear(self, report: Report) -> None:
         if not self._joins:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ from toymq_py import build
 from toymq_py.cli import log_output
 from toymq_py.cli.options import doubts, read_file, serve_options, unknown_variables
 from toymq_py.config.options import ServeOptions
+from toymq_py.errors import LocalError
 
 logger = logging.getLogger("toymq_py.daemon")
 DEFAULT_LEVELS = ServeOptions().log_level
@@ -33,8 +34,11 @@ def serve(ctx: click.Context, /, *, config: str | None, **values: Any) -> None:
     if config is not None:
         pinned = ctx.get_parameter_source("log_level") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         reloads["log levels"] = lambda: _read_levels(options, config, pinned=pinned)
+    said = (*doubts(ctx), *unknown_variables())
+    if options.cluster is not None:
+        raise SystemExit(_supervise(options, config, reloads, said))
     with log_output.to_stderr(options.log_level, options.log_format):
-        for line in (*doubts(ctx), *unknown_variables()):
+        for line in said:
             logger.warning("%s", line)
         _serve(options, config, reloads)
 
@@ -51,11 +55,40 @@ def _serve(options: ServeOptions, file: str | None, reloads: Mapping[str, Callab
 
     if options.fsync != "always":
         logger.warning("--fsync %s: OK does not mean that a message survives a power cut", options.fsync)
+    daemon.serve(options, lambda addresses: _say_ready(options, file, addresses), reloads)
 
-    def ready(addresses: list[str]) -> None:
-        source = f", options from {file}" if file is not None else ""
-        click.echo(f"toymq {' '.join(addresses)} ready, data in {options.data_dir}{source} (pid {os.getpid()})")
-        if not build.compiled():
-            logger.info("%s", build.FROM_SOURCE)
 
-    daemon.serve(options, ready, reloads)
+def _say_ready(options: ServeOptions, file: str | None, addresses: list[str]) -> None:
+    source = f", options from {file}" if file is not None else ""
+    click.echo(f"toymq {' '.join(addresses)} ready, data in {options.data_dir}{source} (pid {os.getpid()})")
+    if not build.compiled():
+        logger.info("%s", build.FROM_SOURCE)
+
+
+def _supervise(
+    options: ServeOptions, file: str | None, reloads: Mapping[str, Callable[[], None]], said: Sequence[str]
+) -> int:
+    """Run nodes of a cluster, one after the other. A log has a thread: each process has its own, and the supervisor one only
+    while there is no node. Returns: the exit code."""
+    from toymq_py.clock import SystemClock
+    from toymq_py.cluster import process, supervisor  # only a cluster needs them
+
+    first = [True]
+
+    def run(lives: int) -> int:
+        with log_output.to_stderr(options.log_level, options.log_format):
+            for line in said if first[0] else ():
+                logger.warning("%s", line)
+            try:
+                return process.run(options, lambda addresses: _say_ready(options, file, addresses), reloads, lives)
+            except (LocalError, OSError) as error:
+                logger.critical("%s", error)
+                return supervisor.UNUSABLE
+
+    def say(line: str) -> None:
+        first[0] = False
+        with log_output.to_stderr(options.log_level, options.log_format):
+            logger.warning("%s", line)
+
+    process.preload(options)
+    return supervisor.Supervisor(run, say, SystemClock()).supervise()

@@ -320,6 +320,19 @@ def parse_endpoint(text: str) -> str:
     return text
 
 
+def parse_endpoints(text: str) -> tuple[str, ...]:
+    """URLs as of ``parse_endpoint``, separated by commas. Raises: ConfigError."""
+    return tuple(parse_endpoint(each.strip()) for each in text.split(","))
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether a host is every address of the machine, such as 0.0.0.0, where others cannot reach it."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def is_public(host: str) -> bool:
     """Whether other machines can reach an IP address. A name says nothing before it is resolved."""
     try:

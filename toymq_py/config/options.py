@@ -19,9 +19,11 @@ from toymq_py.config.option_schema import (
     duration,
     flag,
     is_public,
+    is_unspecified,
     one_of,
     parse_address,
     parse_endpoint,
+    parse_endpoints,
     path,
     several,
     shown_key,
@@ -29,6 +31,7 @@ from toymq_py.config.option_schema import (
     text,
 )
 from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.names import check_cluster_name
 from toymq_py.net.host_names import check_host_name
 from toymq_py.records import DEFAULT_MAX_PAYLOAD, PAYLOAD_BYTES_LIMIT
 from toymq_py.units import DURATION_MS_MAX, format_setting, parse_number
@@ -37,14 +40,15 @@ FsyncMode = Literal["always", "interval", "never"]
 CommitMode = Literal["auto", "thread", "inline"]
 LogFormat = Literal["text", "json"]
 OVER_TLS = ("--tls-listen", "--https")
+OF_CLUSTER = ("etcd", "etcd_ca", "etcd_cert", "etcd_key", "name", "advertise", "replicate_token_file")
 WhenFull = Literal["reject", "drop-oldest"]
 """What a publish beyond the backlog's limit does."""
 
 
 LEVELS = ("debug", "info", "warning", "error")
 SUBSYSTEMS = (
-    "acceptor", "audit", "broker", "daemon", "deadletter", "embedded", "gateway", "logs", "metrics", "server", "session",
-    "storage", "subscription", "topic", "tracing", "wire",
+    "acceptor", "audit", "broker", "cluster", "daemon", "deadletter", "embedded", "gateway", "logs", "metrics", "replication",
+    "server", "session", "storage", "subscription", "topic", "tracing", "wire",
 )  # fmt: skip
 """What ``--log-level`` may name: the loggers below ``toymq_py``."""
 
@@ -166,6 +170,41 @@ class ServeOptions(BrokerOptions):
         None, "URL", parse_endpoint, noun="a URL such as http://localhost:4318",
         help="Spans of messages whose traceparent says sampled go to this collector, by OTLP over HTTP.",
     )  # fmt: skip
+    cluster: str | None = text(
+        None, "NAME", check_cluster_name, noun="a name such as orders",
+        help="Take part in a cluster (docs/clusters.md): one of several copies leads and serves, the others follow.",
+    )  # fmt: skip
+    etcd: str | None = text(
+        None, "URL,URL", parse_endpoints, noun="URLs such as http://e1:2379,http://e2:2379",
+        help="With --cluster: the members of etcd, where the nodes agree on who leads.",
+    )  # fmt: skip
+    etcd_ca: str | None = path(None, help="PEM file: the CA that signed the certificates of etcd; the system's by default.")
+    etcd_cert: str | None = path(None, help="PEM file: the certificate that this node shows etcd.")
+    etcd_key: str | None = path(None, help="PEM file: its private key.")
+    name: str | None = text(
+        None, "NAME", check_cluster_name, noun="a name such as n1",
+        help="With --cluster: of this node, for people; its host by default.",
+    )  # fmt: skip
+    advertise: str | None = address(None, help="With --cluster: where clients reach this node; --listen by default.")
+    replicate: str = address("127.0.0.1:6791", help="With --cluster: where the others follow this node when it leads.")
+    replicate_token_file: str | None = path(None, help="With --cluster: file with a secret that the nodes show each other.")
+    replicate_buffer_bytes: int = size(
+        64 << 20, 1 << 20, 1 << 32, name="replicate_buffer",
+        help="With --cluster: what a follower may be behind; beyond, it joins anew.",
+    )  # fmt: skip
+    replica_timeout_ms: int = duration(
+        3_000, 100, 60_000, help="With --cluster: a follower that is silent so long is dropped."
+    )
+    promote_wait_ms: int = duration(
+        500, 0, 60_000, help="With --cluster: how long a new leader waits for copies that were in sync."
+    )
+    stall_timeout_ms: int = duration(
+        2_000, 100, 60_000, help="With --cluster: a leader whose disk hangs so long hands over."
+    )
+    resync_rate_bytes: int = size(
+        48 << 20, 1 << 16, 1 << 40, name="resync_rate",
+        help="With --cluster: bytes a second of a copy for a follower that lacks much.",
+    )  # fmt: skip
     log_level: str = text(
         "info", "LEVELS", parse_log_levels, noun="levels such as info or info,session=debug",
         help="What is logged, on stderr: debug, info, warning or error; also by subsystem: info,session=debug.",
@@ -182,15 +221,33 @@ class ServeOptions(BrokerOptions):
         for name in ("tls_cert", "tls_key", "tls_client_ca"):
             if self.tls_listen is None and self.https is None and getattr(self, name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen or --https")
+        self._check_cluster()
         for name in ("dialect", "private_webhooks"):
             if self.http is None and self.https is None and getattr(self, name):
                 raise ConfigError(f"--{name.replace('_', '-')} does nothing without --http or --https")
+
+    def _check_cluster(self) -> None:
+        if self.cluster is None:
+            for name in OF_CLUSTER:
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"--{name.replace('_', '-')} does nothing without --cluster")
+            return
+        if self.etcd is None:
+            raise ConfigError("--cluster needs --etcd: the URLs of its members")
+        if self.fsync != "always":
+            raise ConfigError(f"--cluster needs --fsync always, not {self.fsync}: OK means on the disks of all in sync")
+        for option, where in (("--advertise", self.advertise), ("--listen", self.listen)):
+            host, port = parse_address(where) if where is not None else ("", 0)
+            if where is not None and (port == 0 or is_unspecified(host)):
+                raise ConfigError(f"{option} {where}: others cannot reach this node there: give --advertise HOST:PORT")
+            if where is not None:
+                break
 
     def listeners(self) -> dict[str, str]:
         """The address of each listener, by its option."""
         wanted = {
             "--listen": self.listen, "--http": self.http, "--https": self.https, "--tls-listen": self.tls_listen,
-            "--metrics": self.metrics,
+            "--metrics": self.metrics, "--replicate": self.replicate if self.cluster is not None else None,
         }  # fmt: skip
         return {option: where for option, where in wanted.items() if where is not None}
 

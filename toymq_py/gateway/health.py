@@ -18,7 +18,13 @@ NAMED_MAX = 10
 async def healthz(gateway: Gateway, request: Request) -> Response:
     """``GET /healthz``."""
     uptime_s = gateway.broker.stats()["uptime_s"]
-    return json_response({"status": "ok", "version": __version__, "uptime_seconds": uptime_s})
+    role = {"role": "leader"} if gateway.broker.metrics.cluster is not None else {}
+    return json_response({"status": "ok", "version": __version__, "uptime_seconds": uptime_s, **role})
+
+
+async def leader(gateway: Gateway, request: Request) -> Response:
+    """``GET /leader``: a broker that serves leads; a node of a cluster that follows answers 503 (``cluster.standby``)."""
+    return json_response({"role": "leader"})
 
 
 def unready(gateway: Gateway) -> list[str]:
@@ -51,6 +57,8 @@ READINESS = {"type": "object", "properties": {"status": {"enum": ["ready", "unre
 OPERATIONS = (
     Operation("GET", "/healthz", "health", "The process answers.", healthz, None,
               answers={200: Answer("It does.", {"type": "object"})}, safe=True),
+    Operation("GET", "/leader", "leader", "Whether this node leads: for load balancers in front of a cluster.", leader, None,
+              answers={200: Answer("It does, or is in no cluster.", {"type": "object"})}, safe=True),
     Operation("GET", "/readyz", "readiness", "Whether work should be sent here.", readyz, None,
               answers={200: Answer("Yes.", READINESS), 503: Answer("No, and why.", READINESS)}, safe=True),
 )  # fmt: skip

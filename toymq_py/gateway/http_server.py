@@ -124,7 +124,13 @@ class HttpServer:
             refusal=encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)),
         )  # fmt: skip
 
-    def stop(self) -> None:
-        """Begin the shutdown. Idempotent."""
+    def stop(self, *, within_s: float | None = None) -> None:
+        """Begin the shutdown. Idempotent. ``within_s``: instead of the shutdown timeout, where that is longer."""
+        if within_s is not None:
+            self._shutdown_timeout_s = min(self._shutdown_timeout_s, within_s)
         self._gateway.waiting.stop()
         self._leaving.set()
+
+    def cut(self) -> None:
+        """Close all connections now, whatever they wait for. Nothing more is said to any client."""
+        self._serving.cut()

@@ -37,6 +37,8 @@ STATUS: dict[str, int] = {
     "STORAGE_FAILED": 503,
     "TOO_MANY_CONNECTIONS": 503,
     "SHUTTING_DOWN": 503,
+    "NOT_ENOUGH_REPLICAS": 503,
+    "NOT_LEADER": 503,
     "TOO_SLOW": 408,
     "UNKNOWN_CODING": 415,
     "UNKNOWN_EXPECTATION": 417,
@@ -47,7 +49,7 @@ STATUS: dict[str, int] = {
 WEBSOCKET_VERSION = "13"
 
 RETRY_AFTER_S = {"QUEUE_FULL": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10, "TOO_MANY_CONNECTIONS": 1,
-                 "SHUTTING_DOWN": 1}  # fmt: skip
+                 "SHUTTING_DOWN": 1, "NOT_ENOUGH_REPLICAS": 1, "NOT_LEADER": 1}  # fmt: skip
 """``Retry-After`` by code: short for what consumers resolve, longer for what an operator must."""
 
 

@@ -66,6 +66,14 @@ class Serving:
         if not (self.connections or self._tasks):
             self._ended()
 
+    def cut(self) -> None:
+        """Close all connections now, and cancel what they are at."""
+        for connection in list(self.connections):
+            connection.cancel()
+            connection.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+
     async def shut_down(self, timeout_s: float) -> int:
         """Close all connections behind what they are at. Returns: how many requests were cancelled after ``timeout_s``."""
         for connection in list(self.connections):
@@ -78,11 +86,7 @@ class Serving:
                 await ended.wait()
         except TimeoutError:
             late = len(self.connections)
-            for connection in list(self.connections):
-                connection.cancel()
-                connection.transport.abort()
-            for task in self._tasks:
-                task.cancel()
+            self.cut()
             await ended.wait()
             return late
         return 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock, SystemClock
-from toymq_py.metrics import TABLE, Exemplar, Histogram, Kind, Metric
+from toymq_py.metrics import TABLE, ClusterRows, Exemplar, Histogram, Kind, Metric
 from toymq_py.version import __version__
 
 PREFIX = "toymq_"
@@ -79,6 +79,8 @@ async def render(
     pieces: list[bytes] = []
     openmetrics = OPENMETRICS in accept
     for metric in TABLE:
+        if metric.of_cluster and broker.metrics.cluster is None:
+            continue
         pieces.append(_heading(metric, openmetrics=openmetrics))
         if metric.kind is Kind.HISTOGRAM:
             pieces.append(_encode_histogram(metric, getattr(broker.metrics, metric.name), openmetrics=openmetrics))
@@ -91,12 +93,23 @@ async def render(
     return b"".join(pieces), CONTENT_TYPE
 
 
+def render_cluster(rows: ClusterRows) -> tuple[bytes, str]:
+    """Answer ``GET /metrics`` of a node that does not lead: it has no broker. Returns: as ``render``."""
+    pieces = []
+    for metric in TABLE:
+        if metric.of_cluster:
+            pieces += [_heading(metric, openmetrics=False), _encode_rows(metric, rows.get(metric.name, {}).items())]
+    return b"".join(pieces), CONTENT_TYPE
+
+
 async def _collect(broker: Broker, slices: _Slices, sees: Callable[[str], bool]) -> dict[str, Rows]:
     found: dict[str, Rows] = {metric.name: {} for metric in TABLE}
     for name, value in _of_broker(broker):
         found[name][()] = value
     found["errors_total"] = {(code,): count for code, count in broker.metrics.errors.items()}
     found["limits_reached_total"] = {(limit,): count for limit, count in broker.metrics.limits_reached.items()}
+    if broker.metrics.cluster is not None:
+        found.update({name: dict(rows) for name, rows in broker.metrics.cluster().items()})
     found["build_info"] = {(__version__, broker.options.fsync): 1}
     states = dict.fromkeys(("ok", "degraded", "failed"), 0)
     states["failed"] = len(broker.unopened)

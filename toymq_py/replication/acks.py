@@ -2,15 +2,18 @@
 
 Contract: replication.md, section 4. Little-endian:
 
-    'K' seq u64               that sync is done, or that BEAT applied, or that bulk copy redone and synced
+    'K' seq u64               that sync is done, that BEAT applied, that bulk copy redone and synced; 0: the PLAN carried out
     'E' seq u64, errno u16    it failed: the follower ends
     'F' epoch u64             it has promised this higher epoch: the leader steps down
+    'W'                       alive: a file is being read or redone, which takes its time
+    'D' position u64, path_len u16, path    bytes of a copied segment are damaged there, and so they are on the leader's disk
 """
 
 from dataclasses import dataclass
 from struct import Struct
 
 from toymq_py.errors import BadOperation
+from toymq_py.replication.paths import PATH_BYTES_MAX, is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,24 @@ class Fenced:
     epoch: int
 
 
-Report = Synced | Failed | Fenced
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The follower works on what takes longer than a sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """What was copied of a segment fails its checks at a position."""
+
+    path: str
+    position: int
+
+
+Report = Synced | Failed | Fenced | Alive | Damaged
 
 _SYNCED, _FAILED = Struct("<cQ"), Struct("<cQH")
-_SIZES = {b"K": _SYNCED.size, b"E": _FAILED.size, b"F": _SYNCED.size}
+_SIZES = {b"K": _SYNCED.size, b"E": _FAILED.size, b"F": _SYNCED.size, b"W": 1, b"D": _FAILED.size}
+"""Without the path of DAMAGED."""
 
 
 def encode_report(report: Report) -> bytes:
@@ -49,6 +66,11 @@ def encode_report(report: Report) -> bytes:
             return _FAILED.pack(b"E", seq, code)
         case Fenced(epoch):
             return _SYNCED.pack(b"F", epoch)
+        case Alive():
+            return b"W"
+        case Damaged(path, position):
+            name = path.encode()
+            return _FAILED.pack(b"D", position, len(name)) + name
 
 
 class ReportReader:
@@ -74,9 +96,26 @@ class ReportReader:
             raise BadOperation(f"unknown report {kind!a}")
         if len(buffer) < at + size:
             return None
+        if kind == b"D":
+            return self._next_damaged(at)
         self._at = at + size
+        if kind == b"W":
+            return Alive()
         if kind == b"E":
             _, seq, code = _FAILED.unpack_from(buffer, at)
             return Failed(seq, code)
         _, number = _SYNCED.unpack_from(buffer, at)
         return Synced(number) if kind == b"K" else Fenced(number)
+
+    def _next_damaged(self, at: int) -> Damaged | None:
+        _, position, length = _FAILED.unpack_from(self._buffer, at)
+        if length > PATH_BYTES_MAX:
+            raise BadOperation(f"DAMAGED has a path of {length} bytes, at most {PATH_BYTES_MAX} are allowed")
+        end = at + _FAILED.size + length
+        if len(self._buffer) < end:
+            return None
+        path = self._buffer[at + _FAILED.size : end].decode("ascii", "replace")
+        if not is_file(path):
+            raise BadOperation(f"{path!a} is not a file of the layout")
+        self._at = end
+        return Damaged(path, position)

@@ -14,10 +14,10 @@ had: a new segment, and the one before it torn. Topics do not depend on each oth
 import errno
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from toymq_py.errors import BadOperation
 from toymq_py.replication.acks import Failed, Report, Synced
+from toymq_py.replication.disk_calls import Offload
 from toymq_py.replication.operations import (
     Beat,
     Change,
@@ -40,13 +40,6 @@ BACKLOG_BYTES_MAX = 64 << 20
 """Bytes that wait for lanes. Above, the link stops reading, and the leader's own queue fills."""
 BASE_BYTES = 200
 """What an operation without data holds, about."""
-
-
-class Offload(Protocol):
-    """The part of ``Scheduler`` that an applier uses."""
-
-    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run ``job`` on a sync thread, then ``done`` on the loop, whatever became of it."""
 
 
 class _Mark:
@@ -72,7 +65,8 @@ class Applier:
         Args:
             after: the seq of the last operation that the files have.
             report: told ``Synced`` for each SYNC, SYNCDIR and BEAT, not in the order of their numbers, and ``Failed`` once.
-            on_room: called when the backlog is no longer ``full``; must not call ``apply``.
+            on_room: called when the backlog is no longer ``full``, and when something ended after ``stop``; must not call
+                ``apply``.
         """
         self._files = files
         self._scheduler = scheduler
@@ -81,6 +75,9 @@ class Applier:
         self.received = after
         """The seq of the last operation that came."""
         self.failed: Failed | None = None
+        self.running = 0
+        """Operations on threads."""
+        self._stopped = False
         self._lanes: dict[str, deque[Operation | _Mark]] = {}  # busy ones, and what waits in each
         self._held: deque[Operation] = deque()  # the first waits for all lanes, or runs in all; the others wait for it
         self._backlog_bytes = 0
@@ -96,9 +93,15 @@ class Applier:
         """Whether all that came is done."""
         return not self._lanes and not self._held
 
+    def stop(self) -> None:
+        """Begin nothing any more. What runs on threads ends: ``running``, and ``on_room`` is called with each."""
+        self._stopped = True
+        self._held.clear()
+        self._lanes.clear()
+
     def apply(self, operation: Operation) -> None:
         """Take the next operation of the stream. Raises: BadOperation when it is not the next, or not one of ``Live``."""
-        if self.failed is not None:
+        if self._stopped:
             return
         if not isinstance(operation, Live):
             raise BadOperation(f"{type(operation).__name__.upper()} {operation.seq} outside of a bulk copy")
@@ -165,7 +168,7 @@ class Applier:
                 self._start(lane, operation)
                 return
             self._do(operation)
-            if self.failed is not None:
+            if self._stopped:
                 return
         del self._lanes[lane]
         if not self._lanes and self._held:
@@ -186,7 +189,7 @@ class Applier:
             operation = waiting.popleft()
             self._taken(operation)
             self._route(operation)
-            if self.failed is not None:
+            if self._stopped:
                 return
             if self._held:
                 self._held.extend(waiting)
@@ -217,7 +220,9 @@ class Applier:
                 failures[0] = error
 
         def ended() -> None:
-            if self.failed is not None:
+            self.running -= 1
+            if self._stopped:
+                self._on_room()
                 return
             if failures[0] is not None:
                 self._fail(operation, failures[0])
@@ -226,6 +231,7 @@ class Applier:
                 self._report(Synced(operation.seq))
             done()
 
+        self.running += 1
         self._scheduler.offload(job, ended)
 
     def _perform(self, operation: Operation) -> None:
@@ -238,8 +244,7 @@ class Applier:
 
     def _fail(self, operation: Operation, error: OSError) -> None:
         self.failed = Failed(operation.seq, error.errno or errno.EIO)
-        self._held.clear()
-        self._lanes.clear()
+        self.stop()
         self._report(self.failed)
 
 

@@ -23,9 +23,10 @@ Contract: replication.md, section 4. One operation a frame, little-endian:
     12 COPIED                      -
     13 BEAT          wall time ns  u64: the lowest seq that some follower has not synced yet, less 1
     14 BYE           -             -
+    15 PLAN          -             JSON, see ``manifest``
 
-``seq`` numbers, without a gap, all but what belongs to a bulk copy and goes to one follower alone: COPY and MKDIR of the copy
-have seq 0 (a topic may be an empty directory), COPIED repeats the last seq that was sent before it.
+``seq`` numbers, without a gap, all but what belongs to a bulk copy and goes to one follower alone: PLAN and COPY have seq 0,
+COPIED repeats the last seq that was sent before it.
 """
 
 from collections.abc import Callable
@@ -50,6 +51,8 @@ PIECE_BYTES: Final = 1 << 20
 """The most that one WRITE or COPY carries: a leader sends a longer write in pieces, so that neither end holds long frames."""
 REPLACE_BYTES_MAX: Final = 1 << 28
 """The most that one REPLACE carries: its content changes as a whole, so it is not sent in pieces."""
+COMPARED_BYTES_MAX: Final = 1 << 25
+"""The most that a manifest or a plan has: some 200,000 files."""
 MODE: Final = 0o600
 """Of each file: only its owner may read messages."""
 POSITION_MAX: Final = 2**63 - 1
@@ -179,9 +182,17 @@ class Bye:
     seq: int
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a bulk copy will do with the files that the follower has. Acknowledged as 0 when that is done. ``seq`` is 0."""
+
+    seq: int
+    data: Data
+
+
 Change = Write | Truncate | Create | Replace | Mkdir | Rmdir | Unlink | Rename
 """What changes a follower's disk."""
-Operation = Change | Sync | SyncDir | Copy | Copied | Beat | Bye
+Operation = Change | Sync | SyncDir | Copy | Copied | Beat | Bye | Plan
 
 _HEAD = Struct("<IBQH")
 _U32, _U64 = Struct("<I"), Struct("<Q")
@@ -262,6 +273,12 @@ def _bye(seq: int, path: str, offset: int, data: bytes) -> Bye:
     return Bye(seq)
 
 
+def _plan(seq: int, path: str, offset: int, data: bytes) -> Plan:
+    _nothing(path)
+    _wants(seq == 0, f"PLAN has the number {seq} and should have none")
+    return Plan(seq, data)
+
+
 def _text(data: bytes) -> str:
     try:
         return data.decode("ascii")
@@ -286,6 +303,7 @@ _KINDS: dict[int, tuple[str, int, _Parse]] = {
     12: ("COPIED", 0, _copied),
     BEAT: ("BEAT", 8, _beat),
     14: ("BYE", 0, _bye),
+    15: ("PLAN", COMPARED_BYTES_MAX, _plan),
 }
 """Code to name, most bytes of data, and how the fields are checked."""
 
@@ -321,6 +339,8 @@ def _fields(operation: Operation) -> tuple[int, str, int, Data]:
             return BEAT, "", wall_ns, _U64.pack(synced)
         case Bye():
             return 14, "", 0, b""
+        case Plan(_, data):
+            return 15, "", 0, data
 
 
 def encode(operation: Operation) -> tuple[bytes, Data, bytes]:

@@ -4,7 +4,7 @@ Contract: replication.md, section 4. Blocks. All methods raise ``OSError``. Know
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from toymq_py.replication.operations import (
     Change,
@@ -82,9 +82,10 @@ class ReplicaFiles:
             if isinstance(operation, Change):
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     self._redo(operation)
+                self.make_room()
 
-    def sync_all(self) -> None:
-        """Put every shared file and directory on stable storage: the end of a bulk copy."""
+    def sync_all(self, step: Callable[[], None] = lambda: None) -> None:
+        """Put every shared file and directory on stable storage: the end of a bulk copy. ``step`` is called before each."""
         fs = self._fs
         self.close()
         pending = [""]
@@ -93,6 +94,7 @@ class ReplicaFiles:
             for name in fs.listdir(self._full(directory)):
                 path = f"{directory}/{name}" if directory else name
                 if is_file(path):
+                    step()
                     file = fs.open(self._full(path))
                     try:
                         file.sync()

@@ -48,6 +48,7 @@ class Stream:
         self._sinks: list[Sink] = []
         self._last = 0
         self._begun: set[int] = set()  # numbered, and not done on this disk yet
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
 
     @property
     def last(self) -> int:
@@ -83,6 +84,23 @@ class Stream:
     def is_done(self, seq: int) -> bool:
         """Whether all that was numbered up to ``seq`` is done on this disk."""
         return all(number > seq for number in self._begun.copy())
+
+    def when_done(self, seq: int, call: Callable[[], None]) -> None:
+        """Call when ``is_done`` says so of a seq; at once if it does.
+
+        Args:
+            call: runs on any thread, neither blocks nor raises.
+        """
+        with self._lock:
+            self._waiting.append((seq, call))
+        self._call_waiting()
+
+    def _call_waiting(self) -> None:
+        with self._lock:
+            done = [each for each in self._waiting if self.is_done(each[0])]
+            self._waiting = [each for each in self._waiting if each not in done]
+        for _, call in done:
+            call()
 
     def beat(self, wall_ns: int, synced: int) -> int:
         """Send a sign of life; see ``Beat``. Returns: its seq."""
@@ -127,6 +145,8 @@ class Stream:
     def end(self, seq: int) -> None:
         """What ``begin`` numbered is done on this disk, or failed."""
         self._begun.discard(seq)
+        if self._waiting:
+            self._call_waiting()
 
     def put(self, kind: Callable[..., Operation], *fields: object) -> None:
         """Number an operation that is done on this disk."""

@@ -12,7 +12,8 @@ from toymq_py.config.options import BrokerOptions
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.loop_lag import LoopLag
 from toymq_py.storage.commit.sync_threads import RunJob, SyncThreads, run_guarded
-from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.fs import FileSystem, RealFileSystem
 from toymq_py.topic import Tracer
 
 DIRECTORY_CHECK_S = 2.0
@@ -84,24 +85,28 @@ def open_files_max(max_connections: int) -> int:
 @contextmanager
 def opened_broker(
     options: BrokerOptions, clock: Clock, loop: asyncio.AbstractEventLoop, tracer: Tracer | None = None,
-    address: str | None = None,
+    address: str | None = None, *, fs: FileSystem | None = None, run_job: RunJob = run_guarded,
+    lock: DirectoryLock | None = None,
 ) -> Iterator[Broker]:  # fmt: skip
     """Open a broker, and close it at the end. Blocks.
 
-    ``tracer`` makes spans; ``address`` as of ``Broker.open``.
+    Args:
+        tracer: makes spans.
+        address: as of ``Broker.open``, and so is ``lock``.
+        fs: the machine's file system by default; another with replication, and so is ``run_job``, which runs each job.
 
     Raises: DirectoryLocked, DataDirectoryError.
     """
-    scheduler = LoopScheduler(loop)
+    scheduler = LoopScheduler(loop, run_job)
     lag = LoopLag(loop, clock)
     broker = Broker(
-        options, fs=RealFileSystem(), scheduler=scheduler, clock=clock,
+        options, fs=fs if fs is not None else RealFileSystem(), scheduler=scheduler, clock=clock,
         rss_bytes=heap_trimming.rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)), loop_lag_s=lag.worst_s,
         tracer=tracer, open_files_max=open_files_max(options.max_connections),
     )  # fmt: skip
     watch = DirectoryWatch(loop, broker)
     try:
-        broker.open(os.getpid(), address)
+        broker.open(os.getpid(), address, lock)
         lag.start()
         watch.start()
         yield broker

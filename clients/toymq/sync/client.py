@@ -159,7 +159,7 @@ class Client(ClientBase):
 
     def _publish(self, topic: str, items: list[Outgoing]) -> "_Sent":
         self._open_or_raise()
-        batch = _Sent(len(items), None, lambda: None)
+        batch = _Sent(len(items), now() + self._options.timeout_s, lambda: None)
         self._conversation.publish(topic, items, batch)
         batch.mended = self._conversation.mended
         return batch

@@ -16,12 +16,13 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from toymq import sockets
-from toymq.connect_failure import connect_failed, of_a_round
+from toymq.connect_failure import as_failure, connect_failed, of_a_round
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
-from toymq.options import RECEIVE_BYTES, Options
+from toymq.options import RECEIVE_BYTES, SILENCE_LOOK_S, SILENT_S, Options
 from toymq.outages import Outages
-from toymq.pending_replies import CallSlot, check_greeting
+from toymq.pending_replies import CallSlot, PingSlot, check_greeting
+from toymq.route import Route
 from toymq.sync.call_guard import CallGuard
 from toymq.sync.guarded_conversation import GuardedConversation
 from toymq.url import Address
@@ -59,6 +60,7 @@ class BlockingLink:
         """
         self.guard = guard
         self._outages = outages
+        self._route = Route(options.addresses)
         self._siblings = siblings
         self._tried = False
         self.conversation = GuardedConversation(options.producer(), self._drop_socket)
@@ -74,7 +76,7 @@ class BlockingLink:
         self._exchanged_at = self._polled_at = self._drained_at = self._up_since = 0.0
         self._trouble = ""
         self._torn = False
-        self._answered_at = 0.0
+        self._answered_at = self._heard_at = 0.0
         _links.add(self)
 
     def open(self) -> None:
@@ -86,7 +88,7 @@ class BlockingLink:
             except ToymqError as error:
                 if now() >= give_up_at or _is_hopeless(error):
                     raise
-                delay_s = self._backoff.next_s()
+                delay_s = self._backoff.next_s(self._route.wait_max_s)
                 log_wait(delay_s)
                 time.sleep(delay_s)
             else:
@@ -121,6 +123,7 @@ class BlockingLink:
     def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Exchange bytes, reconnecting when needed, until ``done``. Returns: False at the deadline."""
         self._mend_if_torn()
+        began = now()
         while not done():
             if self.conversation.is_closed:
                 return done()
@@ -129,9 +132,29 @@ class BlockingLink:
                 return False
             if self._socket is None:
                 self._connect_again(left)
+            elif self._route.several:
+                self.exchange(SILENCE_LOOK_S if left is None else min(left, SILENCE_LOOK_S))
+                self._leave_if_silent(began)
             else:
                 self.exchange(left)
         return True
+
+    def _leave_if_silent(self, began: float) -> None:
+        """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life.
+
+        ``began``: since when this is looked at.
+        """
+        if self._socket is None or not self.conversation.online:
+            return
+        patience_s = min(SILENT_S, self.options.timeout_s)
+        silent_s = now() - max(began, self._up_since, self._heard_at)
+        deadline = now() + self.options.timeout_s
+        if silent_s >= patience_s and self.conversation.is_overdue(deadline - patience_s):
+            self._torn = True
+            self._lose(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
+            self._torn = False
+        elif silent_s >= patience_s / 2 and not self.conversation.unanswered_count:
+            self.conversation.send_now(PingSlot(deadline))
 
     def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
         """Send a request and wait for its answer. The reply of an interrupted one is dropped. Raises: RequestTimeout."""
@@ -139,7 +162,10 @@ class BlockingLink:
 
     def ask_all(self, slots: Sequence[CallSlot], extra_s: float = 0.0) -> None:
         """Send requests and wait for all of their answers. Raises: RequestTimeout."""
-        if not self._answered(slots, now() + self.options.timeout_s + extra_s):
+        deadline = now() + self.options.timeout_s + extra_s
+        for slot in slots:
+            slot.deadline = deadline
+        if not self._answered(slots, deadline):
             raise self.overdue(slots[-1].awaited, extra_s)
 
     def try_all(self, slots: Sequence[CallSlot], deadline: float | None) -> bool:
@@ -203,7 +229,7 @@ class BlockingLink:
 
     def _connect_again(self, left_s: float | None) -> None:
         if self._tried:
-            delay_s = self._backoff.next_s()
+            delay_s = self._backoff.next_s(self._route.wait_max_s)
             log_wait(delay_s)
             time.sleep(delay_s if left_s is None else min(delay_s, left_s))
         try:
@@ -219,12 +245,15 @@ class BlockingLink:
         """Try each address once. Raises: ConnectFailed, RequestError, ProtocolViolation, as the last one failed."""
         self._tried = True
         failures: list[ToymqError] = []
-        for address in self.options.addresses:
+        self._route.begin()
+        while (address := self._route.next()) is not None:
             try:
                 self._connect_to(address, left_s)
             except ToymqError as error:
-                failures.append(error)
+                self._route.failed(address, error)
+                failures.append(as_failure(address, error))
             else:
+                self._route.up(address)
                 return
         try:
             raise of_a_round(failures)
@@ -232,7 +261,7 @@ class BlockingLink:
             del failures  # else this frame and the errors hold each other
 
     def _connect_to(self, address: Address, left_s: float | None) -> None:
-        timeout_s = self.options.connect_timeout_s
+        timeout_s = self._route.timeout_s(address, self.options.connect_timeout_s)
         if left_s is not None:
             timeout_s = min(timeout_s, max(left_s, 0.001))
         deadline = now() + timeout_s
@@ -244,7 +273,7 @@ class BlockingLink:
             else:
                 connection = socket.create_connection((address.host, address.port), min(timeout_s, WAIT_MAX_S))
             self._socket = connection
-            sockets.set_up(connection)
+            sockets.set_up(connection, quick=self._route.several)
             tls = self.options.tls_of(address)
             if tls is not None:
                 self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
@@ -253,13 +282,17 @@ class BlockingLink:
             self.conversation.connected(self.options.hello(address), answers.append)
             while not answers and self._socket is not None and (left := deadline - now()) > 0:
                 self._exchange(self._socket, left)
-            check_greeting(answers[0] if answers else ConnectFailed(f"no answer from {address} within {timeout_s:g} s"))
+            if not answers:
+                self._route.silent(address)
+                answers.append(ConnectFailed(f"no answer from {address} within {timeout_s:g} s"))
+            check_greeting(answers[0])
         except BaseException as error:
             self._drop_socket()
             self.conversation.lost(ConnectionLost("the connection was not made"))
             self._torn = False
             if isinstance(error, OSError) and not isinstance(error, ToymqError) and not _is_time_limit(error):
                 if isinstance(error, TimeoutError):
+                    self._route.silent(address)
                     raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from error
                 raise connect_failed(address, error) from error
             raise
@@ -372,6 +405,7 @@ class BlockingLink:
             return
         if len(data) < RECEIVE_BYTES and not isinstance(connection, ssl_module.SSLSocket):  # that gives a record at a time
             self._drained_at = self._polled_at
+        self._heard_at = self._polled_at
         progress = self.conversation.progress
         try:
             self.conversation.receive(data)
@@ -386,6 +420,8 @@ class BlockingLink:
             self._backoff.reset()  # not where each connection breaks at once
         self._drop_socket()
         reason = self.conversation.farewell or reason
+        if was_up and self._address is not None:
+            self._route.lost(self._address, reason)
         self._trouble = f" (the connection to {self._address} was lost: {reason})"
         error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
         error.__cause__ = None if error is reason else reason

@@ -7,7 +7,7 @@ import pytest
 
 import toymq
 from toymq.url import Address
-from toymq_py.errors import REQUEST_ERRORS, ConnectionLost, ProtocolViolation, QueueFull
+from toymq_py.errors import REQUEST_ERRORS, ConnectionLost, NotLeader, ProtocolViolation, QueueFull
 from toymqctl.explanations import ADVICE, explain
 
 NOWHERE = Address("127.0.0.1", 1)
@@ -34,9 +34,10 @@ def test_each_advice_belongs_to_a_code_of_the_protocol() -> None:
         (NOWHERE, ProtocolViolation("nonsense"), "nonsense; is 127.0.0.1:1 the broker's TCP port?"),
         (NOWHERE, toymq.TakenOver("the subscription was ended"), "(for toymqctl: --mode shared, or another --consumer to"),
         (NOWHERE, QueueFull("orders is full"), "QUEUE_FULL: orders is full; its consumers are behind"),
+        (NOWHERE, unreachable(NotLeader("-")), "`toymqctl cluster` says what is waited for"),
         (NOWHERE, ValueError("anything else"), "anything else"),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_an_error_is_explained(address: Address, error: Exception, text: str) -> None:
     assert text in explain(address, error)

@@ -239,3 +239,18 @@ def test_the_backlog_says_when_it_is_full_and_when_there_is_room() -> None:
     rig.finish()
     assert rig.applier.idle
     assert rig.room == 1
+
+
+def test_after_stop_nothing_begins_and_what_runs_is_told_when_it_ends() -> None:
+    rig = Rig()
+    rig.apply(lambda seq: ops.Sync(seq, log("a")), lambda seq: ops.Write(seq, log("a"), 0, b"x"))
+    rig.apply(lambda seq: ops.Sync(seq, log("b")))
+    assert rig.applier.running == 2
+    rig.applier.stop()
+    rig.applier.apply(ops.Write(99, log("b"), 0, b"x"))
+    rig.done()
+    rig.finish()
+    rig.finish()
+    assert (rig.applier.running, rig.room) == (0, 2)
+    assert rig.done() == ["sync /a", "sync /b"]
+    assert not rig.reports

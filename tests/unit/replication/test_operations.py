@@ -48,6 +48,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(ops.Copied, seqs),
     st.builds(ops.Beat, seqs, st.integers(0, U64), st.integers(0, U64)),
     st.builds(ops.Bye, seqs),
+    st.builds(ops.Plan, st.just(0), data),
 )
 
 
@@ -98,7 +99,10 @@ def test_any_bytes_give_operations_or_a_named_error_whatever_the_split(pieces: l
     ("hostile", "why"),
     [
         (frame(0), "unknown operation 0"),
-        (frame(15), "unknown operation 15"),
+        (frame(16), "unknown operation 16"),
+        (frame(15, b"topics"), "where there is none"),
+        (frame(15, seq=3), "PLAN has the number 3 and should have none"),
+        (pack("<IB", 1 << 26, 15), "PLAN has a length of 67108864 bytes"),
         (frame(1, b"../../etc/passwd", data=b"x"), "is not a file of the layout"),
         (frame(1, b"topics/../00000000000000000000.log", data=b"x"), "is not a file of the layout"),
         (frame(1, b"topics/t/../../LOCK", data=b"x"), "is not a file of the layout"),

@@ -81,6 +81,20 @@ def test_what_was_begun_before_a_copy_is_done_before_it_may_begin(stream: Stream
     assert stream.is_done(late)
 
 
+def test_a_call_that_waits_for_what_was_begun_comes_when_it_is_done(stream: Stream) -> None:
+    told: list[int] = []
+    stream.when_done(0, lambda: told.append(0))
+    assert told == [0], "nothing was begun"
+    first = stream.begin(ops.Truncate, LOG, 0)
+    second = stream.begin(ops.Truncate, LOG, 0)
+    stream.when_done(first, lambda: told.append(first))
+    stream.when_done(second, lambda: told.append(second))
+    stream.end(second)
+    assert told == [0]
+    stream.end(first)
+    assert told == [0, first, second]
+
+
 def test_a_rename_is_not_numbered_while_a_follower_copies(stream: Stream) -> None:
     live, joining = Queue(), Queue(copying=True)
     stream.attach(live)

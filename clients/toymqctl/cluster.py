@@ -1,0 +1,155 @@
+"""``toymqctl cluster``: make a cluster, look at it, and ask its nodes. Talks to etcd, to no broker."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from toymq.click_support import Duration
+from toymqctl.tables import as_json as json_option
+from toymqctl.tables import print_json
+
+if TYPE_CHECKING:  # no other command pays for loading it
+    from toymq_py.replication.agreement import Agreement, LeaderKey
+
+T = TypeVar("T")
+
+GROUP = "g0"
+
+
+class _Etcd:
+    """The cluster's name, and where its etcd is."""
+
+    def __init__(self, cluster: str | None, urls: str | None, ca: str | None, cert: str | None, key: str | None) -> None:
+        self._name = cluster
+        self._urls = urls
+        self._files = ca, cert, key
+
+    @property
+    def name(self) -> str:
+        """Raises: UsageError."""
+        if self._name is None:
+            raise click.UsageError("name the cluster with --cluster or TOYMQ_CLUSTER")
+        return self._name
+
+    def run(self, act: "Callable[[Agreement], Awaitable[T]]") -> T:
+        """Do something with etcd. Raises: UsageError; ToymqError."""
+        import asyncio
+
+        from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
+
+        if self._urls is None:
+            raise click.UsageError("name the members of etcd with --etcd or TOYMQ_ETCD: http://e1:2379,http://e2:2379")
+        urls = [url.strip() for url in self._urls.split(",")]
+
+        async def within() -> T:
+            agreement = EtcdAgreement(EtcdOptions(urls, *self._files), self.name, GROUP)
+            try:
+                return await act(agreement)
+            finally:
+                await agreement.close()
+
+        return asyncio.run(within())
+
+
+@click.group(invoke_without_command=True)
+@click.option("--cluster", "name", envvar="TOYMQ_CLUSTER", metavar="NAME", help="Name of the cluster; also TOYMQ_CLUSTER.")
+@click.option("--etcd", "urls", envvar="TOYMQ_ETCD", metavar="URL,URL", help="Members of etcd; also TOYMQ_ETCD.")
+@click.option("--etcd-ca", envvar="TOYMQ_ETCD_CA", help="PEM file of the CA that signed the certificates of etcd.")
+@click.option("--etcd-cert", envvar="TOYMQ_ETCD_CERT", help="PEM file of a client certificate, if etcd requires one.")
+@click.option("--etcd-key", envvar="TOYMQ_ETCD_KEY", help="PEM file of the client certificate's key.")
+@click.pass_context
+def cluster(
+    ctx: click.Context, name: str | None, urls: str | None, etcd_ca: str | None, etcd_cert: str | None, etcd_key: str | None
+) -> None:
+    """Make a cluster of several copies, look at it, and move its leader. Without a command: show.
+
+    \b
+        export TOYMQ_CLUSTER=orders TOYMQ_ETCD=http://e1:2379,http://e2:2379,http://e3:2379
+        toymqctl cluster init --replicas 2     once, before the first node starts
+        toymqctl cluster                       the nodes, and what is waited for
+        toymqctl cluster hand-over n2          let n2 lead, before n1 is stopped
+        toymqctl cluster remove n1             forget a node that does not come back
+    """
+    ctx.obj = _Etcd(name, urls, etcd_ca, etcd_cert, etcd_key)
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(show)
+
+
+@cluster.command()
+@click.option("--replicas", type=click.IntRange(2, 3), default=2, help="Copies of the data.")
+@click.option(
+    "--min-in-sync", type=click.IntRange(1, 3), show_default="1 of 2, 2 of 3",
+    help="Copies, the leader's included, without which publishes are refused.",
+)  # fmt: skip
+@click.option("--ttl", "ttl_s", type=Duration(least_ms=2000), default="3s", help="After how long a dead leader is replaced.")
+@click.pass_obj
+def init(etcd: _Etcd, replicas: int, min_in_sync: int | None, ttl_s: float) -> None:
+    """Make the cluster, once, before its first node starts. Nothing happens when it is there with the same settings."""
+    from toymqctl import cluster_requests
+
+    settings, made = etcd.run(lambda agreement: cluster_requests.init(agreement, replicas, min_in_sync, ttl_s))
+    click.echo(
+        f"{etcd.name} {'made' if made else 'exists'}: {settings.replicas} replicas, min in sync {settings.min_in_sync},"
+        f" ttl {settings.ttl_s:g}s"
+    )
+
+
+@cluster.command()
+@json_option
+@click.pass_obj
+def show(etcd: _Etcd, as_json: bool = False) -> None:
+    """Show the nodes, and what is waited for when something is missing."""
+    from toymqctl import cluster_requests, cluster_view
+
+    found = etcd.run(cluster_requests.look)
+    now_s = datetime.now(UTC).timestamp()
+    if as_json:
+        print_json([cluster_view.as_json(etcd.name, found, now_s)])
+    else:
+        click.echo(cluster_view.shown(etcd.name, found, now_s))
+
+
+@cluster.command("hand-over")
+@click.argument("node", required=False, metavar="[NODE]")
+@click.pass_obj
+def hand_over(etcd: _Etcd, node: str | None) -> None:
+    """Let NODE lead, or the one with the least lag. Publishers wait for less than a second; nothing is lost."""
+    from toymqctl import cluster_requests
+
+    _say_leader(*etcd.run(lambda agreement: cluster_requests.hand_over(agreement, node)))
+
+
+@cluster.command()
+@click.argument("node")
+@click.pass_obj
+def remove(etcd: _Etcd, node: str) -> None:
+    """Forget NODE, which is stopped and does not come back. Its data directory is not touched."""
+    from toymqctl import cluster_requests
+
+    click.echo(f"{node}: {etcd.run(lambda agreement: cluster_requests.remove(agreement, node))}")
+
+
+@cluster.command()
+@click.argument("node")
+@click.option("--i-accept-loss", "accepted", is_flag=True, help="Needed: messages may be lost.")
+@click.pass_obj
+def force(etcd: _Etcd, node: str, accepted: bool) -> None:
+    """Let NODE lead though it is not in sync, when every copy that is in sync is lost.
+
+    What was acknowledged and is not on NODE is lost. First make sure that the other nodes are off: one that still runs may
+    acknowledge more, and that is lost, too.
+    """
+    from toymqctl import cluster_requests
+
+    if not accepted:
+        raise click.UsageError(
+            f"{node} may lack messages that were acknowledged: switch the other nodes off, and add --i-accept-loss"
+        )
+    _say_leader(*etcd.run(lambda agreement: cluster_requests.force(agreement, node)))
+
+
+def _say_leader(text: str, leader: "LeaderKey") -> None:
+    click.echo(text)
+    click.echo(f"{leader.member.name} leads: epoch {leader.epoch}, {leader.member.url}")

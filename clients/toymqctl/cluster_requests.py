@@ -1,0 +1,189 @@
+"""What ``toymqctl cluster`` asks of etcd and, through its keys, of the nodes. Contract: replication.md, section 10; ADR 0105.
+
+A request is a key that goes after ``REQUEST_TTL_S``. The node that it is for takes it and answers, or nothing happens. Nothing
+here writes what decides which replica leads: only nodes do (ADR 0097, item 6).
+"""
+
+import asyncio
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+
+from toymq_py.errors import ConfigError, EtcdError, ToymqError
+from toymq_py.replication.agreement import (
+    REQUEST_TTL_S,
+    Agreement,
+    ClusterSettings,
+    GroupState,
+    LeaderKey,
+    Member,
+    ReplicaId,
+    Request,
+    RequestKind,
+    Seat,
+)
+
+NEW_LEADER_S = 30.0
+"""How long a command waits for the leader that it asked for: recovery may take seconds."""
+
+
+class Refused(ToymqError):
+    """The cluster is in a state in which a command means nothing or does harm, or a node declined."""
+
+    code = "REFUSED"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Everything that etcd has of a cluster of one group."""
+
+    settings: ClusterSettings
+    state: GroupState
+    seats: list[Seat]
+
+    def find(self, name: str) -> Seat:
+        """The node of a name or a replica id; of two with one name that which runs. Raises: Refused."""
+        found = [seat for seat in self.seats if name in (seat.member.name, seat.member.replica)]
+        running = [seat for seat in found if seat.present]
+        if len(running or found) == 1:
+            return (running or found)[0]
+        if found:
+            ids = ", ".join(seat.member.replica for seat in running or found)
+            raise Refused(f"several replicas have the name {name}: give the id of one: {ids}")
+        names = ", ".join(seat.member.name for seat in self.seats) or "none"
+        raise Refused(f"no node has the name {name}; known: {names}")
+
+
+async def look(agreement: Agreement) -> Cluster:
+    """Read a cluster. Raises: Refused when there is none; EtcdError."""
+    settings = await agreement.settings()
+    if settings is None:
+        raise Refused("etcd has no cluster of this name: `toymqctl cluster init` makes it")
+    return Cluster(settings, await agreement.read(), await agreement.seats())
+
+
+async def init(agreement: Agreement, replicas: int, min_in_sync: int | None, ttl_s: float) -> tuple[ClusterSettings, bool]:
+    """Make a cluster. Returns: its settings, and whether it was made now; one with the same settings may be there.
+
+    Raises: ConfigError; Refused when there is one with other settings; EtcdError.
+    """
+    if min_in_sync is None:
+        min_in_sync = 1 if replicas <= 2 else 2
+    if min_in_sync > replicas:
+        raise ConfigError(f"--min-in-sync {min_in_sync} is more than --replicas {replicas}")
+    wanted = ClusterSettings(str(uuid.uuid4()), replicas, min_in_sync, ttl_s)
+    try:
+        if (await agreement.create_settings(wanted)).done:
+            return wanted, True
+    except EtcdError:
+        if (kept := await agreement.settings()) is None:
+            raise
+    else:
+        kept = await agreement.settings()
+    if kept is None:
+        raise EtcdError("etcd had the cluster, and has it no more")
+    if (kept.replicas, kept.min_in_sync, kept.ttl_s) != (replicas, min_in_sync, ttl_s):
+        raise Refused(
+            f"the cluster exists with --replicas {kept.replicas} --min-in-sync {kept.min_in_sync} --ttl {kept.ttl_s:g}s"
+        )
+    return kept, kept == wanted
+
+
+async def hand_over(agreement: Agreement, name: str | None) -> tuple[str, LeaderKey]:
+    """Let another node lead. ``name``: None for the one with the least lag. Returns: the answer, and the new leader.
+
+    Raises: Refused; EtcdError.
+    """
+    cluster = await look(agreement)
+    leader = cluster.state.leader
+    if leader is None:
+        raise Refused("there is no leader that could hand over: `toymqctl cluster show` says what is waited for")
+    target = None if name is None else cluster.find(name).member
+    if target is not None and target.replica == leader.member.replica:
+        raise Refused(f"{target.name} leads already")
+    text = await _ask(agreement, cluster, RequestKind.HAND_OVER, None if target is None else target.replica)
+    return text, await _new_leader(agreement, leader.epoch)
+
+
+async def remove(agreement: Agreement, name: str) -> str:
+    """Forget a node that does not come back. Returns: what was done.
+
+    Raises: Refused; EtcdError.
+    """
+    cluster = await look(agreement)
+    seat = cluster.find(name)
+    if seat.present:
+        raise Refused(f"{name} runs: stop it first")
+    done = "forgotten"
+    if cluster.state.in_sync is not None and seat.member.replica in cluster.state.in_sync.members:
+        if cluster.state.leader is None:
+            raise Refused(
+                f"{name} is in sync and there is no leader: it may have messages that no other copy has. Start it, or"
+                " `toymqctl cluster force` another"
+            )
+        done = await _ask(agreement, cluster, RequestKind.REMOVE, seat.member.replica)
+    await agreement.forget_seat(seat.member.replica)
+    return done
+
+
+async def force(agreement: Agreement, name: str) -> tuple[str, LeaderKey]:
+    """Let a node lead that may lack messages. Returns: its answer, and itself as the leader.
+
+    Raises: Refused; EtcdError.
+    """
+    cluster = await look(agreement)
+    seat = cluster.find(name)
+    if cluster.state.leader is not None:
+        raise Refused(f"{cluster.state.leader.member.name} leads: nothing has to be forced")
+    if cluster.state.in_sync is None:
+        raise Refused("no node has led yet: nothing has to be forced")
+    if not seat.present:
+        raise Refused(f"{name} does not run: start it first")
+    text = await _ask(agreement, cluster, RequestKind.FORCE, seat.member.replica)
+    return text, await _new_leader(agreement, 0, seat.member)
+
+
+async def _ask(agreement: Agreement, cluster: Cluster, kind: RequestKind, replica: ReplicaId | None) -> str:
+    """Send a request, and wait for its answer. Returns: its text. Raises: Refused; EtcdError."""
+    in_sync = cluster.state.in_sync
+    lease = await agreement.grant(REQUEST_TTL_S)
+    try:
+        asked = await agreement.ask(Request(kind, replica, in_sync.revision if in_sync is not None else 0), lease)
+        if not asked.done:
+            raise Refused("another request waits for a node: try again when it is answered")
+        try:
+            async with asyncio.timeout(REQUEST_TTL_S):
+                return await _answer(agreement, asked.revision)
+        except TimeoutError:
+            raise Refused(f"no node took the request within {REQUEST_TTL_S:g} s") from None
+    finally:
+        with suppress(EtcdError):  # it ends by itself
+            await agreement.revoke(lease)  # a request that waits goes with it
+
+
+async def _answer(agreement: Agreement, revision: int) -> str:
+    while True:
+        state = await agreement.read()
+        if state.answer is not None and state.answer.request == revision:
+            if state.answer.accepted:
+                return state.answer.text
+            raise Refused(state.answer.text)
+        if state.request is None or state.request.revision != revision:
+            raise Refused("the request is gone without an answer: look with `toymqctl cluster show`")
+        await agreement.changed(state.revision)
+
+
+async def _new_leader(agreement: Agreement, epoch: int, member: Member | None = None) -> LeaderKey:
+    """Wait for a leader of a later epoch; ``member``: this one. Raises: Refused after ``NEW_LEADER_S``; EtcdError."""
+    try:
+        async with asyncio.timeout(NEW_LEADER_S):
+            while True:
+                state = await agreement.read()
+                leader = state.leader
+                if leader is not None and leader.epoch > epoch and (member is None or leader.member.replica == member.replica):
+                    return leader
+                await agreement.changed(state.revision)
+    except TimeoutError:
+        raise Refused(
+            f"no new leader within {NEW_LEADER_S:g} s: `toymqctl cluster show` says what is waited for"
+        ) from None

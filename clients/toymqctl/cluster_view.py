@@ -1,0 +1,154 @@
+"""A cluster in words and as a table: the leader, the copies in sync, and what is waited for when something is missing."""
+
+from typing import Any
+
+from toymq_py.replication.agreement import ReplicaId, Seat
+from toymqctl.cluster_requests import Cluster
+from toymqctl.tables import duration, printable, size, table
+
+_COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "seen")
+NS_PER_S = 1_000_000_000
+ID_SHOWN = 8
+"""Digits of a replica whose node was never seen."""
+
+
+def shown(name: str, cluster: Cluster, now_s: float) -> str:
+    """A line of facts, a table of the nodes, and a sentence for each thing that is not as it should be.
+
+    Args:
+        name: of the cluster.
+        now_s: wall time, seconds.
+    """
+    settings, state = cluster.settings, cluster.state
+    members = _members(cluster)
+    epoch = f"   epoch {state.leader.epoch}" if state.leader is not None else ""
+    facts = (
+        f"cluster {name}{epoch}   in sync {len(members)} of {settings.replicas}   min in sync {settings.min_in_sync}"
+        f"   ttl {settings.ttl_s:g}s"
+    )
+    rows = [_row(seat, cluster, now_s) for seat in cluster.seats]
+    nodes = [table([_COLUMNS, *rows], text=(0, 1, 2, 3, 5, 6))] if rows else []
+    return "\n".join([facts, *nodes, *troubles(cluster, now_s)])
+
+
+def as_json(name: str, cluster: Cluster, now_s: float) -> dict[str, Any]:
+    """The same for programs."""
+    settings, state = cluster.settings, cluster.state
+    members = _members(cluster)
+    return {
+        "cluster": name,
+        "uuid": settings.cluster,
+        "replicas": settings.replicas,
+        "min_in_sync": settings.min_in_sync,
+        "ttl_s": settings.ttl_s,
+        "epoch": state.leader.epoch if state.leader is not None else None,
+        "leader": state.leader.member.name if state.leader is not None else None,
+        "in_sync": list(members),
+        "troubles": troubles(cluster, now_s),
+        "nodes": [
+            {
+                "name": seat.member.name,
+                "replica": seat.member.replica,
+                "url": seat.member.url,
+                "repl": seat.member.repl,
+                "running": seat.present,
+                "state": seat.state,
+                "in_sync": seat.member.replica in members,
+                "lag_bytes": seat.lag_bytes,
+                "version": seat.version,
+                "seen_s": _age_s(seat, now_s),
+            }
+            for seat in cluster.seats
+        ],
+    }
+
+
+def troubles(cluster: Cluster, now_s: float) -> list[str]:
+    """What is missing, what is waited for, and what helps; nothing when all is well."""
+    settings, state = cluster.settings, cluster.state
+    members = _members(cluster)
+    if state.in_sync is None:
+        return ["no copy yet: the first node that starts begins the group"]
+    found: list[str] = []
+    if state.leader is None:
+        found.append(_no_leader(cluster, now_s))
+    elif len(members) < settings.min_in_sync:
+        found.append(
+            f"publishes are refused (NOT_ENOUGH_REPLICAS): {len(members)} in sync, and {settings.min_in_sync} are needed"
+        )
+    if state.leader is not None and len(members) < settings.replicas:
+        found.append(f"{_copies(len(members))} of {settings.replicas} in sync: {_absent(cluster, now_s)}")
+    if state.request is not None:
+        found.append(f"a request waits for its node: {state.request.kind.value}")
+    return found
+
+
+def _members(cluster: Cluster) -> tuple[ReplicaId, ...]:
+    return cluster.state.in_sync.members if cluster.state.in_sync is not None else ()
+
+
+def _copies(count: int) -> str:
+    return f"{count} copy" if count == 1 else f"{count} copies"
+
+
+def _no_leader(cluster: Cluster, now_s: float) -> str:
+    members, seats = _members(cluster), {seat.member.replica: seat for seat in cluster.seats}
+    running = [seats[member].member.name for member in members if member in seats and seats[member].present]
+    if running:
+        to = cluster.state.hand_over.to if cluster.state.hand_over is not None else None
+        if to in seats:
+            return f"no leader: {printable(seats[to].member.name)} takes over"
+        return f"no leader: {_listed(running)} {'stands' if len(running) == 1 else 'stand'} for election"
+    away = [_away(member, seats.get(member), now_s) for member in members]
+    only = "is the only copy" if len(away) == 1 else "are the copies"
+    text = f"no leader: {_listed(away)} {only} in sync, with everything that was acknowledged"
+    names = [seats[member].member.name if member in seats else member[:ID_SHOWN] for member in members]
+    text += f". Start {_listed(names, 'or')}"
+    others = [seat for seat in cluster.seats if seat.present and seat.member.replica not in members]
+    if others:
+        best = min(others, key=lambda seat: (seat.lag_bytes is None, seat.lag_bytes or 0))
+        lost = "what was acknowledged since it was in sync"
+        text += f"; or `toymqctl cluster force {printable(best.member.name)} --i-accept-loss`, which loses {lost}"
+    return text
+
+
+def _absent(cluster: Cluster, now_s: float) -> str:
+    """Why copies are missing, in words."""
+    members = _members(cluster)
+    others = [seat for seat in cluster.seats if seat.member.replica not in members]
+    if not others:
+        return "start another node"
+    return _listed(
+        [
+            f"{printable(seat.member.name)} is {printable(seat.state)}"
+            if seat.present
+            else _away(seat.member.replica, seat, now_s)
+            for seat in others
+        ]
+    )
+
+
+def _away(replica: ReplicaId, seat: Seat | None, now_s: float) -> str:
+    if seat is None:
+        return f"{replica[:ID_SHOWN]} (never seen)"
+    return f"{printable(seat.member.name)} (not seen for {duration(_age_s(seat, now_s))})"
+
+
+def _age_s(seat: Seat, now_s: float) -> float:
+    return max(0.0, now_s - seat.seen_ns / NS_PER_S)  # another machine's clock may be ahead
+
+
+def _listed(words: list[str], last: str = "and") -> str:
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _row(seat: Seat, cluster: Cluster, now_s: float) -> tuple[str, ...]:
+    return (
+        seat.member.name,
+        seat.state if seat.present else "-",
+        "yes" if seat.member.replica in _members(cluster) else "no",
+        seat.member.url,
+        size(seat.lag_bytes) if seat.present and seat.lag_bytes is not None else "-",
+        seat.version,
+        "now" if seat.present else f"{duration(_age_s(seat, now_s))} ago",
+    )

@@ -1,0 +1,256 @@
+"""A cluster of real processes: a real etcd, ``toymq serve --cluster`` on each node, a client that publishes throughout."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import toymq
+from tests.support.broker_process import BrokerProcess
+from tests.support.etcd import EtcdCluster, running_etcd
+from toymq.sockets import reserved_port
+from toymq_py.clock import SystemClock
+from toymq_py.replication.agreement import ClusterSettings, GroupState
+from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
+from toymq_py.replication.paths import is_file
+
+CLUSTER, GROUP = "orders", "g0"
+MONOTONIC = SystemClock.monotonic
+UUID = "6f1dd0f0-3b1c-4a53-9c3a-0d7f3e6a1c11"
+WAIT_S = 60.0
+"""A busy machine takes its time; a cluster that works takes a few seconds."""
+
+
+class ClusterNode(BrokerProcess):
+    """A node: its supervisor is this process, the node a child of it."""
+
+    def __init__(self, directory: Path, name: str, etcd: EtcdCluster, *options: str) -> None:
+        self.name = name
+        self.replicate_port = reserved_port(self)
+        self.http_port = reserved_port(self)
+        super().__init__(
+            directory / name, "--cluster", CLUSTER, "--etcd", ",".join(etcd.urls), "--name", name,
+            "--replicate", f"127.0.0.1:{self.replicate_port}", "--http", f"127.0.0.1:{self.http_port}", *options,
+        )  # fmt: skip
+        self.log_path = directory / f"{name}.log"
+        self._log_file = self.log_path
+
+    @property
+    def node_pid(self) -> int:
+        """Of the process that holds the directory. Raises: ProcessLookupError."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        if not children:
+            raise ProcessLookupError(f"{self.name} has no process")
+        return int(children[0])
+
+    def signal_node(self, number: signal.Signals) -> None:
+        os.kill(self.node_pid, number)
+
+    def kill_machine(self) -> None:
+        """As if the machine lost its power, but for its page cache: the supervisor first, so that nothing starts again."""
+        if self._process is None:
+            return
+        try:
+            child: int | None = self.node_pid
+        except (ProcessLookupError, FileNotFoundError):
+            child = None
+        self.signal(signal.SIGKILL)
+        if child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self.wait()
+        until = MONOTONIC() + WAIT_S
+        while child is not None and _runs(child) and MONOTONIC() < until:
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """What ``BrokerProcess`` does at its end."""
+        self.kill_machine()
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process holds files and sockets: one that waits for its parent to look does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+class ClusterRig:
+    """Nodes on one etcd. ``nodes`` by name."""
+
+    def __init__(self, directory: Path, etcd: EtcdCluster, names: Sequence[str], *options: str) -> None:
+        self.directory = directory
+        self.etcd = etcd
+        self.nodes = {name: ClusterNode(directory, name, etcd, *options) for name in names}
+
+    @property
+    def urls(self) -> list[str]:
+        """For ``toymq.connect``."""
+        return [node.url for node in self.nodes.values()]
+
+    async def agreed(self, call: Callable[[EtcdAgreement], Awaitable[object]]) -> object:
+        agreement = EtcdAgreement(EtcdOptions(self.etcd.urls), CLUSTER, GROUP)
+        try:
+            return await call(agreement)
+        finally:
+            await agreement.close()
+
+    def make(self, min_in_sync: int = 1, ttl_s: float = 2.0) -> None:
+        """Make the cluster, as ``toymqctl cluster init`` does."""
+        settings = ClusterSettings(UUID, len(self.nodes), min_in_sync, ttl_s)
+        asyncio.run(self.agreed(lambda agreement: agreement.create_settings(settings)))
+
+    def start(self) -> None:
+        """Start all nodes, and wait until they are in sync."""
+        for node in self.nodes.values():
+            node.launch()
+        for node in self.nodes.values():
+            node.take_ready_line(node.read_ready_line())
+
+    async def state(self) -> GroupState:
+        found = await self.agreed(lambda agreement: agreement.read())
+        assert isinstance(found, GroupState)
+        return found
+
+    async def until(self, what: str, holds: Callable[[GroupState], bool]) -> GroupState:
+        """Wait until the agreement says so. Raises: AssertionError, with what it says, and the logs."""
+        until = MONOTONIC() + WAIT_S
+        agreement = EtcdAgreement(EtcdOptions(self.etcd.urls), CLUSTER, GROUP)
+        try:
+            while True:
+                state = await agreement.read()
+                if holds(state):
+                    return state
+                if MONOTONIC() > until:
+                    raise AssertionError(f"not within {WAIT_S:g} s: {what}\n{state}\n{self.logs()}")
+                await asyncio.sleep(0.05)
+        finally:
+            await agreement.close()
+
+    async def leader(self, *, other_than: str | None = None) -> ClusterNode:
+        """Wait for a leader."""
+        state = await self.until(
+            f"a leader other than {other_than}", lambda s: s.leader is not None and s.leader.member.name != other_than
+        )
+        assert state.leader is not None
+        return self.nodes[state.leader.member.name]
+
+    async def in_sync(self, count: int) -> None:
+        """Wait until so many copies are in sync."""
+        await self.until(
+            f"{count} in sync", lambda s: s.leader is not None and s.in_sync is not None and len(s.in_sync.members) == count
+        )
+
+    def logs(self) -> str:
+        there = {name: node.log_path for name, node in self.nodes.items() if node.log_path.exists()}
+        return "\n".join(f"== {name}\n{path.read_text()[-6000:]}" for name, path in there.items())
+
+    def differences(self) -> list[str]:
+        """Shared files in which the directories differ, but for what is reserved at the end of a log."""
+        roots = [Path(node.data_dir) for node in self.nodes.values()]
+        names = sorted({str(path.relative_to(root)) for root in roots for path in root.rglob("*") if path.is_file()})
+        found = []
+        for name in filter(is_file, names):
+            contents = [(root / name).read_bytes() if (root / name).exists() else None for root in roots]
+            if re.search(r"\.log$", name):
+                contents = [content.rstrip(b"\0") if content is not None else None for content in contents]
+            if any(content != contents[0] for content in contents):
+                found.append(f"{name}: {[len(content) if content is not None else None for content in contents]}")
+        return found
+
+
+@contextlib.contextmanager
+def running_cluster(
+    directory: Path, *options: str, names: Sequence[str] = ("n1", "n2", "n3"), members: int = 1, min_in_sync: int = 1,
+    ttl_s: float = 2.0,
+) -> Iterator[ClusterRig]:  # fmt: skip
+    """Start etcd and all nodes; kill them at the end."""
+    with running_etcd(directory, members) as etcd:
+        rig = ClusterRig(directory, etcd, names, *options)
+        rig.make(min_in_sync, ttl_s)
+        try:
+            rig.start()
+            yield rig
+        finally:
+            for node in rig.nodes.values():
+                node.kill_machine()
+
+
+class Load:
+    """Publishes with keys to a topic until it is stopped, and knows what got OK. A context manager."""
+
+    def __init__(self, urls: list[str], topic: str = "jobs", window: int = 32) -> None:
+        self._urls = urls
+        self._topic = topic
+        self._window = window
+        self.acked: dict[bytes, int | None] = {}
+        """Id by body; None after a repeat, whose id is not known."""
+        self.gaps: list[float] = []
+        """Times between two OKs that were longer than 100 ms."""
+        self.failed: list[str] = []
+        self._stop = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Load":
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        self._stop = True
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        number, last = 0, MONOTONIC()
+        async with await toymq.connect(self._urls, timeout_s=WAIT_S, wait_s=WAIT_S) as client:
+            while not self._stop:
+                bodies = [b"%d" % (number + at) for at in range(self._window)]
+                number += self._window
+                outcomes = await asyncio.gather(*(client.pub(self._topic, body) for body in bodies), return_exceptions=True)
+                for body, outcome in zip(bodies, outcomes, strict=True):
+                    if isinstance(outcome, BaseException):
+                        self.failed.append(repr(outcome))
+                        if isinstance(outcome, toymq.RequestError) and outcome.retryable:
+                            await asyncio.sleep(0.02)
+                    else:
+                        self.acked[body] = None if outcome.duplicate else outcome.msg_id  # of DUP it may be a later one
+                        now = MONOTONIC()
+                        if now - last > 0.1:
+                            self.gaps.append(now - last)
+                        last = now
+
+    async def more(self, count: int = 1000, within_s: float = WAIT_S) -> None:
+        """Wait until so many more got OK."""
+        wanted, until = len(self.acked) + count, MONOTONIC() + within_s
+        while len(self.acked) < wanted:
+            assert self._task is not None
+            if self._task.done():
+                self._task.result()
+            assert MONOTONIC() < until, f"{len(self.acked)} got OK, {wanted} were waited for; {self.failed[-3:]}"
+            await asyncio.sleep(0.02)
+
+    async def lost(self) -> list[bytes]:
+        """What got OK, and is not delivered now under the id that it got."""
+        found: dict[bytes, list[int]] = {}
+        async with (
+            await toymq.connect(self._urls, timeout_s=WAIT_S, wait_s=WAIT_S) as client,
+            client.sub(self._topic, "judge") as messages,
+        ):
+            missing = set(self.acked)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WAIT_S):
+                    async for message in messages:
+                        found.setdefault(message.payload, []).append(message.id)
+                        missing.discard(message.payload)
+                        await message.ack()
+                        if not missing:
+                            break
+        return [body for body, at in self.acked.items() if body not in found or (at is not None and at not in found[body])]

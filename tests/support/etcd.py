@@ -1,0 +1,106 @@
+"""A real etcd of one or three members on free ports, for a test: ``with running_etcd(directory) as etcd: …etcd.urls…``.
+
+Mark what uses it with ``require("etcd")`` (Debian's etcd-server). Members are killed by their process ids at the end.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from toymq_py.clock import SystemClock
+
+START_S = 20.0
+"""Three members on a busy machine elect a leader within two seconds."""
+TIMERS = ("--heartbeat-interval", "50", "--election-timeout", "500")
+
+
+class EtcdMember:
+    """One process. Its log is beside its directory."""
+
+    def __init__(self, directory: Path, name: str, client_port: int, peer_port: int, cluster: str) -> None:
+        self.url = f"http://127.0.0.1:{client_port}"
+        self._log = directory / f"{name}.log"
+        peer = f"http://127.0.0.1:{peer_port}"
+        self._command = [
+            "etcd", "--name", name, "--data-dir", str(directory / name), *TIMERS,
+            "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", cluster, "--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn",
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal: SIGSTOP hangs it, SIGCONT lets it go on."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a power cut does. No error when it has ended."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def wait_until_it_answers(self) -> None:
+        """Raises: AssertionError with its log, when it does not."""
+        request = urllib.request.Request(f"{self.url}/v3/kv/range", json.dumps({"key": "AA=="}).encode())
+        ends_at = SystemClock().monotonic() + START_S
+        while True:
+            try:
+                urllib.request.urlopen(request, timeout=2).close()
+            except OSError as error:
+                running = self._process is not None and self._process.poll() is None
+                if not running or SystemClock().monotonic() > ends_at:
+                    raise AssertionError(f"etcd at {self.url}: {error}\n{self._log.read_text()[-4000:]}") from error
+                time.sleep(0.05)
+            else:
+                return
+
+
+class EtcdCluster:
+    """Its members, and the URLs for a client."""
+
+    def __init__(self, members: list[EtcdMember]) -> None:
+        self.members = members
+        self.urls = [member.url for member in members]
+
+
+@contextlib.contextmanager
+def running_etcd(directory: Path, members: int = 1) -> Iterator[EtcdCluster]:
+    """Start a cluster whose members all answer."""
+    ports = _free_ports(2 * members)
+    names = [f"e{number}" for number in range(1, members + 1)]
+    cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, ports[members:], strict=True))
+    etcd = EtcdCluster(
+        [EtcdMember(directory, name, ports[at], ports[members + at], cluster) for at, name in enumerate(names)]
+    )
+    try:
+        for member in etcd.members:
+            member.start()
+        for member in etcd.members:
+            member.wait_until_it_answers()
+        yield etcd
+    finally:
+        for member in etcd.members:
+            member.kill()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; others may take them before etcd does, which then fails by name."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

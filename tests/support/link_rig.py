@@ -1,0 +1,241 @@
+"""A leader's broker and its followers on directories and sockets of this machine; etcd's in-sync set is a list."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from toymq_py.broker import Broker
+from toymq_py.clock import SystemClock
+from toymq_py.config.options import BrokerOptions
+from toymq_py.errors import TermEnded
+from toymq_py.replication.follower_link import FollowEnd, FollowerLink
+from toymq_py.replication.leader_links import FollowerLag, LeaderLinks
+from toymq_py.replication.link_options import Identity, LinkOptions
+from toymq_py.replication.paths import is_file
+from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord
+from toymq_py.replication.shipping_fs import ShippingFileSystem
+from toymq_py.replication.stream import Stream
+from toymq_py.replication.tickets import Tickets
+from toymq_py.runtime.broker_loop import LoopScheduler
+from toymq_py.storage.fs import FileSystem, RealFileSystem
+
+CLUSTER = "6f6e6c79-0000-4000-8000-746573747321"
+WITHIN_S = 20.0
+"""Nothing here takes longer, on a busy machine either."""
+
+
+def replica_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+class FakeChanges:
+    """Implements ``InSyncChanges``: an in-sync set that etcd would hold."""
+
+    def __init__(self, members: set[str]) -> None:
+        self.members = members
+        self.happened: list[tuple[str, str]] = []
+        self.fenced_by: list[int] = []
+        self.holds = asyncio.Event()
+        """Cleared: etcd does not answer."""
+        self.holds.set()
+        self.term_ended = False
+
+    async def drop(self, replica: str) -> None:
+        await self._change("drop", replica)
+        self.members.discard(replica)
+
+    async def add(self, replica: str) -> None:
+        await self._change("add", replica)
+        self.members.add(replica)
+
+    async def _change(self, what: str, replica: str) -> None:
+        await self.holds.wait()
+        if self.term_ended:
+            raise TermEnded("etcd has another epoch")
+        self.happened.append((what, replica))
+
+    def fenced(self, epoch: int) -> None:
+        self.fenced_by.append(epoch)
+
+
+class LeaderRig:
+    """A leader with a broker, and its listener of replicas on ``port``."""
+
+    def __init__(
+        self, root: Path, *, number: int = 1, epoch: int = 10, members: set[str] | None = None,
+        options: LinkOptions | None = None, segment_bytes: int = 1 << 20,
+    ) -> None:  # fmt: skip
+        self.root = root
+        self.me = Identity(CLUSTER, "g0", replica_id(number), f"n{number}")
+        self.epoch = epoch
+        self.changes = FakeChanges({self.me.replica} | (members or set()))
+        self.options = options or LinkOptions(timeout_s=2.0, token="secret of replicas")
+        self.port = 0
+        self._segment_bytes = segment_bytes
+        self.broker: Broker
+        self.links: LeaderLinks
+        self.stream: Stream
+        self.tickets: Tickets
+
+    @property
+    def repl(self) -> str:
+        """As of ``Member``."""
+        return f"127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["LeaderRig"]:
+        loop = asyncio.get_running_loop()
+        self.tickets = Tickets()
+        self.stream = Stream(self.tickets)
+        real = RealFileSystem()
+        scheduler = LoopScheduler(loop, self.tickets.run)
+        self.broker = Broker(
+            BrokerOptions(data_dir=str(self.root), min_free_bytes=0, segment_bytes=self._segment_bytes),
+            fs=ShippingFileSystem(real, str(self.root), self.stream), scheduler=scheduler, clock=SystemClock(),
+        )  # fmt: skip
+        self.broker.open(os.getpid())
+        self.links = LeaderLinks(
+            me=self.me, epoch=self.epoch, stream=self.stream, tickets=self.tickets, fs=real, root=str(self.root),
+            clock=SystemClock(), loop=loop, options=self.options, changes=self.changes, offload=scheduler,
+            members=self.changes.members,
+        )  # fmt: skip
+        server = await asyncio.start_server(self.links.serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self.links.start()
+        try:
+            yield self
+        finally:
+            self.links.close()
+            server.close()
+            await until(lambda: not self.links.lags(), "the links end")
+            scheduler.close(drop_waiting=False)
+            self.broker.close()
+
+    def put(self, topic: str, *payloads: bytes) -> "list[asyncio.Event]":
+        """Publish. Returns: an event for each stretch of them, set with its OK."""
+        told = []
+        for outcome in self.broker.topic_or_new(topic).publisher.publish([b""] * len(payloads), list(payloads)):
+            ok = asyncio.Event()
+            outcome.commit.add_waiter(ok.set)
+            told.append(ok)
+        return told
+
+    async def publish(self, topic: str, *payloads: bytes) -> None:
+        """Publish, and wait for OK."""
+        async with asyncio.timeout(WITHIN_S):
+            for ok in self.put(topic, *payloads):
+                await ok.wait()
+
+    def lag(self, number: int) -> FollowerLag | None:
+        return next((each for each in self.links.lags() if each.replica == replica_id(number)), None)
+
+    async def joined(self, number: int) -> None:
+        """Wait until a follower is in sync."""
+        await until(lambda: self._is_in_sync(number), f"n{number} is in sync", lambda: self.links.lags())
+
+    def _is_in_sync(self, number: int) -> bool:
+        lag = self.lag(number)
+        return lag is not None and lag.state == "in sync"
+
+    async def left(self, number: int) -> None:
+        """Wait until a follower has no link and is in no set."""
+        await until(lambda: self.lag(number) is None and replica_id(number) not in self.links.required(), f"n{number} is gone")
+
+
+@dataclass
+class FollowerRig:
+    """A follower's directory, and its link while it follows."""
+
+    root: Path
+    number: int = 2
+    cluster: str = CLUSTER
+    options: LinkOptions | None = None
+    fs: FileSystem | None = None
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(exist_ok=True)
+        fs = self.fs or RealFileSystem()
+        self.file = ReplicaFile.load(fs, str(self.root)) or ReplicaFile.create(
+            fs, str(self.root), ReplicaRecord(self.cluster, "g0", replica_id(self.number))
+        )
+        self.scheduler: LoopScheduler | None = None
+        self.link: FollowerLink
+        self.received = 0
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def follow(self, leader: LeaderRig, epoch: int | None = None) -> FollowEnd:
+        """Follow until the link ends. May be cancelled, as by a kill: nothing touches the directory afterwards."""
+        self.scheduler = LoopScheduler(asyncio.get_running_loop())
+        self.link = FollowerLink(
+            me=Identity(self.cluster, "g0", self.file.record.replica, f"n{self.number}"), file=self.file,
+            fs=self.fs or RealFileSystem(), root=str(self.root), clock=SystemClock(),
+            options=self.options or leader.options, offload=self.scheduler, connect=self._connect,
+        )  # fmt: skip
+        try:
+            return await self.link.follow(leader, leader.epoch if epoch is None else epoch)
+        finally:
+            self.scheduler.close(drop_waiting=False)
+
+    async def follow_once_or_until_joined(self, leader: LeaderRig) -> FollowEnd | None:
+        """Follow until the link ends, or until the follower is in sync: None then."""
+        async with self.following(leader) as task:
+            await until(lambda: task.done() or leader._is_in_sync(self.number), "it joins or is refused")
+            return task.result() if task.done() else None
+
+    async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        rig = self
+
+        class Counting:
+            async def read(self, n: int) -> bytes:
+                data = await reader.read(n)
+                rig.received += len(data)
+                return data
+
+        self.writers.append(writer)
+        return Counting(), writer  # type: ignore[return-value]
+
+    @asynccontextmanager
+    async def following(self, leader: LeaderRig) -> AsyncIterator["asyncio.Task[FollowEnd]"]:
+        """Follow within a block; at its end the link is cut."""
+        task = asyncio.ensure_future(self.follow(leader))
+        try:
+            yield task
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await task
+
+
+async def until(is_so: Callable[[], bool], what: str, shown: Callable[[], object] = lambda: "") -> None:
+    """Wait for something that comes soon. Raises: AssertionError when it does not."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + WITHIN_S
+    while not is_so():
+        assert loop.time() < end, f"waited {WITHIN_S} s in vain: {what}; {shown()}"
+        await asyncio.sleep(0.005)
+
+
+def shared_files(root: Path) -> dict[str, bytes]:
+    """What replicas have in common, but for space that is only reserved."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        relative = path.relative_to(root).as_posix()
+        if is_file(relative):
+            content = path.read_bytes()
+            found[relative] = content.rstrip(b"\0") if relative.endswith((".log", ".foreign")) else content
+    return found
+
+
+async def assert_same(leader: LeaderRig, follower: FollowerRig) -> None:
+    """Wait until both directories are the same."""
+
+    def differing() -> list[str]:
+        ours, theirs = shared_files(leader.root), shared_files(follower.root)
+        return [path for path in sorted(ours.keys() | theirs.keys()) if ours.get(path) != theirs.get(path)]
+
+    await until(lambda: not differing(), "both directories are the same", differing)

@@ -1,0 +1,314 @@
+"""An etcd in memory, in the time of the running loop: revisions, transactions, leases, a watch; and what goes wrong between it
+and one client.
+
+    etcd = SimulatedEtcd(random.Random(seed))
+    n1 = etcd.agreement("n1", "c", "g0")       # as EtcdAgreement
+    etcd.lose("n1", Loss.ANSWER)               # n1's next transaction happens, and n1 hears nothing
+    etcd.cut_off("n1"); etcd.reconnect("n1")
+
+Under ``SimEventLoop`` one seed is one run. Every wait is a timer of the loop, drawn from the seed.
+"""
+
+import asyncio
+import contextlib
+import enum
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from toymq_py.errors import EtcdError, LeaseLost
+from toymq_py.replication.agreement import DEFAULT_TTL_S, Outcome
+from toymq_py.replication.etcd_client import CALLS_PER_TTL
+from toymq_py.replication.kept_agreement import KeptAgreement
+from toymq_py.replication.key_values import Check, Compare, Found, KeyRange, KeyValue, Put, Transaction
+
+WAYS_S = (0.0, 0.0002, 0.001, 0.004)
+"""How long a request or an answer is on its way; drawn."""
+LATE_S = (0.01, 5.0)
+"""How long after its caller gave up a request still arrives, with ``Loss.LATE``: from, to."""
+EXPIRY_S = 0.5
+"""etcd looks for leases that have ended this often."""
+
+T = TypeVar("T")
+
+
+class Loss(enum.Enum):
+    """What happens to a client's call; the caller hears ``EtcdError``."""
+
+    REQUEST = "it never arrives"
+    ANSWER = "it is done, and its answer is lost"
+    LATE = "it arrives after its caller gave up"
+
+
+@dataclass
+class _Lease:
+    ttl_s: float
+    ends_at: float
+    keys: set[str] = field(default_factory=set)
+
+
+class SimulatedEtcd:
+    """The server. ``revision``: of the last change. ``away``: no client reaches it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.revision = 1
+        self.away = False
+        self.loss_chance = 0.0
+        """Of each call of any client: one of ``Loss``, drawn."""
+        self._keys: dict[str, KeyValue] = {}
+        self._changes: list[tuple[int, str]] = []
+        self._leases: dict[int, _Lease] = {}
+        self._next_lease = 7000
+        self._cut_off: set[str] = set()
+        self._losses: dict[str, list[Loss]] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def client(self, name: str) -> "SimulatedClient":
+        return SimulatedClient(self, name)
+
+    def agreement(self, name: str, cluster: str, group: str) -> KeptAgreement:
+        """The ``Agreement`` of a node. A node that starts anew takes a new one."""
+        return KeptAgreement(self.client(name), cluster, group)
+
+    # -- what goes wrong
+
+    def lose(self, client: str, *losses: Loss) -> None:
+        """What happens to the next transactions of a client, in turn. Reads and leases are not touched."""
+        self._losses.setdefault(client, []).extend(losses)
+
+    def cut_off(self, client: str) -> None:
+        """Let no call of a client arrive, and no news of its watch."""
+        self._cut_off.add(client)
+
+    def reconnect(self, client: str) -> None:
+        self._cut_off.discard(client)
+
+    def reaches(self, client: str) -> bool:
+        return not self.away and client not in self._cut_off
+
+    def end_lease(self, lease: int) -> None:
+        """As if its time were over. No error when it is gone."""
+        self._end_lease(lease)
+
+    def wipe(self) -> None:
+        """Another, empty etcd stands at the address."""
+        self.revision = 1
+        self._keys.clear()
+        self._changes.clear()
+        self._leases.clear()
+
+    def keys(self) -> dict[str, bytes]:
+        """What is stored, for assertions."""
+        return {key: each.value for key, each in sorted(self._keys.items())}
+
+    def next_loss(self, client: str, *, transaction: bool) -> Loss | None:
+        if transaction and (planned := self._losses.get(client)):
+            return planned.pop(0)
+        return self.rng.choice(list(Loss)) if self.rng.random() < self.loss_chance else None
+
+    # -- what etcd does
+
+    def get(self, keys: KeyRange) -> Found:
+        found = tuple(self._keys[key] for key in sorted(self._keys) if keys.start <= key < keys.end)
+        return Found(found, self.revision)
+
+    def commit(self, transaction: Transaction) -> Outcome:
+        """Raises: LeaseLost."""
+        for change in transaction.changes:  # etcd looks before it compares or writes
+            if isinstance(change, Put) and change.lease and change.lease not in self._leases and self._holds(transaction):
+                raise LeaseLost(f"lease {change.lease:x}")
+        if not self._holds(transaction):
+            return Outcome(done=False, revision=self.revision)
+        touched = [each for each in transaction.changes if isinstance(each, Put) or each.key in self._keys]
+        if touched:
+            self.revision += 1
+        for change in touched:
+            if isinstance(change, Put):
+                self._put(change)
+            else:
+                self._delete(change.key)
+        self.tell()
+        return Outcome(done=True, revision=self.revision)
+
+    def grant(self, ttl_s: float) -> int:
+        self._next_lease += 1
+        ttl_s = math.ceil(ttl_s)
+        self._leases[self._next_lease] = _Lease(ttl_s, 0)
+        self.renew(self._next_lease)
+        return self._next_lease
+
+    def renew(self, lease: int) -> None:
+        """Raises: LeaseLost."""
+        if (found := self._leases.get(lease)) is None:
+            raise LeaseLost(f"lease {lease:x} has ended")
+        loop = asyncio.get_running_loop()
+        found.ends_at = loop.time() + found.ttl_s
+        loop.call_at(found.ends_at + self.rng.uniform(0, EXPIRY_S), self._look_at_lease, lease, found)
+
+    def revoke(self, lease: int) -> None:
+        self._end_lease(lease)
+
+    def changed_since(self, keys: KeyRange, since: int) -> bool:
+        return any(revision > since and keys.start <= key < keys.end for revision, key in reversed(self._changes))
+
+    async def news(self) -> None:
+        """Wait for any change."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            await future
+        finally:
+            self._waiting.discard(future)
+
+    # -- parts
+
+    def _holds(self, transaction: Transaction) -> bool:
+        return all(self._passes(each) for each in transaction.compares)
+
+    def _passes(self, compare: Compare) -> bool:
+        found = self._keys.get(compare.key)
+        if compare.check is Check.ABSENT:
+            return found is None
+        if compare.check is Check.PRESENT:
+            return found is not None
+        if compare.check is Check.CREATED_AT:
+            return (found.created if found else 0) == compare.revision
+        return (found.changed if found else 0) == compare.revision
+
+    def _put(self, put: Put) -> None:
+        before = self._keys.get(put.key)
+        self._forget_lease_of(put.key)
+        created = before.created if before else self.revision
+        self._keys[put.key] = KeyValue(put.key, put.value, created, self.revision, put.lease)
+        if put.lease:
+            self._leases[put.lease].keys.add(put.key)
+        self._changes.append((self.revision, put.key))
+
+    def _delete(self, key: str) -> None:
+        self._forget_lease_of(key)
+        del self._keys[key]
+        self._changes.append((self.revision, key))
+
+    def _forget_lease_of(self, key: str) -> None:
+        found = self._keys.get(key)
+        if found is not None and found.lease in self._leases:
+            self._leases[found.lease].keys.discard(key)
+
+    def _look_at_lease(self, lease: int, found: _Lease) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._leases.get(lease) is found and found.ends_at <= now:
+            self._end_lease(lease)
+
+    def _end_lease(self, lease: int) -> None:
+        found = self._leases.pop(lease, None)
+        if found is not None and found.keys:
+            self.revision += 1
+            for key in sorted(found.keys):
+                self._delete(key)
+            self.tell()
+
+    def tell(self) -> None:
+        """Wake the watches: something has changed, or a client is closed."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+class SimulatedClient:
+    """``KeyValues`` of one client."""
+
+    def __init__(self, etcd: SimulatedEtcd, name: str) -> None:
+        self._etcd = etcd
+        self._name = name
+        self._ttl_s = DEFAULT_TTL_S
+        self._highest = 0
+        self._closed = False
+
+    def bound(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+
+    async def get(self, keys: KeyRange) -> Found:
+        at_least = self._highest
+        found = await self._call(lambda: self._etcd.get(keys))
+        self._look_at(found.revision, at_least)
+        return found
+
+    async def commit(self, transaction: Transaction) -> Outcome:
+        at_least = self._highest
+        outcome = await self._call(lambda: self._etcd.commit(transaction), transaction=True)
+        self._look_at(outcome.revision, at_least)
+        return outcome
+
+    async def grant(self, ttl_s: float) -> int:
+        return await self._call(lambda: self._etcd.grant(ttl_s))
+
+    async def renew(self, lease: int) -> None:
+        await self._call(lambda: self._etcd.renew(lease))
+
+    async def revoke(self, lease: int) -> None:
+        await self._call(lambda: self._etcd.revoke(lease))
+
+    async def changed(self, keys: KeyRange, since: int) -> None:
+        limit = asyncio.timeout(self._ttl_s)
+        try:
+            async with limit:
+                while not (self._etcd.reaches(self._name) and self._etcd.changed_since(keys, since)):
+                    self._check_open()
+                    await self._etcd.news()
+                await self._on_the_way()
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        self._closed = True
+        self._etcd.tell()
+
+    # -- parts
+
+    async def _call(self, act: Callable[[], T], *, transaction: bool = False) -> T:
+        """There and back, within a third of the TTL. Raises: EtcdError; what ``act`` raises, when the answer arrives."""
+        limit_s = self._ttl_s / CALLS_PER_TTL
+        loss = self._etcd.next_loss(self._name, transaction=transaction)
+        await self._on_the_way()
+        if self._closed or not self._etcd.reaches(self._name) or loss is Loss.REQUEST:
+            await asyncio.sleep(limit_s)
+            raise EtcdError("no answer: the request was lost")
+        if loss is Loss.LATE:
+            asyncio.get_running_loop().call_later(limit_s + self._etcd.rng.uniform(*LATE_S), _ignoring_lost_lease(act))
+            await asyncio.sleep(limit_s)
+            raise EtcdError("no answer: the request is late")
+        try:
+            answer = act()
+        except LeaseLost:
+            if loss is Loss.ANSWER:
+                await asyncio.sleep(limit_s)
+                raise EtcdError("no answer: it was lost") from None
+            raise
+        await self._on_the_way()
+        if not self._etcd.reaches(self._name) or loss is Loss.ANSWER:
+            await asyncio.sleep(limit_s)
+            raise EtcdError("no answer: it was lost")
+        return answer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EtcdError("the client is closed")
+
+    async def _on_the_way(self) -> None:
+        await asyncio.sleep(self._etcd.rng.choice(WAYS_S))
+
+    def _look_at(self, revision: int, at_least: int) -> None:
+        if revision < at_least:
+            raise EtcdError(f"revision {revision}, and {at_least} before")
+        self._highest = max(self._highest, revision)
+
+
+def _ignoring_lost_lease(act: Callable[[], object]) -> Callable[[], None]:
+    def late() -> None:
+        with contextlib.suppress(LeaseLost):
+            act()
+
+    return late

@@ -1,0 +1,137 @@
+"""A cluster in words: each state says what is waited for and what helps."""
+
+from dataclasses import replace
+
+import pytest
+
+from toymq_py.replication.agreement import (
+    ClusterSettings,
+    GroupState,
+    HandOver,
+    InSync,
+    LeaderKey,
+    Member,
+    Request,
+    RequestKind,
+    Seat,
+)
+from toymqctl.cluster_requests import Cluster
+from toymqctl.cluster_view import as_json, shown, troubles
+
+NOW_S = 1_700_000_000.0
+N1 = Member("1" * 32, "n1", "10.0.0.1:6789", "10.0.0.1:6791")
+N2 = Member("2" * 32, "n2", "10.0.0.2:6789", "10.0.0.2:6791")
+N3 = Member("3" * 32, "n3", "10.0.0.3:6789", "10.0.0.3:6791")
+
+
+def seat(member: Member, state: str = "FOLLOWING", *, gone_s: float | None = None, lag_bytes: int | None = 0) -> Seat:
+    seen_ns = int((NOW_S - (gone_s or 0)) * 1e9)
+    return Seat(member, "5.0", state, lag_bytes, seen_ns, present=gone_s is None)
+
+
+def cluster(
+    leader: Member | None, in_sync: tuple[Member, ...] | None, *seats: Seat, replicas: int = 2, min_in_sync: int = 1
+) -> Cluster:
+    state = GroupState(
+        None if leader is None else LeaderKey(leader, 4711, 7),
+        None if in_sync is None else InSync(tuple(each.replica for each in in_sync), 4711, 4712),
+        None, None, None, 4800,
+    )  # fmt: skip
+    return Cluster(ClusterSettings("u", replicas, min_in_sync), state, list(seats))
+
+
+LEADS = seat(N2, "LEADING", lag_bytes=None)
+
+
+def test_a_whole_cluster_is_a_line_and_a_table() -> None:
+    found = cluster(N2, (N1, N2), seat(N1), LEADS)
+    assert shown("orders", found, NOW_S).splitlines() == [
+        "cluster orders   epoch 4711   in sync 2 of 2   min in sync 1   ttl 3s",
+        "node  state      in sync  address        lag  version  seen",
+        "n1    FOLLOWING  yes      10.0.0.1:6789   0B  5.0      now",
+        "n2    LEADING    yes      10.0.0.2:6789    -  5.0      now",
+    ]
+    assert troubles(found, NOW_S) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (cluster(None, None), ["no copy yet: the first node that starts begins the group"]),
+        (cluster(N2, (N2,), LEADS), ["1 copy of 2 in sync: start another node"]),
+        (
+            cluster(N2, (N2,), seat(N1, "JOINING", lag_bytes=1 << 30), LEADS),
+            ["1 copy of 2 in sync: n1 is JOINING"],
+        ),
+        (
+            cluster(N2, (N2,), seat(N1, gone_s=7200), LEADS),
+            ["1 copy of 2 in sync: n1 (not seen for 2.0h)"],
+        ),
+        (
+            cluster(N2, (N2,), seat(N1, gone_s=60), LEADS, seat(N3, "LOOKING"), replicas=3, min_in_sync=2),
+            [
+                "publishes are refused (NOT_ENOUGH_REPLICAS): 1 in sync, and 2 are needed",
+                "1 copy of 3 in sync: n1 (not seen for 1.0m) and n3 is LOOKING",
+            ],
+        ),
+        (
+            cluster(None, (N1,), seat(N1, gone_s=240), seat(N2, "LOOKING", lag_bytes=1200 << 20)),
+            [
+                "no leader: n1 (not seen for 4.0m) is the only copy in sync, with everything that was acknowledged. Start n1;"
+                " or `toymqctl cluster force n2 --i-accept-loss`, which loses what was acknowledged since it was in sync"
+            ],
+        ),
+        (
+            cluster(None, (N1, N3), seat(N1, gone_s=240)),
+            [
+                "no leader: n1 (not seen for 4.0m) and 33333333 (never seen) are the copies in sync, with everything that was"
+                " acknowledged. Start n1 or 33333333"
+            ],
+        ),
+        (cluster(None, (N1, N2), seat(N1), LEADS), ["no leader: n1 and n2 stand for election"]),
+        (cluster(None, (N1,), seat(N1, "OPENING")), ["no leader: n1 stands for election"]),
+    ],
+)  # fmt: skip
+def test_what_is_waited_for(found: Cluster, said: list[str]) -> None:
+    assert troubles(found, NOW_S) == said
+    assert shown("orders", found, NOW_S).endswith("\n".join(said))
+
+
+def test_of_several_copies_that_lag_the_nearest_is_named() -> None:
+    near, far = seat(N3, "LOOKING", lag_bytes=5), seat(N2, "LOOKING", lag_bytes=None)
+    (said,) = troubles(cluster(None, (N1,), far, near), NOW_S)
+    assert "force n3" in said
+
+
+def test_a_hand_over_and_a_request_are_said() -> None:
+    found = cluster(None, (N1, N2), seat(N1), seat(N2))
+    state = replace(found.state, hand_over=HandOver(N2.replica, 4711), request=Request(RequestKind.FORCE, N1.replica, 1, 9))
+    assert troubles(replace(found, state=state), NOW_S) == [
+        "no leader: n2 takes over",
+        "a request waits for its node: force",
+    ]
+
+
+def test_what_a_node_says_moves_no_cursor() -> None:
+    found = cluster(N2, (N2,), seat(N1, "\x1b[2J"), LEADS)
+    assert "\x1b" not in shown("orders", found, NOW_S)
+
+
+def test_a_clock_that_is_ahead() -> None:
+    assert "n1 (not seen for 0.0s)" in troubles(cluster(N2, (N2,), seat(N1, gone_s=-60), LEADS), NOW_S)[0]
+
+
+def test_for_programs() -> None:
+    found = cluster(N2, (N2,), seat(N1, gone_s=240), LEADS)
+    value = as_json("orders", found, NOW_S)
+    assert value["nodes"][0] == {
+        "name": "n1", "replica": N1.replica, "url": "10.0.0.1:6789", "repl": "10.0.0.1:6791", "running": False,
+        "state": "FOLLOWING", "in_sync": False, "lag_bytes": 0, "version": "5.0", "seen_s": 240.0,
+    }  # fmt: skip
+    assert len(value["nodes"]) == 2
+    del value["nodes"]
+    assert value == {
+        "cluster": "orders", "uuid": "u", "replicas": 2, "min_in_sync": 1, "ttl_s": 3.0, "epoch": 4711, "leader": "n2",
+        "in_sync": [N2.replica], "troubles": ["1 copy of 2 in sync: n1 (not seen for 4.0m)"],
+    }  # fmt: skip
+    assert as_json("orders", cluster(None, None), NOW_S)["leader"] is None

@@ -1,0 +1,53 @@
+"""A job on a thread and its caller, which may be cancelled."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from toymq_py.replication.disk_calls import StopFlag, Stopped, run_on_thread
+
+
+class Threads:
+    """A thread for each job."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        def run() -> None:
+            job()
+            self._loop.call_soon_threadsafe(done)
+
+        threading.Thread(target=run).start()
+
+
+async def test_the_outcome_is_that_of_the_job() -> None:
+    assert await run_on_thread(Threads(), lambda: 5) == 5
+    with pytest.raises(KeyError):
+        await run_on_thread(Threads(), lambda: {}["x"])
+
+
+async def test_a_cancelled_caller_stops_its_job_and_waits_for_its_end() -> None:
+    stop, began, ended = StopFlag(), threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.set()
+        try:
+            while True:
+                stop.check()
+        except Stopped:
+            ended.set()
+            raise
+
+    task = asyncio.ensure_future(run_on_thread(Threads(), job, stop))
+    await asyncio.to_thread(began.wait)
+    assert stop.jobs == 1
+    task.cancel()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+    assert stop.jobs == 0
+    assert stop.steps > 0

@@ -1,0 +1,117 @@
+"""A follower and a leader that begins in another way, says nothing, or is left: the directory is as it was."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_leader import (
+    OWN,
+    STREAM_ID,
+    FakeLeader,
+    fake_leader,
+    follow,
+    follower_with_files,
+    keep_all,
+)
+from tests.support.link_rig import FollowerRig, shared_files, until
+from toymq_py.replication.follower_link import EndReason, FollowEnd
+from toymq_py.replication.handshake import Lead, Refused, StreamFrom, encode
+from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, encode_plan
+from toymq_py.replication.operations import Copy, Plan
+
+
+@pytest.fixture
+async def leader() -> AsyncIterator[FakeLeader]:
+    async with fake_leader() as fake:
+        yield fake
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> FollowerRig:
+    return follower_with_files(tmp_path / "f")
+
+
+REFUSALS = {
+    "garbage": b"\xff\xfe\n",
+    "a line without end": b"x" * 3000,
+    "a manifest": b"MANIFEST 3\n{}",
+    "another epoch": encode(Lead(8, STREAM_ID)),
+    "a stream id with a path": b"LEAD 7 ../../../../../x\n",
+    "a stream without a leader": encode(StreamFrom(0)),
+}
+
+
+@pytest.mark.parametrize("said", REFUSALS.values(), ids=REFUSALS.keys())
+async def test_a_leader_that_begins_in_another_way_is_left(leader: FakeLeader, follower: FollowerRig, said: bytes) -> None:
+    async def play(_: object) -> None:
+        leader.writer.write(said)
+
+    leader.play = play
+    assert (await follow(follower, leader)).reason is EndReason.LOST
+    assert shared_files(follower.root) == OWN
+    assert follower.file.record.promised == 0, "nothing was promised to a leader that is none"
+
+
+async def test_answers_are_told_with_their_code(leader: FakeLeader, follower: FollowerRig) -> None:
+    for code, reason in (("BAD_VERSION", EndReason.REFUSED), ("NOT_LEADER", EndReason.REFUSED), ("FENCED", EndReason.FENCED)):
+
+        async def play(_: object, code: str = code) -> None:
+            leader.writer.write(encode(Refused(code, "text")))
+
+        leader.play = play
+        assert await follow(follower, leader) == FollowEnd(reason, f"{code} text", code)
+
+
+async def test_a_leader_of_an_older_epoch_is_fenced(leader: FakeLeader, follower: FollowerRig) -> None:
+    follower.file.change(promised=9)
+    assert (await follow(follower, leader, epoch=9)).reason is EndReason.FENCED
+
+
+async def test_the_epoch_is_promised_before_the_manifest(leader: FakeLeader, follower: FollowerRig) -> None:
+    promised: list[int] = []
+
+    async def play(_: object) -> None:
+        await leader.lead()
+        promised.append(follower.file.record.promised)
+        leader.writer.close()
+
+    leader.play = play
+    assert (await follow(follower, leader)).reason is EndReason.LOST
+    assert promised == [7]
+
+
+async def test_a_leader_that_says_nothing_is_left(leader: FakeLeader, follower: FollowerRig) -> None:
+    async def play(_: object) -> None:
+        await leader.begin()
+
+    leader.play = play
+    end = await follow(follower, leader)
+    assert "has said nothing" in end.detail
+
+
+async def test_a_follower_that_is_cancelled_leaves_its_directory_alone(leader: FakeLeader, follower: FollowerRig) -> None:
+    """Whoever leads next opens it at once."""
+    paths = [f"topics/t/{number:020d}.log" for number in range(2, 300)]
+
+    async def play(_: object) -> None:
+        manifest = await leader.begin()
+        plan = JoinPlan((*keep_all(manifest).files, *(FilePlan(path, Action.COPY) for path in paths)), manifest.directories)
+        leader.send(Plan(0, encode_plan(plan)))
+        await leader.next_report()
+        for path in paths:
+            leader.send(Copy(0, path, 0, b"x" * 5000))
+            await leader.writer.drain()
+            await asyncio.sleep(0)
+
+    leader.play = play
+    task = asyncio.ensure_future(follower.follow(leader))  # type: ignore[arg-type]
+    await until(lambda: (follower.root / paths[5]).exists(), "the copy is under way")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    before = shared_files(follower.root)
+    await asyncio.sleep(0.05)
+    assert shared_files(follower.root) == before
+    assert follower.file.record.copying

@@ -1,0 +1,186 @@
+"""The broker of a node while it leads: an ``Office`` of the replication.
+
+Contract: replication.md, sections 5 and 8; ADR 0107. The process is warm: everything is imported, the directory is locked and
+the listeners are bound before an election, so that a failover costs the recovery and nothing else. Belongs to the event loop.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from toymq_py import daemon
+from toymq_py.broker import Broker
+from toymq_py.clock import Clock
+from toymq_py.cluster.standby import Standby
+from toymq_py.config.options import ServeOptions
+from toymq_py.daemon import Files, Listeners, Service
+from toymq_py.errors import EtcdError
+from toymq_py.metrics import ClusterRows
+from toymq_py.replication.agreement import Agreement
+from toymq_py.replication.shipping_fs import ShippingFileSystem
+from toymq_py.replication.stream import Stream
+from toymq_py.replication.tickets import Tickets
+from toymq_py.runtime.broker_loop import opened_broker
+from toymq_py.storage.commit.sync_threads import RunJob, Ticket
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.threads import start_thread
+
+logger = logging.getLogger("toymq_py.cluster")
+
+HASTE_S = 0.25
+"""How long a hand-over waits for acks: those that come later, the next leader takes."""
+OPENING_S_MAX = 120.0
+"""A recovery that takes longer does not keep its lease: maybe the disk hangs."""
+RENEWALS_PER_TTL = 3
+
+
+class JobWatch:
+    """Since when the jobs on the disk run. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic = clock.monotonic
+        self._began: dict[int, float] = {}  # by thread; one job at a time each
+
+    def watched(self, run_job: RunJob) -> RunJob:
+        """Runs a job as ``run_job`` does, and watches it."""
+        began, monotonic, thread = self._began, self._monotonic, threading.get_ident
+
+        def run(job: Callable[[], None]) -> Ticket | None:
+            me = thread()
+            began[me] = monotonic()
+            try:
+                return run_job(job)
+            finally:
+                del began[me]
+
+        return run
+
+    def longest_s(self) -> float:
+        """How long the job runs that began first; 0 when none does."""
+        first = min(self._began.copy().values(), default=None)
+        return 0.0 if first is None else self._monotonic() - first
+
+
+class OpeningLease:
+    """Renews a lease on a thread, while recovery holds the loop. A context manager."""
+
+    def __init__(self, agreement: Callable[[], Agreement], lease: int, ttl_s: float, clock: Clock) -> None:
+        """``agreement`` makes one for the thread's own loop."""
+        self._monotonic = clock.monotonic
+        self._agreement = agreement
+        self._lease = lease
+        self._pause_s = ttl_s / RENEWALS_PER_TTL
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        self._thread = start_thread(self._run, "toymq-lease")
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _run(self) -> None:
+        """Its first renewal is one pause away: most recoveries are over then, and it costs nothing."""
+        until = self._monotonic() + OPENING_S_MAX
+        if self._over.wait(self._pause_s):
+            return
+        with contextlib.suppress(EtcdError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            agreement = self._agreement()
+            while not self._over.is_set() and self._monotonic() < until:
+                with contextlib.suppress(EtcdError):
+                    runner.run(agreement.renew(self._lease))
+                self._over.wait(self._pause_s)
+            runner.run(agreement.close())
+
+
+class BrokerOffice:
+    """See ``Office``. Opened once: after a term the process ends."""
+
+    def __init__(
+        self, options: ServeOptions, files: Files, listeners: Listeners, lock: DirectoryLock, standby: Standby, clock: Clock,
+        loop: asyncio.AbstractEventLoop, *, agreement: Callable[[], Agreement], ttl_s: float, rows: Callable[[], ClusterRows],
+        reload_wire: Callable[[Callable[[], None]], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            lock: of the data directory; the broker's from ``open`` on.
+            standby: answers until ``open``.
+            agreement: makes one for a thread.
+            rows: the metrics of the cluster.
+            reload_wire: told what SIGHUP calls last.
+        """
+        self._options = options
+        self._files = files
+        self._listeners = {option: some for option, some in listeners.items() if option != "--replicate"}
+        self._lock = lock
+        self._standby = standby
+        self._clock = clock
+        self._loop = loop
+        self._agreement = agreement
+        self._ttl_s = ttl_s
+        self._rows = rows
+        self._reload_wire = reload_wire
+        self._jobs = JobWatch(clock)
+        self._open = contextlib.ExitStack()
+        self._broker: Broker | None = None
+        self._service: Service | None = None
+        self._serving: asyncio.Future[None] | None = None
+
+    async def open(self, stream: Stream, tickets: Tickets, lease: int) -> None:
+        """As ``Office.open``. Blocks the loop. Raises: DataDirectoryError, ConfigError."""
+        self._standby.stop()
+        options, root = self._options, self._options.data_dir
+        url = f"toymq://{daemon.shown_address(self._listeners['--listen'][0])}"
+        with OpeningLease(self._agreement, lease, self._ttl_s, self._clock):
+            tracer = self._open.enter_context(daemon.opened_tracer(options, self._clock))
+            self._broker = broker = self._open.enter_context(opened_broker(
+                options, self._clock, self._loop, tracer, url,
+                fs=ShippingFileSystem(RealFileSystem(), root, stream), run_job=self._jobs.watched(tickets.run), lock=self._lock,
+            ))  # fmt: skip
+        broker.metrics.cluster = self._rows
+        self._service = Service(
+            options, broker, self._clock, self._loop, self._files.authority, self._files.certificates, self._listeners,
+            lambda addresses: None,
+        )  # fmt: skip
+        self._reload_wire(self._service.debug_wire)
+
+    async def serve(self) -> None:
+        """As ``Office.serve``. Raises: DirectoryLost."""
+        assert self._service is not None
+        self._serving = self._loop.create_future()
+        try:
+            await self._service.prepare(self._files.definitions)
+            await self._service.run()
+        finally:
+            self._serving.set_result(None)
+
+    def refuse_publishes(self, reason: str | None) -> None:
+        """As ``Office.refuse_publishes``."""
+        if self._broker is not None:
+            self._broker.too_few_replicas = reason
+
+    def disk_trouble(self, stall_s: float) -> str | None:
+        """As ``Office.disk_trouble``."""
+        broker, longest_s = self._broker, self._jobs.longest_s()
+        if longest_s > stall_s:
+            return f"the disk has not answered for {longest_s:.1f} s"
+        if broker is not None and broker.metrics.errors.get("STORAGE_FAILED"):
+            failed = [topic.name for topic in broker.topics.values() if topic.state == "failed"]
+            if failed:
+                return f"the disk failed under {failed[0]}"
+        return None
+
+    async def retire(self, *, in_haste: bool) -> None:
+        """As ``Office.retire``."""
+        if self._service is not None and self._serving is not None:
+            self._service.stop(HASTE_S if in_haste else None)
+            await self._serving
+        self._open.close()
+
+    def abandon(self) -> None:
+        """As ``Office.abandon``."""
+        if self._service is not None:
+            self._service.cut()

@@ -1,0 +1,304 @@
+"""The process of a node: wires agreement, link, standby answers and office, and runs the node.
+
+Contract: replication.md, section 5; ADR 0107. Only this module of the package knows etcd's client.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toymq_py import daemon
+from toymq_py.clock import SystemClock
+from toymq_py.cluster.office import BrokerOffice
+from toymq_py.cluster.standby import Standby
+from toymq_py.cluster.supervisor import TERM_ENDED
+from toymq_py.config.option_schema import is_unspecified, parse_address, parse_endpoints
+from toymq_py.config.options import ServeOptions
+from toymq_py.data_directory import made_and_locked
+from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnded
+from toymq_py.metrics import ClusterRows
+from toymq_py.net.host_names import AllowedHosts
+from toymq_py.replication.agreement import Agreement, ClusterSettings, Member
+from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
+from toymq_py.replication.follower_link import FollowerLink
+from toymq_py.replication.link_options import Identity, LinkOptions
+from toymq_py.replication.node import Node
+from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord
+from toymq_py.replication.term import Surroundings, TermOptions
+from toymq_py.runtime.broker_loop import LoopScheduler
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.text_files import read_text
+
+logger = logging.getLogger("toymq_py.cluster")
+
+GROUP = "g0"
+"""All of a cluster's topics are in one group (replication.md, section 2)."""
+STATES = ("START", "LOOKING", "JOINING", "FOLLOWING", "OPENING", "LEADING", "STEPPING DOWN")
+IN_OFFICE_S = 0.5
+"""How long a follower may wait for a node that is to lead, and does not know it yet."""
+SETTINGS_RETRY_S = 1.0
+SAY_EVERY = 10
+
+
+def preload(options: ServeOptions) -> None:
+    """Import all that a leader needs, before there is a node: a failover would pay for it."""
+    if options.http is not None or options.https is not None:
+        with contextlib.suppress(ModuleNotFoundError):  # the node says what is missing
+            import toymq_py.gateway  # (for its modules)
+    if options.metrics is not None:
+        import toymq_py.observability.metrics_server  # noqa: F401
+
+
+def run(
+    options: ServeOptions, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]], lives: int
+) -> int:
+    """Run a node until it is stopped, or its term ends. Blocks.
+
+    Args:
+        ready: as of ``daemon.serve``; called when clients get answers, be it where the leader is.
+        reloads: as of ``daemon.serve``.
+        lives: becomes readable when the supervisor has died; then the node hands over and ends.
+
+    Returns: the exit code. Raises: ConfigError, DirectoryLocked, DataDirectoryError.
+    """
+    files = daemon.read_files(options)
+    token = None
+    if options.replicate_token_file is not None:
+        token = read_text(options.replicate_token_file, "the secret of the nodes in").strip()
+        if not token or " " in token or not token.isascii() or not token.isprintable():
+            raise ConfigError(f"{options.replicate_token_file} must hold one word of printable ASCII")
+    return daemon.run(_run(daemon.prepared(options), files, token, ready, reloads, lives))
+
+
+async def _run(
+    options: ServeOptions, files: daemon.Files, token: str | None, ready: Callable[[list[str]], None],
+    reloads: Mapping[str, Callable[[], None]], lives: int,
+) -> int:  # fmt: skip
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as bound:
+        process = _NodeProcess(options, files, token, loop, bound)
+        return await process.run(ready, {**reloads, **files.reloads(options)}, lives)
+
+
+class _NodeProcess:
+    """What lives from the start of the process to its end. Also the ``View`` of the standby answers."""
+
+    def __init__(
+        self, options: ServeOptions, files: daemon.Files, token: str | None, loop: asyncio.AbstractEventLoop,
+        bound: contextlib.ExitStack,
+    ) -> None:  # fmt: skip
+        """Raises: ConfigError, DirectoryLocked, DataDirectoryError."""
+        self._options = options
+        self._files = files
+        self._token = token
+        self._loop = loop
+        self._clock = SystemClock()
+        self._fs = RealFileSystem()
+        self._listeners = daemon.bind_all(options, bound)
+        self._advertised = options.advertise or daemon.shown_address(self._listeners["--listen"][0])
+        self._lock = made_and_locked(self._fs, options.data_dir, os.getpid(), f"toymq://{self._advertised}")
+        bound.callback(self._lock.release)
+        daemon.claim(self._listeners)
+        certificates = files.certificates
+        self._standby = Standby(
+            self._listeners, self, loop, lambda: certificates.context if certificates is not None else None,
+            AllowedHosts(options.allowed_host),
+        )  # fmt: skip
+        self._scheduler = LoopScheduler(loop)
+        self._node: Node | None = None
+        self._stop = asyncio.Event()
+        self._debug_wire: Callable[[], None] = lambda: None
+        self._replicas: set[asyncio.Task[None]] = set()
+        name = options.name or socket.gethostname().partition(".")[0]
+        self._name = name
+
+    async def run(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]], lives: int) -> int:
+        self._standby.start()
+        daemon.handle_signals(self._loop, self._stop_node)
+        self._loop.add_reader(lives, self._orphaned, lives)
+        daemon.reload_on_hangup(self._loop, reloads, lambda: self._debug_wire())
+        ready([
+            daemon.READY_AS[option].format(daemon.shown_address(each))
+            for option, some in self._listeners.items() for each in some
+        ])  # fmt: skip
+        agreement = self._agreement()
+        settings = await self._settings(agreement)
+        if settings is None:
+            return 0
+        node = self._node = self._made(agreement, settings)
+        if self._stop.is_set():
+            node.stop()
+        servers = [
+            await asyncio.start_server(self._accept_replica, sock=listener.dup()) for listener in self._listeners["--replicate"]
+        ]
+        try:
+            comes_back = await node.run()
+        except TermEnded as error:
+            logger.warning("this node leads no longer: %s", error)
+            return TERM_ENDED
+        finally:
+            for server in servers:
+                server.close()
+        self._scheduler.close(drop_waiting=True)
+        await agreement.close()
+        return TERM_ENDED if comes_back else 0
+
+    def _agreement(self) -> Agreement:
+        options = self._options
+        assert options.cluster is not None
+        assert options.etcd is not None
+        urls = parse_endpoints(options.etcd)
+        return EtcdAgreement(EtcdOptions(urls, options.etcd_ca, options.etcd_cert, options.etcd_key), options.cluster, GROUP)
+
+    async def _settings(self, agreement: Agreement) -> ClusterSettings | None:
+        """Wait until the cluster was made. Returns: None when the node is stopped before."""
+        for attempt in range(1 << 62):
+            try:
+                if (settings := await agreement.settings()) is not None:
+                    return settings
+                reason = f"etcd knows no cluster {self._options.cluster}: `toymqctl cluster init` makes one"
+            except EtcdError as error:
+                reason = f"etcd does not answer: {error}"
+            if attempt % SAY_EVERY == 0:
+                logger.warning("%s", reason)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTINGS_RETRY_S):
+                    await self._stop.wait()
+            if self._stop.is_set():
+                return None
+        return None
+
+    def _made(self, agreement: Agreement, settings: ClusterSettings) -> Node:
+        """Raises: DataDirectoryError when the directory belongs elsewhere."""
+        options, loop = self._options, self._loop
+        file = self._replica_file(settings)
+        _, port = parse_address(daemon.shown_address(self._listeners["--replicate"][0]))
+        host, _ = parse_address(options.replicate)
+        if is_unspecified(host):
+            host, _ = parse_address(self._advertised)
+        repl = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        me = Member(file.record.replica, self._name, self._advertised, repl)
+        identity = Identity(settings.cluster, GROUP, me.replica, self._name)
+        link_options = LinkOptions(
+            buffer_bytes=options.replicate_buffer_bytes, timeout_s=options.replica_timeout_ms / 1000,
+            resync_bytes_per_s=options.resync_rate_bytes, token=self._token,
+        )  # fmt: skip
+        office = BrokerOffice(
+            options, self._files, self._listeners, self._lock, self._standby, self._clock, loop,
+            agreement=self._agreement, ttl_s=settings.ttl_s, rows=self.rows, reload_wire=self._set_debug_wire,
+        )  # fmt: skip
+        around = Surroundings(
+            agreement, settings, me, identity, office, self._fs, options.data_dir, self._clock, loop, self._scheduler,
+            link_options, TermOptions(options.promote_wait_ms / 1000, options.stall_timeout_ms / 1000),
+        )  # fmt: skip
+        link = FollowerLink(
+            me=identity, file=file, fs=self._fs, root=options.data_dir, clock=self._clock, options=link_options,
+            offload=self._scheduler, connect=_connect,
+        )  # fmt: skip
+        return Node(around, file, link)
+
+    def _replica_file(self, settings: ClusterSettings) -> ReplicaFile:
+        fs, root = self._fs, self._options.data_dir
+        file = ReplicaFile.load(fs, root)
+        if file is None:
+            return ReplicaFile.create(fs, root, ReplicaRecord(settings.cluster, GROUP, secrets.token_hex(16)))
+        if file.record.cluster != settings.cluster:
+            raise DataDirectoryError(
+                f"{root} belongs to the cluster {file.record.cluster}, and {self._options.cluster} is {settings.cluster}"
+            )
+        return file
+
+    def _accept_replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._replica(reader, writer))
+        self._replicas.add(task)
+        task.add_done_callback(self._replica_left)
+
+    def _replica_left(self, task: asyncio.Task[None]) -> None:
+        self._replicas.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a bug in the link of a replica", exc_info=error)
+
+    async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection to the listener of replicas."""
+        node = self._node
+        try:
+            if node is not None:
+                with contextlib.suppress(TimeoutError):  # a follower may know of the election first
+                    async with asyncio.timeout(IN_OFFICE_S):
+                        await node.in_office.wait()
+            if node is not None and node.term is not None:
+                await node.term.links.serve(reader, writer)
+            else:
+                writer.write(f"ERR NOT_LEADER {self.leader() or '-'}\n".encode())
+                with contextlib.suppress(OSError):
+                    await writer.drain()
+        finally:
+            writer.close()
+
+    def _stop_node(self) -> None:
+        self._stop.set()
+        if self._node is not None:
+            self._node.stop()
+
+    def _orphaned(self, lives: int) -> None:
+        logger.error("the supervisor has died: this node ends, so that the next one finds its directory and addresses free")
+        self._loop.remove_reader(lives)
+        self._stop_node()
+
+    def _set_debug_wire(self, call: Callable[[], None]) -> None:
+        self._debug_wire = call
+
+    # -- as the ``View`` of the standby answers
+
+    def leader(self) -> str | None:
+        """As ``View.leader``."""
+        leader = self._node.leader if self._node is not None else None
+        return leader.member.url if leader is not None else None
+
+    def leader_http(self, scheme: str) -> str | None:
+        """As ``View.leader_http``: on the leader's host, at this node's port. The agreement has no address of a gateway."""
+        leader, option = self.leader(), f"--{scheme}"
+        if leader is None or not self._listeners.get(option):
+            return None
+        port = self._listeners[option][0].getsockname()[1]
+        return f"{scheme}://{leader.rpartition(':')[0]}:{port}"
+
+    def describe(self) -> Mapping[str, Any]:
+        """As ``View.describe``."""
+        node = self._node
+        found: dict[str, Any] = {"role": "follower", "state": node.state if node is not None else "START"}
+        found["epoch"] = node.leader.epoch if node is not None and node.leader is not None else 0
+        if node is not None and node.waits_for:
+            found["waits_for"] = node.waits_for
+        return found
+
+    def rows(self) -> ClusterRows:
+        """As ``View.rows``."""
+        node = self._node
+        if node is None:
+            return {"role": {(state,): float(state == "START") for state in STATES}}
+        term = node.term
+        lags = term.links.lags() if term is not None else []
+        return {
+            "role": {(state,): float(state == node.state) for state in STATES},
+            "epoch": {(): term.epoch if term is not None else node.leader.epoch if node.leader is not None else 0},
+            "isr_size": {(): len(term.in_sync.members) if term is not None else node.in_sync_count},
+            "replica_lag_bytes": {(lag.name,): lag.bytes for lag in lags},
+            "replica_lag_seconds": {(lag.name,): lag.seconds for lag in lags},
+            "lease_remaining_seconds": {(): max(node.lease_remaining_s, 0.0)},
+            "failovers_total": {(): float(term is not None)},
+            "isr_changes_total": {(): term.in_sync.changes if term is not None else 0},
+        }
+
+
+async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a leader's listener of replicas. Raises: OSError."""
+    host, port = parse_address(address)
+    return await asyncio.open_connection(host, port)
+
+

@@ -1,0 +1,231 @@
+"""What clients hear from a node that does not lead: where the leader is.
+
+Contract: replication.md, section 9. On the client listeners of a follower: on TCP ``ERR NOT_LEADER <host:port>`` to the first
+command; over HTTP 307 to the leader for GET and HEAD, 503 with ``Location`` for all else, ``/healthz``, ``/readyz``,
+``/leader`` and ``/metrics``. Between ``stop`` and the broker's service connections wait in the backlog. Belongs to the event
+loop.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from toymq_py.errors import Forbidden, LineTooLong, NotLeader, RequestError
+from toymq_py.metrics import ClusterRows
+from toymq_py.net.acceptor import Acceptor
+from toymq_py.net.half_close import end_writing
+from toymq_py.net.host_names import AllowedHosts
+from toymq_py.observability.prometheus import render_cluster
+from toymq_py.protocol.frames import LINE_BYTES_MAX
+from toymq_py.protocol.replies import encode_error
+from toymq_py.version import __version__
+
+logger = logging.getLogger("toymq_py.cluster")
+
+CONNECTIONS_MAX = 512
+"""Clients that wait for an answer or have one and stay. One more is closed at once: a client that asks goes at once."""
+SILENT_S = 10.0
+"""A connection that asks nothing for so long is closed."""
+LINGER_S = 1.0
+"""Time to read the answer, before the close that may reset the connection."""
+HEAD_BYTES_MAX = 16 * 1024
+HEAD_END = b"\r\n\r\n"
+TLS_LISTENERS = ("--tls-listen", "--https")
+HTTP_LISTENERS = ("--http", "--https", "--metrics")
+
+
+class View(Protocol):
+    """What a node knows of itself and its leader."""
+
+    def leader(self) -> str | None:
+        """HOST:PORT of the leader for clients; None while there is none."""
+
+    def leader_http(self, scheme: str) -> str | None:
+        """URL of the leader's gateway, without a slash at its end; None while none is known."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """For ``/healthz``: role, state, epoch, and what is waited for."""
+
+    def rows(self) -> ClusterRows:
+        """The metrics of a cluster."""
+
+
+class Standby:
+    """Answers on bound, listening sockets from ``start`` to ``stop``, which leaves them open."""
+
+    def __init__(
+        self, listeners: Mapping[str, Sequence[socket.socket]], view: View, loop: asyncio.AbstractEventLoop,
+        context: Callable[[], ssl.SSLContext | None], hosts: AllowedHosts,
+    ) -> None:  # fmt: skip
+        """``context``: of the listeners with TLS, at the moment of a connection."""
+        self._listeners = listeners
+        self._view = view
+        self._loop = loop
+        self._context = context
+        self._hosts = hosts
+        self._acceptors: list[Acceptor] = []
+        self._open: set[_Answering] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        for option, some in self._listeners.items():
+            if option == "--replicate":
+                continue
+            for listener in some:
+                acceptor = Acceptor(listener.dup(), self._loop, self._accepted(option))
+                acceptor.start()
+                self._acceptors.append(acceptor)
+
+    def stop(self) -> None:
+        """Accept nothing any more, and close what is open. Idempotent."""
+        for acceptor in self._acceptors:
+            acceptor.stop()  # closes its own descriptor of the socket
+        self._acceptors.clear()
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self._open):
+            connection.abort()
+
+    def _accepted(self, option: str) -> Callable[[socket.socket], None]:
+        def accepted(connection: socket.socket) -> None:
+            if len(self._open) + len(self._tasks) >= CONNECTIONS_MAX:
+                connection.close()
+                return
+            task = self._loop.create_task(self._serve(option, connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        return accepted
+
+    async def _serve(self, option: str, connection: socket.socket) -> None:
+        context = self._context() if option in TLS_LISTENERS else None
+
+        def protocol() -> asyncio.Protocol:
+            if option in HTTP_LISTENERS:
+                return _HttpAnswer(self._view, self._open, self._hosts, "https" if context is not None else "http")
+            return _LineAnswer(self._view, self._open)
+
+        try:
+            await self._loop.connect_accepted_socket(
+                protocol, connection, ssl=context, ssl_handshake_timeout=SILENT_S if context is not None else None
+            )
+        except (OSError, asyncio.CancelledError):
+            connection.close()
+
+
+class _Answering(asyncio.Protocol):
+    """A connection that gets one answer."""
+
+    def __init__(self, view: View, among: set["_Answering"]) -> None:
+        self.view = view
+        self._among = among
+        self._received = b""
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._among.add(self)
+        self._timer = asyncio.get_running_loop().call_later(SILENT_S, self.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered or self._transport is None:
+            return
+        self._received += data
+        answer = self.answer(self._received)
+        if answer is None:
+            return
+        self._answered, self._received = True, b""
+        self._transport.write(answer)
+        end_writing(self._transport)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
+
+    def answer(self, received: bytes) -> bytes | None:
+        """The answer to what has come; None until more comes."""
+        raise NotImplementedError
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._among.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _LineAnswer(_Answering):
+    """A client of the protocol."""
+
+    def answer(self, received: bytes) -> bytes | None:
+        if b"\n" in received:
+            return encode_error(NotLeader(self.view.leader() or "-"))
+        if len(received) > LINE_BYTES_MAX:
+            return encode_error(LineTooLong(f"a line has at most {LINE_BYTES_MAX} bytes"))
+        return None
+
+
+class _HttpAnswer(_Answering):
+    """A client of the gateway, or of the metrics."""
+
+    def __init__(self, view: View, among: set[_Answering], hosts: AllowedHosts, scheme: str) -> None:
+        super().__init__(view, among)
+        self._hosts = hosts
+        self._scheme = scheme
+
+    def answer(self, received: bytes) -> bytes | None:
+        head, ended, _ = received.partition(HEAD_END)
+        if len(head) > HEAD_BYTES_MAX:
+            return _encode("431 Request Header Fields Too Large", {}, b"")
+        if not ended:
+            return None
+        request_line, *lines = head.decode("latin-1").split("\r\n")
+        method, _, rest = request_line.partition(" ")
+        target = rest.partition(" ")[0]
+        host = next((line.partition(":")[2].strip() for line in lines if line.lower().startswith("host:")), "")
+        status, headers, body = self._page(method, target, host)
+        return _encode(status, headers, b"" if method == "HEAD" else body, length=len(body))
+
+    def _page(self, method: str, target: str, host: str) -> tuple[str, dict[str, str], bytes]:
+        """Status, headers and body."""
+        if not self._hosts.allow(host):
+            return _problem("403 Forbidden", Forbidden("Host is not allowed: use localhost or an address"))
+        path, asks = target.partition("?")[0], method in ("GET", "HEAD")
+        if asks and path in ("/healthz", "/readyz", "/leader"):
+            described = {"status": "ok", "version": __version__, **self.view.describe()}
+            if path == "/healthz":
+                return "200 OK", {"content-type": "application/json"}, _json(described)
+            return "503 Service Unavailable", {"content-type": "application/json"}, _json({**described, "status": "unready"})
+        if asks and path == "/metrics":
+            body, content_type = render_cluster(self.view.rows())
+            return "200 OK", {"content-type": content_type}, body
+        leader = self.view.leader_http(self._scheme)
+        status = "307 Temporary Redirect" if asks and leader is not None else "503 Service Unavailable"
+        status, headers, body = _problem(status, NotLeader(self.view.leader() or "-"))
+        headers["retry-after"] = "1"
+        if leader is not None and target.startswith("/") and target.isprintable() and target.isascii():
+            headers["location"] = leader + target
+        return status, headers, body
+
+
+def _problem(status: str, error: RequestError) -> tuple[str, dict[str, str], bytes]:
+    number, _, title = status.partition(" ")
+    members = {"type": "about:blank", "title": title, "status": int(number), "detail": str(error), "code": error.code}
+    return status, {"content-type": "application/problem+json"}, _json(members)
+
+
+def _json(found: Mapping[str, Any]) -> bytes:
+    return json.dumps(found).encode()
+
+
+def _encode(status: str, headers: Mapping[str, str], body: bytes, *, length: int | None = None) -> bytes:
+    fields = {**headers, "cache-control": "no-store", "content-length": str(len(body) if length is None else length)}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {status}\r\n{lines}connection: close\r\n\r\n".encode("latin-1") + body

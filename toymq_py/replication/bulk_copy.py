@@ -1,0 +1,107 @@
+"""A leader's bulk copy: pieces of its live files, read without a lock, at a bounded rate.
+
+Contract: replication.md, section 6. The copy is of many moments; the operations since its begin, redone upon it, make it whole.
+"""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Generator, Iterable, Iterator
+
+from toymq_py.replication.disk_calls import StopFlag
+from toymq_py.replication.manifest import FilePlan, has_records
+from toymq_py.replication.operations import PIECE_BYTES, Copy
+from toymq_py.storage.fs import File, FileSystem
+
+logger = logging.getLogger("toymq_py.replication")
+
+BATCH_PIECES_MAX = 256
+PAGE_BYTES = 4096
+
+
+class Pace:
+    """Spaces the bytes of all bulk copies. Belongs to the loop."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+
+    async def wait_for(self, size: int) -> None:
+        """Wait until ``size`` bytes more may have left."""
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(self._free_at, now) + size / self._bytes_per_s
+        if self._free_at > now:
+            await asyncio.sleep(self._free_at - now)
+
+
+def take_batch(pieces: Iterator[Copy]) -> list[Copy]:
+    """The next pieces, about 1 MiB. Blocks. Empty at the end."""
+    batch: list[Copy] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece.data)
+        if size >= PIECE_BYTES or len(batch) == BATCH_PIECES_MAX:
+            break
+    return batch
+
+
+def pieces_of(fs: FileSystem, root: str, files: Iterable[FilePlan], stop: StopFlag) -> Generator[Copy, None, None]:
+    """The pieces of the files of a plan. Blocks. A file that has vanished has none: the stream says so.
+
+    Raises: OSError; Stopped.
+    """
+    for each in files:
+        stop.check()
+        try:
+            file = fs.open(f"{root}/{each.path}", write=False)
+        except FileNotFoundError:
+            continue
+        try:
+            yield from _pieces(file, each, stop)
+        finally:
+            file.close()
+
+
+def _pieces(file: File, plan: FilePlan, stop: StopFlag) -> Iterator[Copy]:
+    """The pieces of a file, as long as it is now: what comes later is in the stream. Of a segment, zeros at the end of a piece
+    are left out, and the last byte says how long the file is."""
+    path, at, end = plan.path, plan.size, file.size()
+    reserves = has_records(path)
+    copied = at
+    while at < end:
+        stop.check()
+        data = _read(file, min(PIECE_BYTES, end - at), at)
+        if not data:
+            break  # it was cut meanwhile
+        content = data.rstrip(b"\0") if reserves else data
+        if content:
+            yield Copy(0, path, at, content)
+            copied = at + len(content)
+        at += len(data)
+    if at > copied:
+        yield Copy(0, path, at - 1, b"\0")
+    elif copied == plan.size:
+        yield Copy(0, path, copied, b"")  # makes an empty file
+
+
+def _read(file: File, length: int, at: int) -> bytes:
+    """Bytes of a file; zeros for pages that the disk refuses to give: the copy is as damaged as this one, and says so."""
+    try:
+        return file.pread(length, at)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    pages: list[bytes] = []
+    refused = 0
+    for start in range(at, at + length, PAGE_BYTES):
+        size = min(PAGE_BYTES, at + length - start)
+        try:
+            pages.append(file.pread(size, start))
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            refused += 1
+            pages.append(bytes(size))
+    logger.error("%s: the disk refuses %d pages behind %d; the copy has zeros there", file.path, refused, at)
+    return b"".join(pages)

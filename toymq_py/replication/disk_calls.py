@@ -1,0 +1,90 @@
+"""Calls of the event loop to what blocks: one job on a thread, awaited to its end.
+
+A job changes files of the data directory, which the next owner of the directory may open when its caller has returned. So a
+cancelled caller waits for its job, too.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """The part of ``Scheduler`` that replication uses."""
+
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        """Run ``job`` on a sync thread, then ``done`` on the loop, whatever became of it."""
+
+
+class Stopped(Exception):
+    """A job ended early: its caller was cancelled."""
+
+
+class StopFlag:
+    """Tells jobs that run that no one wants their outcome, and tells others that they go on. ``is_set`` and ``jobs`` belong to
+    the loop, ``steps`` counts on the jobs' threads."""
+
+    __slots__ = ("is_set", "jobs", "steps")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.jobs = 0
+        """How many run or wait for a thread."""
+        self.steps = 0
+
+    def check(self) -> None:
+        """Called by the job between two steps. Raises: Stopped when the flag is set."""
+        self.steps += 1
+        if self.is_set:
+            raise Stopped
+
+
+async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag | None = None) -> T:
+    """Run a job and return its outcome, or raise what it raised.
+
+    Cancelled, it sets ``stop``, waits for the job's end, and is cancelled then.
+    """
+    ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            outcome.append(job())
+        except Exception as error:  # noqa: BLE001 (the caller gets it)
+            failure.append(error)
+
+    def done() -> None:
+        if ended.done():
+            return
+        if outcome:
+            ended.set_result(outcome[0])
+        else:
+            ended.set_exception(failure[0] if failure else RuntimeError("the job ended without an outcome"))
+
+    if stop is not None:
+        stop.jobs += 1
+        stop.steps += 1
+    offload.offload(guarded, done)
+    try:
+        return await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        if stop is not None:
+            stop.is_set = True
+        await _wait_for(ended)
+        raise
+    finally:
+        if stop is not None:
+            stop.jobs -= 1
+
+
+async def _wait_for(ended: "asyncio.Future[T]") -> None:
+    """Wait, whatever happens meanwhile. A second cancellation changes nothing."""
+    while not ended.done():
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError:
+            continue
+    ended.exception()  # retrieved: no one else asks for it

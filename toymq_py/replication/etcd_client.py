@@ -1,0 +1,244 @@
+"""etcd's keys, transactions, leases and watch as JSON of its v3 gateway. Contract: replication.md, section 3; ADR 0105.
+
+Reads are linearizable. An answer whose revision is below one that was seen before the call is an error: it comes from an etcd
+that was restored, or from another. Answers about leases are not looked at so: their revision is that of the member's own copy.
+"""
+
+import asyncio
+import math
+import ssl
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from toymq_py.errors import ConfigError, EtcdError, LeaseLost
+from toymq_py.replication.agreement import DEFAULT_TTL_S, Outcome
+from toymq_py.replication.etcd_members import EtcdMembers, EtcdStream, parse_endpoint
+from toymq_py.replication.kept_agreement import KeptAgreement
+from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, Put, Transaction
+
+T = TypeVar("T")
+
+CALLS_PER_TTL = 3
+"""A call ends within this part of the TTL: a lease is renewed so often."""
+
+_COMPARED = {
+    Check.ABSENT: ("CREATE", "EQUAL", "create_revision"),
+    Check.PRESENT: ("CREATE", "GREATER", "create_revision"),
+    Check.CREATED_AT: ("CREATE", "EQUAL", "create_revision"),
+    Check.CHANGED_AT: ("MOD", "EQUAL", "mod_revision"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdOptions:
+    """Where etcd is.
+
+    Attributes:
+        urls: of its members, ``http://host:port`` or ``https://host:port``.
+        ca: a PEM file, of the CA that signed the members' certificates; None for the operating system's.
+        cert, key: PEM files, where etcd asks for a certificate. User names and passwords of etcd are not supported.
+    """
+
+    urls: Sequence[str]
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+class EtcdAgreement(KeptAgreement):
+    """What a group agrees on, kept in etcd. See ``Agreement``."""
+
+    def __init__(self, options: EtcdOptions, cluster: str, group: str) -> None:
+        """Raises: ConfigError on an invalid name, URL or certificate. Reads the certificates, so it may block."""
+        super().__init__(EtcdClient(options), cluster, group)
+
+
+class EtcdClient:
+    """``KeyValues`` in etcd. Used on one event loop; calls may overlap."""
+
+    def __init__(self, options: EtcdOptions) -> None:
+        """Raises: ConfigError. Reads the certificates."""
+        endpoints = [parse_endpoint(url) for url in options.urls]
+        if not endpoints:
+            raise ConfigError("no URL of etcd")
+        self._members = EtcdMembers(endpoints, _tls(options) if any(each.tls for each in endpoints) else None)
+        self._ttl_s = DEFAULT_TTL_S
+        self._highest = 0  # revision of a read or a transaction that was answered
+        self._watch: _Watch | None = None
+
+    def bound(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+
+    async def get(self, keys: KeyRange) -> Found:
+        at_least = self._highest
+
+        def accept(answer: dict[str, Any]) -> Found:
+            found = tuple(_key_value(each) for each in answer.get("kvs", []))
+            if len(found) != _number(answer.get("count", "0")):
+                raise EtcdError("not all of the keys")
+            return Found(found, self._revision(answer, at_least))
+
+        return await self._call("/v3/kv/range", {"key": _base64(keys.start), "range_end": _base64(keys.end)}, accept)
+
+    async def commit(self, transaction: Transaction) -> Outcome:
+        at_least = self._highest
+
+        def accept(answer: dict[str, Any]) -> Outcome:
+            done = answer.get("succeeded", False)
+            if type(done) is not bool or len(answer.get("responses", [])) != (len(transaction.changes) if done else 0):
+                raise EtcdError("the answer to another transaction")
+            return Outcome(done, self._revision(answer, at_least))
+
+        body = {
+            "compare": [_compare(each) for each in transaction.compares],
+            "success": [_change(each) for each in transaction.changes],
+        }
+        return await self._call("/v3/kv/txn", body, accept, twice=False)
+
+    async def grant(self, ttl_s: float) -> int:
+        """See ``KeyValues``. A lease whose answer was lost ends by itself."""
+        return await self._call("/v3/lease/grant", {"TTL": str(math.ceil(ttl_s))}, _lease)
+
+    async def renew(self, lease: int) -> None:
+        def accept(answer: dict[str, Any]) -> None:
+            if _lease(answer) != lease:
+                raise EtcdError("the answer to another renewal")
+            if _number(answer.get("TTL", "0")) <= 0:
+                raise LeaseLost(f"lease {lease:x} has ended")
+
+        await self._call("/v3/lease/keepalive", {"ID": str(lease)}, accept)
+
+    async def revoke(self, lease: int) -> None:
+        try:
+            await self._call("/v3/lease/revoke", {"ID": str(lease)}, lambda answer: None)
+        except LeaseLost:
+            return
+
+    async def changed(self, keys: KeyRange, since: int) -> None:
+        """See ``KeyValues``. One call at a time. Its watch is kept for the next, and follows the member that answers calls."""
+        limit = asyncio.timeout(self._ttl_s)
+        try:
+            async with limit:
+                watch = self._watch
+                if watch is None or not watch.covers(keys, since, self._members):
+                    self._end_watch()
+                    watch = self._watch = await self._open_watch(keys, since)
+                while watch.changed <= since:
+                    await watch.step()
+        except OSError:
+            if not limit.expired():
+                self._end_watch(failed=True)  # the caller's read finds the next member
+        except EtcdError:
+            self._end_watch(failed=True)
+            raise
+
+    async def close(self) -> None:
+        self._members.close()
+
+    # -- parts
+
+    async def _call(self, path: str, body: object, accept: Callable[[dict[str, Any]], T], *, twice: bool = True) -> T:
+        def trusted(answer: dict[str, Any]) -> T:
+            try:
+                return accept(answer)
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise EtcdError(f"the answer is not understood: {error!r}") from None
+
+        return await self._members.call(path, body, self._ttl_s / CALLS_PER_TTL, trusted, twice=twice)
+
+    def _revision(self, answer: dict[str, Any], at_least: int) -> int:
+        revision = _number(answer["header"]["revision"])
+        if revision < max(at_least, 1):
+            raise EtcdError(f"revision {revision}, and {at_least} before: was etcd restored?")
+        self._highest = max(self._highest, revision)
+        return revision
+
+    async def _open_watch(self, keys: KeyRange, since: int) -> "_Watch":
+        body = {"key": _base64(keys.start), "range_end": _base64(keys.end), "start_revision": str(since + 1)}
+        limit_s = self._ttl_s / CALLS_PER_TTL
+        return _Watch(await self._members.open_stream("/v3/watch", {"create_request": body}, limit_s), keys, since)
+
+    def _end_watch(self, *, failed: bool = False) -> None:
+        if self._watch is not None:
+            self._watch.stream.close()
+            if failed:
+                self._members.ask_next(self._watch.stream.endpoint)
+            self._watch = None
+
+
+class _Watch:
+    """A watch under way. ``changed``: the highest revision that it told of."""
+
+    def __init__(self, stream: EtcdStream, keys: KeyRange, since: int) -> None:
+        self.stream = stream
+        self.changed = since
+        self._keys = keys
+        self._since = since
+
+    def covers(self, keys: KeyRange, since: int, members: EtcdMembers) -> bool:
+        return self._keys == keys and self._since <= since and self.stream.endpoint == members.asked
+
+    async def step(self) -> None:
+        """Wait for the next message. A call that is cancelled loses nothing. Raises: OSError when it has ended; EtcdError."""
+        message = await self.stream.next()
+        if message.get("canceled"):  # such as of a revision that etcd has compacted away
+            raise ConnectionAbortedError("etcd ended the watch")
+        try:
+            told = [_number(event["kv"]["mod_revision"]) for event in message.get("events", [])]
+        except (ValueError, LookupError, TypeError) as error:
+            raise EtcdError(f"etcd's watch: {error!r}") from None
+        self.changed = max(self.changed, *told, 0)
+
+
+def _tls(options: EtcdOptions) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=options.ca)
+        if options.cert is not None:
+            context.load_cert_chain(options.cert, options.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"certificates for etcd: {error}") from None
+    return context
+
+
+# -- JSON: whole numbers are strings, keys and values are base64, what is 0, empty or false is left out
+
+
+def _base64(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def _number(text: object) -> int:
+    """Raises: ValueError."""
+    if not isinstance(text, str) or not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ValueError(f"{text!a} instead of a number")
+    return int(text)
+
+
+def _lease(answer: dict[str, Any]) -> int:
+    if (lease := _number(answer.get("ID"))) <= 0 or answer.get("error"):
+        raise EtcdError("the answer names no lease")
+    return lease
+
+
+def _key_value(found: dict[str, Any]) -> KeyValue:
+    return KeyValue(
+        b64decode(found["key"], validate=True).decode(),
+        b64decode(found.get("value", ""), validate=True),
+        _number(found["create_revision"]),
+        _number(found["mod_revision"]),
+        _number(found.get("lease", "0")),
+    )
+
+
+def _compare(compare: Compare) -> dict[str, str]:
+    target, result, field = _COMPARED[compare.check]
+    return {"key": _base64(compare.key), "target": target, "result": result, field: str(compare.revision)}
+
+
+def _change(change: Put | Delete) -> dict[str, dict[str, str]]:
+    if isinstance(change, Delete):
+        return {"request_delete_range": {"key": _base64(change.key)}}
+    value = b64encode(change.value).decode()
+    return {"request_put": {"key": _base64(change.key), "value": value, "lease": str(change.lease)}}

@@ -1,0 +1,108 @@
+"""What replication uses of etcd: keys with revisions, transactions that compare them, leases, a watch.
+
+Contract: replication.md, section 3. The real one is ``etcd_client``; a test has one in memory.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from toymq_py.replication.agreement import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Keys from ``start`` on, before ``end``."""
+
+    start: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """A key. ``created``, ``changed``: the revisions that made it and that wrote it last; ``lease``: 0 for none."""
+
+    key: str
+    value: bytes
+    created: int
+    changed: int
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The keys of a range, in order, at a revision."""
+
+    keys: tuple[KeyValue, ...]
+    revision: int
+
+
+class Check(enum.Enum):
+    """What a transaction compares of a key."""
+
+    ABSENT = enum.auto()
+    PRESENT = enum.auto()
+    CREATED_AT = enum.auto()
+    CHANGED_AT = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Holds when a key passes a check. ``revision``: of CREATED_AT and CHANGED_AT."""
+
+    key: str
+    check: Check
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a key. ``lease``: the key goes with it; 0 for none."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a key, if it is there."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Changes that are made all together when all compares hold, or not at all."""
+
+    compares: Sequence[Compare]
+    changes: Sequence[Put | Delete]
+
+
+class KeyValues(Protocol):
+    """etcd, as one client sees it. Errors and bounds are those of ``Agreement``."""
+
+    def bound(self, ttl_s: float) -> None:
+        """From now on a call ends within a third of this, and a watch returns after all of it."""
+
+    async def get(self, keys: KeyRange) -> Found:
+        """Read a range, linearizable."""
+
+    async def commit(self, transaction: Transaction) -> Outcome:
+        """Try a transaction, once. Raises: LeaseLost when a lease that it names is gone; EtcdError: the outcome is unknown."""
+
+    async def grant(self, ttl_s: float) -> int:
+        """A new lease. Returns: its id."""
+
+    async def renew(self, lease: int) -> None:
+        """Renew a lease. Raises: LeaseLost."""
+
+    async def revoke(self, lease: int) -> None:
+        """End a lease. No error when it is gone."""
+
+    async def changed(self, keys: KeyRange, since: int) -> None:
+        """Return when a key of the range changed after a revision; or early."""
+
+    async def close(self) -> None:
+        """End the connections."""

@@ -1,0 +1,277 @@
+"""The followers of a leader: takes their links, drops those that do not keep up.
+
+Contract: replication.md, sections 4 and 6; ADR 0097, 0098, 0106. Belongs to the event loop.
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from toymq_py.clock import Clock
+from toymq_py.errors import BadOperation, TermEnded
+from toymq_py.replication.bulk_copy import Pace
+from toymq_py.replication.disk_calls import Offload
+from toymq_py.replication.handshake import VERSION, Follow, HandshakeReader, Refused, Wait, encode
+from toymq_py.replication.leader_link import LeaderLink, LinkState, Term
+from toymq_py.replication.link_options import Identity, LinkOptions
+from toymq_py.replication.required import InSyncChanges, RequiredFollowers
+from toymq_py.replication.stream import Stream
+from toymq_py.replication.tickets import Tickets
+from toymq_py.storage.fs import FileSystem
+
+logger = logging.getLogger("toymq_py.replication")
+
+BEAT_S = 0.5
+GREETINGS_MAX = 64
+"""Connections that have not sent FOLLOW yet."""
+LATE_S = 0.3
+"""A loop that is later has not read what followers have said meanwhile: it does not judge them this time."""
+ANSWER_S = 1.0
+"""A follower that lives says something more often."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerLag:
+    """How far a follower is behind.
+
+    Args:
+        bytes: of the stream that were not acknowledged.
+        seconds: since the oldest of them was put.
+        state: as ``LinkState`` has it.
+    """
+
+    replica: str
+    name: str
+    bytes: int
+    seconds: float
+    state: str
+
+
+class LeaderLinks:
+    """The links of one term, from the won T2 to its end."""
+
+    def __init__(
+        self, *, me: Identity, epoch: int, stream: Stream, tickets: Tickets, fs: FileSystem, root: str, clock: Clock,
+        loop: asyncio.AbstractEventLoop, options: LinkOptions, changes: InSyncChanges, offload: Offload,
+        members: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            fs: of the machine, without ``ShippingFileSystem``: live files are read from it.
+            offload: runs what blocks.
+            members: of the in-sync set that this leader was elected from. All but itself are required until they are dropped,
+                each before its join or all by ``drop_members``.
+        """
+        self._me = me
+        self._loop = loop
+        self._required = RequiredFollowers(tickets, changes, frozenset(members) - {me.replica})
+        self._term = Term(
+            epoch=epoch, stream=stream, tickets=tickets, fs=fs, root=root, clock=clock, loop=loop, options=options,
+            changes=changes, offload=offload, required=self._required, pace=Pace(options.resync_bytes_per_s),
+        )  # fmt: skip
+        self._links: dict[str, LeaderLink] = {}
+        self._greeted: set[asyncio.StreamWriter] = set()
+        self._judged: set[asyncio.StreamWriter] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tick_at = 0.0
+        self._settled = asyncio.Event()
+        tickets.on_settled = self._settled.set
+        self._ending = False
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to send BEATs and to watch the time. Links may be served before."""
+        self._plan_tick()
+
+    def close(self) -> None:
+        """End all links. Drops none by T3. Idempotent."""
+        self._ending = self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for link in self._links.values():
+            link.fail("this node no longer leads")
+        for writer in self._greeted:
+            writer.transport.abort()
+
+    @property
+    def on_required(self) -> Callable[[], None]:
+        """Called when ``required`` has changed."""
+        return self._required.on_change
+
+    @on_required.setter
+    def on_required(self, call: Callable[[], None]) -> None:
+        self._required.on_change = call
+
+    def required(self) -> frozenset[str]:
+        """The followers that each sync waits for: replica ids."""
+        return self._required.replicas
+
+    def lags(self) -> list[FollowerLag]:
+        """Of each follower that has a link."""
+        now = self._term.clock.monotonic()
+        return [FollowerLag(link.replica, link.name, *link.lag(now), link.state.value) for link in self._links.values()]
+
+    async def drop_members(self) -> None:
+        """Drop by T3 each required replica that has no link (ADR 0097, 11). Raises: TermEnded."""
+        for replica in sorted(self._required.replicas - self._links.keys()):
+            await self._required.drop(replica)
+
+    async def say_bye(self) -> bool:
+        """End the term: say BYE when all that was shipped is settled; return when each follower in sync has closed its link.
+
+        Before, no more work for clients is begun. From BYE on no ticket is settled, and no follower joins or is dropped.
+        Takes at most three times ``timeout_s``. Returns: whether BYE was said; if not, a required follower owes a sync.
+        """
+        timeout_s = self._term.options.timeout_s
+        tickets = self._term.tickets
+        try:
+            async with asyncio.timeout(2 * timeout_s):
+                while not tickets.all_settled:
+                    self._settled.clear()
+                    await self._settled.wait()
+        except TimeoutError:
+            logger.warning("epoch %d ends without BYE: not all acknowledge operation %s", self._term.epoch, tickets.oldest)
+            return False
+        tickets.stop()
+        self._ending = True
+        self._term.stream.bye()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for link in [each for each in self._links.values() if each.state is LinkState.IN_SYNC]:
+                    await link.gone.wait()
+        return True
+
+    def _plan_tick(self) -> None:
+        self._tick_at = self._loop.time() + BEAT_S
+        self._timer = self._loop.call_at(self._tick_at, self._tick)
+
+    def _tick(self) -> None:
+        term = self._term
+        late_s = self._loop.time() - self._tick_at
+        self._plan_tick()
+        if not self._ending:
+            oldest = term.tickets.oldest
+            term.stream.beat(term.clock.wall_ns(), (term.stream.last + 1 if oldest is None else oldest) - 1)
+        now = term.clock.monotonic()
+        for link in self._links.values():
+            link.tick(now, judge=late_s < LATE_S)
+        for writer in self._judged:
+            writer.write(encode(Wait()))
+
+    # -- a connection
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection to the listener of replicas, from its first byte to its end. Raises nothing that its peer
+        causes."""
+        try:
+            link = await self._greet(reader, writer)
+            if link is not None:
+                await self._keep(link)
+        finally:
+            writer.close()
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> LeaderLink | None:
+        """Read FOLLOW and judge it. Returns: None when it was refused or did not come."""
+        if len(self._greeted) >= GREETINGS_MAX:
+            logger.warning("a connection to the listener of replicas was closed: %d have not sent FOLLOW yet", GREETINGS_MAX)
+            return None
+        self._greeted.add(writer)
+        handshake = HandshakeReader()
+        try:
+            async with asyncio.timeout(self._term.options.timeout_s):
+                follow = await _read_follow(reader, handshake)
+        except (OSError, BadOperation, TimeoutError) as error:
+            why = "it says nothing" if isinstance(error, TimeoutError) else error
+            logger.warning("a connection to the listener of replicas was closed: %s", why)
+            return None
+        finally:
+            self._greeted.discard(writer)
+        self._judged.add(writer)
+        try:
+            refusal = self._refusal(follow) or await self._refusal_of_replica(follow)
+        finally:
+            self._judged.discard(writer)
+        if refusal is not None:
+            logger.warning("follower %s (%s) was refused: %s %s", follow.name, follow.replica[:8], refusal.code, refusal.text)
+            with suppress(OSError):
+                writer.write(encode(refusal))
+            return None
+        link = LeaderLink(self._term, follow.replica, follow.name, secrets.token_hex(8), reader, writer, handshake)
+        self._links[follow.replica] = link
+        return link
+
+    def _refusal(self, follow: Follow) -> Refused | None:
+        me, epoch = self._me, self._term.epoch
+        token = self._term.options.token
+        if token is not None and not hmac.compare_digest((follow.token or "").encode(), token.encode()):
+            return Refused("AUTH_FAILED", "the token is not the cluster's")
+        if follow.version != VERSION:
+            return Refused("BAD_VERSION", f"this leader speaks and writes version {VERSION}: upgrade followers first")
+        if (follow.cluster, follow.group) != (me.cluster, me.group):
+            return Refused("WRONG_CLUSTER", f"this is group {me.group} of cluster {me.cluster}")
+        if follow.replica == me.replica:
+            return Refused("SAME_REPLICA", "the leader has this replica id: one directory is a copy of the other")
+        if self._ending:
+            return Refused("NOT_LEADER", "-")
+        if follow.promised > epoch:
+            self._term.changes.fenced(follow.promised)
+            return Refused("FENCED", str(epoch))
+        return None
+
+    async def _refusal_of_replica(self, follow: Follow) -> Refused | None:
+        """Judge a follower that has a link already: its old end is dead, or there are two directories with one id."""
+        old = self._links.get(follow.replica)
+        if old is None:
+            return None
+        await asyncio.sleep(ANSWER_S / 4)  # what was under way does not count
+        if await _is_alive(old):
+            return Refused("SAME_REPLICA", f"{old.name} follows with this replica id: one directory is a copy of the other")
+        old.fail("its replica has come back")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._term.options.timeout_s):
+                await old.gone.wait()
+        if follow.replica in self._links or self._ending:
+            return Refused("NOT_READY", "its last link has not ended yet")
+        return None
+
+    async def _keep(self, link: LeaderLink) -> None:
+        """Run a link, and do what its end means: T3 without the follower first."""
+        try:
+            reason = await link.run()
+            if not self._ending:
+                logger.warning("follower %s (%s) is gone: %s", link.name, link.replica[:8], reason)
+                if link.replica in self._required.replicas:
+                    await self._required.drop(link.replica)
+        except TermEnded as error:
+            logger.warning("follower %s (%s) is gone, and so is the term: %s", link.name, link.replica[:8], error)
+        finally:
+            if self._links.get(link.replica) is link:
+                del self._links[link.replica]
+            link.gone.set()
+            link.writer.transport.abort()
+
+
+async def _read_follow(reader: asyncio.StreamReader, handshake: HandshakeReader) -> Follow:
+    """Raises: BadOperation; OSError."""
+    while (message := handshake.next_message()) is None:
+        data = await reader.read(4096)
+        if not data:
+            raise BadOperation("it ended before FOLLOW")
+        handshake.receive(data)
+    if not isinstance(message, Follow):
+        raise BadOperation(f"{type(message).__name__} where FOLLOW is expected")
+    return message
+
+
+async def _is_alive(link: LeaderLink) -> bool:
+    """Whether a follower says something within the time in which one that lives does."""
+    link.heard.clear()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_S):
+            await link.heard.wait()
+    return link.heard.is_set() and not link.gone.is_set() and link.state is not LinkState.LEAVING

@@ -1,0 +1,74 @@
+"""A node's lease: renewed while the node makes progress.
+
+Contract: replication.md, section 3 ("Keepalive") and section 5. A lease only decides how soon another copy may try: no rule
+that protects data looks at it. So a node whose event loop or disk hangs must not keep its lease alive (LavinMQ#2151), and a
+call without an answer is sent again until the lease is surely gone. Belongs to the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from toymq_py.errors import EtcdError, LeaseLost
+from toymq_py.replication.agreement import Agreement
+
+logger = logging.getLogger("toymq_py.replication")
+
+RENEWALS_PER_TTL = 3
+RETRY_S = 0.1
+"""After a renewal without an answer."""
+
+
+class LeaseKeeper:
+    """Holds one lease at a time."""
+
+    def __init__(self, agreement: Agreement, ttl_s: float, now: Callable[[], float]) -> None:
+        """``now``: the loop's clock, in seconds."""
+        self._agreement = agreement
+        self._ttl_s = ttl_s
+        self._now = now
+        self.lease = 0
+        """Its id; 0 before ``grant``."""
+        self.expires_at = 0.0
+        """Until then etcd has surely not ended the lease by itself, by the loop's clock."""
+        self.hindrance: Callable[[], str | None] = lambda: None
+        """Why the lease should not be renewed; None when it may. Asked before each renewal."""
+
+    @property
+    def remaining_s(self) -> float:
+        """How long the lease surely lives, if it is not revoked; negative when it may be over."""
+        return self.expires_at - self._now()
+
+    async def grant(self) -> int:
+        """Take a new lease in place of the one before. Returns: its id. Raises: EtcdError."""
+        asked_at = self._now()
+        self.lease = await self._agreement.grant(self._ttl_s)
+        self.expires_at = asked_at + self._ttl_s
+        return self.lease
+
+    async def keep(self) -> None:
+        """Renew the lease until it is lost or cancelled. Raises: LeaseLost."""
+        pause_s = self._ttl_s / RENEWALS_PER_TTL
+        due_at = self.expires_at - self._ttl_s + pause_s
+        said: str | None = None
+        while True:
+            await asyncio.sleep(max(due_at - self._now(), 0.0))
+            hindrance = self.hindrance()
+            if hindrance is not None:
+                if said is None:
+                    logger.warning("the lease is not renewed: %s", hindrance)
+                said = hindrance
+                due_at = self._now() + RETRY_S
+                continue
+            said = None
+            asked_at = self._now()
+            try:
+                await self._agreement.renew(self.lease)
+            except LeaseLost:
+                raise
+            except EtcdError as error:
+                logger.warning("the lease was not renewed, %.1f s are left: %s", self.remaining_s, error)
+                due_at = self._now() + RETRY_S
+                continue
+            self.expires_at = asked_at + self._ttl_s
+            due_at = asked_at + pause_s

@@ -1,0 +1,30 @@
+"""Which replica speaks on a link, and the options of both ends."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A replica. ``replica``: 32 hex digits; ``name``: of its node, for people."""
+
+    cluster: str
+    group: str
+    replica: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """Options of a link.
+
+    Args:
+        buffer_bytes: ``--replicate-buffer``.
+        timeout_s: ``--replica-timeout``.
+        resync_bytes_per_s: ``--resync-rate``.
+        token: what a follower shows; None: none is asked for.
+    """
+
+    buffer_bytes: int = 64 << 20
+    timeout_s: float = 3.0
+    resync_bytes_per_s: int = 50_000_000
+    token: str | None = field(default=None, repr=False)

@@ -1,0 +1,74 @@
+"""The queue of one follower, and what it has yet to acknowledge. A ``Sink``.
+
+``put`` is called on any thread, everything else on the loop.
+"""
+
+import threading
+from collections.abc import Callable
+
+from toymq_py.clock import Clock
+from toymq_py.replication.operations import Beat, Copied, Operation, Sync, SyncDir
+from toymq_py.replication.outbox import Outbox
+from toymq_py.replication.stream import Frame
+
+
+class FollowerSink:
+    """An ``Outbox`` that notes what a follower has to acknowledge: COPIED, and each SYNC, SYNCDIR and BEAT since then.
+
+    Bounded by the outbox: what is due was put there, and one that is behind by more than it holds is dropped.
+    """
+
+    def __init__(self, wake: Callable[[], None], bytes_max: int, clock: Clock) -> None:
+        """``wake`` and ``bytes_max``: as of ``Outbox``."""
+        self.copying = True
+        self.outbox = Outbox(wake, bytes_max)
+        self.copied_seq: int | None = None
+        """The seq of COPIED, when that was put."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._due: dict[int, tuple[int, float]] = {}  # seq: bytes put before it, and when it was put
+        self._put_bytes = 0
+        self._moved_at = clock.monotonic()  # when the oldest that is due was acknowledged
+
+    def put(self, operation: Operation, frame: Frame) -> None:
+        """As ``Sink.put``."""
+        if not self.copying and isinstance(operation, Sync | SyncDir | Beat | Copied):
+            with self._lock:
+                if isinstance(operation, Copied):
+                    self.copied_seq = operation.seq
+                self._due[operation.seq] = (self._put_bytes, self._clock.monotonic())
+        self._put_bytes += sum(map(len, frame))
+        self.outbox.put(operation, frame)
+
+    def acknowledge(self, seq: int) -> float | None:
+        """The follower has done it. Returns: how many seconds it took; None when it is not due."""
+        with self._lock:
+            oldest = next(iter(self._due), None)
+            due = self._due.pop(seq, None)
+        if due is None:
+            return None
+        now = self._clock.monotonic()
+        if seq == oldest:
+            self._moved_at = now
+        return now - due[1]
+
+    def is_due_through(self, seq: int) -> bool:
+        """Whether something up to ``seq`` is not acknowledged."""
+        with self._lock:
+            oldest = next(iter(self._due), None)
+        return oldest is not None and oldest <= seq
+
+    def stuck_s(self, now: float) -> float:
+        """For how long the oldest that is due has been so, and nothing older before it; 0 when nothing is due."""
+        with self._lock:
+            oldest = next(iter(self._due.values()), None)
+        return 0.0 if oldest is None else now - max(oldest[1], self._moved_at)
+
+    def lag(self, now: float) -> tuple[int, float]:
+        """Bytes that were put since the oldest that is due, and seconds since then; while a bulk copy is under way, what waits
+        in the queue."""
+        with self._lock:
+            oldest = next(iter(self._due.values()), None)
+        if oldest is None:
+            return (self.outbox.waiting_bytes if self.copying else 0), 0.0
+        return self._put_bytes - oldest[0], now - oldest[1]

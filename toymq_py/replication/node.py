@@ -1,0 +1,384 @@
+"""A node of a cluster: looks, follows, stands for election and leads, until it is stopped or a term of its own ends.
+
+Contract: replication.md, section 5; ADR 0097, 0107. Belongs to the event loop, on which all of it is one task; what blocks runs
+on threads. Knows neither the broker (``Office``) nor the network (``Follows``).
+
+    START ──► LOOKING ──► JOINING, FOLLOWING ──► LOOKING …
+                 └──────► OPENING, LEADING, STEPPING DOWN ──► the end of the process
+
+``decisions`` says what comes after LOOKING, ``Term`` leads. A node that has led does not follow in the same process: its broker
+has read the files, and its threads may still write.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+from toymq_py.errors import EtcdError, LeaseLost
+from toymq_py.replication.agreement import Answer, GroupState, LeaderKey, Outcome, ReplicaId, RequestKind, Seat
+from toymq_py.replication.decisions import Begin, ComeBack, Elect, Follow, Open, Refuse, Standing, Wait, decide
+from toymq_py.replication.follower_link import EndReason, FollowEnd, Leads
+from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL, LeaseKeeper
+from toymq_py.replication.replica_file import ReplicaFile
+from toymq_py.replication.term import Surroundings, Term
+from toymq_py.version import __version__
+
+logger = logging.getLogger("toymq_py.replication")
+
+RETRY_MIN_S, RETRY_MAX_S = 0.02, 0.5
+"""Between two attempts to reach a leader that refuses or is gone, or etcd."""
+JITTER_S = 0.05
+"""Before an election: copies that see the same end of a lease do not ask at the same time."""
+SAY_S = 10.0
+"""How often the log repeats what is waited for."""
+SEAT_S = 60.0
+"""How often a node says again what it does: each time is a revision that etcd keeps until it compacts."""
+DISK_RETRY_S = 5.0
+"""After an error of a follower's own disk."""
+
+
+class Follows(Protocol):
+    """The part of ``FollowerLink`` that a node uses."""
+
+    @property
+    def state(self) -> str: ...
+
+    async def follow(self, leader: Leads, epoch: int) -> FollowEnd: ...
+
+
+class Node:
+    """``run`` it once. Everything else may be read at any time."""
+
+    def __init__(
+        self, around: Surroundings, file: ReplicaFile, link: Follows, on_state: Callable[[], None] = lambda: None
+    ) -> None:
+        """
+        Args:
+            file: of the directory, whose lock this process holds.
+            link: follows leaders, one at a time.
+            on_state: called when ``state``, ``leader`` or ``waits_for`` is another.
+        """
+        self._around = around
+        self._file = file
+        self._link = link
+        self._on_state = on_state
+        self._keeper = LeaseKeeper(around.agreement, around.settings.ttl_s, around.loop.time)
+        self._stop = asyncio.Event()
+        self._said = ""
+        self._said_at = 0.0
+        self._followed: ReplicaId | None = None
+        self._retry_s = RETRY_MIN_S
+        self.state = "START"
+        self.waits_for = ""
+        """Why it neither leads nor follows; "" when it does."""
+        self.leader: LeaderKey | None = None
+        """As etcd had it last."""
+        self.in_sync_count = 0
+        self.term: Term | None = None
+        """While it leads."""
+        self.in_office = asyncio.Event()
+        """Set with ``term``."""
+
+    @property
+    def lease_remaining_s(self) -> float:
+        """See ``LeaseKeeper.remaining_s``."""
+        return self._keeper.remaining_s
+
+    def stop(self) -> None:
+        """Hand over, or leave: ``run`` returns. Idempotent."""
+        self._stop.set()
+
+    async def run(self) -> bool:
+        """Take part in the group. Returns: whether the process should come back, as a follower; False after ``stop``.
+
+        Raises: TermEnded: the process has to end at once, and may come back. What recovery raises.
+        """
+        await self._start()
+        term: Term | None = None
+        while term is None and not self._stop.is_set():
+            working = self._around.loop.create_task(self._seek_office())
+            keeping = self._around.loop.create_task(self._keep_place())
+            stopping = self._around.loop.create_task(self._stop.wait())
+            try:
+                await asyncio.wait((working, keeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (working, keeping, stopping):
+                    task.cancel()
+                await asyncio.gather(working, keeping, stopping, return_exceptions=True)
+            for task in (working, keeping):
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    raise error
+            if not working.cancelled():
+                term = working.result()
+        if term is None:
+            await self._revoke(self._keeper.lease)
+            return False
+        return await self._lead(term)
+
+    async def _lead(self, term: Term) -> bool:
+        self.term = term
+        self.in_office.set()
+        seats = self._around.loop.create_task(self._keep_seat())
+        try:
+            return await term.run()
+        finally:
+            seats.cancel()
+
+    # -- START
+
+    async def _start(self) -> None:
+        """End the lease of this directory's life before (T5): whoever holds its lock knows that no other process writes there,
+        and a transaction that names that lease cannot happen any more (ADR 0097, item 6)."""
+        lease = self._file.record.lease
+        if lease is not None:
+            await self._persist(lambda: self._around.agreement.revoke(lease))
+        await self._new_lease()
+
+    async def _new_lease(self) -> None:
+        await self._persist(self._keeper.grant)
+        self._file.change(lease=self._keeper.lease)  # before any transaction names it
+
+    async def _persist(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Call until there is an answer."""
+        while True:
+            try:
+                await call()
+            except EtcdError as error:
+                await self._unreachable(error)
+            else:
+                self._retry_s = RETRY_MIN_S
+                return
+
+    async def _unreachable(self, error: EtcdError) -> None:
+        self._wait_for(f"etcd does not answer: {error}")
+        await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._next_pause_s())
+
+    def _next_pause_s(self) -> float:
+        pause_s = self._retry_s * random.uniform(0.5, 1.0)
+        self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+        return pause_s
+
+    async def _revoke(self, lease: int) -> None:
+        with suppress(EtcdError):
+            await self._around.agreement.revoke(lease)
+
+    # -- what goes on beside
+
+    async def _keep_place(self) -> None:
+        """Renew the lease, and tell people where this node is. A lost lease costs a node that does not lead nothing."""
+        seats = self._around.loop.create_task(self._keep_seat())
+        try:
+            while True:
+                try:
+                    await self._keeper.keep()
+                except LeaseLost:
+                    logger.info("the lease of this node is lost: it takes a new one")
+                    await self._new_lease()
+        finally:
+            seats.cancel()
+
+    async def _keep_seat(self) -> None:
+        """Put the seat when what it says has changed, and now and then."""
+        said: tuple[str, int | None] | None = None
+        said_at = 0.0
+        while True:
+            now, words = self._around.loop.time(), (self.state, None)
+            if words != said or now - said_at >= SEAT_S:
+                with suppress(EtcdError):
+                    seat = Seat(self._around.me, __version__, self.state, None, self._around.clock.wall_ns())
+                    await self._around.agreement.put_seat(seat, self._keeper.lease)
+                    said, said_at = words, now
+            await asyncio.sleep(self._around.settings.ttl_s / RENEWALS_PER_TTL)
+
+    def _set_state(self, state: str, waits_for: str = "") -> None:
+        if (state, waits_for) != (self.state, self.waits_for):
+            if state != self.state and not waits_for:
+                logger.info("%s", state)
+            self.state, self.waits_for = state, waits_for
+            self._on_state()
+
+    def _wait_for(self, reason: str) -> None:
+        """Say what is waited for, and again every few seconds."""
+        self._set_state("LOOKING", reason)
+        now = self._around.loop.time()
+        if reason != self._said or now - self._said_at >= SAY_S:
+            logger.warning("%s", reason)
+            self._said, self._said_at = reason, now
+
+    def _saw(self, state: GroupState) -> None:
+        if state.leader != self.leader:
+            self.leader = state.leader
+            self._on_state()
+        self.in_sync_count = len(state.in_sync.members) if state.in_sync is not None else 0
+
+    # -- LOOKING
+
+    async def _seek_office(self) -> Term:
+        """Look and follow until this node is elected."""
+        while True:
+            try:
+                state = await self._around.agreement.read()
+                self._saw(state)
+                record = self._file.record
+                standing = Standing(self._around.me.replica, record.promised, record.copying, self._keeper.lease)
+                if await self._take_request(state):
+                    continue
+                decision = decide(state, standing) if not record.distrusted else Refuse(
+                    "this copy has promised an epoch that etcd did not know: see `toymqctl cluster adopt`"
+                )
+                match decision:
+                    case Begin():
+                        await self._stand(self._around.agreement.begin(self._around.me, self._keeper.lease))
+                    case Elect(revision, delay_s):
+                        if not await self._changes(state, delay_s + random.uniform(0, JITTER_S) * bool(delay_s)):
+                            me, lease = self._around.me, self._keeper.lease
+                            await self._stand(self._around.agreement.elect(me, lease, revision))
+                    case Open(epoch, members, revision):
+                        return self._elected(epoch, members, revision)
+                    case ComeBack(lease):
+                        await self._around.agreement.revoke(lease)
+                        if lease == self._keeper.lease:
+                            await self._new_lease()
+                    case Follow():
+                        assert state.leader is not None
+                        await self._follow(state.leader, state.revision)
+                    case Wait(reason):
+                        self._wait_for(reason)
+                        await self._changes(state, SAY_S)
+                    case Refuse(reason):
+                        self._refuse(state, reason)
+                        await self._changes(state, SAY_S)
+            except EtcdError as error:
+                await self._unreachable(error)
+
+    async def _stand(self, transaction: Awaitable[Outcome]) -> None:
+        """Send T1, T2 or T6. Whatever the answer, or without one, the next read says who leads (ADR 0097, item 3)."""
+        self._set_state("LOOKING")
+        try:
+            await transaction
+        except LeaseLost:
+            await self._new_lease()
+
+    async def _changes(self, state: GroupState, timeout_s: float) -> bool:
+        """Wait until the agreement has changed, at most so long. Returns: whether it may have. Raises: EtcdError."""
+        if timeout_s <= 0:
+            return False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._around.agreement.changed(state.revision)
+        except TimeoutError:
+            return False
+        return True
+
+    def _refuse(self, state: GroupState, reason: str) -> None:
+        """etcd went back: remember it, since its revisions grow again (ADR 0097, Consequences)."""
+        if state.revision < self._file.record.promised and not self._file.record.distrusted:
+            self._file.change(distrusted=True)
+        self._wait_for(reason)
+
+    def _elected(self, epoch: int, members: tuple[ReplicaId, ...], revision: int) -> Term:
+        self._file.change(promised=epoch)
+        self._retry_s = RETRY_MIN_S
+        return Term(self._around, self._keeper, epoch, members, revision, self._followed, self._stop, self._set_state)
+
+    # -- JOINING and FOLLOWING
+
+    async def _follow(self, leader: LeaderKey, revision: int) -> None:
+        """Follow a leader until the link ends, or etcd has another leader or none."""
+        self._followed = leader.member.replica
+        self._set_state("JOINING")
+        loop = self._around.loop
+        following = loop.create_task(self._link.follow(leader.member, leader.epoch))
+        watching = loop.create_task(self._until_another(leader, revision))
+        showing = loop.create_task(self._show_link())
+        try:
+            await asyncio.wait((following, watching), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (following, watching, showing):
+                task.cancel()
+            await asyncio.gather(following, watching, showing, return_exceptions=True)
+        if following.cancelled():
+            self._retry_s = RETRY_MIN_S
+            return
+        try:
+            end = following.result()
+        except OSError as error:
+            self._wait_for(f"the disk of this copy fails: {error}")
+            await asyncio.sleep(DISK_RETRY_S)
+            return
+        if end.reason is EndReason.BYE:
+            logger.info("epoch %d of %s: %s", leader.epoch, leader.member.name, end.reason.value)
+            self._retry_s = RETRY_MIN_S
+            pause_s = RETRY_MAX_S
+        else:
+            self._wait_for(f"{leader.member.name} leads epoch {leader.epoch}, and {end.reason.value}: {end.detail}")
+            pause_s = self._next_pause_s()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._until_another(leader, revision)
+                self._retry_s = RETRY_MIN_S
+
+    async def _until_another(self, leader: LeaderKey, revision: int) -> None:
+        """Return when etcd has another leader, or none, or asks something of this node."""
+        while True:
+            try:
+                await self._around.agreement.changed(revision)
+                state = await self._around.agreement.read()
+            except EtcdError as error:
+                logger.warning("epoch %d goes on without etcd: %s", leader.epoch, error)
+                await asyncio.sleep(RETRY_MAX_S)
+                continue
+            self._saw(state)
+            if state.leader is None or state.leader.epoch != leader.epoch:
+                return
+            revision = state.revision
+
+    async def _show_link(self) -> None:
+        """Take over what the link says of itself."""
+        while True:
+            self._set_state("FOLLOWING" if self._link.state == "following" else "JOINING")
+            if self.state == "FOLLOWING":
+                self._retry_s = RETRY_MIN_S
+            await asyncio.sleep(0.1)
+
+    # -- an operator
+
+    async def _take_request(self, state: GroupState) -> bool:
+        """FORCE of this replica (T6). Returns: whether there was one, and the agreement has to be read again.
+
+        Raises: EtcdError.
+        """
+        request, me = state.request, self._around.me
+        if request is None or request.kind is not RequestKind.FORCE or request.replica != me.replica:
+            return False
+        if state.answer is not None and state.answer.request >= request.revision:
+            return False
+        refusal = None
+        if state.leader is not None:
+            refusal = f"{state.leader.member.name} leads: nothing needs force"
+        elif self._file.record.copying:
+            refusal = "this copy is half copied: it has less than any other"
+        elif state.in_sync is None or state.in_sync.revision != request.in_sync_revision:
+            refusal = "the in-sync set is another one than you saw: look again"
+        text = refusal or f"{me.name} stands for election alone"
+        taken = await self._around.agreement.answer(Answer(request.revision, refusal is None, text))
+        if taken.done and refusal is None:
+            logger.critical("an operator forces this copy: what only the others have is lost")
+            await self._force(request.in_sync_revision)
+        return taken.done
+
+    async def _force(self, in_sync_revision: int) -> None:
+        """T6. Without an answer the lease is revoked before anything else: then it has happened and is over, or cannot happen
+        (ADR 0097, item 6)."""
+        lease = self._keeper.lease
+        try:
+            await self._stand(self._around.agreement.force(self._around.me, lease, in_sync_revision))
+        except EtcdError:
+            await self._persist(lambda: self._around.agreement.revoke(lease))
+            await self._new_lease()

@@ -1,0 +1,133 @@
+"""What a join does to a follower's files before the copy: what only the follower has goes aside, the rest is cut.
+
+Contract: replication.md, section 6; ADR 0097, item 10; ADR 0106. ``replaced/<epoch>-<stream-id>/`` has the paths of the data
+directory, and ``replaced.json`` says when. It was never acknowledged, but it is a message of some client: kept for 7 days.
+All of it blocks.
+"""
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+
+from toymq_py.errors import BadOperation
+from toymq_py.replication.disk_calls import StopFlag
+from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, Manifest, has_records
+from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
+
+DIRECTORY_NAME = "replaced"
+KEPT_NS = 7 * 24 * 3600 * 10**9
+
+
+@dataclass(slots=True)
+class Moved:
+    """What went aside. ``place``: the directory; ``segments``: those of ``files`` that have records."""
+
+    place: str
+    files: int = 0
+    bytes: int = 0
+    segments: list[str] = field(default_factory=list)
+
+
+def check_plan(plan: JoinPlan, manifest: Manifest) -> None:
+    """Check that a leader's plan is about this follower's files, each of them. Raises: BadOperation."""
+    ours = {each.path: each for each in manifest.files}
+    for each in plan.files:
+        entry = ours.pop(each.path, None)
+        if entry is None and each.action is not Action.COPY:
+            raise BadOperation(f"the plan has {each.action.value} for {each.path!a}, which is not here")
+        if entry is not None and each.action is Action.APPEND and each.size != entry.size:
+            raise BadOperation(f"the plan cuts {each.path!a} to {each.size} bytes, its content has {entry.size}")
+    if ours:
+        raise BadOperation(f"the plan leaves out {min(ours)!a} and {len(ours) - 1} more")
+
+
+def carry_out(
+    fs: FileSystem, root: str, plan: JoinPlan, manifest: Manifest, place: str, wall_ns: int, stop: StopFlag
+) -> Moved:
+    """Bring a follower's files into the state that the bulk copy begins with.
+
+    Args:
+        place: of what goes aside, ``<epoch>-<stream-id>``.
+
+    Raises: OSError; Stopped. ``replica.json`` says since before that a copy is under way.
+    """
+    moved = Moved(f"{DIRECTORY_NAME}/{place}")
+    entries = {each.path: each for each in manifest.files}
+    aside = [
+        each for each in plan.files
+        if each.action is Action.ASIDE or (each.action is Action.COPY and each.path in entries and has_records(each.path))
+    ]  # fmt: skip
+    aside = [each for each in aside if each.action is Action.ASIDE or entries[each.path].size]
+    if aside:
+        _put_aside(fs, root, aside, moved, wall_ns, stop)
+    for each in plan.files:
+        stop.check()
+        path = f"{root}/{each.path}"
+        if each.action is Action.APPEND and entries[each.path].length > each.size:
+            file = fs.open(path)
+            try:
+                file.truncate(each.size)
+            finally:
+                file.close()
+        elif each.action is Action.COPY:
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(path)
+    for directory in sorted(set(manifest.directories) - set(plan.directories), reverse=True):
+        remove_tree(fs, f"{root}/{directory}")
+    for directory in sorted(plan.directories):
+        fs.mkdir(f"{root}/{directory}")
+    return moved
+
+
+def _put_aside(fs: FileSystem, root: str, files: list[FilePlan], moved: Moved, wall_ns: int, stop: StopFlag) -> None:
+    """Move files. Their new directories are on stable storage before: a power cut may keep a move and lose where it went."""
+    place = f"{root}/{moved.place}"
+    sources = {each.path.rpartition("/")[0] for each in files}
+    made = [f"{root}/{DIRECTORY_NAME}", place]
+    for directory in sorted({f"{place}/{above}" for source in sources for above in _and_above(source)}):
+        made.append(directory)
+    for path in made:
+        fs.mkdir(path)
+    replace_file(fs, f"{place}/replaced.json", json.dumps({"version": 1, "wall_ns": wall_ns}).encode() + b"\n")
+    for path in [root, *made]:
+        stop.check()
+        fs.sync_dir(path)
+    for each in files:
+        stop.check()
+        file = fs.open(f"{root}/{each.path}")
+        try:
+            moved.bytes += file.size()
+            file.sync()
+        finally:
+            file.close()
+        fs.rename(f"{root}/{each.path}", f"{place}/{each.path}")
+        moved.files += 1
+        if has_records(each.path):
+            moved.segments.append(each.path)
+    for path in [*made, *(f"{root}/{source}" if source else root for source in sorted(sources))]:
+        stop.check()
+        fs.sync_dir(path)
+
+
+def _and_above(directory: str) -> list[str]:
+    """A directory of the layout and those above it, below the data directory."""
+    parts = directory.split("/") if directory else []
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+
+def remove_old(fs: FileSystem, root: str, wall_ns: int) -> int:
+    """Remove what went aside more than 7 days ago. Returns: how many joins' files. Raises: OSError."""
+    parent = f"{root}/{DIRECTORY_NAME}"
+    if not fs.is_dir(parent):
+        return 0
+    removed = 0
+    for name in fs.listdir(parent):
+        try:
+            found = json.loads(fs.read_file(f"{parent}/{name}/replaced.json"))
+            at = found["wall_ns"] if isinstance(found, dict) else None
+        except (OSError, ValueError, KeyError, RecursionError):
+            continue  # not ours, or damaged: it stays
+        if isinstance(at, int) and at + KEPT_NS < wall_ns:
+            remove_tree(fs, f"{parent}/{name}")
+            removed += 1
+    return removed

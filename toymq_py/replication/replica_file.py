@@ -1,0 +1,136 @@
+"""``replica.json``: which replica a data directory is, and what it has promised.
+
+Contract: replication.md, section 2; ADR 0097, 0106. Made with the directory and never shipped. Replaced as a whole, so that a
+crash leaves the old file or the new one.
+"""
+
+import dataclasses
+import json
+import re
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage.checked_json import parse_object
+from toymq_py.storage.fs import FileSystem, replace_file
+
+FILE_NAME = "replica.json"
+VERSION = 1
+
+_REPLICA = re.compile(r"[0-9a-f]{32}")
+_LEASE = re.compile(r"[0-9]{1,20}")
+_NUMBER_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRecord:
+    """What the file says.
+
+    Args:
+        replica: 32 hex digits.
+        promised: the highest epoch that this replica has led or followed; 0: none.
+        lease: the last lease that its node was granted; None: none.
+        clean: the last life of its node ended with everything synced.
+        copying: a bulk copy into the directory has begun and is not whole: it may not be elected.
+        distrusted: etcd does not know the epoch that it promised: it may not be elected until an operator adopts it.
+    """
+
+    cluster: str
+    group: str
+    replica: str
+    promised: int = 0
+    lease: int | None = None
+    clean: bool = False
+    copying: bool = False
+    distrusted: bool = False
+
+
+def encode(record: ReplicaRecord) -> bytes:
+    """The content of the file. The lease is text: a JSON number of 64 bits is not exact everywhere."""
+    fields = {"version": VERSION, **dataclasses.asdict(record)}
+    fields["lease"] = None if record.lease is None else str(record.lease)
+    return json.dumps(fields, indent=1).encode() + b"\n"
+
+
+def decode(data: bytes) -> ReplicaRecord:
+    """Raises: DamagedData, also for a file of a newer version."""
+    fields = parse_object(FILE_NAME, data)
+    version = fields.get("version")
+    if version != VERSION or isinstance(version, bool):
+        raise DamagedData(f"{FILE_NAME} has version {version!r:.20}; this toymq reads {VERSION}")
+    replica, lease = fields.get("replica"), fields.get("lease")
+    if not isinstance(replica, str) or _REPLICA.fullmatch(replica) is None:
+        raise DamagedData(f"{FILE_NAME} has the replica id {replica!r:.60}, not 32 hexadecimal digits")
+    if lease is not None and (not isinstance(lease, str) or _LEASE.fullmatch(lease) is None or int(lease) > _NUMBER_MAX):
+        raise DamagedData(f"{FILE_NAME} has the lease {lease!r:.60}, not a number as text")
+    return ReplicaRecord(
+        cluster=_text(fields, "cluster"), group=_text(fields, "group"), replica=replica, promised=_number(fields, "promised"),
+        lease=None if lease is None else int(lease), clean=_flag(fields, "clean"), copying=_flag(fields, "copying"),
+        distrusted=_flag(fields, "distrusted"),
+    )  # fmt: skip
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise DamagedData(f"{FILE_NAME} lacks {name}")
+    return value
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name, 0)
+    if type(value) is not int or not 0 <= value <= _NUMBER_MAX:
+        raise DamagedData(f"{FILE_NAME} has {name} {value!r:.40}, not a number from 0 on")
+    return value
+
+
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise DamagedData(f"{FILE_NAME} has {name} {value!r:.40}, not true or false")
+    return value
+
+
+class ReplicaFile:
+    """The file of one directory. Thread-safe: a change is written and synced under a lock."""
+
+    def __init__(self, fs: FileSystem, root: str, record: ReplicaRecord) -> None:
+        """``record``: what the file has. Use ``load`` or ``create``."""
+        self._fs = fs
+        self._path = f"{root}/{FILE_NAME}"
+        self._record = record
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, fs: FileSystem, root: str) -> "ReplicaFile | None":
+        """Read the file; None when there is none. Blocks. Raises: OSError; DamagedData."""
+        try:
+            data = fs.read_file(f"{root}/{FILE_NAME}")
+        except FileNotFoundError:
+            return None
+        return cls(fs, root, decode(data))
+
+    @classmethod
+    def create(cls, fs: FileSystem, root: str, record: ReplicaRecord) -> "ReplicaFile":
+        """Write the file of a new replica, synced. Blocks. Raises: OSError."""
+        replace_file(fs, f"{root}/{FILE_NAME}", encode(record))
+        return cls(fs, root, record)
+
+    @property
+    def record(self) -> ReplicaRecord:
+        """What the file has, synced."""
+        return self._record
+
+    def change(self, **fields: object) -> ReplicaRecord:
+        """Replace fields, synced; writes nothing when nothing changes. ``promised`` never sinks. Blocks. Returns: the record.
+
+        Raises: OSError; then the file has the old record or the new one, and ``record`` is the old one.
+        """
+        with self._lock:
+            record = dataclasses.replace(self._record, **fields)  # type: ignore[arg-type]
+            record = dataclasses.replace(record, promised=max(record.promised, self._record.promised))
+            if record != self._record:
+                replace_file(self._fs, self._path, encode(record))
+                self._record = record
+            return record

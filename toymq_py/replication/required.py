@@ -1,0 +1,45 @@
+"""The followers that each sync of a leader waits for: with it, a superset of every in-sync set that etcd may hold."""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from toymq_py.replication.tickets import Tickets
+
+
+class InSyncChanges(Protocol):
+    """The in-sync set in etcd, as the node changes it. One that is cancelled may happen or not; ``drop`` settles it."""
+
+    async def drop(self, replica: str) -> None:
+        """Return when no value of ``isr`` that etcd may hold has the replica. Raises: TermEnded."""
+
+    async def add(self, replica: str) -> None:
+        """Return when etcd's ``isr`` has the replica. Raises: TermEnded."""
+
+    def fenced(self, epoch: int) -> None:
+        """A follower has promised this higher epoch: step down."""
+
+
+class RequiredFollowers:
+    """Grows before the in-sync set does, and shrinks after it. Belongs to the loop."""
+
+    def __init__(self, tickets: Tickets, changes: InSyncChanges, replicas: Iterable[str]) -> None:
+        self._tickets = tickets
+        self._changes = changes
+        self.replicas = frozenset(replicas)
+        """Replica ids."""
+        self.on_change: Callable[[], None] = lambda: None
+        tickets.require(self.replicas)
+
+    def add(self, replica: str) -> None:
+        """Wait for a follower, too. T3 with it comes later."""
+        self._set(self.replicas | {replica})
+
+    async def drop(self, replica: str) -> None:
+        """Drop a follower by T3, and wait for it no more. Raises: TermEnded; then it is still waited for."""
+        await self._changes.drop(replica)
+        self._set(self.replicas - {replica})
+
+    def _set(self, replicas: frozenset[str]) -> None:
+        self.replicas = replicas
+        self._tickets.require(replicas)
+        self.on_change()
