@@ -14,12 +14,13 @@ from toymq_bench.result import Session
 def test_those_that_are_not_installed_are_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PATH is empty: only the toymq beside the interpreter is there."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # the default of --data-dir: each server runs in a directory of its own below it
     monkeypatch.setattr(rabbitmq.RabbitMQ, "program", str(tmp_path / "rabbitmq-server"))
     kept = tmp_path / "peers.json"
     short = ["--runs", "1", "--seconds", "300ms", "--warmup", "10ms", "--shape", "16x16", "--shape", "end to end"]
     picture = tmp_path / "peers.svg"
     files = ["--json", str(kept), "--plot", str(picture)]
-    done = CliRunner().invoke(main, ["peers", *short, "--data-dir", str(tmp_path), *files])
+    done = CliRunner().invoke(main, ["peers", *short, *files])
     assert done.exit_code == 0, done.output
     for name in ("Redis Streams (redis-server)", "NATS JetStream (nats-server)", "beanstalkd (beanstalkd)", "RabbitMQ ("):
         assert f"skipped, not installed: {name}" in done.stdout

@@ -51,7 +51,7 @@ class Peer(ABC):
     """The executable; the peer is skipped when it is not installed."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory = directory.resolve()  # the server runs in it, so a relative path would be another one there
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -46,6 +46,7 @@ SHAPES = (
     Shape("16 x 16", 16, 16),
     Shape("16 x 256", 16, 256),
     Shape("64 x 16", 64, 16),
+    Shape("64 x 1", 64, 1),
     Shape("end to end", 1, 256, consumed=True),
 )
 
