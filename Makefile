@@ -68,9 +68,10 @@ demo: $(CORE) ## publish a file, kill the broker twice, compare what comes out: 
 cluster-demo: $(CORE) ## run three nodes and etcd here, kill the leader twice, cut a follower off, count what was lost
 	$(BIN)/python -m tests.cluster_demo
 
-# Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again.
+# Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again. Three workers
+# for two cores: tests of processes wait for a quarter of their time.
 test: $(TESTABLE) ## run the whole test suite, on two cores
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-all: ## run the tests on every Python from 3.11 to 3.14 that is installed; name the missing ones
 	@missing=; failed=; for v in 3.11 3.12 3.13 3.14; do found=; \

@@ -16,8 +16,17 @@ hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("TOYMQ_HYPOTHESIS", "seeded"))
 
-LONG = ("tests/simulation/", "tests/e2e/test_chaos", "tests/e2e/test_soak", "tests/e2e/test_power_loss", "tests/fault/")
-"""Files that take long for the tests they have: ``make test`` begins with them, or one core waits for the other at the end."""
+LONG = (
+    "tests/spark/", "tests/packaging/test_guides", "tests/e2e/test_runbook", "tests/simulation/",
+    "tests/model/test_replication", "tests/e2e/test_hostile_heads", "tests/fault/test_backup.py",
+    "tests/packaging/test_distribution", "tests/packaging/test_hatch_build", "tests/bench/test_cli",
+    "tests/e2e/test_ended_connections", "tests/e2e/test_restart", "tests/e2e/test_chaos", "tests/e2e/test_definitions",
+    "tests/e2e/test_hostile", "tests/property/test_protocol", "tests/unit/gateway/test_answer_room", "tests/e2e/test_s",
+    "tests/e2e/test_power_loss", "tests/e2e/test_command_lines", "tests/fault/", "tests/fuzz/", "tests/e2e/",
+    "tests/packaging/",
+)  # fmt: skip
+"""Files that take long for the tests they have, the longest first: ``make test`` begins with them, or one core waits for the
+others at the end."""
 
 INSISTED = pytest.StashKey[frozenset[str]]()
 
@@ -33,7 +42,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Files in the order in which the workers take them: the long ones, then those of the most tests."""
     if hasattr(config, "workerinput"):
         tests = Counter(item.path for item in items)
-        items.sort(key=lambda item: (not item.nodeid.startswith(LONG), -tests[item.path]))
+        items.sort(key=lambda item: (_rank(item), -tests[item.path]))
+
+
+def _rank(item: pytest.Item) -> int:
+    return next((rank for rank, begin in enumerate(LONG) if item.nodeid.startswith(begin)), len(LONG))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,18 +1,22 @@
 """Every named point is reached by an unchanged broker, kills it there, and it starts again with everything."""
 
 import asyncio
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import Wire, run
+from tests.support.broker_process import BrokerProcess, Wire
 from toymq_chaos.fault_injection import PLACES, Point
 from toymq_chaos.supervisor import BrokerFailed, Supervisor
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.verify import verify
 
 OPTIONS = ["--min-free-bytes", "0", "--segment-bytes", "64KiB", "--retain-acked-for", "0"]
 BODY = bytes(5000)
+BEFORE = 30
 NTH = {"commit": 10}
 """The first are recovery's."""
 DAY_NS = 86_400_000_000_000
@@ -40,16 +44,21 @@ def work(port: int, rounds: int) -> int:
     return answered
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a broker that was killed with ``BEFORE`` messages."""
+    path = tmp_path_factory.mktemp("killed") / "d"
+    with BrokerProcess(path, *OPTIONS) as broker:
+        assert work(broker.port, BEFORE) == BEFORE
+        broker.kill()
+    return path
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("place", PLACES)
-async def test_the_broker_dies_at_its_point_and_comes_back(tmp_path: Path, place: str, after: bool) -> None:
-    broker = broker_of(tmp_path)
-    assert await broker.come_up(None)
-    before = await asyncio.to_thread(work, broker.port, 30)
-    assert before == 30
-    broker.signal(signal.SIGKILL)
-    assert await broker.ended() == -signal.SIGKILL
-
+async def test_the_broker_dies_at_its_point_and_comes_back(killed: Path, tmp_path: Path, place: str, after: bool) -> None:
+    shutil.copytree(killed, tmp_path / "d")
+    broker, before = broker_of(tmp_path), BEFORE
     if await broker.come_up(Point(place, NTH.get(place, 1), after)):
         assert place != "recovery"
         before += await asyncio.to_thread(work, broker.port, 100_000)
@@ -65,7 +74,7 @@ async def test_the_broker_dies_at_its_point_and_comes_back(tmp_path: Path, place
     assert before <= following <= before + 1, "what was answered is there, and at most the one in flight"
     broker.signal(signal.SIGTERM)
     assert await broker.ended() == 0
-    assert run("verify", str(tmp_path / "d")).returncode == 0
+    assert [report for report in verify(RealFileSystem(), str(tmp_path / "d")) if report.damaged] == []
 
 
 async def test_a_clock_that_is_set_is_the_brokers_own(tmp_path: Path) -> None:

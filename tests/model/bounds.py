@@ -32,7 +32,6 @@ SHORT = (
     Bounds(records=1, faults=1, handovers=1),
     Bounds(records=1, faults=1, forces=1, unknown=1),
     Bounds(records=1, faults=1, wipes=1, begin=True),
-    Bounds(nodes=3, records=1, epochs=2, faults=1),
     JoinBounds(2, 0),
     JoinBounds(1, 1),
 )
@@ -46,6 +45,7 @@ LONG = (
     Bounds(forces=1, unknown=1, faults=1),
     Bounds(records=1, handovers=1, forces=1, unknown=1),
     Bounds(records=1, wipes=1, unknown=1, begin=True),
+    Bounds(nodes=3, records=1, epochs=2, faults=1),
     Bounds(nodes=3, records=1, epochs=2, faults=1, unknown=1),
     Bounds(nodes=3, records=1, faults=1),
     Bounds(nodes=3, records=1, epochs=2, faults=1, handovers=1),

@@ -81,6 +81,10 @@ class LogRig:
         self.loop = SimLoop(self.clock, random.Random(2))
         self._open()
 
+    def syncs(self) -> int:
+        """How often a segment file was synced."""
+        return sum(op == "sync" and path.endswith(".log") for op, path, _ in self.disk.trace)
+
     def payloads(self) -> list[bytes]:
         """Every committed payload, read from disk in order; lost ones are left out."""
         found: list[bytes] = []

@@ -337,7 +337,7 @@ class Salvage:
             return False
         key_len = int.from_bytes(self.data[pos + 20 : pos + 22], "little")
         short = pos + FRAME_OVERHEAD - 4 + key_len > len(self.data)
-        return reaches_beyond(self.data, pos, strict=True) or (short and key_len <= KEY_LEN_PLAUSIBLE)
+        return (short and key_len <= KEY_LEN_PLAUSIBLE) or reaches_beyond(self.data, pos, strict=True)  # which needs a header
 
     def _looks_hit(self, pos: int, msg_id: int) -> bool:
         """Whether a frame of this id was here and was damaged. A lost page reads as zeros, a flipped bit rarely hits both

@@ -1,9 +1,11 @@
 """What follows behind damage. Contract: storage.md, "Recovery", step 6; ADR 0046, 0101."""
 
+import pytest
+
 from tests.support.frames import encode_frame
 from tests.support.logs import some_frames
 from toymq_py.storage.readings import Chain
-from toymq_py.storage.record import HEADER, LENGTH_MIN
+from toymq_py.storage.record import FRAME_OVERHEAD, HEADER, LENGTH_MIN
 from toymq_py.storage.salvage import Salvage, frame_bytes
 
 FRAMES = some_frames(9)
@@ -103,3 +105,14 @@ def test_what_may_be_the_logs_gives_no_id_twice() -> None:
     salvage = Salvage(b"\x55" * 60 + long + b"\x66" * 70 + other + b"\x77" * 70)
     (kept,) = salvage.find_chains(0, -1)
     assert (kept.first_id, kept.next_id, salvage.reached) == (1, 20, 25)
+
+
+@pytest.mark.parametrize("there", range(4, FRAME_OVERHEAD))
+def test_a_record_that_was_torn_within_its_header_ends_the_log(there: int) -> None:
+    """Found by the fuzz target of recovery: with fewer than 22 bytes of a header a start ended in struct.error."""
+    others = encode_frame(6, 5, b"", b"of another place") + encode_frame(7, 5, b"", b"of another place")
+    records = encode_frame(3, 5, b"", b"of this log") + encode_frame(4, 5, b"", b"of this log")
+    torn = encode_frame(5, 5, b"key", b"never whole")[:there]
+    data = b"\xee" * 300 + others + records + torn
+    (kept,) = Salvage(data).find_chains(0, 0)
+    assert (kept.first_id, kept.next_id, kept.end) == (3, 5, len(data) - there)

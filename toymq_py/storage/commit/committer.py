@@ -27,6 +27,7 @@ from toymq_py.records import Shape, shape_of
 from toymq_py.storage.commit.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.commit.commit_job import CommitJob
 from toymq_py.storage.commit.commit_place import CommitPlace
+from toymq_py.storage.commit.interval_sync import IntervalSync
 from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.commit.next_segment import NextSegment
 from toymq_py.storage.commit.pass_clock import PassClock
@@ -79,7 +80,6 @@ class Committer:
         self.segment_bytes = segment_bytes
         self._fsync = fsync
         self._lost = lost
-        self._fsync_interval_s = fsync_interval_s
         self.next_id = log.committed_id
         self.failed: StorageFailed | None = None
         self.closing: RequestError | None = None
@@ -95,8 +95,9 @@ class Committer:
         self._next = NextSegment(log.fs, log.path, space, self.run_behind)
         self._heads = HeadsWriter(log.fs, log.path, heads or {}, self.run_behind)
         self._full = False  # the last write found no space
-        self._unsynced = False  # --fsync interval: written and answered, not yet synced
-        self._sync_timer = False
+        self._interval: IntervalSync | None = None
+        if fsync == "interval":
+            self._interval = IntervalSync(log, scheduler, clock, fsync_interval_s, self.run_behind, self._interval_synced)
         self._idle_waiters: list[Callable[[], None]] = []
         self._reset_tail()
 
@@ -295,7 +296,7 @@ class Committer:
         self._running = None
         self._place.ended(job.run_s, on_loop=on_loop)
         if log.segments:
-            log.segments[-1].busy = self._unsynced
+            log.segments[-1].busy = self._interval is not None and self._interval.due
         if job.sealed and log.segments:
             self._seal_behind(log.segments[-1])
         if job.rolled is not None:
@@ -313,9 +314,8 @@ class Committer:
             batch.append_to(log)
             if self._fsync == "always":
                 self.listener.synced(job.sync_s)
-            elif self._fsync == "interval":
-                self._unsynced = log.segments[-1].busy = True
-                self._arm_sync_timer()
+            elif self._interval is not None:
+                self._interval.written()
             if self._pending:
                 self._start(behind=True)
             if self._fsync == "always" and self._heads.due and batch.size:
@@ -416,44 +416,16 @@ class Committer:
             return  # a roll is under way: this segment needs no successor any more
         self._next.prepare(self.segment_bytes)
 
-    def _arm_sync_timer(self) -> None:
-        if not self._sync_timer:
-            self._sync_timer = True
-            self._scheduler.later(self._fsync_interval_s, self._sync_due)
-
-    def _sync_due(self) -> None:
-        """Sync what was written since the last time (``--fsync interval``)."""
-        self._sync_timer = False
-        if not self._unsynced or self.failed is not None or not self._log.segments:
-            return
-        active = self._log.segments[-1]
-        file = active.file
-        if file is None or active.sealed:
-            self._unsynced = False
-            return
-        self._unsynced, active.busy = False, True
-        errors: list[OSError] = []
-        took_s: list[float] = []
-        monotonic = self._clock.monotonic
-
-        def job() -> None:
-            began = monotonic()
-            try:
-                file.sync()
-                took_s.append(monotonic() - began)
-            except OSError as error:
-                errors.append(error)
-
-        def done() -> None:
-            active.busy = not active.sealed and (self._unsynced or self._running is not None)
-            for seconds in took_s:
-                self.listener.synced(seconds)
-            if not errors and self._heads.due and self._log.segments[-1] is active:
+    def _interval_synced(self, active: Segment, took_s: float | None, error: OSError | None) -> None:
+        """A sync of ``--fsync interval`` ended."""
+        unsynced = self._running is not None or (self._interval is not None and self._interval.due)
+        active.busy = unsynced and not active.sealed
+        if took_s is not None:
+            self.listener.synced(took_s)
+            if self._heads.due and self._log.segments[-1] is active:
                 self._record_heads()
-            if errors and not (active.sealed and errors[0].errno == errno.EBADF):  # that one was closed behind our back
-                self.poison("syncing its log failed", errors[0])
-
-        self.run_behind(job, done)
+        elif error is None or error.errno != errno.EBADF or not active.sealed:  # that one was closed behind our back
+            self.poison("syncing its log failed", error)
 
     # -- ending
 
@@ -483,6 +455,8 @@ class Committer:
         Returns: the error that publishes get from now on, which is the first one.
         """
         if self.failed is None:
+            if self._interval is not None:
+                self._interval.stop()
             shown = reason if error is None else f"{reason} ({error.strerror})"
             self.failed = StorageFailed(f"{shown}: publishing to {self._log.topic} stays refused until a restart")
             logger.critical("topic %s: %s: publishing stays refused until a restart",
@@ -503,7 +477,7 @@ class Committer:
             file = active.file if active is not None and usable else None
             if active is not None and usable and file is None and self._allocated > active.end:
                 file = active.open(self._log.fs, write=True)  # it had given way to others
-            if active is not None and file is not None and (self._fsync == "interval" or file.size() != active.end):
+            if active is not None and file is not None and (self._interval is not None or file.size() != active.end):
                 if not active.damages:
                     file.truncate(active.end)
                 file.sync()

@@ -14,10 +14,6 @@ from toymq_py.storage.segment import segment_name
 ACTIVE = segment_name(0)
 
 
-def syncs(rig: LogRig) -> int:
-    return sum(op == "sync" and path.endswith(".log") for op, path, _ in rig.disk.trace)
-
-
 def test_one_pass_of_the_loop_is_one_write_and_one_sync() -> None:
     rig = LogRig()
     first = rig.append(b"a", b"b")
@@ -26,7 +22,7 @@ def test_one_pass_of_the_loop_is_one_write_and_one_sync() -> None:
     assert [(part.first_id, part.count) for part in (*first, *second)] == [(0, 2), (2, 1)]
     assert first[0].commit is second[0].commit
     assert first[0].commit.state is CommitState.DONE
-    assert syncs(rig) == 1
+    assert rig.syncs() == 1
     assert sum(op == "pwrite" and path.endswith(".log") for op, path, _ in rig.disk.trace) == 1
     assert rig.payloads() == [b"a", b"b", b"c"]
 
@@ -45,7 +41,7 @@ def test_what_arrives_while_a_sync_runs_is_the_next_batch() -> None:
     first.add_waiter(lambda: order.append(1))
     rig.loop.drain()
     assert order == [1, 2]
-    assert syncs(rig) == 2
+    assert rig.syncs() == 2
 
 
 def test_a_loop_pass_has_one_time_and_the_next_one_its_own() -> None:
@@ -178,11 +174,11 @@ def test_any_other_failure_closes_the_log_for_publishing(op: str, code: int, cap
     assert isinstance(lost.error, StorageFailed)
     assert isinstance(behind.error, StorageFailed)
     assert "publishing stays refused until a restart" in caplog.text
-    count = syncs(rig)
+    count = rig.syncs()
     with pytest.raises(StorageFailed):
         rig.append(b"more")
     rig.loop.advance(10)
-    assert syncs(rig) == count, "a failed fsync is never tried again"
+    assert rig.syncs() == count, "a failed fsync is never tried again"
     assert rig.payloads() == [b"before"], "reading goes on"
     rig.reopen(power_cut=True)
     assert rig.payloads()[0] == b"before"
@@ -324,48 +320,11 @@ def test_times_do_not_run_backwards_in_a_log() -> None:
     assert list(run.ts_ns) == sorted(run.ts_ns)
 
 
-def test_fsync_interval_answers_after_the_write_and_syncs_later() -> None:
-    rig = LogRig(fsync="interval", fsync_interval_s=0.005)
-    assert rig.publish(b"a")[0].commit.state is CommitState.DONE
-    assert syncs(rig) == 0
-    rig.loop.advance(0.005)
-    assert syncs(rig) == 1
-    rig.loop.advance(1)
-    assert syncs(rig) == 1, "nothing new, nothing to sync"
-    rig.publish(b"b")
-    rig.publish(b"c")
-    rig.loop.advance(0.005)
-    assert syncs(rig) == 2
-    rig.reopen(power_cut=True)
-    assert rig.payloads() == [b"a", b"b", b"c"]
-
-
-def test_fsync_interval_notices_a_failed_sync() -> None:
-    rig = LogRig(fsync="interval", fsync_interval_s=0.005)
-    rig.publish(b"a")
-    rig.disk.fail("sync", 1, errno.EIO, path=".log")
-    rig.loop.advance(0.005)
-    with pytest.raises(StorageFailed):
-        rig.append(b"b")
-
-
-def test_fsync_interval_has_nothing_to_sync_behind_a_roll() -> None:
-    rig = LogRig(fsync="interval", fsync_interval_s=0.005, segment_bytes=100)
-    rig.publish(b"x" * 50)
-    rig.committer.begin_segment()
-    rig.loop.drain()
-    sealed = syncs(rig)
-    assert sealed == 1, "sealing synced it"
-    rig.loop.advance(0.005)
-    rig.reopen(power_cut=True)
-    assert rig.payloads() == [b"x" * 50]
-
-
 def test_fsync_never_syncs_nothing_but_names() -> None:
     rig = LogRig(fsync="never", segment_bytes=100)
     for _ in range(5):
         rig.publish(b"x" * 50)
-    assert syncs(rig) == 0
+    assert rig.syncs() == 0
     rig.reopen()
     assert len(rig.payloads()) == 5, "a kill leaves the page cache"
 
