@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo test test-all test-spark-slow test-browser spark-demo simulate model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo cluster-demo test test-all test-spark-slow test-browser spark-demo simulate model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -64,6 +64,9 @@ run: $(RUNNABLE) ## start a broker on port 6789, its dashboard on http://127.0.0
 
 demo: $(CORE) ## publish a file, kill the broker twice, compare what comes out: make demo FILE=README.md
 	$(BIN)/toymq demo --file "$(or $(FILE),README.md)"
+
+cluster-demo: $(CORE) ## run three nodes and etcd here, kill the leader twice, cut a follower off, count what was lost
+	$(BIN)/python -m tests.cluster_demo
 
 # Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again.
 test: $(TESTABLE) ## run the whole test suite, on two cores

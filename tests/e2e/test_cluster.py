@@ -5,10 +5,12 @@ The tests of this file share a cluster, which each leaves with three copies in s
 
 import asyncio
 import json
+import random
 import signal
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -138,9 +140,60 @@ async def test_the_copies_are_equal_when_nothing_happens(cluster: ClusterRig) ->
         await load.more(500)
     assert not await load.lost()
     until = asyncio.get_running_loop().time() + 20
-    while cluster.differences() and asyncio.get_running_loop().time() < until:
+    while cluster.differences() and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 (files)
         await asyncio.sleep(0.2)
     assert cluster.differences() == []
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_any_harm_in_any_order(tmp_path: Path, seed: int) -> None:
+    """Thirty times, also while the harm before is not healed. One copy is always left alone."""
+    with running_cluster(tmp_path, members=3) as rig:
+        asyncio.run(_any_harm(rig, random.Random(seed)))
+
+
+async def _any_harm(rig: ClusterRig, rng: random.Random) -> None:
+    await rig.in_sync(3)
+    async with Load(rig.urls) as load:
+        for _ in range(30):
+            await load.more(200)
+            leader = await rig.leader()
+            node = leader if rng.random() < 0.6 else rng.choice(list(rig.nodes.values()))
+            harm = rng.choice(("kill", "machine", "pause", "stop", "etcd"))
+            if harm == "kill":
+                with suppress(ProcessLookupError):
+                    node.signal_node(signal.SIGKILL)
+            elif harm == "machine":
+                node.kill_machine()
+                await asyncio.sleep(rng.uniform(0, 4))
+                await asyncio.to_thread(node.start)
+            elif harm == "pause":
+                with suppress(ProcessLookupError):
+                    node.signal_node(signal.SIGSTOP)
+                    await asyncio.sleep(rng.uniform(0, 5))
+                    node.signal_node(signal.SIGCONT)
+            elif harm == "stop":
+                node.terminate()
+                assert await asyncio.to_thread(node.wait) == 0
+                await asyncio.to_thread(node.start)
+            else:
+                member = rng.choice(rig.etcd.members)
+                member.kill()
+                await asyncio.sleep(rng.uniform(0, 3))
+                member.start()
+                await asyncio.to_thread(member.wait_until_it_answers)
+            if rng.random() < 0.7:
+                await rig.in_sync(3)
+        await load.more(200)
+        await rig.in_sync(3)
+    assert not load.failed, load.failed[:3]
+    lost = await load.lost()
+    assert not lost, f"{len(lost)} of {len(load.acked)} that got OK are not there\n{rig.logs()}"
+    until = asyncio.get_running_loop().time() + 20
+    while rig.differences() and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 (files)
+        await asyncio.sleep(0.2)
+    assert rig.differences() == []
 
 
 def test_a_pair_refuses_publishes_below_its_minimum_and_takes_them_again(tmp_path: Path) -> None:
@@ -156,7 +209,7 @@ async def _pair(rig: ClusterRig) -> None:
         await load.more(100)
         follower.kill_machine()
         await rig.in_sync(1)
-        while not load.failed:
+        while not load.failed:  # noqa: ASYNC110 (of a client)
             await asyncio.sleep(0.02)
         assert "NOT_ENOUGH_REPLICAS" in load.failed[-1] or "NotEnoughReplicas" in load.failed[-1]
         with Wire(leader.port) as wire:

@@ -18,7 +18,8 @@ ELSEWHERE = {
 DECLARATIONS = {
     "chaos/toymq_chaos/site/sitecustomize.py", "clients/toymq_spark/datasource.py", "toymq_py/consumer/message_counts.py",
     "toymq_py/protocol/commands.py", "toymq_py/replication/agreement.py", "toymq_py/replication/key_values.py",
-    "toymq_py/storage/commit/listener.py", "toymq_py/topic/services.py", "toymq_py/topic/tracer.py", "toymq_py/version.py",
+    "toymq_py/storage/commit/listener.py", "toymq_py/topic/services.py", "toymq_py/topic/tracer.py",
+    "toymq_py/version.py",
 }  # fmt: skip
 """Interfaces, and values without a rule."""
 

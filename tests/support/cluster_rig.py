@@ -142,10 +142,13 @@ class ClusterRig:
 
     async def in_sync(self, count: int) -> None:
         """Wait until so many copies are in sync."""
-        await self.until(f"{count} in sync", lambda s: s.leader is not None and s.in_sync is not None and len(s.in_sync.members) == count)
+        await self.until(
+            f"{count} in sync", lambda s: s.leader is not None and s.in_sync is not None and len(s.in_sync.members) == count
+        )
 
     def logs(self) -> str:
-        return "\n".join(f"== {name}\n{node.log_path.read_text()[-6000:]}" for name, node in self.nodes.items() if node.log_path.exists())
+        there = {name: node.log_path for name, node in self.nodes.items() if node.log_path.exists()}
+        return "\n".join(f"== {name}\n{path.read_text()[-6000:]}" for name, path in there.items())
 
     def differences(self) -> list[str]:
         """Shared files in which the directories differ, but for what is reserved at the end of a log."""
@@ -224,9 +227,9 @@ class Load:
                             self.gaps.append(now - last)
                         last = now
 
-    async def more(self, count: int = 1000) -> None:
+    async def more(self, count: int = 1000, within_s: float = WAIT_S) -> None:
         """Wait until so many more got OK."""
-        wanted, until = len(self.acked) + count, MONOTONIC() + WAIT_S
+        wanted, until = len(self.acked) + count, MONOTONIC() + within_s
         while len(self.acked) < wanted:
             assert self._task is not None
             if self._task.done():
@@ -237,15 +240,17 @@ class Load:
     async def lost(self) -> list[bytes]:
         """What got OK, and is not delivered now under the id that it got."""
         found: dict[bytes, list[int]] = {}
-        async with await toymq.connect(self._urls, timeout_s=WAIT_S, wait_s=WAIT_S) as client:
-            async with client.sub(self._topic, "judge") as messages:
-                missing = set(self.acked)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(WAIT_S):
-                        async for message in messages:
-                            found.setdefault(message.payload, []).append(message.id)
-                            missing.discard(message.payload)
-                            await message.ack()
-                            if not missing:
-                                break
+        async with (
+            await toymq.connect(self._urls, timeout_s=WAIT_S, wait_s=WAIT_S) as client,
+            client.sub(self._topic, "judge") as messages,
+        ):
+            missing = set(self.acked)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WAIT_S):
+                    async for message in messages:
+                        found.setdefault(message.payload, []).append(message.id)
+                        missing.discard(message.payload)
+                        await message.ack()
+                        if not missing:
+                            break
         return [body for body, at in self.acked.items() if body not in found or (at is not None and at not in found[body])]

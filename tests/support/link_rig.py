@@ -229,3 +229,13 @@ def shared_files(root: Path) -> dict[str, bytes]:
             content = path.read_bytes()
             found[relative] = content.rstrip(b"\0") if relative.endswith((".log", ".foreign")) else content
     return found
+
+
+async def assert_same(leader: LeaderRig, follower: FollowerRig) -> None:
+    """Wait until both directories are the same."""
+
+    def differing() -> list[str]:
+        ours, theirs = shared_files(leader.root), shared_files(follower.root)
+        return [path for path in sorted(ours.keys() | theirs.keys()) if ours.get(path) != theirs.get(path)]
+
+    await until(lambda: not differing(), "both directories are the same", differing)

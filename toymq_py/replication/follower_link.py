@@ -221,9 +221,11 @@ class _Following:
         """Tell the leader that this end is alive, as long as its jobs go on; end the link when the leader is not."""
         link = self._link
         while True:
+            slept_at = link._clock.monotonic()
             await asyncio.sleep(ALIVE_S)
             now = link._clock.monotonic()
-            if self._read_since is not None and now - self._read_since > link._options.timeout_s:
+            is_late = now - slept_at > 2 * ALIVE_S  # the loop has not read what came meanwhile
+            if not is_late and self._read_since is not None and now - self._read_since > link._options.timeout_s:
                 raise _lost(f"the leader has said nothing for {now - self._read_since:.1f} s")
             if self._writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
                 raise _lost("the leader takes no reports")

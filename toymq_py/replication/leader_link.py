@@ -93,8 +93,6 @@ class LeaderLink:
         self.state = LinkState.WAITING
         self.gone = asyncio.Event()
         """Set by the owner when all that the end of the link means is done."""
-        self.on_progress: Callable[[], None] = lambda: None
-        """Called with each acknowledgement."""
         self.heard = asyncio.Event()
         """Set when something comes; cleared by whoever waits for it."""
         self.writer = writer
@@ -147,17 +145,17 @@ class LeaderLink:
         if not self._failure.done():
             self._failure.set_exception(LinkEnded(reason))
 
-    def tick(self, now: float) -> None:
-        """Twice a second: show that this end is alive, and end the link when the other is not."""
+    def tick(self, now: float, *, judge: bool) -> None:
+        """Twice a second: show that this end is alive, and, to ``judge``, end the link when the other is not."""
         timeout_s = self._term.options.timeout_s
         if self.state is LinkState.WAITING:
             if self.writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
                 self.fail("it takes no bytes")
                 return
             self.writer.write(encode_message(Wait()))
-        if self._sink.outbox.overflowed:
-            self.fail(f"it is behind by more than {self._term.options.buffer_bytes} bytes")
-        elif self.state in (LinkState.JOINING, LinkState.IN_SYNC) and (stuck_s := self._sink.stuck_s(now)) > timeout_s:
+        if self.state is LinkState.LEAVING or not judge:
+            return
+        if self.state in (LinkState.JOINING, LinkState.IN_SYNC) and (stuck_s := self._sink.stuck_s(now)) > timeout_s:
             self.fail(f"it has acknowledged nothing for {stuck_s:.1f} s")
         elif now - self._heard_at > timeout_s:
             self.fail(f"it has said nothing for {now - self._heard_at:.1f} s")
@@ -236,7 +234,6 @@ class LeaderLink:
             self._term.tickets.acknowledge(self.replica, seq)
         self._delay_s = delay_s
         self._progress.set()
-        self.on_progress()
 
     async def _write(self) -> None:
         """Send what waits: the stream first, and the bulk copy when little of it does."""
@@ -299,7 +296,6 @@ class LeaderLink:
         await term.changes.add(self.replica)
         self.state = LinkState.IN_SYNC
         logger.info("follower %s (%s) is in sync", self.name, self.replica[:8])
-        self.on_progress()
 
     def _is_close(self) -> bool:
         """Whether the follower acknowledges what was sent a moment ago; one with a slow disk, what was sent lately."""

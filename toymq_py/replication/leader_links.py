@@ -28,6 +28,8 @@ logger = logging.getLogger("toymq_py.replication")
 BEAT_S = 0.5
 GREETINGS_MAX = 64
 """Connections that have not sent FOLLOW yet."""
+LATE_S = 0.3
+"""A loop that is later has not read what followers have said meanwhile: it does not judge them this time."""
 ANSWER_S = 1.0
 """A follower that lives says something more often."""
 
@@ -75,13 +77,15 @@ class LeaderLinks:
         self._greeted: set[asyncio.StreamWriter] = set()
         self._judged: set[asyncio.StreamWriter] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._progress = asyncio.Event()
+        self._tick_at = 0.0
+        self._settled = asyncio.Event()
+        tickets.on_settled = self._settled.set
         self._ending = False
         self._closed = False
 
     def start(self) -> None:
         """Begin to send BEATs and to watch the time. Links may be served before."""
-        self._timer = self._loop.call_later(BEAT_S, self._tick)
+        self._plan_tick()
 
     def close(self) -> None:
         """End all links. Drops none by T3. Idempotent."""
@@ -120,16 +124,16 @@ class LeaderLinks:
     async def say_bye(self) -> bool:
         """End the term: say BYE when all that was shipped is settled; return when each follower in sync has closed its link.
 
-        Before, there is no more work for clients. From BYE on no ticket is settled, and no follower joins or is dropped.
+        Before, no more work for clients is begun. From BYE on no ticket is settled, and no follower joins or is dropped.
         Takes at most three times ``timeout_s``. Returns: whether BYE was said; if not, a required follower owes a sync.
         """
         timeout_s = self._term.options.timeout_s
         tickets = self._term.tickets
         try:
             async with asyncio.timeout(2 * timeout_s):
-                while tickets.oldest is not None:
-                    self._progress.clear()
-                    await self._progress.wait()
+                while not tickets.all_settled:
+                    self._settled.clear()
+                    await self._settled.wait()
         except TimeoutError:
             logger.warning("epoch %d ends without BYE: not all acknowledge operation %s", self._term.epoch, tickets.oldest)
             return False
@@ -142,20 +146,22 @@ class LeaderLinks:
                     await link.gone.wait()
         return True
 
+    def _plan_tick(self) -> None:
+        self._tick_at = self._loop.time() + BEAT_S
+        self._timer = self._loop.call_at(self._tick_at, self._tick)
+
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(BEAT_S, self._tick)
         term = self._term
+        late_s = self._loop.time() - self._tick_at
+        self._plan_tick()
         if not self._ending:
             oldest = term.tickets.oldest
             term.stream.beat(term.clock.wall_ns(), (term.stream.last + 1 if oldest is None else oldest) - 1)
         now = term.clock.monotonic()
         for link in self._links.values():
-            link.tick(now)
+            link.tick(now, judge=late_s < LATE_S)
         for writer in self._judged:
             writer.write(encode(Wait()))
-
-    def _note_progress(self) -> None:
-        self._progress.set()
 
     # -- a connection
 
@@ -196,7 +202,6 @@ class LeaderLinks:
                 writer.write(encode(refusal))
             return None
         link = LeaderLink(self._term, follow.replica, follow.name, secrets.token_hex(8), reader, writer, handshake)
-        link.on_progress = self._note_progress
         self._links[follow.replica] = link
         return link
 
@@ -248,7 +253,6 @@ class LeaderLinks:
             if self._links.get(link.replica) is link:
                 del self._links[link.replica]
             link.gone.set()
-            self._note_progress()
             link.writer.transport.abort()
 
 

@@ -33,8 +33,6 @@ class LeaseKeeper:
         """Until then etcd has surely not ended the lease by itself, by the loop's clock."""
         self.hindrance: Callable[[], str | None] = lambda: None
         """Why the lease should not be renewed; None when it may. Asked before each renewal."""
-        self.late_s = 0.0
-        """How much later than planned the loop ran the last renewal."""
 
     @property
     def remaining_s(self) -> float:
@@ -54,9 +52,7 @@ class LeaseKeeper:
         due_at = self.expires_at - self._ttl_s + pause_s
         said: str | None = None
         while True:
-            planned_at = max(due_at, self._now())
-            await asyncio.sleep(planned_at - self._now())
-            self.late_s = self._now() - planned_at
+            await asyncio.sleep(max(due_at - self._now(), 0.0))
             hindrance = self.hindrance()
             if hindrance is not None:
                 if said is None:

@@ -1,6 +1,6 @@
 """Which replica speaks on a link, and the options of both ends."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,4 +27,4 @@ class LinkOptions:
     buffer_bytes: int = 64 << 20
     timeout_s: float = 3.0
     resync_bytes_per_s: int = 50_000_000
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)

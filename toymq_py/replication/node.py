@@ -34,6 +34,8 @@ JITTER_S = 0.05
 """Before an election: copies that see the same end of a lease do not ask at the same time."""
 SAY_S = 10.0
 """How often the log repeats what is waited for."""
+SEAT_S = 60.0
+"""How often a node says again what it does: each time is a revision that etcd keeps until it compacts."""
 DISK_RETRY_S = 5.0
 """After an error of a follower's own disk."""
 
@@ -187,7 +189,7 @@ class Node:
         said_at = 0.0
         while True:
             now, words = self._around.loop.time(), (self.state, None)
-            if words != said or now - said_at >= SAY_S:
+            if words != said or now - said_at >= SEAT_S:
                 with suppress(EtcdError):
                     seat = Seat(self._around.me, __version__, self.state, None, self._around.clock.wall_ns())
                     await self._around.agreement.put_seat(seat, self._keeper.lease)

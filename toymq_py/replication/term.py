@@ -38,7 +38,8 @@ logger = logging.getLogger("toymq_py.replication")
 LOOK_S = 0.25
 """How often a leader looks whether its loop and its disk make progress."""
 LATE_S = 1.0
-"""A loop that is later than this cannot lead."""
+LATE_TIMES, LATE_WITHIN_S = 2, 10.0
+"""A loop that is later than ``LATE_S`` so often cannot lead. Once is a pause that is over: a hand-over would be another."""
 JOINED_LOOK_S = 0.02
 READ_RETRY_S = 0.2
 """After a read of etcd without an answer. A leader goes on meanwhile: nothing in an OK needs etcd."""
@@ -122,6 +123,7 @@ class Term:
         self._stream = Stream(self._tickets)
         self._over: asyncio.Future[str] = around.loop.create_future()  # why the term has ended
         self._asked: asyncio.Future[Request] = around.loop.create_future()  # a hand-over
+        self._late_at: list[float] = []
         self._opened = self._hindered = self._retiring = False
         self.in_sync = InSyncSet(around.agreement, around.me.replica, epoch, members, revision, self._changed)
         self.links = LeaderLinks(
@@ -234,9 +236,12 @@ class Term:
 
     def _changed(self) -> None:
         """The in-sync set is another one."""
-        have, want = len(self.in_sync.members), self._around.settings.min_in_sync
+        settings = self._around.settings
+        have, want, all_of_them = len(self.in_sync.members), settings.min_in_sync, settings.replicas
         if self._opened:
-            reason = f"{have} of {self._around.settings.replicas} copies are in sync, and this cluster wants {want}"
+            if have < all_of_them:
+                logger.warning("epoch %d: %d of %d copies are in sync", self.epoch, have, all_of_them)
+            reason = f"{have} of {all_of_them} copies are in sync, and this cluster wants {want}"
             self._around.office.refuse_publishes(reason if have < want else None)
 
     # -- what ends it
@@ -271,14 +276,20 @@ class Term:
         """Why this node should not lead any longer."""
         if not any(lag.state == IN_SYNC for lag in self.links.lags()):
             return None  # no other copy could do better
-        if self._keeper.late_s > LATE_S:
-            return f"the event loop was {self._keeper.late_s:.1f} s late"
+        if len(self._late_at) >= LATE_TIMES:
+            return f"the event loop was late {len(self._late_at)} times within {LATE_WITHIN_S:g} s"
         return self._around.office.disk_trouble(self._around.options.stall_s)
 
     async def _look(self) -> None:
         """Leave office when something hinders. Raises: TermEnded."""
+        time = self._around.loop.time
         while True:
+            due_at = time() + LOOK_S
             await asyncio.sleep(LOOK_S)
+            now = time()
+            self._late_at = [at for at in self._late_at if now - at < LATE_WITHIN_S]
+            if now - due_at > LATE_S:
+                self._late_at.append(now)
             hindrance = self._hindrance()
             if hindrance is not None:
                 self._hindered = True

@@ -42,6 +42,8 @@ class Tickets:
         self._waiting: dict[JobTicket, None] = {}  # their jobs have ended; in order
         self._required: frozenset[str] = frozenset()
         self._stopped = False
+        self.on_settled: Callable[[], None] | None = None
+        """Called when a ticket is settled."""
 
     @property
     def required(self) -> frozenset[str]:
@@ -52,6 +54,11 @@ class Tickets:
     def oldest(self) -> int | None:
         """The lowest seq that a call on the loop waits for; None when none does."""
         return min((min(ticket.acked) for ticket in self._waiting), default=None)
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether all required followers have acknowledged each sync that was shipped, those of running jobs included."""
+        return not self._by_seq
 
     # -- on the thread of a job
 
@@ -117,3 +124,5 @@ class Tickets:
         call, ticket.call = ticket.call, None
         if call is not None:
             call_all([call])
+        if self.on_settled is not None:
+            self.on_settled()

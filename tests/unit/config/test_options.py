@@ -1,11 +1,12 @@
 """Quantities, limits and settings. Contract: clients.md, "Command lines"; delivery.md, "Per-topic settings"."""
 
+import re
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from toymq_py.config.options import SETTINGS, BrokerOptions, TopicSettings
+from toymq_py.config.options import SETTINGS, BrokerOptions, ServeOptions, TopicSettings
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_duration_ms, parse_size
 
@@ -63,6 +64,35 @@ def test_what_is_no_size_is_said(text: str) -> None:
 def test_options_that_make_no_sense_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         BrokerOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"etcd": "http://e:2379"}, "--etcd does nothing without --cluster"),
+        ({"name": "n1"}, "--name does nothing without --cluster"),
+        ({"cluster": "c"}, "--cluster needs --etcd"),
+        ({"cluster": "a/b", "etcd": "http://e:2379"}, "invalid name"),
+        ({"cluster": "c", "etcd": "e:2379"}, "is not an endpoint"),
+        ({"cluster": "c", "etcd": "http://e:2379,"}, "is not an endpoint"),
+        ({"cluster": "c", "etcd": "http://e:2379", "fsync": "never"}, "--cluster needs --fsync always"),
+        ({"cluster": "c", "etcd": "http://e:2379", "listen": "127.0.0.1:0"}, "give --advertise"),
+        ({"cluster": "c", "etcd": "http://e:2379", "listen": "0.0.0.0:6789", "insecure_public": True}, "give --advertise"),
+        ({"cluster": "c", "etcd": "http://e:2379", "replicate": "10.0.0.1:6791"}, "no token is asked for"),
+        ({"cluster": "c", "etcd": "http://e:2379", "replicate": "127.0.0.1:6789"}, "give each a port of its own"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_options_of_a_cluster_that_make_no_sense_are_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        ServeOptions(**options)
+
+
+def test_a_node_needs_a_cluster_and_etcd() -> None:
+    urls = "http://e1:2379,https://e2:2379"
+    assert "--replicate" not in ServeOptions().listeners()
+    node = ServeOptions(cluster="c", etcd=urls, listen="0.0.0.0:6789", advertise="10.0.0.1:6789", insecure_public=True)
+    assert node.listeners()["--replicate"] == "127.0.0.1:6791"
 
 
 def test_every_number_has_its_unit_in_its_name() -> None:

@@ -14,8 +14,8 @@ from tests.support.fake_clock import FakeClock
 from tests.support.in_process import serving
 from tests.support.shares import one_in
 from tests.support.sim_disk import SimFile
-from toymq_py.metrics import TABLE, Exemplar
-from toymq_py.observability.prometheus import OTHERS, exported_names, render
+from toymq_py.metrics import TABLE, ClusterRows, Exemplar
+from toymq_py.observability.prometheus import OTHERS, exported_names, render, render_cluster
 from toymq_py.version import __version__
 
 Found = dict[str, dict[tuple[str, ...], float]]
@@ -39,11 +39,30 @@ async def scrape(rig: BrokerRig) -> Found:
     return parse(body)
 
 
+def cluster_rows() -> ClusterRows:
+    """Of a leader with a follower."""
+    labels = {"role": ("LEADING",), "replica_lag_bytes": ("n2",), "replica_lag_seconds": ("n2",)}
+    return {metric.name: {labels.get(metric.name, ()): 1.0} for metric in TABLE if metric.of_cluster}
+
+
+async def test_a_broker_of_its_own_has_no_metrics_of_a_cluster() -> None:
+    rig = BrokerRig()
+    body = (await render(rig.broker, rig.clock))[0].decode()
+    assert not [metric.name for metric in TABLE if metric.of_cluster and f"toymq_{metric.name} " in body]
+
+
+def test_a_node_that_follows_has_those_of_the_cluster_alone() -> None:
+    body, _ = render_cluster(cluster_rows())
+    families = {family.name for family in text_string_to_metric_families(body.decode())}
+    assert families == {f"toymq_{metric.name}".removesuffix("_total") for metric in TABLE if metric.of_cluster}
+
+
 async def test_every_row_of_the_table_is_exported_with_its_type_help_and_labels() -> None:
     rig = BrokerRig()
     rig.publish("t", b"x")
     rig.take(rig.subscribe("t"))
     rig.broker.metrics.refused("BAD_NAME")
+    rig.broker.metrics.cluster = cluster_rows
     families = {f.name: f for f in text_string_to_metric_families((await render(rig.broker, rig.clock))[0].decode())}
     assert len(families) == len(TABLE)
     for metric in TABLE:
@@ -297,6 +316,7 @@ async def test_openmetrics_has_the_same_numbers() -> None:
     rig.publish("t", b"a", b"b")
     rig.take(rig.subscribe("t", "c"))
     rig.broker.metrics.refused("BAD_NAME")
+    rig.broker.metrics.cluster = cluster_rows
     body, content_type = await render(rig.broker, rig.clock, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     found = {

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.support.broker_process import environment
 from tests.support.sim_disk import SimDisk
 from toymq_py.replication.operations import Operation
 from toymq_py.replication.shipping_fs import ShippingFileSystem
@@ -276,7 +277,14 @@ def test_files_that_are_only_read_are_those_of_the_disk_below() -> None:
 
 
 def test_a_single_node_loads_nothing_of_replication() -> None:
+    """Nor does ``toymq serve`` without ``--cluster``, up to where the broker opens its directory."""
     loaded = "import sys, toymq_py.cli.serve, toymq_py.daemon, toymq_py.embedded; print(*sorted(sys.modules))"
-    said = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
-    assert "toymq_py.storage.fs" in said
-    assert [name for name in said if name.startswith("toymq_py.replication")] == []
+    served = (
+        "import sys; from toymq_py import daemon; daemon.serve = lambda *_: print(*sorted(sys.modules));"
+        " from toymq_py.cli import main; main(['serve', '--config', '/dev/null'])"
+    )
+    for program in (loaded, served):
+        command = [sys.executable, "-c", program]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment()).stdout
+        assert "toymq_py.storage.fs" in said.split()
+        assert [name for name in said.split() if name.startswith(("toymq_py.replication", "toymq_py.cluster"))] == []

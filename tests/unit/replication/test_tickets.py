@@ -145,3 +145,18 @@ def test_each_thread_has_the_ticket_of_its_own_job() -> None:
     for thread in threads:
         thread.join(10)
     assert found == {1: [1], 2: [2]}
+
+
+def test_what_a_job_syncs_is_unsettled_while_it_runs_and_until_all_have_it() -> None:
+    rig = Rig("f")
+    told: list[bool] = []
+    rig.tickets.on_settled = lambda: told.append(rig.tickets.all_settled)
+    assert rig.tickets.all_settled
+    first, second = rig.ran(1), rig.ran(2)
+    assert rig.tickets.oldest is None, "no call waits yet"
+    assert not rig.tickets.all_settled
+    for ticket in (first, second):
+        ticket.when_settled(lambda: None)
+    rig.tickets.acknowledge("f", 1)
+    rig.tickets.acknowledge("f", 2)
+    assert told == [False, True]

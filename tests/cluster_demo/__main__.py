@@ -1,0 +1,115 @@
+"""``make cluster-demo``: three members of etcd and three nodes on this machine; kills, a pause, and what was acknowledged.
+
+etcd comes from PATH, else from Debian's package, which is unpacked into .cache and not installed.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from tests.support.broker_process import ROOT, environment
+from tests.support.cluster_rig import CLUSTER, ClusterNode, ClusterRig, Load, running_cluster
+from toymq_py.clock import SystemClock
+
+MESSAGES = 200_000
+WINDOW = 500
+CACHE = ROOT / ".cache" / "etcd"
+
+
+def find_etcd() -> str | None:
+    """Put etcd on PATH. Returns: what to do when there is none."""
+    unpacked = CACHE / "usr" / "bin"
+    if shutil.which("etcd") is None and not (unpacked / "etcd").exists() and shutil.which("apt-get") and shutil.which("dpkg"):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        click.echo("fetching Debian's etcd-server into .cache, nothing is installed")
+        if not subprocess.run(["apt-get", "download", "-q", "etcd-server"], cwd=CACHE, check=False).returncode:
+            for package in CACHE.glob("etcd-server_*.deb"):
+                subprocess.run(["dpkg", "-x", package.name, "."], cwd=CACHE, check=False)
+    if (unpacked / "etcd").exists():
+        os.environ["PATH"] = f"{unpacked}{os.pathsep}{os.environ['PATH']}"
+    return None if shutil.which("etcd") else "there is no etcd: sudo apt-get install etcd-server"
+
+
+class Demo:
+    def __init__(self, rig: ClusterRig) -> None:
+        self._rig = rig
+
+    async def run(self) -> int:
+        rig = self._rig
+        await rig.in_sync(3)
+        await self._show("three nodes, all in sync")
+        async with Load(rig.urls, window=WINDOW) as load:
+            await self._step(load, "the leader's process is killed", self._kill)
+            await self._step(load, "the leader's machine loses its power", self._cut_power)
+            await self._step(load, "a follower is cut off", self._pause_follower)
+            await self._step(load, "the leader is asked to hand over", self._hand_over)
+            await load.more(max(MESSAGES - len(load.acked), 0), within_s=600)
+        await rig.in_sync(3)
+        lost = await load.lost()
+        click.echo(f"\nacknowledged {len(load.acked):,}, lost {len(lost):,}")
+        return 1 if lost else 0
+
+    async def _step(self, load: Load, what: str, act: object) -> None:
+        assert callable(act)
+        await load.more(MESSAGES // 8, within_s=600)
+        load.gaps.clear()
+        began, leader = SystemClock.monotonic(), await self._rig.leader()
+        click.echo(f"\n{what}: {(await act(leader)).name}")
+        await load.more(WINDOW, within_s=600)
+        click.echo(f"publishing went on after {max(load.gaps, default=0.0):.1f} s")
+        await self._rig.in_sync(3)
+        await self._show(f"all in sync again, {SystemClock.monotonic() - began:.1f} s later")
+
+    async def _kill(self, leader: ClusterNode) -> ClusterNode:
+        leader.signal_node(signal.SIGKILL)
+        return leader
+
+    async def _cut_power(self, leader: ClusterNode) -> ClusterNode:
+        leader.kill_machine()
+        await self._rig.leader(other_than=leader.name)
+        await self._show("another one leads")
+        await asyncio.to_thread(leader.start)
+        return leader
+
+    async def _pause_follower(self, leader: ClusterNode) -> ClusterNode:
+        follower = next(node for node in self._rig.nodes.values() if node is not leader)
+        follower.signal_node(signal.SIGSTOP)
+        await self._rig.in_sync(2)
+        await self._show("it is out of the in-sync set")
+        follower.signal_node(signal.SIGCONT)
+        return follower
+
+    async def _hand_over(self, leader: ClusterNode) -> ClusterNode:
+        await self._ctl("hand-over")
+        return leader
+
+    async def _show(self, what: str) -> None:
+        click.echo(f"\n-- {what}")
+        await self._ctl("show")
+
+    async def _ctl(self, *words: str) -> None:
+        where = ["--cluster", CLUSTER, "--etcd", ",".join(self._rig.etcd.urls)]
+        command = [sys.executable, "-m", "toymqctl", "cluster", *where, *words]
+        await asyncio.to_thread(subprocess.run, command, env=environment(), check=False)
+
+
+def main() -> int:
+    if (missing := find_etcd()) is not None:
+        click.echo(missing, err=True)
+        return 2
+    with (
+        tempfile.TemporaryDirectory(prefix="toymq-cluster-", ignore_cleanup_errors=True) as directory,
+        running_cluster(Path(directory), "--log-level", "warning", members=3, ttl_s=3.0) as rig,
+    ):
+        return asyncio.run(Demo(rig).run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

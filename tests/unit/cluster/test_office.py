@@ -1,0 +1,108 @@
+"""What watches a leader's disk, and what keeps its lease while recovery holds the loop."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from tests.support.fake_clock import FakeClock
+from toymq_py.clock import SystemClock
+from toymq_py.cluster import office
+from toymq_py.cluster.office import JobWatch, OpeningLease
+from toymq_py.errors import EtcdError
+from toymq_py.storage.commit.sync_threads import run_guarded
+
+WITHIN_S = 20.0
+
+
+def test_the_job_that_began_first_counts() -> None:
+    clock, told = FakeClock(), threading.Event()
+    watch = JobWatch(clock)
+    began = [threading.Event(), threading.Event()]
+    run = watch.watched(run_guarded)
+
+    def job(number: int) -> None:
+        began[number].set()
+        told.wait(WITHIN_S)
+
+    assert watch.longest_s() == 0
+    threads = []
+    for number in range(2):
+        threads.append(threading.Thread(target=run, args=(lambda number=number: job(number),)))
+        threads[-1].start()
+        assert began[number].wait(WITHIN_S)
+        clock.advance(3)
+    assert watch.longest_s() == 6
+    told.set()
+    for thread in threads:
+        thread.join()
+    assert watch.longest_s() == 0
+
+
+def test_a_job_that_fails_is_over() -> None:
+    watch = JobWatch(FakeClock())
+
+    def broken(job: object) -> None:
+        raise OSError("a bug of the runner")
+
+    with pytest.raises(OSError, match="a bug"):
+        watch.watched(broken)(lambda: None)
+    assert watch.longest_s() == 0
+
+
+class FakeAgreement:
+    """Counts renewals, every second of which has no answer."""
+
+    def __init__(self) -> None:
+        self.renewed: list[int] = []
+        self.closed = threading.Event()
+        self.loops: set[asyncio.AbstractEventLoop] = set()
+
+    async def renew(self, lease: int) -> None:
+        self.renewed.append(lease)
+        self.loops.add(asyncio.get_running_loop())
+        if len(self.renewed) % 2:
+            raise EtcdError("no answer")
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+def until(holds: object) -> None:
+    assert callable(holds)
+    ends_at = SystemClock.monotonic() + WITHIN_S
+    while not holds():
+        assert SystemClock.monotonic() < ends_at
+        time.sleep(0.005)
+
+
+def test_a_lease_is_renewed_while_the_loop_is_held() -> None:
+    agreement = FakeAgreement()
+    with OpeningLease(lambda: agreement, 77, 0.06, SystemClock()):  # type: ignore[arg-type, return-value]
+        until(lambda: len(agreement.renewed) >= 4)
+    assert agreement.closed.wait(WITHIN_S)
+    assert set(agreement.renewed) == {77}
+    assert len(agreement.loops) == 1, "a loop of the thread's own"
+
+
+def test_a_short_recovery_asks_etcd_nothing() -> None:
+    made: list[FakeAgreement] = []
+
+    def make() -> FakeAgreement:
+        made.append(FakeAgreement())
+        return made[-1]
+
+    before = threading.active_count()
+    with OpeningLease(make, 77, 60.0, SystemClock()):  # type: ignore[arg-type]
+        pass
+    until(lambda: threading.active_count() <= before)
+    assert made == []
+
+
+def test_a_recovery_that_takes_too_long_loses_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maybe the disk hangs, and another copy could lead."""
+    monkeypatch.setattr(office, "OPENING_S_MAX", 0.1)
+    agreement = FakeAgreement()
+    with OpeningLease(lambda: agreement, 77, 0.06, SystemClock()):  # type: ignore[arg-type, return-value]
+        assert agreement.closed.wait(WITHIN_S)

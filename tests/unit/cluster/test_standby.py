@@ -1,0 +1,188 @@
+"""What clients hear from a node that does not lead."""
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.certificates import CERT, KEY
+from toymq_py.cluster import standby
+from toymq_py.cluster.standby import CONNECTIONS_MAX, Standby
+from toymq_py.metrics import ClusterRows
+from toymq_py.net.certificates import Certificates
+from toymq_py.net.host_names import AllowedHosts
+
+
+class View:
+    """n2, which follows n1."""
+
+    def __init__(self) -> None:
+        self.named: str | None = "10.0.0.1:6789"
+
+    def leader(self) -> str | None:
+        return self.named
+
+    def leader_http(self, scheme: str) -> str | None:
+        return None if self.named is None else f"{scheme}://10.0.0.1:6780"
+
+    def describe(self) -> dict[str, object]:
+        return {"role": "follower", "state": "FOLLOWING", "epoch": 7}
+
+    def rows(self) -> ClusterRows:
+        return {"role": {("FOLLOWING",): 1.0}, "epoch": {(): 7}}
+
+
+def bound() -> socket.socket:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    listener.setblocking(False)
+    return listener
+
+
+class Rig:
+    def __init__(self, standby_: Standby, view: View, listeners: dict[str, socket.socket]) -> None:
+        self.standby = standby_
+        self.view = view
+        self.listeners = listeners
+
+    async def ask(self, option: str, data: bytes, tls: ssl.SSLContext | None = None) -> bytes:
+        """All that is answered until the end."""
+        port = self.listeners[option].getsockname()[1]
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=tls, server_hostname="127.0.0.1" if tls is not None else None
+        )
+        writer.write(data)
+        try:
+            async with asyncio.timeout(20):
+                return await reader.read()
+        finally:
+            writer.close()
+
+    async def get(self, path: str, *, method: str = "GET", host: str = "localhost") -> tuple[int, dict[str, str], bytes]:
+        answer = await self.ask("--http", f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status, *lines = head.decode().split("\r\n")
+        return int(status.split()[1]), dict(line.split(": ", 1) for line in lines), body
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Rig]:
+    listeners = {option: bound() for option in ("--listen", "--tls-listen", "--http", "--metrics", "--replicate")}
+    certificates = Certificates(CERT, KEY, None)
+    view = View()
+    answers = Standby(
+        {option: [each] for option, each in listeners.items()}, view, asyncio.get_running_loop(),
+        lambda: certificates.context, AllowedHosts(),
+    )  # fmt: skip
+    answers.start()
+    try:
+        yield Rig(answers, view, listeners)
+    finally:
+        answers.stop()
+        for listener in listeners.values():
+            listener.close()
+
+
+@pytest.mark.parametrize("line", [b"HELLO 1 client=x\n", b"PING\n", b"PUB t - 3\nabc\n", b"\n"])
+async def test_the_first_command_gets_the_leader_and_the_end(line: bytes) -> None:
+    async with serving() as rig:
+        assert await rig.ask("--listen", line) == b"ERR NOT_LEADER 10.0.0.1:6789\n"
+        rig.view.named = None
+        assert await rig.ask("--listen", line) == b"ERR NOT_LEADER -\n"
+
+
+async def test_over_tls_too() -> None:
+    context = ssl.create_default_context(cafile=CERT)
+    context.check_hostname = False
+    async with serving() as rig:
+        assert await rig.ask("--tls-listen", b"PING\n", context) == b"ERR NOT_LEADER 10.0.0.1:6789\n"
+
+
+async def test_a_line_without_an_end_is_refused() -> None:
+    async with serving() as rig:
+        assert (await rig.ask("--listen", b"x" * 5000)).startswith(b"ERR LINE_TOO_LONG ")
+
+
+async def test_get_is_redirected_and_all_else_refused() -> None:
+    async with serving() as rig:
+        status, headers, body = await rig.get("/v1/topics?limit=3")
+        assert (status, headers["location"]) == (307, "http://10.0.0.1:6780/v1/topics?limit=3")
+        assert json.loads(body)["code"] == "NOT_LEADER"
+        status, headers, _ = await rig.get("/v1/topics/t/messages", method="POST")
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert headers["location"] == "http://10.0.0.1:6780/v1/topics/t/messages"
+        rig.view.named = None
+        status, headers, body = await rig.get("/v1/topics")
+        assert status == 503
+        assert "location" not in headers
+        assert json.loads(body)["detail"] == "-"
+
+
+async def test_health_says_what_the_node_does() -> None:
+    async with serving() as rig:
+        status, _, body = await rig.get("/healthz")
+        assert status == 200
+        assert {"role": "follower", "state": "FOLLOWING", "epoch": 7, "status": "ok"}.items() <= json.loads(body).items()
+        for path in ("/leader", "/readyz"):
+            status, _, body = await rig.get(path)
+            assert (status, json.loads(body)["status"]) == (503, "unready"), path
+        status, headers, body = await rig.get("/healthz", method="HEAD")
+        assert (status, body) == (200, b"")
+        assert int(headers["content-length"]) > 0
+
+
+async def test_its_metrics_are_those_of_the_cluster() -> None:
+    async with serving() as rig:
+        status, headers, body = await rig.get("/metrics")
+        assert status == 200
+        assert headers["content-type"].startswith("text/plain")
+        assert b'toymq_role{role="FOLLOWING"} 1.0\n' in body
+        assert b"toymq_epoch 7.0\n" in body
+        assert b"toymq_publish_total" not in body
+
+
+async def test_another_host_is_not_answered() -> None:
+    async with serving() as rig:
+        status, _, body = await rig.get("/healthz", host="evil.example")
+        assert status == 403
+        assert b"role" not in body
+
+
+async def test_a_path_that_is_no_header_is_not_repeated() -> None:
+    async with serving() as rig:
+        answer = await rig.ask("--http", b"GET /\xe9 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"ocation" not in answer
+
+
+async def test_when_it_stops_new_connections_wait_and_open_ones_end() -> None:
+    async with serving() as rig:
+        port = rig.listeners["--listen"].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.05)
+        rig.standby.stop()
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        writer.close()
+        _, waiting = await asyncio.open_connection("127.0.0.1", port)
+        taken, _ = await asyncio.get_running_loop().sock_accept(rig.listeners["--listen"])
+        taken.close()
+        waiting.close()
+
+
+async def test_silent_connections_are_few_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "SILENT_S", 0.1)
+    monkeypatch.setattr(standby, "CONNECTIONS_MAX", 3)
+    assert CONNECTIONS_MAX > 3
+    async with serving() as rig:
+        port = rig.listeners["--listen"].getsockname()[1]
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        for reader, writer in opened:
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+            writer.close()
+        assert await rig.ask("--listen", b"PING\n") == b"ERR NOT_LEADER 10.0.0.1:6789\n"

@@ -1,0 +1,180 @@
+"""One follower of a leader: its turn, its rate, and what ends its link."""
+
+import asyncio
+import errno
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.link_rig import CLUSTER, FollowerRig, LeaderRig, assert_same, replica_id, until
+from toymq_py.replication import leader_link
+from toymq_py.replication.handshake import Follow, ManifestBytes, encode
+from toymq_py.replication.link_options import LinkOptions
+from toymq_py.replication.manifest import Manifest, encode_manifest
+from toymq_py.storage.fs import File, RealFile, RealFileSystem
+
+QUICK = LinkOptions(timeout_s=0.7, token="t")
+SECOND = replica_id(2)
+FOLLOW = encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t"))
+NOTHING = encode(ManifestBytes(encode_manifest(Manifest((), ()))))
+
+
+@pytest.fixture
+async def leader(tmp_path: Path) -> AsyncIterator[LeaderRig]:
+    async with LeaderRig(tmp_path / "leader", options=QUICK).serving() as rig:
+        yield rig
+
+
+def messages(count: int, size: int = 20, seed: int = 1) -> list[bytes]:
+    rng = random.Random(seed)
+    return [rng.randbytes(size) for _ in range(count)]
+
+
+async def test_large_copies_take_turns_and_a_short_absence_does_not_wait(
+    leader: LeaderRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_link, "LARGE_COPY_BYTES", 100_000)
+    short = FollowerRig(tmp_path / "f4", 4)
+    await leader.publish("t", *messages(300, 1000))
+    async with short.following(leader):
+        await leader.joined(4)
+    await leader.left(4)
+    first, second = FollowerRig(tmp_path / "f2", 2), FollowerRig(tmp_path / "f3", 3)
+    await leader.links._term.turn.acquire()
+    async with first.following(leader), second.following(leader):
+        await asyncio.sleep(1.0)  # longer than the timeout: WAIT keeps both ends
+        assert [lag.state for lag in leader.links.lags()] == ["waiting", "waiting"]
+        async with short.following(leader):
+            await leader.joined(4)
+        leader.links._term.turn.release()
+        await leader.joined(2)
+        await leader.joined(3)
+
+
+async def test_the_bulk_copy_keeps_to_its_rate(tmp_path: Path) -> None:
+    options = LinkOptions(timeout_s=2.0, resync_bytes_per_s=1_000_000)
+    async with LeaderRig(tmp_path / "leader", options=options).serving() as leader:
+        await leader.publish("t", *messages(100, 5000))
+        began = asyncio.get_running_loop().time()
+        async with FollowerRig(tmp_path / "f").following(leader):
+            await leader.joined(2)
+        assert asyncio.get_running_loop().time() - began > 0.45
+
+
+class BrokenDisk(RealFileSystem):
+    """Fails each write of a segment once ``code`` is set; a sync waits while ``hangs``."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self.hangs = False
+        self.released = asyncio.Event()
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
+        file = super().open(path, create=create, exclusive=exclusive, write=write)
+        assert isinstance(file, RealFile)
+        return _BrokenFile(file.fd, path, self) if path.endswith(".log") else file
+
+
+class _BrokenFile(RealFile):
+    __slots__ = ("_disk",)
+
+    def __init__(self, fd: int, path: str, disk: BrokenDisk) -> None:
+        super().__init__(fd, path)
+        self._disk = disk
+
+    def pwrite(self, data: bytes, offset: int) -> int:
+        if self._disk.code:
+            raise OSError(self._disk.code, "the test breaks it", self.path)
+        return super().pwrite(data, offset)
+
+    def sync(self) -> None:
+        while self._disk.hangs:
+            time.sleep(0.01)
+        super().sync()
+
+
+async def test_a_full_disk_of_a_follower_ends_its_link_and_the_leader_goes_on(leader: LeaderRig, tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    follower = FollowerRig(tmp_path / "f", fs=disk)
+    async with follower.following(leader) as task:
+        await leader.joined(2)
+        disk.code = errno.ENOSPC
+        await leader.publish("t", b"x")
+        with pytest.raises(OSError, match="No space left") as error:
+            await task
+        assert error.value.errno == errno.ENOSPC
+    await leader.left(2)
+    disk.code = 0
+    async with follower.following(leader):
+        await leader.joined(2)
+        await assert_same(leader, follower)
+
+
+async def test_a_full_disk_during_the_copy_ends_the_link(leader: LeaderRig, tmp_path: Path) -> None:
+    await leader.publish("t", b"x")
+    disk = BrokenDisk()
+    disk.code = errno.ENOSPC
+    with pytest.raises(OSError, match="the test breaks it"):
+        await FollowerRig(tmp_path / "f", fs=disk).follow(leader)
+    await leader.left(2)
+    assert leader.changes.happened == []
+
+
+async def test_a_follower_that_hangs_is_dropped_before_the_publish_is_answered(leader: LeaderRig, tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    follower = FollowerRig(tmp_path / "f", fs=disk)
+    async with follower.following(leader):
+        await leader.joined(2)
+        await leader.publish("t", b"x")
+        disk.hangs = True
+        [told] = leader.put("t", b"y")
+        await asyncio.sleep(0.2)
+        assert not told.is_set()
+        await asyncio.wait_for(told.wait(), 10)
+        assert leader.changes.happened[-1] == ("drop", SECOND)
+        disk.hangs = False
+    await leader.left(2)
+
+
+async def test_a_publish_waits_as_long_as_etcd_does_not_say_that_the_follower_is_dropped(
+    leader: LeaderRig, tmp_path: Path
+) -> None:
+    follower = FollowerRig(tmp_path / "f")
+    async with follower.following(leader):
+        await leader.joined(2)
+        leader.changes.holds.clear()
+    [told] = leader.put("t", b"y")
+    await asyncio.sleep(0.3)
+    assert not told.is_set()
+    assert SECOND in leader.links.required()
+    leader.changes.holds.set()
+    await asyncio.wait_for(told.wait(), 10)
+
+
+async def test_nothing_is_settled_when_the_term_has_ended(leader: LeaderRig, tmp_path: Path) -> None:
+    async with FollowerRig(tmp_path / "f").following(leader):
+        await leader.joined(2)
+        leader.changes.term_ended = True
+    [told] = leader.put("t", b"y")
+    await until(lambda: not leader.links.lags(), "the link is gone")
+    await asyncio.sleep(0.05)
+    assert not told.is_set()
+    assert SECOND in leader.links.required()
+
+
+async def test_a_follower_that_is_too_far_behind_is_dropped(tmp_path: Path) -> None:
+    options = LinkOptions(timeout_s=30, buffer_bytes=1 << 20)
+    async with LeaderRig(tmp_path / "leader", options=options).serving() as leader:
+        await leader.publish("t", b"x")
+        _, writer = await asyncio.open_connection("127.0.0.1", leader.port)
+        writer.write(FOLLOW + NOTHING)
+        await until(lambda: (lag := leader.lag(2)) is not None and lag.state == "copying", "it has sent its manifest")
+        for seed in range(100):
+            await leader.publish("t", *messages(100, 1000, seed))
+        await leader.left(2)
+        writer.close()
+
+
