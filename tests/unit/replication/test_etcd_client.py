@@ -30,9 +30,9 @@ from tests.support.fake_etcd import (
 )
 from tests.support.requirements import require
 from toymq_py.errors import ConfigError, EtcdError, LeaseLost
-from toymq_py.replication.agreement import ClusterSettings, Member
+from toymq_py.replication.agreement import ClusterSettings, Member, Outcome
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdClient, EtcdOptions
-from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, Outcome, Put, Transaction
+from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, Put, Transaction
 
 KEYS = KeyRange("/a", "/b")
 PUT = Transaction([Compare("/a", Check.ABSENT)], [Put("/a", b"1")])
