@@ -141,29 +141,31 @@ Outgoing = tuple[bytes, bytes, bytes]
 def chunks(
     items: Iterable[Item], size: int, body_bytes_max: int, header_block: Callable[[], bytes] | None,
     delay_ms: int | None, ttl_ms: int | None,
-) -> Iterator[tuple[list[Outgoing], ToymqError | None]]:  # fmt: skip
-    """Items in lists of up to ``size``. Ends at the first bad one, with its error.
+) -> Iterator[tuple[list[Outgoing], Exception | None]]:  # fmt: skip
+    """Items in lists of up to ``size``. Ends at the first bad one, or where ``items`` raises, with that error: what came before
+    it is still published.
 
     Args:
         delay_ms, ttl_ms: for items that are not ``Sequenced``; those have their own.
 
-    Raises: TypeError for a payload that is not bytes, BadArgument for an invalid delay or ttl.
+    Raises: BadArgument for an invalid delay or ttl.
     """
     plain = publish_options(0, delay_ms, ttl_ms)
     chunk: list[Outgoing] = []
     total = 0
-    for item in items:
-        key: Key | None
-        if isinstance(item, Sequenced):
-            key, body = item.producer, item.body
-        elif not isinstance(item, tuple):
-            key, body = None, item
-        elif len(item) == 2:
-            key, body = item
-        else:
-            raise TypeError(f"an item of pub_many is a payload, (key, payload) or Sequenced, not {arguments.shown(item)}")
-        body = arguments.payload_bytes(body)
-        try:
+    failure: Exception | None = None
+    try:
+        for item in items:
+            key: Key | None
+            if isinstance(item, Sequenced):
+                key, body = item.producer, item.body
+            elif not isinstance(item, tuple):
+                key, body = None, item
+            elif len(item) == 2:
+                key, body = item
+            else:
+                raise TypeError(f"an item of pub_many is a payload, (key, payload) or Sequenced, not {arguments.shown(item)}")
+            body = arguments.payload_bytes(body)
             if isinstance(item, Sequenced):
                 options = _sequenced_options(item)
             elif header_block is not None:
@@ -172,19 +174,18 @@ def chunks(
                 options = publish_options(len(block), delay_ms, ttl_ms)
             else:
                 options = plain
-            chunk.append((b"" if key is None else arguments.key_bytes(key), body, options))
+            found = b"" if key is None else arguments.key_bytes(key), body, options
             if len(body) > body_bytes_max:
-                chunk.pop()
                 raise too_large(body, body_bytes_max)
-        except ToymqError as error:
-            yield chunk, error
-            return
-        total += len(body)
-        if len(chunk) >= size or total > CHUNK_BYTES_MAX:
-            yield chunk, None
-            chunk, total = [], 0
-    if chunk:
-        yield chunk, None
+            chunk.append(found)
+            total += len(body)
+            if len(chunk) >= size or total > CHUNK_BYTES_MAX:
+                yield chunk, None
+                chunk, total = [], 0
+    except Exception as error:  # noqa: BLE001 (of the caller's iterable: the receipts of what came before go first)
+        failure = error
+    if chunk or failure is not None:
+        yield chunk, failure
 
 
 def outgoing(
