@@ -192,7 +192,7 @@ def start(what: str, value: object) -> Start:
     """An id, as a number or a text, or another position. Raises: TypeError, BadArgument."""
     if isinstance(value, str):
         try:
-            return Start.parse(str.__str__(value))
+            return Start.parse_checked(str.__str__(value))
         except BadArgument as error:
             raise BadArgument(f"{what}: {error}") from None
     try:

@@ -203,6 +203,8 @@ def test_a_url_that_is_none_says_where_to_look() -> None:
         (lambda mq: mq.sub("t", "c", window=True), TypeError, "window is a whole number, not True"),
         (lambda mq: mq.sub("t", "c", mode="both"), BadArgument, "mode is .*exclusive.* or .*shared.*, not 'both'"),
         (lambda mq: mq.sub("t", "c", start="soon"), BadArgument, "start: invalid position 'soon': write earliest"),
+        (lambda mq: mq.sub("t", "c", start="@1795410933"), BadArgument, "start: @1795410933 is before 2001: write millisec"),
+        (lambda mq: mq.seek("t", "c", "@2020"), BadArgument, "to: @2020 is before 2001: write milliseconds, @2020000, or ea"),
         (lambda mq: mq.seek("t", "c", -1), BadArgument, "to is a whole number from 0 to 18446744073709551615, not -1"),
         (lambda mq: mq.seek("t", "c", 1.5), TypeError, "to is \"earliest\", \"latest\", an id or \"@<unix-ms>\", not 1.5"),
         (lambda mq: mq.sub("t", "c", visibility=0), BadArgument, "visibility is .* seconds, from 0.001 to ten years, not 0"),
