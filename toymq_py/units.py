@@ -49,6 +49,15 @@ def parse_duration_ms(text: str) -> int:
     return value
 
 
+def check_delay(delay_ms: int | None, ttl_ms: int | None) -> None:
+    """Refuse a publish that could never be delivered: a ttl counts from the publish, also with a delay. The wire takes it, and
+    the message expires. Raises: BadArgument."""
+    if delay_ms is not None and ttl_ms is not None and delay_ms >= ttl_ms:
+        delay, ttl = format_duration(delay_ms), format_duration(ttl_ms)
+        why = "it would expire before it is due; ttl counts from the publish"
+        raise BadArgument(f"a delay of {delay} with a ttl of {ttl}: {why}")
+
+
 def duration_doubt(found: object) -> str | None:
     """What to ask of a duration below a second that is said without a unit: `--visibility 5` is 5 ms, and 5 s are more likely
     meant."""

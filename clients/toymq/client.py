@@ -125,7 +125,7 @@ class Client(ClientBase):
             key: a message with a key that the topic has seen is not stored again (``Receipt.duplicate``).
             headers: names and values without line breaks.
             delay: time until it is delivered: seconds, or a text with a unit (``"500ms"``, ``"5s"``, ``"2m"``).
-            ttl: time from now after which it is dropped instead of delivered.
+            ttl: time from now after which it is dropped when it was not delivered; longer than ``delay``.
             seq: an ascending number; ``key`` then names its producer. A number not above the producer's highest is a duplicate,
                 and the receipt has the id of the highest.
 

@@ -187,8 +187,11 @@ async def test_what_pub_many_got_before_a_wrong_item_is_published_and_has_its_re
     item at the beginning of a chunk was waited for without end."""
     for number, (wrong, error) in enumerate(WRONG_ITEMS):
         receipts: list[Receipt] = []
+
+        async def publish(receipts: list[Receipt] = receipts, wrong: object = wrong) -> None:
+            async for receipt in mq.pub_many("t", items_until(count, wrong)):
+                receipts.append(receipt)
+
         with pytest.raises(error):
-            async with asyncio.timeout(10):
-                async for receipt in mq.pub_many("t", items_until(count, wrong)):
-                    receipts.append(receipt)
+            await asyncio.wait_for(publish(), 10)
         assert [receipt.msg_id for receipt in receipts] == list(range(number * count, (number + 1) * count)), wrong

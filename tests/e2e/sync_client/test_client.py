@@ -321,8 +321,7 @@ def test_what_pub_many_got_before_a_wrong_item_is_published_and_has_its_receipts
     for number, (wrong, error) in enumerate(wrong_items):
         receipts: list[Receipt] = []
         with pytest.raises(error):
-            for receipt in client.pub_many(f"before.{count}", items(wrong)):
-                receipts.append(receipt)
+            receipts.extend(client.pub_many(f"before.{count}", items(wrong)))
         assert [receipt.msg_id for receipt in receipts] == list(range(number * count, (number + 1) * count)), wrong
 
 

@@ -240,7 +240,7 @@ def test_any_text_is_definitions_or_an_error_that_says_where(text: str) -> None:
 
 def test_a_duration_without_its_unit_is_asked_about() -> None:
     """Found by a trial: an import made `visibility = 30` 30 ms, silently. In JSON, as exported, it is milliseconds."""
-    text = '[[topic]]\nname = "a"\nvisibility = 30\nttl = "500"\nretain_acked_for = 0\nnack_backoff_min = 50\nmax_attempts = 3\n'
+    text = '[[topic]]\nname = "a"\nvisibility = 30\nttl = "500"\nretain_acked_for = 0\nnack_backoff_min = 50\n'
     rule = "as a number without a unit is milliseconds: write"
     assert parse(text, "f").doubts == [
         f"f: topic a: visibility 30 is 30ms, {rule} 30s or 30ms",
