@@ -31,7 +31,7 @@ def check_number(what: str, value: object, low: int = 0, high: int = MSG_ID_MAX)
 
 def counted(count: int, noun: str) -> str:
     """``1 record``, ``2 records``, ``0 records``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def parse_duration_ms(text: str) -> int:

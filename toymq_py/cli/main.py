@@ -26,8 +26,8 @@ a quarter of the time that it takes to start."""
 
 
 OF_TOYMQCTL = (
-    "pub", "sub", "pull", "tail", "topics", "describe", "consumers", "create", "delete", "purge", "seek", "forget", "ack", "nack",
-    "dlq", "stats", "top", "ping", "doctor", "token", "completion",
+    "pub", "sub", "pull", "tail", "topics", "describe", "consumers", "create", "delete", "purge", "seek", "forget", "ack",
+    "nack", "dlq", "stats", "top", "ping", "doctor", "token", "completion",
 )  # fmt: skip
 """Commands of the other program, which asks a running broker."""
 
