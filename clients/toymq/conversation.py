@@ -347,8 +347,8 @@ class Conversation:
             self._on_output()
 
     def send(self, slot: Slot) -> None:
-        """Send a command now, behind the acks that were said before it, or once there is a connection."""
-        if self._acks and self.online:
+        """Send a command now, or once there is a connection."""
+        if self._acks and self.online and slot.follows_acks:
             self._send_acks()
         self._send((slot,))
 

@@ -12,6 +12,10 @@ GiveBack = Callable[[list[MessagePush]], None]
 """Called with a consumer and its deliveries."""
 
 
+BESIDE_ACKS = frozenset({"NACK", "TOUCH", "PING"})
+"""About other messages than the acks, or about none. Sent ahead of acks, they leave these to become ranges."""
+
+
 class Slot(ABC):
     """A command and its reply. ``deadline`` is in seconds of the caller's clock; None waits for ever."""
 
@@ -26,6 +30,11 @@ class Slot(ABC):
     @abstractmethod
     def awaited(self) -> str:
         """What is awaited, for the text of a time-out."""
+
+    @property
+    def follows_acks(self) -> bool:
+        """Whether it goes behind the acks that were said before it: a SEEK would bring back what they settled."""
+        return True
 
     @property
     def repeatable(self) -> bool:
@@ -75,6 +84,10 @@ class CallSlot(Slot):
     @property
     def awaited(self) -> str:
         return f"the reply to {self._verb}"
+
+    @property
+    def follows_acks(self) -> bool:
+        return self._verb not in BESIDE_ACKS
 
     @property
     def repeatable(self) -> bool:

@@ -115,7 +115,7 @@ async def test_a_node_that_follows_says_where_the_leader_is(cluster: ClusterRig)
 
     ask = asyncio.to_thread
     async with asyncio.timeout(WAIT_S):
-        while json.loads((await ask(get, follower, "healthz"))[2])["state"] != "FOLLOWING":  # etcd knows it a moment before
+        while json.loads((await ask(get, follower, "healthz"))[2])["state"] != "FOLLOWING":  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.05)
     status, _, body = await ask(get, follower, "healthz")
     assert (status, json.loads(body)["role"]) == (200, "follower")
