@@ -172,8 +172,8 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
         elif topic["state"] != "ok" and not topic["lost"]:
             fine = False
             yield Finding(
-                name, "FAIL", f"{topic['state']}: no message is known to be lost, but a file is damaged, unreadable, gone, or a copy",
-                "`toymq verify DATA_DIR` names it; look at the disk; `toymq repair DATA_DIR` puts aside what does not belong there",
+                name, "FAIL", f"{topic['state']}: no message is known to be lost, but a file is damaged, gone or a copy",
+                "`toymq verify DATA_DIR` names it; look at the disk; `toymq repair DATA_DIR` puts strange files aside",
             )  # fmt: skip
         elif topic["state"] != "ok" or topic["lost"]:
             fine = False

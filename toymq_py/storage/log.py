@@ -94,7 +94,7 @@ class Log:
 
     @property
     def degraded(self) -> bool:
-        """Whether there is what ``toymq verify`` calls damage: records are lost or unreadable, or may be, or files hold too much."""
+        """Whether there is what ``toymq verify`` calls damage: records are lost or unreadable, or files hold too much."""
         return bool(self.lost or self.unreadable or self._problems) or any(s.missing or s.has_surplus for s in self.segments)
 
     @property

@@ -68,8 +68,8 @@ class RecoveredLog:
     heads: Mapping[int, Head] = field(default_factory=dict)
     """What ``segments.json`` knows of this log."""
     problems: list[str] = field(default_factory=list)
-    """What is wrong in the directory beside the records: ``segments.json`` is damaged or another topic's, a file is a copy, begins
-    with records of another one, or is another log's."""
+    """What is wrong in the directory beside the records: ``segments.json`` is damaged or another topic's, a file is a copy or
+    another log's."""
 
 
 def recover_log(
