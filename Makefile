@@ -46,11 +46,11 @@ $(RUN)/.stamp-run: pyproject.toml hatch_build.py $(PACKAGED)
 	@rm -rf $(RUN) $(WHEELS)
 	@$(PYTHON) -m venv $(RUN)
 	@$(TIMES) $(RUN)/bin/python $(PIP) wheel --no-deps --wheel-dir $(WHEELS) .
-	@$(RUN)/bin/python $(PIP) install "$$(echo $(WHEELS)/*.whl)[http]"
+	@$(RUN)/bin/python $(PIP) install "$$(echo $(WHEELS)/*.whl)[http,tui]"
 	@touch $@
 
 $(RUN)/.stamp-bench: $(RUN)/.stamp-run
-	$(RUN)/bin/python $(PIP) install "$$(echo $(WHEELS)/*.whl)[http,bench,plots]"
+	$(RUN)/bin/python $(PIP) install "$$(echo $(WHEELS)/*.whl)[http,tui,bench,plots]"
 	@touch $@
 
 %/.stamp-tests: %/.stamp
@@ -60,6 +60,7 @@ $(RUN)/.stamp-bench: $(RUN)/.stamp-run
 	@touch $@
 
 run: $(RUNNABLE) ## start a broker on port 6789, its dashboard on http://127.0.0.1:7800/, data in ./data
+	@echo "toymq: in a second terminal: $(RUN)/bin/toymqctl pub orders hello"
 	$(RUN)/bin/toymq serve --data-dir ./data --listen 127.0.0.1:6789 --http 127.0.0.1:7800
 
 demo: $(CORE) ## publish a file, kill the broker twice, compare what comes out: make demo FILE=README.md

@@ -365,7 +365,8 @@ class Broker:
         def changed(present: TopicSettings) -> TopicSettings:
             settings = present.changed(changes)
             if known and settings != present:
-                raise TopicExists(f"{name} exists with {present.differences(settings)}; change that with CONFIG")
+                remedy = "change that with CONFIG, that is config() of a client, PATCH over HTTP"
+                raise TopicExists(f"{name} exists with {present.differences(settings)}; {remedy}")
             return settings  # also an existing topic may be in memory only
 
         def answer(error: OSError | RequestError | None) -> None:

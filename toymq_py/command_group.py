@@ -3,9 +3,9 @@
 Beside ``command_line``, which a broker loads without click.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import click
 
@@ -13,10 +13,15 @@ CLOSE = 0.75
 """Likeness of two words, of 1: `get` is not `forget`, which deletes."""
 ABBREVIATION_MIN = 3
 USAGE = 2
+ADDRESS_OPTIONS = ("--port", "--host", "--bind")
+"""What others call ``--listen``."""
 
 
 class CommandGroup(click.Group):
     """A group that says wrong usage, its own and that of all commands below it, in one line."""
+
+    meant: ClassVar[Mapping[str, str]] = {}
+    """What to write, whole, instead of a command that is not here: another program has it, or it has another name."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -55,9 +60,13 @@ def say(group: click.Group, text: str, ctx: click.Context | None) -> NoReturn:
 def explain(error: click.UsageError, ctx: click.Context | None) -> str:
     """The text of an error, with a remedy where one is known."""
     if ctx is not None and isinstance(error, click.exceptions.NoSuchCommand) and isinstance(ctx.command, click.Group):
-        meant = next(_meant(ctx.command, ctx, error.command_name), None)
-        return error.message.rstrip(".") + (f": did you mean `{ctx.command_path} {meant}`?" if meant else "")
+        known = ctx.command.meant if isinstance(ctx.command, CommandGroup) else {}
+        near = next((f"{ctx.command_path} {name}" for name in _meant(ctx.command, ctx, error.command_name)), None)
+        meant = known.get(error.command_name, near)
+        return error.message.rstrip(".") + (f": did you mean `{meant}`?" if meant else "")
     if ctx is not None and isinstance(error, click.exceptions.NoSuchOption):
+        if error.option_name in ADDRESS_OPTIONS and any("--listen" in one.opts for one in ctx.command.params):
+            return f"{error.message.rstrip('.').partition(' Did')[0].rstrip('.')}: write `--listen HOST:PORT`"
         root = ctx.find_root()
         if ctx is not root and any(error.option_name in one.opts for one in root.command.params):
             option = error.option_name

@@ -11,6 +11,8 @@ Mode = Literal["exclusive", "shared"]
 """How sessions share one consumer: one at a time, or many that compete."""
 LEASE_NUMBER_MAX = 2**53 - 1
 """JSON numbers are exact up to this."""
+OLDEST_MS = 978_307_200_000
+"""2001-01-01. A smaller time was most likely meant in seconds, and would be in January 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,15 @@ class Start:
             if not at_time and value <= MSG_ID_MAX:
                 return cls("id", value)
         raise BadArgument(f"invalid position {text[:50]!a}: write earliest, latest, a message id or @<unix-ms>")
+
+    @classmethod
+    def parse_checked(cls, text: str) -> "Start":
+        """``parse`` for all but the wire: refuses a time that was most likely meant in seconds, since a consumer at 1970 gets
+        everything. Raises: BadArgument."""
+        position = cls.parse(text)
+        if position.kind == "time" and position.value < OLDEST_MS:
+            raise BadArgument(f"{position} is before 2001: write milliseconds, {position}000, or earliest")
+        return position
 
     def __str__(self) -> str:
         return {"id": str(self.value), "time": f"@{self.value}"}.get(self.kind, self.kind)

@@ -135,6 +135,8 @@ def _read_definitions(options: ServeOptions) -> Definitions:
     if path is None:
         return Definitions()
     wanted = parse(read_text(path, "the definitions"), path)
+    for line in wanted.doubts:
+        logger.warning("%s", line)
     if wanted.webhooks and options.http is None and options.https is None:
         raise ConfigError(f"{path}: the gateway pushes webhooks: they need --http or --https")
     return wanted

@@ -29,6 +29,11 @@ def check_number(what: str, value: object, low: int = 0, high: int = MSG_ID_MAX)
     return value
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 record``, ``2 records``, ``0 records``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def parse_duration_ms(text: str) -> int:
     """``250ms``, ``30s``, ``5m``, ``24h``, ``7d`` or plain milliseconds, as milliseconds.
 
@@ -42,6 +47,24 @@ def parse_duration_ms(text: str) -> int:
     if value > DURATION_MS_MAX:
         raise ConfigError(f"invalid duration {text!r}: ten years is the longest")
     return value
+
+
+def check_delay(delay_ms: int | None, ttl_ms: int | None) -> None:
+    """Refuse a publish that could never be delivered: a ttl counts from the publish, also with a delay. The wire takes it, and
+    the message expires. Raises: BadArgument."""
+    if delay_ms is not None and ttl_ms is not None and delay_ms >= ttl_ms:
+        delay, ttl = format_duration(delay_ms), format_duration(ttl_ms)
+        why = "it would expire before it is due; ttl counts from the publish"
+        raise BadArgument(f"a delay of {delay} with a ttl of {ttl}: {why}")
+
+
+def duration_doubt(found: object) -> str | None:
+    """What to ask of a duration below a second that is said without a unit: `--visibility 5` is 5 ms, and 5 s are more likely
+    meant."""
+    if not str(found).isdecimal() or not 0 < int(str(found)) < 1000:
+        return None
+    number = int(str(found))
+    return f"{number} is {number}ms, as a number without a unit is milliseconds: write {number}s or {number}ms"
 
 
 def parse_size(text: str) -> int:
@@ -76,6 +99,8 @@ DURATION_SETTINGS = frozenset(
 )
 MAY_BE_ZERO = frozenset(("retain_acked_for",))
 """Of those; the others are a millisecond or more."""
+USUALLY_SHORT = frozenset(("nack_backoff_min", "nack_backoff_max"))
+"""Of those; below a second nothing is doubted."""
 SIZE_SETTINGS = frozenset(("backlog_max_bytes", "retain_max_bytes"))
 """Topic settings that people write with a unit. On the wire they are integers: milliseconds and bytes."""
 
@@ -87,6 +112,11 @@ def parse_setting(name: str, text: str) -> str:
     if text != "default" and name in SIZE_SETTINGS:
         return str(parse_size(text))
     return text
+
+
+def setting_doubt(name: str, found: object) -> str | None:
+    """``duration_doubt`` of a topic setting, a number or a text. None where a short time is usual."""
+    return duration_doubt(found) if name in DURATION_SETTINGS and name not in USUALLY_SHORT else None
 
 
 def format_setting(name: str, value: object) -> str:

@@ -1,17 +1,17 @@
 """toymq, a persistent message broker, for applications: ``connect`` to a broker, or ``open`` a directory as a queue.
 
-These names are for asyncio. ``toymq.sync`` has the same names for blocking code, ``toymq.errors`` every error, and
-``toymq.testing`` fixtures for pytest. Nothing that needs asyncio, a broker module or pytest is imported before its first use:
-command lines start on the blocking client alone.
+These names are for asyncio. ``toymq.sync`` has the same names for blocking code, and ``toymq.testing`` fixtures for pytest.
+Every error is a name of its own here, too; ``toymq.errors`` draws their tree. Nothing that needs asyncio, a broker module or
+pytest is imported before its first use: command lines start on the blocking client alone.
 """
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from toymq.errors import ClientClosed, ConnectFailed, ConsumerDeleted, RequestTimeout, SubscriptionEnded, TakenOver
+from toymq.errors import *  # noqa: F403 (the list of errors stands once)
+from toymq.errors import __all__ as _errors
 from toymq.message import Receipt
 from toymq.options import Connected, Disconnected
-from toymq_py.errors import ConfigError, ConnectionLost, ProtocolViolation, RequestError, ToymqError
 from toymq_py.version import __version__
 
 if _TYPE_CHECKING:
@@ -48,7 +48,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Client", "ClientClosed", "ConfigError", "ConnectFailed", "Connected", "ConnectionLost", "ConsumerDeleted", "Disconnected",
-    "Message", "ProtocolViolation", "Publishing", "Receipt", "RequestError", "RequestTimeout", "Subscription",
-    "SubscriptionEnded", "TakenOver", "ToymqError", "__version__", "connect", "errors", "open", "sync",
+    "Client", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription", "__version__", "connect",
+    "errors", "open", "sync",
 ]  # fmt: skip
+__all__ += _errors

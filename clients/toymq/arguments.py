@@ -17,7 +17,15 @@ from toymq_py.names import check_name, check_topic_or_pattern
 from toymq_py.protocol import publish_key
 from toymq_py.protocol.frames import COUNT_MAX
 from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, IdRange
-from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_duration_ms, parse_setting
+from toymq_py.units import (
+    DURATION_MS_MAX,
+    DURATION_SETTINGS,
+    MAY_BE_ZERO,
+    SIZE_SETTINGS,
+    check_delay,
+    parse_duration_ms,
+    parse_setting,
+)
 
 WORD_CHARS_MAX = 1024
 """Of a client's name: it shares a header line with the token."""
@@ -162,6 +170,14 @@ def to_ms(what: str, value: object, low_ms: int = 0) -> int | None:
     return None if value is None else duration_ms(what, value, low_ms)
 
 
+def publish_times(delay: object, ttl: object) -> tuple[int | None, int | None]:
+    """``delay`` and ``ttl`` of a publish, as milliseconds. Raises: TypeError, BadArgument, also when the delay is not below the
+    ttl."""
+    times = to_ms("delay", delay), to_ms("ttl", ttl, 1)
+    check_delay(*times)
+    return times
+
+
 def timeout(what: str, value: object) -> float:
     """Seconds that the client itself waits. What is below 0 is over: a deadline may be. Raises: TypeError, BadArgument."""
     seconds = number_of_seconds(what, value)
@@ -192,7 +208,7 @@ def start(what: str, value: object) -> Start:
     """An id, as a number or a text, or another position. Raises: TypeError, BadArgument."""
     if isinstance(value, str):
         try:
-            return Start.parse(str.__str__(value))
+            return Start.parse_checked(str.__str__(value))
         except BadArgument as error:
             raise BadArgument(f"{what}: {error}") from None
     try:
@@ -247,7 +263,7 @@ def key_bytes(key: str | bytes) -> bytes:
     try:
         return publish_key(data)
     except BadArgument:
-        rule = "write 1 to 512 printable ASCII characters without space, but not -"
+        rule = "write 1 to 512 printable ASCII characters without space; the key \"-\" alone is reserved"
         raise BadArgument(f"invalid key {shown(key)}: {rule}; key=None publishes without a key") from None
 
 

@@ -17,7 +17,7 @@ from typing import IO
 from toymq.sockets import reserved_port
 from toymq_py.errors import LocalError
 
-TOYMQ = (sys.executable, "-P", "-c", "from toymq_py.cli import main; main()")
+TOYMQ = (sys.executable, "-P", "-c", "from toymq_py.cli import main; main(prog_name='toymq')")
 """The command ``toymq`` of this interpreter. ``-P``: sources in the working directory do not replace the installed ones."""
 READY_S = 60.0
 """Longer than the recovery of a large directory on a busy machine; then the start has failed."""
@@ -119,7 +119,11 @@ class BrokerProcess:
         self.take_ready_line(self.read_ready_line())
 
     def launch(self, *options: str) -> None:
-        """Start it without waiting. Raises: OSError."""
+        """Start it without waiting. Raises: StartFailed when it runs already, OSError."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                raise StartFailed(f"the broker runs already, process {self._process.pid}: stop() or restart() it")
+            self.wait()  # it ended by itself
         command = serve_command(self.data_dir, f"127.0.0.1:{self.port}", *self.options, *options, program=self.program)
         self._log = tempfile.TemporaryFile() if self._log_file is None else self._log_file.open("a+b")  # noqa: SIM115 (see wait)
         self._log_start = self._log.seek(0, os.SEEK_END)

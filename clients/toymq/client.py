@@ -125,7 +125,7 @@ class Client(ClientBase):
             key: a message with a key that the topic has seen is not stored again (``Receipt.duplicate``).
             headers: names and values without line breaks.
             delay: time until it is delivered: seconds, or a text with a unit (``"500ms"``, ``"5s"``, ``"2m"``).
-            ttl: time from now after which it is dropped instead of delivered.
+            ttl: time from now after which it is dropped when it was not delivered; longer than ``delay``.
             seq: an ascending number; ``key`` then names its producer. A number not above the producer's highest is a duplicate,
                 and the receipt has the id of the highest.
 
@@ -166,7 +166,8 @@ class Client(ClientBase):
             delay, ttl: as in ``pub``, for items that are not ``Sequenced``; those have their own.
             window: messages.
 
-        Raises: as ``pub``, in place of the receipt of the item that failed. Items sent after it are still published.
+        Raises: as ``pub``, in place of the receipt of the item that failed. Items sent after it are still published. A wrong
+            item and an exception of ``items`` end it: what came before is published and has its receipts first.
         """
         return Publishing(self, topic, items, delay, ttl, window)
 
@@ -399,11 +400,12 @@ class Publishing(PublishMany):
         client = self._client
         header_block = client._options.header_block_of_many(self._topic)
         for items, error in chunks(self._items, self._size, client._body_bytes_max, header_block, *self._times):
-            if link.crowded:
-                await link.room(self._topic)
-            unanswered.append(link.batch(len(items)))
-            link.conversation.publish(self._topic, items, unanswered[-1][0])
-            outstanding += len(items)
+            if items:  # none before a first item that is wrong: a batch of none would never be done
+                if link.crowded:
+                    await link.room(self._topic)
+                unanswered.append(link.batch(len(items)))
+                link.conversation.publish(self._topic, items, unanswered[-1][0])
+                outstanding += len(items)
             while unanswered and (outstanding > self._window - self._size or error is not None):
                 for receipt in await _receipts(unanswered[0]):
                     yield receipt

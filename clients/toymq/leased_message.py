@@ -47,6 +47,12 @@ class LeasedMessage(Delivery, Generic[C]):
         """Whether a request about its lease is of use: now, or, for a lease of ``pull``, once there is a connection again."""
         return self._link.conversation.online or (self._feed.pulled and self.lease is not None)
 
+    def _check_open(self) -> None:
+        """Of an ACK or a NACK, which would never be sent. Raises: ClientClosed, or why the client gave up."""
+        conversation = self._link.conversation
+        if conversation.is_closed:
+            raise conversation._end
+
     def _nack(
         self, delay: Seconds | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
     ) -> requests.Request[int]:

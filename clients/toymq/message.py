@@ -6,18 +6,19 @@ from typing import NamedTuple
 
 from toymq import arguments
 from toymq.arguments import Seconds
-from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
+from toymq_py.errors import BadArgument, PayloadTooLarge
 from toymq_py.protocol import MessagePush, publish_options, publish_sequence
 from toymq_py.protocol.frames import parse_ids
 from toymq_py.protocol.header_lines import SEQUENCE_MAX
 from toymq_py.records import PRODUCER_PREFIX, IdRange
+from toymq_py.units import check_delay
 
 RANGES_PER_LINE = 80
 """Ranges of 20-digit ids that fit into a header line of 4096 bytes beside the names."""
 RANGES_BESIDE_A_FAILURE = 5
 """Ranges that fit beside the texts of a failure."""
 Key = str | bytes
-"""Of a publish: 1 to 512 printable ASCII characters without space, and not ``-``."""
+"""Of a publish: 1 to 512 printable ASCII characters without space; the key ``-`` alone is reserved."""
 
 
 class Sequenced(NamedTuple):
@@ -141,29 +142,33 @@ Outgoing = tuple[bytes, bytes, bytes]
 def chunks(
     items: Iterable[Item], size: int, body_bytes_max: int, header_block: Callable[[], bytes] | None,
     delay_ms: int | None, ttl_ms: int | None,
-) -> Iterator[tuple[list[Outgoing], ToymqError | None]]:  # fmt: skip
-    """Items in lists of up to ``size``. Ends at the first bad one, with its error.
+) -> Iterator[tuple[list[Outgoing], Exception | None]]:  # fmt: skip
+    """Items in lists of up to ``size``. Ends at the first bad one, or where ``items`` raises, with that error: what came before
+    it is still published.
 
     Args:
         delay_ms, ttl_ms: for items that are not ``Sequenced``; those have their own.
 
-    Raises: TypeError for a payload that is not bytes, BadArgument for an invalid delay or ttl.
+    Raises: BadArgument for an invalid delay or ttl.
     """
     plain = publish_options(0, delay_ms, ttl_ms)
     chunk: list[Outgoing] = []
     total = 0
-    for item in items:
-        key: Key | None
-        if isinstance(item, Sequenced):
-            key, body = item.producer, item.body
-        elif not isinstance(item, tuple):
-            key, body = None, item
-        elif len(item) == 2:
-            key, body = item
-        else:
-            raise TypeError(f"an item of pub_many is a payload, (key, payload) or Sequenced, not {arguments.shown(item)}")
-        body = arguments.payload_bytes(body)
-        try:
+    failure: Exception | None = None
+    try:
+        for item in items:
+            key: Key | None
+            if isinstance(item, Sequenced):
+                key, body = item.producer, item.body
+            elif not isinstance(item, tuple):
+                key, body = None, item
+            elif len(item) == 2:
+                key, body = item
+            else:
+                raise TypeError(  # noqa: TRY301 (with all others, below)
+                    f"an item of pub_many is a payload, (key, payload) or Sequenced, not {arguments.shown(item)}"
+                )
+            body = arguments.payload_bytes(body)
             if isinstance(item, Sequenced):
                 options = _sequenced_options(item)
             elif header_block is not None:
@@ -172,19 +177,18 @@ def chunks(
                 options = publish_options(len(block), delay_ms, ttl_ms)
             else:
                 options = plain
-            chunk.append((b"" if key is None else arguments.key_bytes(key), body, options))
+            found = b"" if key is None else arguments.key_bytes(key), body, options
             if len(body) > body_bytes_max:
-                chunk.pop()
-                raise too_large(body, body_bytes_max)
-        except ToymqError as error:
-            yield chunk, error
-            return
-        total += len(body)
-        if len(chunk) >= size or total > CHUNK_BYTES_MAX:
-            yield chunk, None
-            chunk, total = [], 0
-    if chunk:
-        yield chunk, None
+                raise too_large(body, body_bytes_max)  # noqa: TRY301
+            chunk.append(found)
+            total += len(body)
+            if len(chunk) >= size or total > CHUNK_BYTES_MAX:
+                yield chunk, None
+                chunk, total = [], 0
+    except Exception as error:  # noqa: BLE001 (of the caller's iterable: the receipts of what came before go first)
+        failure = error
+    if chunk or failure is not None:
+        yield chunk, failure
 
 
 def outgoing(
@@ -194,7 +198,7 @@ def outgoing(
     """A message of ``pub``. Raises: TypeError, BadArgument, PayloadTooLarge."""
     block = header_block(headers)
     name = arguments.key_bytes(key) if key is not None else b""
-    options = publish_options(len(block), arguments.to_ms("delay", delay), arguments.to_ms("ttl", ttl, 1))
+    options = publish_options(len(block), *arguments.publish_times(delay, ttl))
     if seq is not None:
         options += publish_sequence(name, arguments.whole("seq", seq, 0, SEQUENCE_MAX))
     body = block + arguments.payload_bytes(payload)
@@ -206,6 +210,7 @@ def outgoing(
 def _sequenced_options(item: Sequenced) -> bytes:
     """Raises: TypeError, BadArgument."""
     try:
+        check_delay(item.delay_ms, item.ttl_ms)
         options = publish_options(item.hdr, item.delay_ms, item.ttl_ms)
         return options + publish_sequence(item.producer.encode(), item.seq)
     except (AttributeError, TypeError):

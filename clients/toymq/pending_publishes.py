@@ -58,7 +58,7 @@ class PublishMany:
         """Raises: TypeError, BadName, BadArgument."""
         self._topic = arguments.topic(topic)
         self._items = arguments.items(items)
-        self._times = arguments.to_ms("delay", delay), arguments.to_ms("ttl", ttl, 1)
+        self._times = arguments.publish_times(delay, ttl)
         self._window = arguments.count("window", window)
         self._size = min(max(window // 2, 1), BATCH_MAX)
         self._remedy = remedy

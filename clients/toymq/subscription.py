@@ -48,9 +48,10 @@ class Message(LeasedMessage[Link]):
         Args:
             sync: wait until the ack is on stable storage: then not even a power cut brings the message back.
 
-        Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
+        Raises: ClientClosed; with ``sync`` also RequestError, RequestTimeout.
         """
         self._link.check_loop()
+        self._check_open()
         if sync and arguments.flag("sync", sync):
             await self._link.ack_synced(self._feed, self.topic, self.id)
         elif self._link.conversation.ack(self._feed, self.topic, self.id):
@@ -67,9 +68,10 @@ class Message(LeasedMessage[Link]):
             reason, error: why, a text and an exception, or the exception alone as ``reason``. A dead letter has the last of
                 them; see ``process``.
 
-        Raises: RequestError, RequestTimeout, BadArgument.
+        Raises: ClientClosed, RequestError, RequestTimeout, BadArgument.
         """
         self._link.check_loop()
+        self._check_open()
         request = self._nack(delay, reason, error)
         self._given_back = True
         self._feed.settle(self.topic, self.id)

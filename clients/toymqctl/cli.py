@@ -1,7 +1,7 @@
 """The ``toymqctl`` group, and how an error becomes one line and an exit code (0 ok, 1 failed, 2 usage)."""
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 from click.core import ParameterSource
@@ -37,8 +37,16 @@ from toymqctl.token import token as token_command
 from toymqctl.top import top
 from toymqctl.topics import topics
 
+OF_TOYMQ = ("serve", "definitions", "verify", "repair", "backup", "restore", "dump", "demo")
+"""Commands of the other program, which serves a directory and works on one."""
+
 
 class _OneLineErrors(CommandGroup):
+    meant: ClassVar = {
+        **{name: f"toymq {name}" for name in OF_TOYMQ},
+        "list": "toymqctl topics", "ls": "toymqctl topics", "consume": "toymqctl sub", "produce": "toymqctl pub",
+    }  # fmt: skip
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:

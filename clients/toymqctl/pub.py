@@ -24,7 +24,7 @@ Publish = Callable[[Iterable[bytes]], Iterable[Receipt]]
 @click.option("--key", help="Dedupe key of a single payload: the broker answers DUP to a repeat.")
 @click.option("--header", "header_lines", multiple=True, metavar="NAME:VALUE", help="Header of each message; repeatable.")
 @click.option("--delay", "delay_s", type=Duration(), help="Deliver after this time: 5s, 2h, 30d.")
-@click.option("--ttl", "ttl_s", type=Duration(), help="Drop after this time: 1d.")
+@click.option("--ttl", "ttl_s", type=Duration(), help="Drop it when it is not delivered by then: 1d.")
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish this file's lines.")
 @click.option("--whole", is_flag=True, help="Publish the whole file, or all of stdin, as one message.")
 @click.option(

@@ -1,7 +1,7 @@
 """Parameter types of the command line: ids, and names completed from the broker."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import click
@@ -20,8 +20,6 @@ from toymqctl.settings import SETTINGS
 
 COMPLETION_S = 0.5
 """Time that completion waits for the broker."""
-OLDEST_MS = 978_307_200_000
-"""2001-01-01. A smaller time was most likely meant in seconds, and would be in January 1970."""
 
 
 class Ids(click.ParamType[tuple[IdRange, ...]]):
@@ -60,17 +58,14 @@ class PositionType(click.ParamType[Start]):
 
     name = "position"
 
-    def __init__(self, oldest_ms: int = OLDEST_MS) -> None:
-        self._oldest_ms = oldest_ms
+    def __init__(self, parse: Callable[[str], Start] = Start.parse_checked) -> None:
+        self._parse = parse
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Start:
         try:
-            position = Start.parse(str(value))
+            return self._parse(str(value))
         except BadArgument as error:
             self.fail(str(error), param, ctx)
-        if position.kind == "time" and position.value < self._oldest_ms:
-            self.fail(f"{position} is before 2001: write milliseconds, {position}000, or earliest", param, ctx)
-        return position
 
 
 class _Name(click.ParamType[str], ABC):
@@ -126,5 +121,5 @@ TOPIC = TopicName()
 CONSUMER = ConsumerName()
 SETTING = SettingWord()
 POSITION = PositionType()
-POSITION_TO_READ = PositionType(oldest_ms=0)
+POSITION_TO_READ = PositionType(Start.parse)
 """Of what moves and makes no consumer: a mistake in it does no harm."""

@@ -105,6 +105,8 @@ def test_webhooks_of_a_running_and_of_a_stopped_broker(tmp_path: Path, monkeypat
         changed = HOOK.replace("/in", "/out")
         refused = definitions("import", "-", wire, gateway, stdin=changed)
         assert (refused.exit_code, "write its secret into the file to change it over HTTP" in refused.stderr) == (2, True)
+        refused = definitions("import", "-", wire, gateway, stdin='[[topic]]\nname = "fresh"\n' + changed)
+        assert refused.stderr.endswith("to change it over HTTP; changed before that: + topic fresh\n"), refused.stderr
         monkeypatch.setenv("TOYMQ_TOKEN", token("all") + "x")
         refused = definitions("export", f"--http-url={broker.http}", wire)
         assert "AUTH_FAILED" in refused.stderr

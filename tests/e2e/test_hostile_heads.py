@@ -41,7 +41,7 @@ PATTERNS = {
     "semicolons": ("a", ";", ""),
     "pairs": (f"{COOKIE}=", "a=b;", ""),
     "cookies": ("", f"{COOKIE};", ""),
-    "spaces": ("a", " ", ""),
+    "spaces": ("a", " ", "a"),
     "tabs and words": ("Bearer ", "a\t", ""),
     "words": ("gzip, ", "a, ", ""),
     "ranges": ("bytes=", "0-1,", ""),

@@ -90,7 +90,7 @@ def test_the_readme_links_every_coming_from_page() -> None:
 
 
 def test_the_shell_commands_of_the_quickstart_do_what_it_says(tmp_path: Path) -> None:
-    commands = re.findall(r"^\.venv/bin/toymqctl (\w+)((?: \w+)*) *(?:# (.*))?$", text_of("quickstart"), re.MULTILINE)
+    commands = re.findall(r"^\.venv-run/bin/toymqctl (\w+)((?: \w+)*) *(?:# (.*))?$", text_of("quickstart"), re.MULTILINE)
     assert [name for name, _, _ in commands] == ["pub", "sub", "topics"]
     with BrokerProcess(tmp_path / "d") as broker:
         printed = []

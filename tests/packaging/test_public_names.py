@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import environment
+from toymq import errors
+from toymq_py.errors import REQUEST_ERRORS
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(
@@ -19,11 +21,10 @@ PACKAGES = sorted(
 
 PUBLIC = {
     "toymq_py": ["__version__"],
-    "toymq": [
-        "Client", "ClientClosed", "ConfigError", "ConnectFailed", "Connected", "ConnectionLost", "ConsumerDeleted",
-        "Disconnected", "Message", "ProtocolViolation", "Publishing", "Receipt", "RequestError", "RequestTimeout",
-        "Subscription", "SubscriptionEnded", "TakenOver", "ToymqError", "__version__", "connect", "errors", "open", "sync",
-    ],
+    "toymq": sorted([
+        "Client", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription", "__version__", "connect",
+        "errors", "open", "sync", *errors.__all__,
+    ]),
     "toymq.sync": ["Client", "Message", "Subscription", "connect", "open"],
 }  # fmt: skip
 
@@ -39,6 +40,15 @@ def test_the_public_names_are_these(package: str) -> None:
 def output_of(program: str) -> str:
     run = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
     return run.stdout
+
+
+def test_every_error_that_a_client_may_raise_is_exported() -> None:
+    """Found by a trial: ``except toymq.QueueFull`` was an AttributeError."""
+    import toymq
+
+    codes = {name for name in errors.__all__ if issubclass(getattr(toymq, name), toymq.ToymqError)}
+    assert codes == set(errors.__all__)
+    assert {cls.__name__ for cls in REQUEST_ERRORS.values()} <= codes
 
 
 @pytest.mark.parametrize("package", ["toymq", "toymq.sync"])
@@ -114,7 +124,7 @@ def test_errors_have_codes_of_their_own() -> None:
     client = importlib.import_module("toymq")
     kinds = [getattr(client, name) for name in client.__all__]
     errors = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, client.ToymqError)]
-    leaves = [kind for kind in errors if kind not in (client.ToymqError, client.RequestError)]
+    leaves = [kind for kind in errors if kind not in (client.ToymqError, client.RequestError, client.DirectoryLost)]
     assert len({kind.code for kind in leaves}) == len(leaves) > 8
 
 

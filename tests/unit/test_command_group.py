@@ -81,3 +81,28 @@ def test_a_group_alone_shows_its_commands(arguments: list[str]) -> None:
 def test_the_command_lines_say_it_so(module: str, name: str) -> None:
     result = CliRunner().invoke(import_module(module).main, ["nonsense"], prog_name=name)
     assert (result.exit_code, result.stderr) == (2, f"{name}: No such command 'nonsense' (see `{name} --help`)\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "line"),
+    [
+        ("toymq_py.cli", ["pub", "orders"], "No such command 'pub': did you mean `toymqctl pub`?"),
+        ("toymqctl.cli", ["serve"], "No such command 'serve': did you mean `toymq serve`?"),
+        ("toymqctl.cli", ["list"], "No such command 'list': did you mean `toymqctl topics`?"),
+        ("toymqctl.cli", ["consume", "orders"], "No such command 'consume': did you mean `toymqctl sub`?"),
+        ("toymq_py.cli", ["serve", "--port", "6789"], "No such option '--port': write `--listen HOST:PORT`"),
+    ],
+)
+def test_what_another_program_or_another_name_has_is_named(module: str, words: list[str], line: str) -> None:
+    """Found by a trial."""
+    name = {"toymq_py.cli": "toymq", "toymqctl.cli": "toymqctl"}[module]
+    result = CliRunner().invoke(import_module(module).main, words, prog_name=name)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"{name}: {line}"), result.stderr
+
+
+def test_each_program_knows_the_commands_of_the_other() -> None:
+    toymq, toymqctl = import_module("toymq_py.cli.main"), import_module("toymqctl.cli")
+    ours, others = set(toymq.COMMANDS), set(toymqctl.main.commands)
+    assert set(toymq.OF_TOYMQCTL) >= others - ours - {"cluster"}
+    assert set(toymqctl.OF_TOYMQ) == ours - others

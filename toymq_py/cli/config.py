@@ -11,6 +11,7 @@ from toymq_py.cli.options import (
     OPTIONS,
     configuration_text,
     doubts,
+    doubts_of_file,
     find_file,
     look_into,
     serve_options,
@@ -19,6 +20,7 @@ from toymq_py.cli.options import (
 from toymq_py.config.option_schema import Option
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError
+from toymq_py.units import counted
 
 
 @click.group()
@@ -71,7 +73,7 @@ def check(file: str | None, named: str | None) -> None:
     """Check the configuration FILE, by default the one that `toymq serve` would read. Starts nothing.
 
     Also reads the files that it names: tokens, certificates and keys, definitions. Prints a line for each error; then the exit
-    code is 1.
+    code is 1. Asks about a duration below a second without a unit, `visibility = 30`: that is no error.
     """
     from toymq_py.daemon import check_files  # `toymq --help` need not load the event loop
 
@@ -94,4 +96,8 @@ def check(file: str | None, named: str | None) -> None:
         click.echo(line, err=True)
     if problems:
         raise SystemExit(1)
-    click.echo(f"{path}: ok, {len(values)} options are set")
+    questions = doubts_of_file(text, path)
+    for line in questions:
+        click.echo(line, err=True)
+    asked = f", with {counted(len(questions), 'question')}" if questions else ""
+    click.echo(f"{path}: ok, {counted(len(values), 'option')} set{asked}")

@@ -137,9 +137,12 @@ def diff(*, file: Any, data_dir: str | None, url: str, http_url: str | None, tok
 
 def _read(file: Any) -> Definitions:
     try:
-        return parse(read_bounded(file, file.name), file.name)
+        wanted = parse(read_bounded(file, file.name), file.name)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file.name}: neither TOML nor JSON: {error}") from error
+    for line in wanted.doubts:
+        click.echo(f"toymq: {line}", err=True)
+    return wanted
 
 
 def _print(changes: list[Change], as_json: bool) -> None:

@@ -24,6 +24,7 @@ from toymq_py.config.definitions import (
     MakeConsumer,
     PutWebhook,
     described,
+    done_before,
     plan,
 )
 from toymq_py.config.options import BrokerOptions
@@ -102,21 +103,22 @@ class RunningBroker:
         return described(self._client.topics(), self._webhooks.present() if self._webhooks is not None else None)
 
     def apply(self, wanted: Definitions) -> list[Change]:
-        """Create and change what is wanted. Returns: the changes. Raises: ConfigError, earlier changes stay."""
+        """Create and change what is wanted. Returns: the changes. Raises: ConfigError, which names the changes before it: they
+        stay."""
         changes = plan(wanted, self.present())
-        for change in changes:
-            if isinstance(change, PutWebhook):
-                assert self._webhooks is not None, "checked"
-                self._webhooks.put(change)
-                continue
+        for at, change in enumerate(changes):
             try:
                 self._make(change)
-            except RequestError as error:
-                raise ConfigError(f"topic {change.topic}: {error.code} {error}") from error
+            except (RequestError, ConfigError) as error:
+                text = str(error) if isinstance(change, PutWebhook) else f"topic {change.topic}: {error.code} {error}"
+                raise ConfigError(text + done_before(changes[:at])) from error
         return changes
 
-    def _make(self, change: CreateTopic | ChangeSettings | MakeConsumer) -> None:
+    def _make(self, change: Change) -> None:
         match change:
+            case PutWebhook():
+                assert self._webhooks is not None, "checked"
+                self._webhooks.put(change)
             case CreateTopic():
                 self._client.create(change.topic, _with_units(change.settings))
             case ChangeSettings():

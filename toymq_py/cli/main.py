@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from typing import ClassVar
 
 import click
 
@@ -24,9 +25,18 @@ COMMANDS = {
 a quarter of the time that it takes to start."""
 
 
+OF_TOYMQCTL = (
+    "pub", "sub", "pull", "tail", "topics", "describe", "consumers", "create", "delete", "purge", "seek", "forget", "ack",
+    "nack", "dlq", "stats", "top", "ping", "doctor", "token", "completion",
+)  # fmt: skip
+"""Commands of the other program, which asks a running broker."""
+
+
 class _Commands(CommandGroup):
     """The commands. A ``LocalError`` or ``OSError`` is said in one line on stderr, exit code 2: a user needs no traceback for a
     busy port."""
+
+    meant: ClassVar = {name: f"toymqctl {name}" for name in OF_TOYMQCTL}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -86,14 +86,24 @@ def _take_file(ctx: click.Context, param: click.Parameter, named: str | None) ->
     if found is not None:
         text = configuration_text(found)
         ctx.default_map = _read(text, found)
-        kinds = {each.name: each.kind for each in OPTIONS}
-        for key, value in parse_toml(text, found).items():
-            _note_doubt(ctx, f"{found}: {key}", kinds[key], value)
+        ctx.meta.setdefault(_DOUBTS, []).extend(doubts_of_file(text, found))
     return found
 
 
+def doubts_of_file(text: str, path: str) -> list[str]:
+    """Values of a file that may mean something else than what was written, a line for each. Raises: ConfigError: it is no
+    TOML."""
+    kinds = {each.name: each.kind for each in OPTIONS}
+    found = ((key, _doubt(kinds.get(key), value)) for key, value in parse_toml(text, path).items())
+    return [f"{path}: {key} {doubt}" for key, doubt in found if doubt is not None]
+
+
+def _doubt(kind: Kind | None, value: object) -> str | None:
+    return kind.doubt(value) if isinstance(kind, Number) else None
+
+
 def _note_doubt(ctx: click.Context, where: str, kind: Kind, value: object) -> None:
-    if isinstance(kind, Number) and (doubt := kind.doubt(value)) is not None:
+    if (doubt := _doubt(kind, value)) is not None:
         ctx.meta.setdefault(_DOUBTS, []).append(f"{where} {doubt}")
 
 

@@ -11,6 +11,7 @@ from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.repair import TopicRepair
 from toymq_py.storage.offline.repair import repair as repair_directory
 from toymq_py.storage.offline.verify import check_data_directory, log_bytes
+from toymq_py.units import counted
 
 
 @click.command()
@@ -39,7 +40,8 @@ def repair(directory: str, as_json: bool) -> None:
             continue
         lost = sum(last - first + 1 for first, last in each.lost)
         done = "not repaired" if each.unreadable else "repaired"
-        click.echo(f"{each.topic}: {done}, {lost} records lost, {len(each.quarantined)} files in quarantine")
+        aside = counted(len(each.quarantined), "file")
+        click.echo(f"{each.topic}: {done}, {counted(lost, 'record')} lost, {aside} in quarantine")
         for first, last in each.lost:
             click.echo(f"  lost: records {first} to {last}")
         for name in each.forgotten:

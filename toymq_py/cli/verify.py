@@ -11,6 +11,7 @@ from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.verify import TopicReport, check_data_directory, log_bytes
 from toymq_py.storage.offline.verify import verify as verify_directory
+from toymq_py.units import counted
 
 
 @click.command()
@@ -43,7 +44,8 @@ def print_reports(reports: Sequence[TopicReport], *, as_json: bool) -> None:
         state = "DAMAGED" if report.damaged else "ok"
         ids = "empty" if report.next_id is None else f"ids {report.first_id} to {report.next_id - 1}"
         click.echo(
-            f"{report.topic}: {state}, {report.records} records in {report.segments} segments, {report.bytes} bytes, {ids}"
+            f"{report.topic}: {state}, {counted(report.records, 'record')} in {counted(report.segments, 'segment')}, "
+            f"{counted(report.bytes, 'byte')}, {ids}"
             + (f", {report.lost} lost" if report.lost else "")
         )
         for finding in report.findings:

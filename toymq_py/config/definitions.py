@@ -33,7 +33,7 @@ from toymq_py.config.webhooks import Webhook, check_webhook_name
 from toymq_py.consumer_options import EARLIEST, Start
 from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.names import check_name
-from toymq_py.units import format_setting, parse_setting
+from toymq_py.units import format_setting, parse_setting, setting_doubt
 
 Settings = dict[str, str]
 """By name, as in CREATE: whole numbers and words."""
@@ -54,6 +54,9 @@ class Definitions:
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
     """Of a broker over HTTP, ``secret`` is ``SIGNED`` or None."""
+    doubts: list[str] = field(default_factory=list, compare=False)
+    """Durations of a TOML file that were most likely meant in seconds, a line for each. JSON is what an export writes, in
+    milliseconds."""
 
 
 # -- reading
@@ -68,7 +71,8 @@ def parse(text: str, source: str) -> Definitions:
     Raises: ConfigError, which names source, topic and key.
     """
     try:
-        found = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+        is_json = text.lstrip().startswith("{")
+        found = json.loads(text) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source}: neither TOML nor JSON: {error}") from error
     definitions = Definitions()
@@ -79,6 +83,9 @@ def parse(text: str, source: str) -> Definitions:
             raise ConfigError(f"{source}: there is no section {shown_key(key)}{hint}")
         for where, entry in _named(entries, source, key):
             read(definitions, where, entry)
+            if not is_json and key == "topic":
+                asked = ((name, setting_doubt(name, value)) for name, value in entry.items())
+                definitions.doubts.extend(f"{where}: {name} {doubt}" for name, doubt in asked if doubt is not None)
     return definitions
 
 
@@ -116,7 +123,7 @@ def _read_consumer(consumers: dict[str, Start], where: str, entry: dict[str, Any
         if key not in ("name", "start"):
             raise ConfigError(f"{where}: a consumer has name and start, not {shown_key(key)}")
     try:
-        consumers[name] = Start.parse(_text(entry.get("start", "earliest")))
+        consumers[name] = Start.parse_checked(_text(entry.get("start", "earliest")))
     except (BadArgument, ConfigError) as error:
         raise ConfigError(f"{where}: start: {error}") from None
 
@@ -329,3 +336,9 @@ def _settings_change(name: str, wanted: Settings, found: Settings) -> ChangeSett
     return ChangeSettings(
         name, {key: wanted.get(key, "default") for key in keys}, {key: found.get(key, "default") for key in keys}
     )
+
+
+def done_before(changes: Iterable[Change]) -> str:
+    """For the end of an error: what was changed before it, and stays. "" for nothing."""
+    made = "; ".join(map(str, changes))
+    return f"; changed before that: {made}" if made else ""

@@ -18,7 +18,15 @@ from urllib.parse import urlsplit
 
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.names import check_host
-from toymq_py.units import DURATION_MS_MAX, format_duration, format_size, parse_duration_ms, parse_number, parse_size
+from toymq_py.units import (
+    DURATION_MS_MAX,
+    duration_doubt,
+    format_duration,
+    format_size,
+    parse_duration_ms,
+    parse_number,
+    parse_size,
+)
 
 SIZE_MAX = 1 << 62
 KEY_SHOWN_MAX = 64
@@ -89,12 +97,8 @@ class Number(Kind):
         return f"{self.show(self.low)} to {self.show(self.high)}"
 
     def doubt(self, found: object) -> str | None:
-        """What to ask of a duration below a second that is said without a unit: `--visibility 5` is 5 ms, and 5 s are more
-        likely meant."""
-        if self.parse_number is not parse_duration_ms or not str(found).isdecimal() or not 0 < int(str(found)) < 1000:
-            return None
-        number = int(str(found))
-        return f"{number} is {number}ms, as a number without a unit is milliseconds: write {number}s or {number}ms"
+        """What to ask of a duration that may have been meant in seconds."""
+        return duration_doubt(found) if self.parse_number is parse_duration_ms else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.names import check_cluster_name
 from toymq_py.net.host_names import check_host_name
 from toymq_py.records import DEFAULT_MAX_PAYLOAD, PAYLOAD_BYTES_LIMIT
-from toymq_py.units import DURATION_MS_MAX, format_setting, parse_number
+from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number
 
 FsyncMode = Literal["always", "interval", "never"]
 CommitMode = Literal["auto", "thread", "inline"]
@@ -368,5 +368,7 @@ def _parse_setting(name: str, text: str) -> int | str | None:
         return text
     try:
         return parse_number(name, text, low, high)
-    except BadArgument as error:
-        raise BadArgument(f"{error}, or default") from None
+    except BadArgument:
+        unit = " of milliseconds" if name in DURATION_SETTINGS else " of bytes" if name in SIZE_SETTINGS else ""
+        text = f"invalid {name} {text[:50]!a}: write a whole number{unit} from {low} to {high}, or default"
+        raise BadArgument(text) from None

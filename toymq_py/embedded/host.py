@@ -81,8 +81,11 @@ class EmbeddedHost:
             raise ConfigError(f"options has data_dir {options.data_dir!r}: leave it out, the directory is the path")
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"invalid path {path!r:.100}: pass the str or Path of a directory")
-        if not os.fspath(path):
+        name = os.fsdecode(path)
+        if not name:
             raise ConfigError("path is empty: name the directory")
+        if name.startswith(("toymq://", "toymqs://", "unix:", "http://", "https://")):  # the rest may have a token
+            raise ConfigError(f"path is the URL of a broker, {name.partition(':')[0]}:…, not a directory: use connect")
         self._options = replace(options, data_dir=os.path.abspath(path))  # noqa: PTH100 (no Path is needed)
         self._wait_s = wait_s
         self.socket_path = f"{self._options.data_dir}/{SOCKET_NAME}"

@@ -127,7 +127,8 @@ class Endpoint:
             known, query = self._queries[request.method], request.query_params
             for name in query:
                 if name not in known:
-                    raise BadArgument(f"unknown parameter {name[:100]!a}: use {', '.join(sorted(known)) or 'none'}")
+                    these = f"use {', '.join(sorted(known))}" if known else "this request takes none behind its ?"
+                    raise BadArgument(f"unknown parameter {name[:100]!a}: {these}")
                 if len(query.getlist(name)) > 1:
                     raise BadArgument(f"parameter {name} is given more than once")
 

@@ -23,6 +23,8 @@ STRUCTURE_CHARS_MAX = JSON_BYTES_MAX
 LONG_TEXT_CHARS = 1024
 DISCARD_BYTES_MAX = 1024 * 1024
 """Bytes of a body that are read and dropped after its answer: closed at once, a reset would drop the answer."""
+LENGTH_DIGITS_MAX = 18
+"""A longer Content-Length is not even converted."""
 SEAT = "toymq.seat"
 """Key in the ASGI scope's ``state``: the connection's ``Seat``, which counts what it holds, for its token."""
 WHEN_WHOLE = "toymq.when_whole"
@@ -57,8 +59,8 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
     announced = request.headers.get("content-length", "0")
     if not announced.isdigit():
         raise BadArgument(f"invalid Content-Length {announced[:50]!a}: write a whole number")
-    if len(announced) > 18 or int(announced) > bytes_max:
-        raise too_large(bytes_max, last=len(announced) > 18 or int(announced) > DISCARD_BYTES_MAX)
+    if len(announced) > LENGTH_DIGITS_MAX or int(announced) > bytes_max:
+        raise too_large(bytes_max)
     seat = seat_of(request)
     pieces: list[bytes] = []
     size, line_size, more = 0, 0, True
@@ -116,9 +118,9 @@ def check_coding(codings: str) -> None:
         raise UnknownCoding(f"coding {codings[:100]!a} is not supported: send the body uncompressed")
 
 
-def too_large(bytes_max: int, *, last: bool = False) -> PayloadTooLarge:
-    """The refusal of a body; with ``last`` the answer closes the connection."""
-    return PayloadTooLarge(f"the body is too large: at most {bytes_max} bytes are accepted", fatal=last)
+def too_large(bytes_max: int) -> PayloadTooLarge:
+    """The refusal of a body."""
+    return PayloadTooLarge(f"the body is too large: at most {bytes_max} bytes are accepted")
 
 
 async def read_object(request: Request, known: frozenset[str]) -> dict[str, Any]:

@@ -200,7 +200,7 @@ async def put_consumer(gateway: Gateway, request: Request) -> Response:
     if type(creates) is not bool:
         raise BadArgument("create must be true or false")
     gateway.refuse_late()
-    topic.seek(name, Start.parse(str(target)), creates=creates)
+    topic.seek(name, Start.parse_checked(str(target)), creates=creates)
     await gateway.stored(topic.flush_offsets)
     return json_response(topic.describe_consumer(name))
 

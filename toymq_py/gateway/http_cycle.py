@@ -14,6 +14,7 @@ from starlette.types import Message, Scope
 from toymq_py.errors import InternalError
 from toymq_py.gateway.answers import encode_head
 from toymq_py.gateway.app import Application
+from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, LENGTH_DIGITS_MAX
 from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.poll_operations import LeasedResponse
 from toymq_py.gateway.problems import problem
@@ -164,6 +165,8 @@ class Cycle:
     def _head(self, status: int, headers: list[tuple[bytes, bytes]], *, sized: bool) -> bytes:
         self.started = True
         self._expects = False
+        if self.more_body and not self._rest_is_short():
+            self.keep_alive = False
         says_close = False
         for name, value in headers:
             if name == b"connection" and b"close" in value.lower():
@@ -172,6 +175,11 @@ class Cycle:
         if not (self.keep_alive and sized) and (extra := self._framing(says_close=says_close, sized=sized)):
             headers = [*headers, *extra]
         return encode_head(status, headers, self._link.common_headers)
+
+    def _rest_is_short(self) -> bool:
+        """Whether what comes of an answered body is read and dropped, so that a client may send its next request behind it."""
+        length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
+        return 0 < len(length) <= LENGTH_DIGITS_MAX and int(length) <= DISCARD_BYTES_MAX
 
     def _framing(self, *, says_close: bool, sized: bool) -> list[tuple[bytes, bytes]]:
         """The headers that say where the answer ends, and whether the connection does."""

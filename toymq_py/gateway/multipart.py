@@ -7,7 +7,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from email.message import Message
 
-from toymq_py.errors import BadArgument, BadFraming
+from toymq_py.errors import BadArgument, BadFraming, LineTooLong
+from toymq_py.gateway.http_heads import HEAD_BYTES_MAX
 
 CONTENT_TYPE_CHARS_MAX = 1024
 """The parser of its parameters is not linear."""
@@ -18,6 +19,8 @@ PARSED_PER_TURN_BYTES = 64 * 1024
 """Parsed before others get a turn of the loop; a millisecond."""
 PART_COST_BYTES = 256
 """A part without content takes as long as so many bytes."""
+HEAD_COST = 16
+"""A byte of a part's headers takes as long as so many bytes of content."""
 
 Part = tuple[Mapping[str, bytes], bytes]
 """Headers by lower-case name, several of one name joined by commas (RFC 9110, 5.3), and the content."""
@@ -39,11 +42,11 @@ async def parse_multipart(
     pieces.clear()
     parts: list[Part] = []
     parsed = 0
-    for part in _split(body, delimiter):
+    for part, head_bytes in _split(body, delimiter):
         if len(parts) == parts_max:
             raise BadArgument(f"the batch has more than {parts_max} messages: send it as several batches")
         parts.append(part)
-        parsed += len(part[1]) + PART_COST_BYTES
+        parsed += len(part[1]) + HEAD_COST * head_bytes + PART_COST_BYTES
         if parsed >= PARSED_PER_TURN_BYTES:
             parsed = 0
             await pause()
@@ -62,7 +65,8 @@ def parse_boundary(content_type: str) -> bytes:
     return boundary.encode()
 
 
-def _split(body: bytes, delimiter: bytes) -> Iterator[Part]:
+def _split(body: bytes, delimiter: bytes) -> Iterator[tuple[Part, int]]:
+    """Yields: each part, and how many bytes its headers have."""
     begin, at = None, 0
     while (found := body.find(delimiter, at)) >= 0:
         at = found + len(delimiter)
@@ -70,7 +74,8 @@ def _split(body: bytes, delimiter: bytes) -> Iterator[Part]:
         if end is None:
             continue  # a line of the content that only begins like the delimiter
         if begin is not None:
-            yield _part(body[begin:found])
+            part = _part(body[begin:found])
+            yield part, found - begin - len(part[1])
         if end[0] == b"--":
             return
         begin = at = end.end()
@@ -78,14 +83,15 @@ def _split(body: bytes, delimiter: bytes) -> Iterator[Part]:
 
 
 def _part(raw: bytes) -> Part:
-    head, empty_line, content = (b"", b"\r\n", raw[2:]) if raw.startswith(b"\r\n") else raw.partition(b"\r\n\r\n")
-    if not empty_line:
+    end = 0 if raw.startswith(b"\r\n") else raw.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX + 4)
+    if end < 0 and len(raw) > HEAD_BYTES_MAX:
+        raise LineTooLong(f"the headers of a part of the multipart body have more than the limit of {HEAD_BYTES_MAX} bytes")
+    if end < 0:
         raise BadFraming("a part of the multipart body has no empty line behind its headers")
-    headers: dict[str, bytes] = {}
-    for line in head.split(b"\r\n") if head else ():
+    headers: dict[str, list[bytes]] = {}
+    for line in raw[:end].split(b"\r\n") if end else ():
         found = HEADER.fullmatch(line)
         if found is None:
             raise BadFraming(f"invalid header {line[:100]!a} in a part of the multipart body: write Name: value")
-        name, value = found[1].decode().lower(), found[2]
-        headers[name] = headers[name] + b", " + value if name in headers else value
-    return headers, content
+        headers.setdefault(found[1].decode().lower(), []).append(found[2])
+    return {name: b", ".join(values) for name, values in headers.items()}, raw[end + 4 if end else 2 :]

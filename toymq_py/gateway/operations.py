@@ -221,7 +221,7 @@ IDEMPOTENCY_KEY = Parameter(
     {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX, "pattern": "^[!-~]+$"}, check_key,
 )  # fmt: skip
 DELAY_MS = _milliseconds("X-Delay-Ms", "Deliver after so many milliseconds.", 0)
-TTL_MS = _milliseconds("X-Ttl-Ms", "Drop what was not acked after so many milliseconds.", 1)
+TTL_MS = _milliseconds("X-Ttl-Ms", "Drop the message when it is not delivered so many milliseconds after its publish.", 1)
 
 
 def quantity(parse: Callable[[str], int], text: str) -> int:

@@ -4,7 +4,7 @@ import json
 
 from starlette.responses import Response
 
-from toymq_py.errors import PayloadTooLarge, RequestError, TooManyConnections
+from toymq_py.errors import RequestError, TooManyConnections
 
 STATUS: dict[str, int] = {
     "UNKNOWN_COMMAND": 404,
@@ -130,7 +130,7 @@ def headers_of_refusal(error: RequestError, status: int, retry_after_s: int | No
         headers["accept-encoding"] = "identity"  # RFC 9110, 15.5.16
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    if isinstance(error, PayloadTooLarge | TooManyConnections) and error.fatal:
+    if isinstance(error, TooManyConnections) and error.fatal:
         headers["connection"] = "close"
     return headers
 

@@ -41,7 +41,7 @@ from toymq_py.gateway.problems import STATUS, problem
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.waiters import made
 from toymq_py.topic import Appended, Duplicate, Published, Topic
-from toymq_py.units import DURATION_MS_MAX, check_number
+from toymq_py.units import DURATION_MS_MAX, check_delay, check_number
 
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 """A batch is in memory as a whole; 20,000 messages of 800 bytes."""
@@ -83,12 +83,17 @@ class Message:
     delay_ms: int | None = None
     ttl_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raises: BadArgument."""
+        check_delay(self.delay_ms, self.ttl_ms)
+
 
 async def publish(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages``."""
     name = TOPIC.need(request)
     key = IDEMPOTENCY_KEY.of(request) or b""
     delay_ms, ttl_ms = DELAY_MS.of(request), TTL_MS.of(request)
+    check_delay(delay_ms, ttl_ms)
     headers = headers_of(request.headers.raw)
     bytes_max = gateway.broker.options.max_payload_bytes
     payload = await read_body(request, bytes_max)

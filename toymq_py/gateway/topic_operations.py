@@ -1,7 +1,7 @@
 """Create, configure, describe, list, purge and delete topics; statistics. Contract: gateway.md; protocol.md, "JSON shapes"."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -24,6 +24,7 @@ from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.snapshots import TOPICS_PER_TURN
+from toymq_py.units import setting_doubt
 
 SETTINGS = {"type": "object", "description": "The topic's settings: integers in milliseconds, bytes and counts, and words. "
             "null or \"default\" unsets one.", "additionalProperties": {"type": ["integer", "string", "null"]}}  # fmt: skip
@@ -31,7 +32,8 @@ DESCRIPTION = {"type": "object", "required": ["topic", "first_id", "next_id", "s
                "properties": {"topic": {"type": "string"}, "first_id": {"type": "integer"}, "next_id": {"type": "integer"},
                               "messages": {"type": "integer"}, "bytes": {"type": "integer"}, "segments": {"type": "integer"},
                               "state": {"enum": ["ok", "degraded", "failed"]}, "settings": {"type": "object"},
-                              "consumers": {"type": "array", "items": {"type": "object"}}}}  # fmt: skip
+                              "consumers": {"type": "array", "items": {"type": "object"}},
+                              "warnings": {"type": "array", "items": {"type": "string"}}}}  # fmt: skip
 
 PURGED = {"type": "object", "required": ["purged"], "properties": {"purged": {"type": "integer"}}}
 LISTING = {"type": "object", "properties": {"topics": {"type": "array", "items": DESCRIPTION}}}
@@ -63,7 +65,7 @@ async def put_topic(gateway: Gateway, request: Request) -> Response:
     gateway.refuse_late()
     known = gateway.broker.has(name)
     await gateway.stored(lambda done: gateway.broker.create(name, changes, done))
-    return json_response(gateway.broker.topic(name).describe(), 200 if known else 201)
+    return json_response(_described(gateway, name, changes), 200 if known else 201)
 
 
 async def patch_topic(gateway: Gateway, request: Request) -> Response:
@@ -73,7 +75,17 @@ async def patch_topic(gateway: Gateway, request: Request) -> Response:
     gateway.refuse_late()
     if changes:
         await gateway.stored(lambda done: gateway.broker.configure(name, changes, done))
-    return json_response(gateway.broker.topic(name).describe())
+    return json_response(_described(gateway, name, changes))
+
+
+def _described(gateway: Gateway, name: str, changes: Mapping[str, str]) -> dict[str, Any]:
+    """A topic after a change, with ``warnings`` where seconds were most likely meant: ``{"visibility": 30}`` are 30 ms."""
+    described = gateway.broker.topic(name).describe()
+    warnings = [
+        f"{setting} is {value} milliseconds; {value} seconds are {value}000"
+        for setting, value in changes.items() if setting_doubt(setting, value) is not None
+    ]  # fmt: skip
+    return described | {"warnings": warnings} if warnings else described
 
 
 async def get_topic(gateway: Gateway, request: Request) -> Response:

@@ -1,5 +1,6 @@
 """Define, list and delete webhooks. Contract: gateway.md. ``webhook_pusher.py`` pushes."""
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -27,8 +28,11 @@ def _describe(gateway: Gateway, name: str) -> dict[str, Any]:
 async def put_webhook(gateway: Gateway, request: Request) -> Response:
     """``PUT /v1/webhooks/{name}``."""
     name = NAME.need(request)
-    webhook = Webhook.from_json(parse_object(await read_body(request, JSON_BYTES_MAX)))
+    body = parse_object(await read_body(request, JSON_BYTES_MAX))
+    webhook = Webhook.from_json(body)
     check_topic(request, "subscribe", webhook.topic)  # a webhook reads the topic
+    if "secret" not in body and (before := gateway.webhooks.defined.get(name)) is not None:
+        webhook = replace(webhook, secret=before.secret)  # no answer shows it, so that it cannot be sent back
     gateway.refuse_late()
     new = await gateway.webhooks.put(name, webhook)
     return json_response(_describe(gateway, name), 201 if new else 200)
@@ -63,7 +67,8 @@ DEFINITION = {
     "properties": {
         "topic": {"type": "string", "description": "Name or pattern."},
         "url": {"type": "string", "description": "http or https; a private address needs --private-webhooks."},
-        "secret": {"type": ["string", "null"], "description": "Key of the signature (Standard Webhooks)."},
+        "secret": {"type": ["string", "null"], "description": "Key of the signature (Standard Webhooks). "
+                   "Without the member an existing webhook keeps its own; null takes it away."},
         "timeout_ms": {"type": "integer", "minimum": 1, "maximum": TIMEOUT_MS_MAX, "default": 10_000},
         "concurrency": {"type": "integer", "minimum": 1, "maximum": CONCURRENCY_MAX, "default": 1},
     },

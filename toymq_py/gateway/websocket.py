@@ -318,7 +318,7 @@ class Conversation:
         topic = await made(partial(self._gateway.broker.topic_or_new, self._name))
         subscription, registration = topic.subscribe(
             check_name("consumer", consumer),
-            None if start is None else Start.parse(str(start)),
+            None if start is None else Start.parse_checked(str(start)),
             mode="shared" if mode == "shared" else "exclusive",
             window=WINDOW if window is None else window,
             visibility_s=_seconds(frame, "visibility_s", 1),

@@ -15,6 +15,7 @@ from toymq_py.config.definitions import (
     MakeConsumer,
     PutWebhook,
     described,
+    done_before,
     plan,
 )
 from toymq_py.config.webhooks import Webhook
@@ -37,13 +38,13 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
     rows = [row for row in broker.describe(None) if row["topic"] in wanted.topics] if wanted.topics else []
     changes = plan(wanted, described(rows, webhooks))
     puts = [change for change in changes if isinstance(change, PutWebhook)]
-    for change in changes:
+    for at, change in enumerate(changes):
         if not isinstance(change, PutWebhook) and (error := await _made(partial(_begin, change, broker))) is not None:
-            raise ConfigError(f"topic {change.topic}: {error}") from error
+            raise ConfigError(f"topic {change.topic}: {error}{done_before(changes[:at])}") from error
     if puts:
         webhooks |= {put.name: put.webhook for put in puts}
         if (error := await _made(partial(broker.directory.store_webhooks, webhooks))) is not None:
-            raise ConfigError(f"{FILE_NAME}: {error}") from error
+            raise ConfigError(f"{FILE_NAME}: {error}{done_before(each for each in changes if each not in puts)}") from error
     return changes
 
 

@@ -133,7 +133,8 @@ class Client(ClientBase):
         """Publish many while it is iterated, with up to ``window`` unanswered: ``list(mq.pub_many(...))`` publishes all.
         Receipts come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
 
-        Raises: as ``pub``, in place of the receipt of the item that failed. Items sent after it are still published.
+        Raises: as ``pub``, in place of the receipt of the item that failed. Items sent after it are still published. A wrong
+            item and an exception of ``items`` end it: what came before is published and has its receipts first.
         """
         return Publishing(self, topic, items, delay, ttl, window)
 

@@ -48,12 +48,13 @@ class Message(LeasedMessage[BlockingLink]):
         Args:
             sync: wait until the ack is on stable storage.
 
-        Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
+        Raises: ClientClosed; with ``sync`` also RequestError, RequestTimeout.
         """
         holders, ours = self._link.guard.holders, [get_ident()]  # as ``one_thread``, which costs a third of an ack
         try:
             if (holder := holders.setdefault(HOLDER, ours)) is not ours and holder != ours:
                 raise refused()
+            self._check_open()
             if sync and arguments.flag("sync", sync):
                 self._link.ack_synced(self._feed, self.topic, self.id)
             else:
@@ -69,8 +70,9 @@ class Message(LeasedMessage[BlockingLink]):
         """Nack it: give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its
         dead letter has the last ``reason`` and ``error``.
 
-        Raises: RequestError, RequestTimeout, BadArgument.
+        Raises: ClientClosed, RequestError, RequestTimeout, BadArgument.
         """
+        self._check_open()
         request = self._nack(delay, reason, error)
         self._link.read_ahead()  # its lease ends with the connection
         self._given_back = True
@@ -167,6 +169,7 @@ class Subscription:
     def _ack_last(self) -> None:
         while self._last:
             if not self._last[0]._given_back:
+                self._last[0]._check_open()
                 self._link.ack_soon(self._feed, self._last[0].topic, self._last[0].id)
             del self._last[0]
 

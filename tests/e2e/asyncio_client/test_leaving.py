@@ -12,7 +12,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
 from tests.support.quick_client import code_of, connect
-from toymq import Client, Message
+from toymq import Client, ClientClosed, Message
 
 
 async def test_drain_waits_for_handlers_and_gives_the_rest_back(broker: InProcess, mq: Client) -> None:
@@ -140,3 +140,24 @@ async def test_close_does_not_hang_on_a_broker_that_does(monkeypatch: pytest.Mon
             await asyncio.sleep(0)
             await mq.close()
         assert waiting.result() == "CLIENT_CLOSED"
+
+
+async def test_what_is_said_of_a_message_after_the_client_closed_is_an_error(broker: InProcess) -> None:
+    """Found by a trial: ``ack()`` and ``nack()`` were silent, and the message came again."""
+    mq = await toymq.connect(f"127.0.0.1:{broker.port}")
+    await mq.pub("late", b"x")
+    subscription = await mq.sub("late", "c", auto_ack=True)
+    message = await subscription.next(5)
+    await mq.close()
+    for say in (message.ack, lambda: message.ack(sync=True), message.nack, lambda: message.nack(5, reason="no")):
+        with pytest.raises(ClientClosed):
+            await say()
+    with pytest.raises(ClientClosed):
+        async with message.process():
+            pass
+    with pytest.raises(ClientClosed):
+        await subscription.__aexit__(None, None, None)  # auto_ack would ack the last one here
+    with pytest.raises(ZeroDivisionError):
+        async with message.process():
+            raise ZeroDivisionError("the handler's own error goes on")
+    assert not await message.extend()

@@ -1,6 +1,7 @@
 """The asyncio client publishes."""
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -160,3 +161,37 @@ async def test_numbers_go_on_after_a_refusal_of_the_real_broker(mq: Client, monk
         assert [results[0], *results[2:]] == [Receipt(first + n, duplicate=False) for n in range(3)]
         assert await mq.pub("t", b"d") == Receipt(first + 3, duplicate=False)
     assert await mq.offsets("t") == (0, 12)
+
+
+WRONG_ITEMS = (
+    ("a text", TypeError),
+    ((b"k", b"x", b"y"), TypeError),
+    ((b"two words", b""), BadArgument),
+    (b"x" * 3_000_000, PayloadTooLarge),
+    (ZeroDivisionError("of the iterable"), ZeroDivisionError),
+)
+
+
+def items_until(count: int, wrong: object) -> Iterator[bytes]:
+    for n in range(count):
+        yield b"%d" % n
+    if isinstance(wrong, Exception):
+        raise wrong
+    yield wrong  # type: ignore[misc]
+    yield b"never asked for"
+
+
+@pytest.mark.parametrize("count", [0, 1, 256, 1000])
+async def test_what_pub_many_got_before_a_wrong_item_is_published_and_has_its_receipts(mq: Client, count: int) -> None:
+    """Found by a trial: of 1,000 items before an exception of the iterable 768 were stored, and none had its receipt. A wrong
+    item at the beginning of a chunk was waited for without end."""
+    for number, (wrong, error) in enumerate(WRONG_ITEMS):
+        receipts: list[Receipt] = []
+
+        async def publish(receipts: list[Receipt] = receipts, wrong: object = wrong) -> None:
+            async for receipt in mq.pub_many("t", items_until(count, wrong)):
+                receipts.append(receipt)
+
+        with pytest.raises(error):
+            await asyncio.wait_for(publish(), 10)
+        assert [receipt.msg_id for receipt in receipts] == list(range(number * count, (number + 1) * count)), wrong

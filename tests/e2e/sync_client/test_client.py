@@ -2,12 +2,13 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq import ConnectFailed, sync
+from toymq import ClientClosed, ConnectFailed, sync
 from toymq.message import Receipt
 from toymq.sync import Client
 from toymq_py.errors import (
@@ -301,3 +302,45 @@ def test_settings_are_copied_from_config_and_described_in_milliseconds(client: C
     assert client.describe("to")["settings"] == client.describe("from")["settings"]
     for method in (client.describe, client.create, client.config):
         assert "milliseconds" in (method.__doc__ or "")
+
+
+@pytest.mark.parametrize("count", [0, 1, 256, 1000])
+def test_what_pub_many_got_before_a_wrong_item_is_published_and_has_its_receipts(client: Client, count: int) -> None:
+    """As in asyncio_client/test_publishing.py."""
+
+    def items(wrong: object) -> Iterator[bytes]:
+        for n in range(count):
+            yield b"%d" % n
+        if isinstance(wrong, Exception):
+            raise wrong
+        yield wrong  # type: ignore[misc]
+
+    wrong_items: tuple[tuple[object, type[Exception]], ...] = (
+        ("a text", TypeError), ((b"two words", b""), BadArgument), (ZeroDivisionError("of the iterable"), ZeroDivisionError),
+    )  # fmt: skip
+    for number, (wrong, error) in enumerate(wrong_items):
+        receipts: list[Receipt] = []
+        with pytest.raises(error):
+            receipts.extend(client.pub_many(f"before.{count}", items(wrong)))
+        assert [receipt.msg_id for receipt in receipts] == list(range(number * count, (number + 1) * count)), wrong
+
+
+@pytest.mark.parametrize("give_up", [True, False])
+def test_what_is_said_of_a_message_after_the_client_closed_is_an_error(broker: BrokerProcess, give_up: bool) -> None:
+    """Found by a trial: ``ack()`` and ``nack()`` were silent, and the message came again."""
+    client = sync.connect(f"127.0.0.1:{broker.port}")
+    client.pub("late", b"x")
+    subscription = client.sub("late", f"c{give_up}", auto_ack=True)
+    message = subscription.next(5)
+    client.close()
+    said = [message.nack, lambda: message.nack(5, reason="no")] if give_up else [message.ack, lambda: message.ack(sync=True)]
+    for say in said:
+        with pytest.raises(ClientClosed):
+            say()
+    with pytest.raises(ClientClosed), message.process():
+        pass
+    with pytest.raises(ClientClosed), subscription:
+        pass  # auto_ack would ack the last one here
+    with pytest.raises(ZeroDivisionError), message.process():
+        raise ZeroDivisionError("the handler's own error goes on")
+    assert not message.extend()

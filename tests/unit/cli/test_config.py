@@ -60,9 +60,21 @@ def test_the_files_that_a_file_names_are_read(text: str, says: list[str]) -> Non
     assert not Path("d").exists()
 
 
+def test_a_duration_without_its_unit_is_asked_about_as_serve_does() -> None:
+    """Found by a trial: serve warned of `visibility = 30`, and the check said ok."""
+    Path("toymq.toml").write_text("visibility = 30\nfsync_interval = 5\nmax_attempts = 3\nshutdown_timeout = 5000\n")
+    checked = toymq("config", "check")
+    asked = [
+        f"./toymq.toml: {name} {n} is {n}ms, as a number without a unit is milliseconds: write {n}s or {n}ms"
+        for name, n in (("visibility", 30), ("fsync_interval", 5))
+    ]
+    assert (checked.exit_code, checked.stderr.splitlines()) == (0, asked)
+    assert checked.stdout == "./toymq.toml: ok, 4 options set, with 2 questions\n"
+
+
 def test_a_file_that_is_right() -> None:
     assert "there is no ./toymq.toml: name a file" in toymq("config", "check").stderr
     Path("toymq.toml").write_text("max_topics = 3")
-    assert toymq("config", "check").stdout == "./toymq.toml: ok, 1 options are set\n"
+    assert toymq("config", "check").stdout == "./toymq.toml: ok, 1 option set\n"
     missing = "toymq: cannot read the configuration nowhere.toml: No such file or directory\n"
     assert toymq("config", "check", "nowhere.toml").stderr == missing

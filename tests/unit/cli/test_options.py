@@ -110,7 +110,7 @@ def test_a_duration_without_a_unit_below_a_second_is_asked_about() -> None:
 
 def test_check_takes_the_file_as_serve_does() -> None:
     Path("good.toml").write_text('visibility = "5s"\n')
-    assert toymq("config", "check", "--config", "good.toml").stdout == "good.toml: ok, 1 options are set\n"
+    assert toymq("config", "check", "--config", "good.toml").stdout == "good.toml: ok, 1 option set\n"
     both = toymq("config", "check", "good.toml", "--config", "good.toml")
     assert (both.exit_code, "FILE and --config are the same" in both.stderr) == (2, True)
 

@@ -15,7 +15,7 @@ import toymq
 from tests.support.obliging_broker import ObligingBroker
 from toymq import arguments, connect, sockets, sync
 from toymq.arguments import key_bytes, payload_bytes, to_ms
-from toymq.message import chunks, format_headers
+from toymq.message import Outgoing, Sequenced, chunks, format_headers
 from toymq_py.errors import BadArgument, BadName, ConfigError, ToymqError
 from toymq_py.protocol import Config, Create, Nack, Offsets, Publish, Pull, Subscribe, Touch
 from toymqctl.broker import Broker
@@ -203,10 +203,15 @@ def test_a_url_that_is_none_says_where_to_look() -> None:
         (lambda mq: mq.sub("t", "c", window=True), TypeError, "window is a whole number, not True"),
         (lambda mq: mq.sub("t", "c", mode="both"), BadArgument, "mode is .*exclusive.* or .*shared.*, not 'both'"),
         (lambda mq: mq.sub("t", "c", start="soon"), BadArgument, "start: invalid position 'soon': write earliest"),
+        (lambda mq: mq.sub("t", "c", start="@1795410933"), BadArgument, "start: @1795410933 is before 2001: write millisec"),
+        (lambda mq: mq.seek("t", "c", "@2020"), BadArgument, "to: @2020 is before 2001: write milliseconds, @2020000, or ea"),
         (lambda mq: mq.seek("t", "c", -1), BadArgument, "to is a whole number from 0 to 18446744073709551615, not -1"),
         (lambda mq: mq.seek("t", "c", 1.5), TypeError, "to is \"earliest\", \"latest\", an id or \"@<unix-ms>\", not 1.5"),
         (lambda mq: mq.sub("t", "c", visibility=0), BadArgument, "visibility is .* seconds, from 0.001 to ten years, not 0"),
         (lambda mq: mq.pub("t", b"x", ttl=0), BadArgument, "ttl is a duration in seconds, from 0.001 to ten years, not 0"),
+        (lambda mq: mq.pub("t", b"x", delay=5, ttl=5), BadArgument, "a delay of 5s with a ttl of 5s: it would expire before"),
+        (lambda mq: mq.pub_many("t", [b"x"], delay="2m", ttl=90), BadArgument, "a delay of 2m with a ttl of 90s: it would ex"),
+        (lambda mq: list(mq.pub_many("t", [Sequenced("p", 1, b"", 0, 9, 9)])), BadArgument, "a delay of 9ms with a ttl of 9ms"),
         (lambda mq: mq.pub("t", b"x", key="k", seq="5"), TypeError, "seq is a whole number, not '5'"),
         (lambda mq: mq.pub(b"t", b"x"), TypeError, "topic is a str, not b't': use topic.decode()"),
         (lambda mq: mq.pub("t", b"x", headers=["a"]), TypeError, r"headers is a dict of str to str, not \['a'\]"),
@@ -353,13 +358,19 @@ def test_toymqctl_says_what_a_name_is(
     assert re.match(said, result.stderr), result.stderr
 
 
+def fail(items: list[Outgoing], error: Exception | None) -> None:
+    assert items == []
+    assert error is not None
+    raise error
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda: payload_bytes("text"), "a payload is bytes, not str: use payload.encode()"),
         (lambda: payload_bytes({"id": 17}), "a payload is bytes, not dict: use json.dumps(payload).encode()"),
         (lambda: payload_bytes(None), 'a payload is bytes, not None: use b"" for an empty one'),
-        (lambda: next(chunks(["text"], 8, 100, None, None, None)), "a payload is bytes, not str: use payload.encode()"),  # type: ignore[list-item]
+        (lambda: fail(*next(chunks(["text"], 8, 100, None, None, None))), "a payload is bytes, not str: use payload.encode()"),  # type: ignore[list-item]
         (
             lambda: to_ms("delay", b"5s"),  # type: ignore[arg-type]
             "delay is a number of seconds or a text with a unit, not b'5s': delay=5 is five seconds",
@@ -390,8 +401,8 @@ def test_a_mistake_is_named_with_its_remedy(call: Callable[[], Any], said: str) 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: key_bytes("a b"), "invalid key 'a b': write 1 to 512 printable ASCII characters without space, but not -"),
-        (lambda: key_bytes("-"), "invalid key '-': write .*, but not -; key=None publishes without a key"),
+        (lambda: key_bytes("a b"), "invalid key 'a b': write 1 to 512 printable ASCII characters without space; the"),
+        (lambda: key_bytes("-"), "invalid key '-': write .*; the key \"-\" alone is reserved; key=None"),
         (lambda: key_bytes(b"\xff"), "invalid key '.xff'|invalid key b'.xff'"),
         (lambda: key_bytes("k" * 513), "invalid key 'kkk"),
         (lambda: format_headers({"ok": "1", "a:b": "c"}), "invalid header 'a:b': 'c': a name has no colon"),

@@ -32,6 +32,24 @@ def test_addresses_come_from_the_ready_line_and_go_with_the_process(tmp_path: Pa
         broker.kill()
 
 
+def test_a_second_start_is_an_error_and_leaves_the_first(tmp_path: Path) -> None:
+    """Found by a trial: the first process ran on, owned by nothing."""
+    with BrokerProcess(tmp_path / "d", program=shell(f"echo {READY}; exec sleep 60")) as broker:
+        pid = broker.pid
+        with pytest.raises(StartFailed, match=rf"^the broker runs already, process {pid}: stop\(\) or restart\(\) it$"):
+            broker.start()
+        assert broker.pid == pid
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        broker.start()  # of one that ended by itself
+        assert broker.pid != pid
+
+
+def test_a_usage_error_names_the_program(tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match="toymq: No such option '--nothing'"):
+        BrokerProcess(tmp_path / "d", "--nothing").start()
+
+
 def test_a_start_that_fails_says_the_last_line_of_its_own_stderr(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("an earlier life\n")

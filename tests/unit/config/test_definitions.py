@@ -16,6 +16,7 @@ from toymq_py.config.definitions import (
     TopicDefinition,
     change_to_json,
     described,
+    done_before,
     parse,
     plan,
     to_json,
@@ -23,7 +24,7 @@ from toymq_py.config.definitions import (
 )
 from toymq_py.config.options import SETTINGS
 from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, SIGNED, TIMEOUT_MS_MAX, Webhook
-from toymq_py.consumer_options import EARLIEST, LATEST, Start
+from toymq_py.consumer_options import EARLIEST, LATEST, OLDEST_MS, Start
 from toymq_py.errors import ConfigError
 from toymq_py.units import DURATION_MS_MAX
 
@@ -161,7 +162,7 @@ names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)
 starts = st.one_of(
     st.sampled_from([EARLIEST, LATEST]),
     st.integers(0, 2**64 - 1).map(lambda value: Start("id", value)),
-    st.integers(0, 2**63 // 1_000_000).map(lambda value: Start("time", value)),
+    st.integers(OLDEST_MS, 2**63 // 1_000_000).map(lambda value: Start("time", value)),
 )
 
 
@@ -235,3 +236,21 @@ def test_any_text_is_definitions_or_an_error_that_says_where(text: str) -> None:
     else:
         return
     assert said.startswith("somewhere: ")
+
+
+def test_a_duration_without_its_unit_is_asked_about() -> None:
+    """Found by a trial: an import made `visibility = 30` 30 ms, silently. In JSON, as exported, it is milliseconds."""
+    text = '[[topic]]\nname = "a"\nvisibility = 30\nttl = "500"\nretain_acked_for = 0\nnack_backoff_min = 50\n'
+    rule = "as a number without a unit is milliseconds: write"
+    assert parse(text, "f").doubts == [
+        f"f: topic a: visibility 30 is 30ms, {rule} 30s or 30ms",
+        f"f: topic a: ttl 500 is 500ms, {rule} 500s or 500ms",
+    ]
+    assert parse(text.replace("30", "30000").replace("500", "500ms"), "f").doubts == []
+    assert parse(to_json(parse(text, "f")), "f").doubts == []
+
+
+def test_an_error_names_what_was_changed_before_it() -> None:
+    assert done_before([]) == ""
+    made = [CreateTopic("a", {"visibility": "120000"}), MakeConsumer("a", "b", EARLIEST)]
+    assert done_before(made) == "; changed before that: + topic a visibility=2m; + consumer a b start=earliest"

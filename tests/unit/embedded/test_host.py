@@ -16,6 +16,7 @@ from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked
     ("path", "options", "error", "says"),
     [
         ("", None, ConfigError, "path is empty"),
+        ("toymq://s3cret@localhost", None, ConfigError, "path is the URL of a broker, toymq:…, not a directory: use connect"),
         (7, None, TypeError, "invalid path 7: pass the str or Path"),
         ("d", {"fsync": "off"}, TypeError, "invalid options .*: pass a toymq_py.config.options.BrokerOptions or None"),
         ("d", BrokerOptions(data_dir="e"), ConfigError, "options has data_dir 'e': leave it out"),

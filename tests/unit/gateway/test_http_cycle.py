@@ -87,6 +87,7 @@ async def answered(link: Link, *parts: Message, **of: Any) -> tuple[list[bytes],
     """The lines of a head, the body, and the cycle of an application that sends these parts."""
     link.application.parts = parts
     cycle = cycle_of(link, **of)
+    cycle.whole()
     cycle.begin()
     await asyncio.gather(*link.tasks)
     head, _, body = link.transport.written.partition(b"\r\n\r\n")
@@ -189,9 +190,32 @@ async def brief(result: Response | None, error: Exception | None = None) -> Resp
 
 async def test_a_brief_operation_is_answered_at_once_in_one_write(link: Link) -> None:
     link.application.brief = brief(Response(b"hello", 201))
-    cycle_of(link).begin()
+    cycle = cycle_of(link)
+    cycle.whole()
+    cycle.begin()
     assert link.transport.written == b"HTTP/1.1 201 Created\r\n" + COMMON + b"content-length: 5\r\n\r\nhello"
     assert link.tasks == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "kept"),
+    [
+        ([(b"content-length", b"1048576")], True),
+        ([(b"content-length", b"1048577")], False),
+        ([(b"content-length", b"9" * 5000)], False),
+        ([(b"transfer-encoding", b"chunked")], False),
+    ],
+)
+async def test_an_answer_ahead_of_a_long_rest_of_the_body_says_that_the_connection_closes(
+    link: Link, headers: list[tuple[bytes, bytes]], kept: bool
+) -> None:
+    """Chunked, it did not, and the next request on that connection failed."""
+    link.application.brief = brief(Response(b"no", 413))
+    cycle = cycle_of(link, "POST")
+    cycle.scope["headers"] = headers
+    cycle.begin()
+    assert (b"connection: close\r\n" in link.transport.written) is not kept
+    assert cycle.keep_alive is kept
 
 
 @pytest.mark.provokes_bugs

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq_py.errors import BadArgument, BadFraming
+from toymq_py.errors import BadArgument, BadFraming, LineTooLong
 from toymq_py.gateway import multipart
+from toymq_py.gateway.http_heads import HEAD_BYTES_MAX
 from toymq_py.gateway.multipart import CONTENT_TYPE_CHARS_MAX, parse_boundary, parse_multipart
 
 TYPE = "multipart/mixed; boundary=x"
@@ -95,6 +96,31 @@ async def test_other_tasks_get_turns_while_many_parts_are_parsed(monkeypatch: py
 
     monkeypatch.setattr(multipart, "PARSED_PER_TURN_BYTES", 4 * multipart.PART_COST_BYTES)
     await parse_multipart(TYPE, [b"--x\r\n\r\n\r\n" * 40 + b"--x--"], 100, pause)
+    assert turns == 10
+
+
+async def test_the_headers_of_a_part_have_the_limit_of_a_request_head() -> None:
+    """80,000 lines of one name took 0.8 s of the loop, a million held it for minutes."""
+    name = b"a: b\r\n"
+    fits = HEAD_BYTES_MAX // len(name)
+    (part,) = await parse(b"--x\r\n" + name * fits + b"\r\nhello\r\n--x--")
+    assert part == ({"a": b", ".join([b"b"] * fits)}, b"hello")
+    for lines in (fits + 2, 2 * fits):
+        with pytest.raises(LineTooLong, match="of a part of the multipart body have more than"):
+            await parse(b"--x\r\n" + name * lines + b"\r\nhello\r\n--x--")
+    with pytest.raises(LineTooLong, match="have more than"):
+        await parse(b"--x\r\n" + b"a: " + b"b" * 1_000_000 + b"\r\n--x--")
+
+
+async def test_other_tasks_get_a_turn_behind_each_part_with_many_headers() -> None:
+    turns = 0
+
+    async def pause() -> None:
+        nonlocal turns
+        turns += 1
+
+    body = (b"--x\r\n" + b"a: b\r\n" * 5_000 + b"\r\n\r\n") * 10 + b"--x--"
+    assert len(await parse_multipart("multipart/mixed; boundary=x", [body], 100, pause)) == 10
     assert turns == 10
 
 

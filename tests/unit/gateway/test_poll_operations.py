@@ -162,6 +162,9 @@ async def test_a_consumer_is_described_moved_and_forgotten(rig: HttpRig) -> None
     assert (await rig.ask("GET", path)).json()["ready"] == 3
     refused(await rig.ask("PUT", path, json={"seek": 4}), 416, "OUT_OF_RANGE")
     refused(await rig.ask("PUT", path, json={"seek": "soon"}), 422, "BAD_ARGUMENT")
+    seconds = await rig.ask("PUT", path, json={"seek": "@1795410933"})
+    refused(seconds, 422, "BAD_ARGUMENT")
+    assert seconds.json()["detail"].endswith("@1795410933 is before 2001: write milliseconds, @1795410933000, or earliest")
     refused(await rig.ask("PUT", path, json={}), 422, "BAD_ARGUMENT")
     assert (await rig.ask("DELETE", path)).status_code == 204
     refused(await rig.ask("DELETE", path), 404, "NO_SUCH_CONSUMER")

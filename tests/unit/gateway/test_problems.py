@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from toymq_py.errors import AuthRequired, BadName, DiskLow, PayloadTooLarge, QueueFull, RequestError
+from toymq_py.errors import AuthRequired, BadName, DiskLow, QueueFull, RequestError
 from toymq_py.gateway.problems import MethodNotAllowed, UnknownCoding, UnsupportedVersion, UpgradeRequired, problem
 
 
@@ -19,7 +19,6 @@ from toymq_py.gateway.problems import MethodNotAllowed, UnknownCoding, Unsupport
         (UnsupportedVersion("x"), 505, {}),
         (UpgradeRequired("x"), 426, {"upgrade": "websocket", "sec-websocket-version": "13"}),
         (UnknownCoding("x"), 415, {"accept-encoding": "identity"}),
-        (PayloadTooLarge("x", fatal=True), 413, {"connection": "close"}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, RequestError) else "",
 )

@@ -242,6 +242,7 @@ async def test_a_batch_of_json_lines(rig: HttpRig) -> None:
         '{"payload": "a", "headers": {"a": 7}}', '{"payload": "a", "headers": {"a\\nb": "c"}}',
         '{"payload": "a", "headers": []}',
         '{"payload": "a", "delay_ms": -1}', '{"payload": "a", "ttl_ms": 0}', '{"payload": "a", "ttl_ms": "1"}',
+        '{"payload": "a", "delay_ms": 1000, "ttl_ms": 1000}',
         '{"payload": "a"}, {"payload": "b"}', "[" * 60_000,
     ],
     ids=lambda bad: bad[:60],
@@ -252,6 +253,15 @@ async def test_a_bad_line_harms_no_other_and_is_no_2xx(rig: HttpRig, bad: str) -
     results = refused(answer, 422, "BAD_ARGUMENT")["results"]
     assert [result.get("id", result.get("code")) for result in results] == [0, "BAD_ARGUMENT", 1]
     assert [message["payload"] for message in await stored(rig)] == ["a", "c"]
+
+
+async def test_what_could_never_be_delivered_is_refused(rig: HttpRig) -> None:
+    """Found by a trial: a delay as long as the ttl was taken, and the message expired when it was due."""
+    times = {"X-Delay-Ms": "5000", "X-Ttl-Ms": "5000"}
+    answer = await rig.ask("POST", "/v1/topics/t/messages", content=b"x", headers=times)
+    assert "a delay of 5s with a ttl of 5s: it would expire" in refused(answer, 422, "BAD_ARGUMENT")["detail"]
+    times["X-Ttl-Ms"] = "5001"
+    assert (await rig.ask("POST", "/v1/topics/t/messages", content=b"x", headers=times)).status_code == 201
 
 
 async def test_a_line_over_the_limit_is_refused_alone(rig: HttpRig) -> None:

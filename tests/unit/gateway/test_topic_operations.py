@@ -35,6 +35,17 @@ async def test_a_topic_is_made_confirmed_changed_and_removed(rig: HttpRig) -> No
         refused(await rig.ask(method, TOPIC, content=b'{"ttl": 1}' if method == "PATCH" else b""), 404, "NO_SUCH_TOPIC")
 
 
+async def test_a_time_that_was_meant_in_seconds_is_warned_of(rig: HttpRig) -> None:
+    """Found by a trial: ``{"visibility": 30}`` was 30 ms, silently."""
+    made = await rig.ask("PUT", TOPIC, json={"visibility": 30, "nack_backoff_min": 50, "max_attempts": 5})
+    warning = "visibility is 30 milliseconds; 30 seconds are 30000"
+    assert (made.status_code, made.json()["warnings"]) == (201, [warning])
+    assert (await rig.ask("PATCH", TOPIC, json={"ttl": 5})).json()["warnings"] == ["ttl is 5 milliseconds; 5 seconds are 5000"]
+    assert "warnings" not in (await rig.ask("PATCH", TOPIC, json={"ttl": 5000, "visibility": None})).json()
+    wrong = await rig.ask("PATCH", TOPIC, json={"visibility": "30s"})
+    assert "write a whole number of milliseconds from 1 to" in wrong.json()["detail"]
+
+
 async def test_a_purged_topic_is_empty_and_its_ids_go_on(rig: HttpRig) -> None:
     await rig.publish("t", "a", "b")
     answer = await rig.ask("POST", f"{TOPIC}:purge")

@@ -98,7 +98,10 @@ async def test_a_message_is_pushed_signed_and_acked(rig: HttpRig) -> None:
         assert (headers["webhook-id"], headers["webhook-signature"]) == ("t:0", f"v1,{expected}")
         await rig.until(lambda: rig.broker.topics["t"].consumers["webhook.mine"].floor == 1)
         assert (await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))).status_code == 200
-        assert (await rig.ask("GET", "/v1/webhooks/mine")).json()["secret"] is None
+        kept = (await rig.ask("GET", "/v1/webhooks/mine")).json()["secret"]
+        assert kept == "(set)", "a PUT that names none left the pushes unsigned, silently: found by a trial"
+        unsigned = await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver) | {"secret": None})
+        assert unsigned.json()["secret"] is None
         assert len((await rig.ask("GET", "/v1/webhooks")).json()["webhooks"]) == 1
         assert (await rig.ask("DELETE", "/v1/webhooks/mine")).status_code == 204
         assert not rig.broker.topics["t"].consumers

@@ -13,7 +13,7 @@ const SIZE = { parse: parseBytes, format: exactBytes };
 const SETTINGS = [
   ["visibility", TIME, "Visibility timeout", "How long a delivered message is leased: 30s, 5m; a bare number is seconds, here and below"],
   ["max_attempts", COUNT, "Attempts", "Deliveries before a message is a dead letter; 0 is for ever"],
-  ["ttl", TIME, "Time to live", "Messages expire after this: 1h, 7d"],
+  ["ttl", TIME, "Time to live", "A message that is not delivered so long after its publish is dropped: 1h, 7d"],
   ["nack_backoff_min", TIME, "Backoff, at first", "Pause before a redelivery: 100ms"],
   ["nack_backoff_max", TIME, "Backoff, at most", "It doubles up to this: 30s"],
   ["retain_acked_for", TIME, "Keep acked messages", "How long they stay in the log: 24h"],
@@ -104,7 +104,7 @@ export function publish(topic) {
         "div.grid3", {},
         field("Key", key, "The same key again is a duplicate"),
         field("Delay", delay, "5m, or seconds: not delivered before"),
-        field("Time to live", ttl, "1h, or seconds: dropped when not acked by then"),
+        field("Time to live", ttl, "1h, or seconds: dropped when not delivered by then"),
       ),
       el("fieldset", {}, el("legend", {}, "Headers"), rows, button("Add a header", () => add().firstChild.focus())),
     ],
