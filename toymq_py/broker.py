@@ -197,13 +197,14 @@ class Broker:
             logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets.problem)
         log = topic.log
         if log.degraded and self.options.strict_recovery:
-            what = "has a damaged segments.json"
+            what = f"is damaged: {next(iter(log.problems), '')}"
             for first, last in (log.lost or log.unreadable)[:1]:
                 what = f"has a hole, records {first} to {last} are {'lost' if log.lost else 'unreadable'}"
             raise DataDirectoryError(f"topic {name} {what}, and --strict-recovery is on")
         if log.degraded:
             unreadable = sum(last - first + 1 for first, last in log.unreadable)
-            logger.error("topic %s is degraded: %d records are lost, %d unreadable", name, log.lost_count(), unreadable)
+            logger.error("topic %s is degraded: %d records are lost, %d unreadable%s", name, log.lost_count(), unreadable,
+                         "".join(f"; {problem}" for problem in log.problems[:1]))  # fmt: skip
 
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
         make = Topic if self._tracer is None else partial(TracedTopic, self._tracer)

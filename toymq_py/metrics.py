@@ -79,7 +79,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("loop_lag_seconds", Kind.GAUGE, "seconds", "How late the event loop was at worst in the last ten seconds."),
     Metric("uptime_seconds", Kind.GAUGE, "seconds", "Time since the broker was made."),
     Metric("build_info", Kind.GAUGE, "always 1", "The broker's version, and its --fsync.", ("version", "fsync")),
-    Metric("topics", Kind.GAUGE, "topics", "Topics by state: degraded lost records or consumers, failed refuses publishes.",
+    Metric("topics", Kind.GAUGE, "topics", "Topics by state: degraded has damage, failed refuses publishes.",
            ("state",)),
     Metric("topic_appended_total", Kind.COUNTER, "messages", "Messages ever stored in a topic: its next id.", TOPIC),
     Metric("topic_messages", Kind.GAUGE, "messages", "Messages that are retained.", TOPIC),

@@ -169,6 +169,12 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
                 name, "FAIL", f"{topic['state']}: state of its consumers is damaged or missing ({topic['offsets_problem']})",
                 "consumers that are missing begin at the first id until the broker is restarted; look at the disk",
             )  # fmt: skip
+        elif topic["state"] != "ok" and not topic["lost"]:
+            fine = False
+            yield Finding(
+                name, "FAIL", f"{topic['state']}: no message is known to be lost, but a file is damaged, gone or a copy",
+                "`toymq verify DATA_DIR` names it; look at the disk; `toymq repair DATA_DIR` puts strange files aside",
+            )  # fmt: skip
         elif topic["state"] != "ok" or topic["lost"]:
             fine = False
             yield Finding(

@@ -12,7 +12,7 @@ from tests.support.broker_rig import DIR, BrokerRig, is_examined
 from tests.support.damage import BYTES_KINDS, FILE_KINDS, MANY_KINDS, PAGE, TS_NS, DamagedLog
 from tests.support.frames import encode_frame
 from tests.support.log_rig import LogRig
-from tests.support.logs import PATH, disk_with
+from tests.support.logs import PATH, disk_with, some_frames
 from tests.support.sim_disk import SimDisk
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets, salvage, segment_heads
@@ -117,6 +117,42 @@ def test_what_is_lost_is_what_was_hit_for_all_who_look(seed: int) -> None:
     assert done == [log.hit]
     assert verify_topic(rig.disk, TOPIC, "t").lost == 0
     assert {item.msg_id for item in dump_topic(rig.disk, TOPIC) if isinstance(item, Frame)} == intact
+
+
+STRETCHES = {base_id: some_frames(10, first_id=base_id) for base_id in (0, 10, 20)}
+"""Three whole segments."""
+
+
+@pytest.mark.parametrize(
+    ("case", "files"),
+    [
+        ("next segment appended to its predecessor", {10: STRETCHES[10] + STRETCHES[20]}),
+        ("a part of it", {10: STRETCHES[10] + STRETCHES[20][:4]}),
+        ("a record twice in a sealed segment", {10: [*STRETCHES[10][:4], STRETCHES[10][3], *STRETCHES[10][4:]]}),
+        ("a copy under a name inside an earlier segment", {13: STRETCHES[20]}),
+        ("a copy under the second id", {21: STRETCHES[20]}),
+        ("a copy far behind the end", {1000: STRETCHES[10]}),
+    ],
+)
+def test_what_is_there_twice_loses_nothing_and_degrades_the_topic_until_it_is_repaired(
+    case: str, files: dict[int, list[bytes]]
+) -> None:
+    """`verify` said DAMAGED, and records 14 to 13 lost; DESCRIBE, readyz and doctor said that all is well."""
+    del case
+    disk = directory({segment_name(base_id): b"".join(frames) for base_id, frames in (STRETCHES | files).items()})
+    rig = BrokerRig(disk=disk)
+    for _ in range(2):  # the second start goes by the sidecars of the first
+        report = verify_topic(rig.disk, TOPIC, "t")
+        assert (report.damaged, report.lost, report.records) == (True, 0, 30)
+        assert not any(" lost" in finding.text and "no record is lost" not in finding.text for finding in report.findings)
+        numbers = rig.broker.topic("t").describe()
+        assert [numbers[name] for name in ("state", "lost", "messages", "next_id")] == ["degraded", 0, 30, 30]
+        rig.reopen()
+    rig.broker.close()
+    list(repair(rig.disk, DIR, pid=1))
+    assert not verify_topic(rig.disk, TOPIC, "t").damaged
+    rig.restart()
+    assert rig.broker.topic("t").describe()["state"] == "ok"
 
 
 def test_one_flipped_bit_in_a_sealed_segment_forgets_no_key_behind_it() -> None:

@@ -340,7 +340,7 @@ def test_damaged_heads_of_segments_are_said_by_broker_and_verify_alike(damage: b
     stop(rig)
     rig.put("topics/t/segments.json", damage)
     rig.options = replace(rig.options, strict_recovery=True)
-    with pytest.raises(DataDirectoryError, match=r"has a damaged segments\.json, and --strict-recovery is on"):
+    with pytest.raises(DataDirectoryError, match=r"is damaged: .*segments\.json.*, and --strict-recovery is on"):
         rig.restart()
 
 

@@ -15,9 +15,9 @@ from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.app import Application
-from toymq_py.gateway.bodies import JSON_BYTES_MAX
 from toymq_py.gateway.http_protocol import GatewayProtocol
 from toymq_py.gateway.problems import problem
+from toymq_py.gateway.publish_operations import line_bytes_max
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.tls_listener import TlsListener
@@ -68,7 +68,7 @@ class HttpServer:
         hosts = AllowedHosts(allowed_hosts) if local or authority is None else None
         self._serving = Serving(
             Application(self._gateway, hosts=hosts, dialects=dialects), loop, clock, broker.quotas,
-            frame_bytes_max=2 * options.max_payload_bytes + JSON_BYTES_MAX,  # a payload as base64, and the other members
+            frame_bytes_max=line_bytes_max(options.max_payload_bytes),
         )  # fmt: skip
         self._loop = loop
         self._started = started

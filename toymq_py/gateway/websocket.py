@@ -164,6 +164,8 @@ class Conversation:
             await asyncio.sleep(0)  # frames before the close are begun: an ack counts, a subscribe is undone below
         finally:
             self.end()
+        await self.wait_answered()
+        self.end()  # a subscription that one of them began meanwhile
         if message["type"] == "websocket.receive":
             with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
                 await self._socket.close(UNSUPPORTED, "send text frames")

@@ -71,6 +71,9 @@ class GatewayWebSocket(asyncio.Protocol):
         """Our close is sent, or a refusal."""
         self._leaving = False
         """The broker shuts down."""
+        self._parting = b""
+        """The answer to the client's close, and pongs before it: written behind the answers to what was begun."""
+        self._eof = False
         self.disconnected = False
         self._events: asyncio.Queue[Message] = asyncio.Queue()
         self._frames = bytearray()  # the message that arrives
@@ -112,8 +115,16 @@ class GatewayWebSocket(asyncio.Protocol):
         self.conn.parser.close()
         self._serving.leave(self)
 
-    def eof_received(self) -> None:
-        self._leave()  # the transport closes by itself
+    def eof_received(self) -> bool:
+        """The client has shut down its writing side: what was begun is answered, then the connection closes. Over TLS the event
+        loop closes at once."""
+        self._eof = True
+        if self._request is None or self._ending or self.transport.is_closing() or self._scope["scheme"] == "wss":
+            self._disconnect(CloseCode.ABNORMAL_CLOSURE)
+            return False
+        if not self._unread:
+            self._leave()
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._request is None:
@@ -185,6 +196,8 @@ class GatewayWebSocket(asyncio.Protocol):
             raise
         if not self.accepted:
             self._refuse(InternalError())
+        if self._parting:
+            self._write(self._parting)
         if not (self._ending and self._timer is not None):  # else it waits for the client's close
             self.close()
 
@@ -202,6 +215,8 @@ class GatewayWebSocket(asyncio.Protocol):
         self.take_piece(piece)
         if self._unread:
             self.loop.call_soon(self._take)
+        elif self._eof:
+            self._leave()
         self._read_or_not()
 
     def take_piece(self, piece: bytes) -> None:
@@ -262,9 +277,8 @@ class GatewayWebSocket(asyncio.Protocol):
             self._set_timer()
             self.close()
         elif not self.transport.is_closing():
-            self._disconnect(CloseCode.NO_STATUS_RCVD)
             self._send_data()
-            self.close()
+            self._leave(CloseCode.NO_STATUS_RCVD)
 
     def _disconnect(self, code: int) -> None:
         """Tell the application that no more comes."""
@@ -291,7 +305,16 @@ class GatewayWebSocket(asyncio.Protocol):
             self.flush()
 
     def _send_data(self) -> None:
-        self._write(b"".join(self.conn.data_to_send()))
+        data = b"".join(self.conn.data_to_send())
+        if self.is_parting:
+            self._parting += data
+        else:
+            self._write(data)
+
+    @property
+    def is_parting(self) -> bool:
+        """The client has sent its close, and what it had begun is not all answered."""
+        return self.conn.close_rcvd is not None and not self._ending
 
     def flush(self) -> None:
         """Write now: only then the transport reports a full buffer, or its loss."""
@@ -336,11 +359,11 @@ class GatewayWebSocket(asyncio.Protocol):
             self.close()
         self._leave()
 
-    def _leave(self) -> None:
-        """End the subscription now; the connection closes behind the last bytes, or after a timeout."""
-        self._disconnect(CloseCode.ABNORMAL_CLOSURE)
-        if self._unwritten:
-            self._set_timer(self.close_timeout, self.transport.abort)
+    def _leave(self, code: int = CloseCode.ABNORMAL_CLOSURE) -> None:
+        """End the subscription now; the connection closes behind the answers to what was begun, or after a timeout."""
+        self._disconnect(code)
+        self._set_ping_timer()
+        self._set_timer(FAREWELL_S if self._leaving else self.close_timeout, self.transport.abort)
 
     # -- a Connection of its server
 
@@ -375,6 +398,8 @@ class GatewayWebSocket(asyncio.Protocol):
             raise ConnectionResetError("the WebSocket has ended")
         try:
             match message["type"]:
+                case "websocket.send" if self.is_parting:  # RFC 6455, 5.5.1: the answer to a close may wait for messages
+                    self._write(Frame(Opcode.TEXT, message["text"].encode()).serialize(mask=False))
                 case "websocket.send":
                     self.conn.send_text(message["text"].encode())
                     self._send_data()

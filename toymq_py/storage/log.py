@@ -58,7 +58,7 @@ class Log:
         lost: Sequence[IdRange] = (),
         removed: Sequence[IdRange] = (),
         unreadable: Sequence[IdRange] = (),
-        heads_lost: bool = False,
+        problems: Sequence[str] = (),
         tail_budget: TailBudget | None = None,
         files: OpenFiles | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class Log:
         Args:
             path: the topic's directory.
             segments: in order; the last one is active unless it is ``sealed``.
-            heads_lost: ``segments.json`` was damaged, so whether a file is missing at either end may not be known.
+            problems: ``RecoveredLog.problems``.
         """
         self.fs = fs
         self.path = path
@@ -77,7 +77,7 @@ class Log:
         self.lost: list[IdRange] = list(lost)
         self.removed: list[IdRange] = list(removed)
         self.unreadable: list[IdRange] = list(unreadable)
-        self._heads_lost = heads_lost
+        self._problems = list(problems)
         self.files = files or OpenFiles()
         self.tail = TailCache(tail_budget or TailBudget())
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
@@ -94,8 +94,13 @@ class Log:
 
     @property
     def degraded(self) -> bool:
-        """Whether a record that should be there is lost or unreadable, or may be, for all that is known."""
-        return bool(self.lost or self.unreadable or self._heads_lost) or any(segment.missing for segment in self.segments)
+        """Whether there is what ``toymq verify`` calls damage: records are lost or unreadable, or files hold too much."""
+        return bool(self.lost or self.unreadable or self._problems) or any(s.missing or s.has_surplus for s in self.segments)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong although no record is known to be lost or unreadable."""
+        return [*self._problems, *(f"{s.path} has bytes that are no part of the log" for s in self.segments if s.has_surplus)]
 
     @property
     def size_bytes(self) -> int:
@@ -147,8 +152,7 @@ class Log:
         """
         found = self.tail.find(from_id)
         if found is not None:
-            run, row = found
-            return run, row, min(run.ids[-1] + 1, from_id + max_count)
+            return *found, min(found[0].ids[-1] + 1, from_id + max_count)
         gap = self._gap_at(from_id)
         if gap is not None:
             return None, 0, min(gap + 1, self.committed_id)
@@ -466,7 +470,7 @@ class Log:
         unreadable = subtract(above(segment.ids_of_damage(unreadable=True), self.first_id), known)
         self.lost = union([*self.lost, *lost])
         self.unreadable = union([*self.unreadable, *unreadable])
-        for line in damage_report(segment.damages) if lost or unreadable else ():
+        for line in damage_report(segment.damages) if lost or unreadable or segment.has_surplus else ():
             logger.error("topic %s: %s: %s", self.topic, segment.path, line)
         for first, last in lost:
             self.on_lost(first, last)

@@ -67,8 +67,9 @@ class RecoveredLog:
     roll_first: bool = False
     heads: Mapping[int, Head] = field(default_factory=dict)
     """What ``segments.json`` knows of this log."""
-    heads_lost: bool = False
-    """``segments.json`` is damaged, or another topic's."""
+    problems: list[str] = field(default_factory=list)
+    """What is wrong in the directory beside the records: ``segments.json`` is damaged or another topic's, a file is a copy or
+    another log's."""
 
 
 def recover_log(
@@ -105,7 +106,10 @@ def recover_log(
 
     files = _list_segments(fs, path, first_id_known)
     removed = _take_marks(fs, path, files.removed, first_id, removed)
-    found.heads, found.heads_lost = files.heads, files.problem is not None
+    found.heads = files.heads
+    found.problems = [f"{path}/{base_id:020d}.log {reason}" for base_id, reason in files.foreign.items()]
+    if files.problem is not None:
+        found.problems.append(f"{path}: {files.problem}")
     newest: InventoryEntry | None = None
     parts = segment_inventory(fs, path, files, first_id, next_id, sidecars=True, visit=visit)
     first_id = found.next_id = files.begin(first_id)
@@ -116,7 +120,10 @@ def recover_log(
             continue
         if each.status is SegmentStatus.COPY:
             logger.error("%s is a copy: segments before it hold its records; it is left alone and not used", segment.path)
+            found.problems.append(f"{segment.path} is {each.status.value}")
             continue
+        if segment.start:
+            logger.error("%s %s", segment.path, each.twice_text)
         newest = each
         if each.missing is not None:
             missing.append(each.missing)

@@ -144,8 +144,12 @@ def _index(segment: Segment) -> "tuple[array[int], ...]":
 def damage_report(damages: Sequence[Damage]) -> Iterator[str]:
     """Lines for the log of the broker: the first damages one by one, the others counted."""
     for damage in damages[:REPORTED_MAX]:
+        where = f"bytes {damage.position} to {damage.resume}"
+        if damage.is_surplus:
+            yield f"{where}: {damage.outcome}"
+            continue
         what = "cannot be read (EIO) until a restart" if damage.unreadable else "are damaged and lost"
-        yield f"records {damage.first_id} to {damage.last_id} {what}, bytes {damage.position} to {damage.resume}"
+        yield f"records {damage.first_id} to {damage.last_id} {what}, {where}"
     if len(damages) > REPORTED_MAX:
         more = damages[REPORTED_MAX:]
         yield f"and {sum(d.last_id - d.first_id + 1 for d in more)} records in {len(more)} more places"

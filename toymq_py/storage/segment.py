@@ -82,6 +82,18 @@ class Damage:
     def ids(self) -> IdRange:
         return self.first_id, self.last_id
 
+    @property
+    def is_surplus(self) -> bool:
+        """No id is missing between the records before and behind these bytes: a record stands there twice, or bytes came in."""
+        return self.last_id < self.first_id
+
+    @property
+    def outcome(self) -> str:
+        """What became of the records."""
+        if self.is_surplus:
+            return f"these bytes {'cannot be read' if self.unreadable else 'are no part of the log'}, and no record is lost"
+        return f"records {self.first_id} to {self.last_id} {'cannot be read' if self.unreadable else 'are lost'}"
+
 
 @dataclass(slots=True)
 class Segment:
@@ -142,6 +154,11 @@ class Segment:
     def lacks_records(self) -> bool:
         """It had records that are lost: there is damage, or it was sealed without one."""
         return bool(self.damages) or (self.sealed and self.next_id == self.base_id)
+
+    @property
+    def has_surplus(self) -> bool:
+        """It has bytes that no id lacks: records that a segment before it holds, too, or ``Damage.is_surplus``."""
+        return self.start > 0 or any(damage.is_surplus for damage in self.damages)
 
     @property
     def lost(self) -> int:

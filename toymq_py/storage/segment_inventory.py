@@ -46,6 +46,12 @@ class InventoryEntry:
     """Ids before it that no file is there for."""
     error: OSError | None = None
 
+    @property
+    def twice_text(self) -> str:
+        """What to say of a segment that has a ``start``."""
+        first_id = self.segment.base_id
+        return f"begins with records that segments before it hold, too: what is before {first_id} is not used"
+
 
 def segment_inventory(
     fs: FileSystem,

@@ -65,7 +65,7 @@ class Topic:
         self.log = Log(
             services.fs, path, name, recovered.segments,
             next_id=recovered.next_id, first_id=recovered.first_id,
-            lost=recovered.lost, removed=recovered.removed, unreadable=recovered.unreadable, heads_lost=recovered.heads_lost,
+            lost=recovered.lost, removed=recovered.removed, unreadable=recovered.unreadable, problems=recovered.problems,
             tail_budget=services.tail_budget, files=services.files,
         )  # fmt: skip
         self.log.on_lost = self.records_lost

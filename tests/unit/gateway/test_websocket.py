@@ -219,6 +219,20 @@ async def test_a_payload_over_the_limit(rig: HttpRig, more: dict[str, Any], code
         assert (await ws.ask(op="publish", payload="a"))["id"] == (code is None), "it left nothing, and the connection goes on"
 
 
+@pytest.mark.parametrize("character", ["\u0434", "x"])
+async def test_a_payload_of_the_limit_may_be_escaped(character: str) -> None:
+    """`json.dumps` escapes what is not ASCII: six bytes for two. The connection was closed with 1009."""
+    size = 300_000
+    payload = character * (size // len(character.encode()))
+    async with listening(DIR, fs=SimDisk(random.Random(1)), max_payload_bytes=size) as rig, frames(rig) as ws:
+        assert (await ws.ask(op="publish", payload=payload))["op"] == "published"
+        assert (await ws.ask(op="publish", payload=payload + "x"))["code"] == "PAYLOAD_TOO_LARGE"
+        with pytest.raises(ConnectionClosed) as closed:
+            await ws.ask(op="publish", payload="x" * (3 * size + 64 * 1024))
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+
+
 async def test_a_message_in_parts_is_one(rig: HttpRig) -> None:
     async with frames(rig) as ws:
         await ws.socket.send(["", '{"op": "publish", ', "", '"payload": "ä', 'b"}', ""])

@@ -1,15 +1,20 @@
-"""Parts of a WebSocket message. The rest of the protocol: tests/unit/gateway/test_websocket.py."""
+"""Parts of a WebSocket message, and its end. The rest of the protocol: tests/unit/gateway/test_websocket.py."""
 
+import asyncio
+import json
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import pytest
 from websockets.frames import Frame, Opcode
 
 from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
+from tests.support.websockets import HANDSHAKE, frame_of, sessions
 from toymq_py.gateway.websocket_protocol import GatewayWebSocket
+from toymq_py.topic import Commit
 
 
 @pytest.fixture
@@ -42,3 +47,52 @@ def test_parts_of_a_message_take_the_memory_of_their_bytes(part: bytes) -> None:
     ws.take_frame(Frame(Opcode.BINARY, b"next"))
     assert ws.whole == [(True, b"{" + 20_000 * part + b"}"), (False, b"next")]
     assert type(ws.whole[0][1]) is bytes
+
+
+CLOSE = frame_of(8, (1000).to_bytes(2, "big"))
+
+
+@pytest.mark.parametrize(
+    ("end", "last"),
+    [
+        (CLOSE, b"\x88\x02\x03\xe8"),
+        (frame_of(9, b"ping") + CLOSE, b"\x8a\x04ping\x88\x02\x03\xe8"),
+        (b"", b""),
+        (frame_of(2, b"bytes"), b"\x88\x12\x03\xebsend text frames"),
+    ],
+    ids=["a close frame", "a ping and a close frame", "FIN", "a frame of bytes"],
+)
+async def test_what_was_begun_is_answered_before_the_connection_closes(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch, end: bytes, last: bytes
+) -> None:
+    """Five publishes were stored, and none was answered: their client published them again."""
+    held: list[Callable[[], None]] = []
+    usual = Commit.add_waiter
+    monkeypatch.setattr(Commit, "add_waiter", lambda self, call: held.append(partial(usual, self, call)))
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    publish = frame_of(1, json.dumps({"op": "publish", "payload": "x"}).encode())
+    writer.write(HANDSHAKE + b"\r\n" + 200 * publish + end)
+    if not end:
+        writer.write_eof()
+    await reader.readuntil(b"\r\n\r\n")
+    await rig.until(lambda: len(held) == 200)
+    await asyncio.sleep(0)
+    for release in held:
+        release()
+    async with asyncio.timeout(10):
+        answers = await (reader.read() if last[:2] != b"\x88\x12" else reader.readuntil(last))
+    assert answers.count(b'"published"') == 200
+    assert answers.endswith(b"}" + last)
+    assert rig.broker.topics["t"].describe()["messages"] == 200
+    writer.close()
+
+
+async def test_a_subscription_that_is_begun_at_the_end_is_undone_with_its_answer(rig: HttpRig) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    subscribe = frame_of(1, json.dumps({"op": "subscribe", "consumer": "c"}).encode())
+    writer.write(HANDSHAKE + b"\r\n" + subscribe)
+    writer.write_eof()
+    async with asyncio.timeout(10):
+        assert b'"subscribed"' in await reader.read()
+    assert not sessions(rig)
+    writer.close()

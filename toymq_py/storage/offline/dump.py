@@ -47,8 +47,7 @@ def _dump(fs: FileSystem, segment: Segment) -> Iterator[Frame | str]:
         while pos < segment.end:
             if pos in gaps:
                 gap = gaps[pos]
-                what = "cannot be read" if gap.unreadable else "are lost"
-                yield f"byte {pos} to {gap.resume}: records {gap.first_id} to {gap.last_id} {what}"
+                yield f"byte {pos} to {gap.resume}: {gap.outcome}"
                 pos = gap.resume
                 continue
             size = 4 + int.from_bytes(file.pread(4, pos), "little")

@@ -151,22 +151,15 @@ def _check_segment(fs: FileSystem, each: InventoryEntry, report: TopicReport, ga
         text = f"cannot be opened, and of its records nothing can be told: {each.error.strerror}"
         report.findings.append(Finding(name, text))
     if segment.start:
-        text = f"begins with records that segments before it hold, too: what is before {segment.base_id} is not used"
-        report.findings.append(Finding(name, text))
+        report.findings.append(Finding(name, each.twice_text))
     report.records += segment.next_id - segment.base_id - segment.lost
     report.first_id = segment.base_id if report.first_id is None else report.first_id
     report.next_id = segment.next_id
     gaps += segment.ids_of_damage(unreadable=False)
     report.unreadable += sum(last - first + 1 for first, last in segment.ids_of_damage(unreadable=True))
     for damage in segment.damages if result is not None else ():
-        what = "cannot be read" if damage.unreadable else "are lost"
-        report.findings.append(
-            Finding(
-                name,
-                f"damage from byte {damage.position} to {damage.resume}: "
-                f"records {damage.first_id} to {damage.last_id} {what}",
-            )
-        )
+        text = f"damage from byte {damage.position} to {damage.resume}: {damage.outcome}"
+        report.findings.append(Finding(name, text))
     if result is not None and result.unreadable_tail:
         report.findings.append(Finding(name, f"what is behind record {segment.next_id - 1} cannot be read"))
     if result is not None and result.torn_bytes:
