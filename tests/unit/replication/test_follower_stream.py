@@ -22,6 +22,7 @@ from toymq_py.replication.acks import Synced
 from toymq_py.replication.follower_link import EndReason
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, encode_plan
 from toymq_py.replication.operations import Beat, Bye, Copied, Copy, Create, Mkdir, Plan, Sync, Write
+from toymq_py.storage.fs import File, RealFile, RealFileSystem
 
 
 @pytest.fixture
@@ -151,3 +152,44 @@ async def test_a_leader_that_breaks_the_protocol_changes_nothing(
     assert "has said nothing" not in end.detail, "it was found out, not waited for"
     assert shared_files(follower.root) == OWN
     assert not (follower.root / "spool").exists()
+
+
+class SyncsNoted(RealFileSystem):
+    """Notes which files are synced."""
+
+    def __init__(self) -> None:
+        self.synced: set[str] = set()
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
+        file = super().open(path, create=create, exclusive=exclusive, write=write)
+        sync = file.sync
+
+        class Noted(RealFile):
+            def sync(_self) -> None:
+                sync()
+                self.synced.add(path)
+
+        return Noted(file.fd, path)  # type: ignore[attr-defined]
+
+    def sync_dir(self, path: str) -> None:
+        super().sync_dir(path)
+        self.synced.add(path)
+
+
+async def test_a_copy_is_acknowledged_when_it_is_on_stable_storage(leader: FakeLeader, tmp_path: Path) -> None:
+    disk = SyncsNoted()
+    follower = FollowerRig(tmp_path / "f", fs=disk)
+    missing: list[str] = []
+
+    async def play(_: object) -> None:
+        await leader.copy(
+            Copy(0, LOG, 0, b"x"), plan=JoinPlan((FilePlan(LOG, Action.COPY),), ("topics", "topics/t"))
+        )  # fmt: skip
+        await leader.next_report()
+        wanted = {f"{follower.root}{path}" for path in ("", "/topics", "/topics/t", f"/{LOG}")}
+        missing.extend(sorted(wanted - disk.synced))
+        leader.writer.close()
+
+    leader.play = play
+    await follow(follower, leader)
+    assert missing == []

@@ -11,9 +11,11 @@ import pytest
 
 from tests.support.link_rig import CLUSTER, FollowerRig, LeaderRig, assert_same, replica_id, until
 from toymq_py.replication import leader_link
-from toymq_py.replication.handshake import Follow, ManifestBytes, encode
+from toymq_py.replication.acks import Synced, encode_report
+from toymq_py.replication.handshake import Follow, HandshakeReader, ManifestBytes, StreamFrom, encode
 from toymq_py.replication.link_options import LinkOptions
 from toymq_py.replication.manifest import Manifest, encode_manifest
+from toymq_py.replication.operations import Beat, Copied, Operation, OperationReader, Plan, Sync, SyncDir
 from toymq_py.storage.fs import File, RealFile, RealFileSystem
 
 QUICK = LinkOptions(timeout_s=0.7, token="t")
@@ -178,3 +180,34 @@ async def test_a_follower_that_is_too_far_behind_is_dropped(tmp_path: Path) -> N
         writer.close()
 
 
+
+
+async def test_a_follower_is_not_added_before_it_has_synced_all_up_to_the_moment_it_became_required(leader: LeaderRig) -> None:
+    """What got OK just before is on its disk, or it could be elected without it (ADR 0097, 1)."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
+    writer.write(FOLLOW + NOTHING)
+    lines, operations = HandshakeReader(), OperationReader()
+    while not isinstance(lines.next_message(), StreamFrom):
+        lines.receive(await reader.read(4096))
+    operations.receive(lines.take_rest())
+
+    async def next_of(*kinds: type[Operation]) -> Operation:
+        while not isinstance(operation := operations.next_operation(), kinds):
+            if operation is None:
+                operations.receive(await reader.read(4096))
+        return operation
+
+    await next_of(Plan)
+    writer.write(encode_report(Synced(0)))
+    copied = await next_of(Copied)
+    await leader.publish("t", b"told without this follower")
+    synced = [await next_of(Sync, SyncDir)]
+    writer.write(encode_report(Synced(copied.seq)))
+    await until(lambda: SECOND in leader.links.required(), "it is required")
+    await asyncio.sleep(0.1)
+    assert SECOND not in leader.changes.members
+    while not leader.changes.members >= {SECOND}:
+        writer.write(encode_report(Synced(synced[-1].seq)))
+        synced.append(await next_of(Sync, SyncDir, Beat))
+    assert synced[-2].seq >= synced[0].seq
+    writer.close()
