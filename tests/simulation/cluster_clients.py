@@ -1,0 +1,183 @@
+"""Clients of a simulated cluster, and what they were told: it may never be contradicted."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable
+from typing import Protocol
+
+from toymq_chaos.workload import Client
+from toymq_py.broker import Broker
+from toymq_py.protocol import Ack, DupReply, ErrReply, MessagePush, OkReply, Publish, Subscribe, encode_command
+
+TOPICS = ("t", "u")
+PATIENCE_S = 4.0
+"""A client that hears nothing for so long looks for another node."""
+
+
+class World(Protocol):
+    calm: bool
+    ledger: "Ledger"
+
+    def connect(self, client: Client) -> Awaitable[int]:
+        """Connect to a node that serves. Returns: the epoch that it leads."""
+
+
+class Ledger:
+    """What clients were told. Every method raises AssertionError when it contradicts what they were told before."""
+
+    def __init__(self) -> None:
+        self.keys: dict[tuple[str, int], bytes] = {}
+        """Of all that was acknowledged or delivered, by topic and id."""
+        self._ids: dict[tuple[str, bytes], int] = {}
+        self.acknowledged: set[tuple[str, int]] = set()
+        self._delivered: set[tuple[str, int]] = set()
+        self._acked: dict[tuple[str, int], int] = {}
+        self._given: dict[str, dict[int, tuple[int, int]]] = {}
+        self.refused = 0
+        self.failovers = 0
+
+    def told(self, topic: str, msg_id: int, key: bytes, what: str) -> None:
+        known = self.keys.setdefault((topic, msg_id), key)
+        assert known == key, f"{what}: {topic} {msg_id} is {key!r}, and it was {known!r}: one id of two messages"
+        id_before = self._ids.setdefault((topic, key), msg_id)
+        assert id_before == msg_id, f"{what}: {key!r} of {topic} is {msg_id}, and it was {id_before}: one message with two ids"
+
+    def ok(self, topic: str, msg_id: int, key: bytes, epoch: int, *, is_duplicate: bool) -> None:
+        self.told(topic, msg_id, key, f"epoch {epoch}, {'DUP' if is_duplicate else 'OK'}")
+        self.acknowledged.add((topic, msg_id))
+        if is_duplicate:
+            return
+        given = self._given.setdefault(topic, {})
+        low, high = given.get(epoch, (msg_id, msg_id))
+        given[epoch] = low, high = min(low, msg_id), max(high, msg_id)
+        for other, (their_low, their_high) in given.items():
+            overlaps = (other < epoch and their_high >= low) or (other > epoch and their_low <= high)
+            assert not overlaps, f"epoch {epoch} gave ids to {high} of {topic}, and epoch {other} from {their_low} to {their_high}"
+
+    def delivered(self, topic: str, msg_id: int, key: bytes, epoch: int) -> None:
+        self.told(topic, msg_id, key, f"epoch {epoch}, delivery")
+        self._delivered.add((topic, msg_id))
+        acked = self._acked.get((topic, msg_id))
+        assert acked is None or acked > epoch, f"epoch {epoch}: {topic} {msg_id} came again, and epoch {acked} had its ack synced"
+
+    def acked(self, topic: str, msg_id: int, epoch: int) -> None:
+        """With ``sync=1``; connections that were made before do not count (see ``Consumer``)."""
+        self._acked[topic, msg_id] = max(epoch, self._acked.get((topic, msg_id), 0))
+
+    def undelivered(self) -> list[tuple[str, int]]:
+        return sorted(self.acknowledged - self._delivered)
+
+    def check(self, broker: Broker, where: str) -> None:
+        """Whether a copy has all that was told."""
+        for (topic_name, msg_id), key in self.keys.items():
+            topic = broker.topics.get(topic_name)
+            assert topic is not None, f"{where} lacks topic {topic_name}; {broker.unopened}"
+            run, row, _ = topic.log.read(msg_id, 1)
+            what = "acknowledged" if (topic_name, msg_id) in self.acknowledged else "delivered"
+            assert run is not None and row < len(run.ids) and run.ids[row] == msg_id, f"{where} lacks {topic_name} {msg_id}, {what}"
+            assert run.keys[row] == key, f"{where} has another message as {topic_name} {msg_id}, {what}"
+
+
+class Publisher:
+    """Publishes until the world is calm; repeats what got no OK, with the same key."""
+
+    def __init__(self, world: World, name: str, rng: random.Random) -> None:
+        self._world = world
+        self._name = name
+        self._rng = rng
+        self._made = 0
+        self._open: deque[tuple[str, bytes, bytes]] = deque()
+
+    async def run(self) -> None:
+        while self._open or not self._world.calm or self._made == 0:
+            client = Client(self._name)
+            epoch = await self._world.connect(client)
+            try:
+                await self._use(client, epoch)
+            finally:
+                client.transport.abort()
+            await asyncio.sleep(0.05)
+
+    def _fill(self, window: int) -> None:
+        rng = self._rng
+        while len(self._open) < window:
+            key = b"%s-%d" % (self._name.encode(), self._made)
+            self._open.append((rng.choice(TOPICS), key, rng.randbytes(rng.choice((0, 20, 200, 2000)))))
+            self._made += 1
+
+    async def _use(self, client: Client, epoch: int) -> None:
+        rng, ledger = self._rng, self._world.ledger
+        while not client.lost:
+            if not self._world.calm or self._made == 0:
+                self._fill(rng.choice((1, 3, 12)))
+            if not self._open:
+                return
+            flying = list(self._open)
+            client.write(b"".join(encode_command(Publish(topic, [key], [body])) for topic, key, body in flying))
+            refused = False
+            for each in flying:
+                reply = await heard(client)
+                if isinstance(reply, OkReply | DupReply):
+                    is_duplicate = isinstance(reply, DupReply)
+                    msg_id = reply.msg_id if isinstance(reply, DupReply) else reply.value
+                    ledger.ok(each[0], msg_id, each[1], epoch, is_duplicate=is_duplicate)
+                    self._open.remove(each)
+                elif isinstance(reply, ErrReply):
+                    refused = True
+                    ledger.refused += 1
+                else:
+                    return
+            await asyncio.sleep(rng.choice((0.01, 0.1, 0.4)) * rng.random())
+            if refused:
+                return
+
+
+class Consumer:
+    """Reads a topic and acks, some with ``sync=1``."""
+
+    def __init__(self, world: World, name: str, rng: random.Random, topic: str) -> None:
+        self._world = world
+        self._name = name
+        self._rng = rng
+        self._topic = topic
+
+    async def run(self) -> None:
+        while True:
+            client = Client(self._name)
+            epoch = await self._world.connect(client)
+            try:
+                await self._use(client, epoch)
+            finally:
+                client.transport.abort()
+            await asyncio.sleep(0.05)
+
+    async def _use(self, client: Client, epoch: int) -> None:
+        rng, ledger, topic = self._rng, self._world.ledger, self._topic
+        asked: deque[int | None] = deque([None])  # ids of acks with sync
+        client.send(Subscribe(topic, "c", window=rng.choice((1, 10, 100))))
+        while True:
+            reply = await heard(client, None if not asked else PATIENCE_S)
+            if isinstance(reply, MessagePush):
+                ledger.delivered(topic, reply.msg_id, reply.key, epoch)
+                if rng.random() < 0.95:
+                    sync = rng.random() < 0.3
+                    client.send(Ack(topic, "c", ((reply.msg_id, reply.msg_id),), sync))
+                    asked.append(reply.msg_id if sync else None)
+            elif reply is None or not asked or isinstance(reply, ErrReply):
+                return
+            else:
+                msg_id = asked.popleft()
+                if msg_id is not None:
+                    ledger.acked(topic, msg_id, epoch)
+
+
+async def heard(client: Client, timeout_s: float | None = PATIENCE_S) -> object:
+    """The next reply; None when the connection is lost or says nothing."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not client.heard and not client.lost:
+                await client.something()
+    except TimeoutError:
+        return None
+    return client.heard.popleft() if client.heard else None
