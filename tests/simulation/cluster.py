@@ -455,7 +455,7 @@ class ClusterWorld:
         for host in hosts:
             rng = random.Random(self.rng.random())
             disk = host.disk.peek_crash(rng)
-            loop = SimLoop(FakeClock(), rng)
+            loop = SimLoop(FakeClock(VirtualClock(self.loop).wall_ns()), rng)
             broker = Broker(self.broker_options, fs=disk, scheduler=loop, clock=loop.clock)
             broker.open(1)
             try:

@@ -149,12 +149,16 @@ class Machines:
         """Raises: RuntimeError, when that never comes."""
         while not holds():
             self._steps_left -= 1
-            due = [(loop.due_at(), loop) for loop in self._loops]
-            at = min(when for when, _ in due)
+            at, first = NEVER, []
+            for loop in self._loops:
+                due_at = loop.due_at()
+                if due_at < at:
+                    at, first = due_at, [loop]
+                elif due_at == at:
+                    first.append(loop)
             if at == NEVER or self._steps_left < 0:
                 raise RuntimeError(f"the world hangs at {self.time.now:.3f} s")
             self.time.now = max(self.time.now, at)
-            first = [loop for when, loop in due if when <= at]
             (first[0] if len(first) == 1 else self._rng.choice(first)).run_pass()
 
     def end(self) -> None:
