@@ -37,7 +37,6 @@ class Ledger:
         self._acked: dict[tuple[str, int], int] = {}
         self._given: dict[str, dict[int, tuple[int, int]]] = {}
         self.refused = 0
-        self.failovers = 0
 
     def told(self, topic: str, msg_id: int, key: bytes, what: str) -> None:
         known = self.keys.setdefault((topic, msg_id), key)
@@ -55,13 +54,13 @@ class Ledger:
         given[epoch] = low, high = min(low, msg_id), max(high, msg_id)
         for other, (their_low, their_high) in given.items():
             overlaps = (other < epoch and their_high >= low) or (other > epoch and their_low <= high)
-            assert not overlaps, f"epoch {epoch} gave ids to {high} of {topic}, and epoch {other} from {their_low} to {their_high}"
+            assert not overlaps, f"{topic}: epoch {epoch} gave {low} to {high}, and epoch {other} {their_low} to {their_high}"
 
     def delivered(self, topic: str, msg_id: int, key: bytes, epoch: int) -> None:
         self.told(topic, msg_id, key, f"epoch {epoch}, delivery")
         self._delivered.add((topic, msg_id))
         acked = self._acked.get((topic, msg_id))
-        assert acked is None or acked > epoch, f"epoch {epoch}: {topic} {msg_id} came again, and epoch {acked} had its ack synced"
+        assert acked is None or acked > epoch, f"epoch {epoch}: {topic} {msg_id} came again: epoch {acked} had its ack synced"
 
     def acked(self, topic: str, msg_id: int, epoch: int) -> None:
         """With ``sync=1``; connections that were made before do not count (see ``Consumer``)."""
@@ -181,12 +180,12 @@ class Consumer:
                     ledger.acks_sent.add((topic, reply.msg_id))
                     client.send(Ack(topic, "c", ((reply.msg_id, reply.msg_id),), sync))
                     asked.append(reply.msg_id if sync else None)
-            elif reply is None or not asked or isinstance(reply, ErrReply):
-                return
-            else:
+            elif isinstance(reply, OkReply) and asked:
                 msg_id = asked.popleft()
-                if msg_id is not None:
+                if msg_id is not None and reply.value:
                     ledger.acked(topic, msg_id, epoch)
+            else:
+                return
 
 
 async def heard(client: Client) -> object:
