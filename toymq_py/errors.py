@@ -305,6 +305,9 @@ class InternalError(RequestError):
 
     code = "INTERNAL"
 
+    def __init__(self, text: str = "a bug in the broker; its log has the details") -> None:
+        super().__init__(text)
+
 
 class LocalError(ToymqError):
     """A problem on this side of the wire; never sent to a peer."""

@@ -118,7 +118,7 @@ class Server:
     def stop(self, *, at_once: bool = False, within_s: float | None = None) -> None:
         """Begin the shutdown; with ``at_once`` drop all that is not committed. Idempotent.
 
-        ``within_s``: instead of ``--shutdown-timeout``, where that is longer.
+        ``within_s``: how long acks are waited for at most; commits and offsets have ``--shutdown-timeout`` all the same.
         """
         self._at_once = self._at_once or at_once
         if within_s is not None:
@@ -264,8 +264,8 @@ class Server:
     async def _drain(self) -> None:
         """Stop deliveries, take the acks that still arrive, commit, flush: all within ``--shutdown-timeout``."""
         broker = self._broker
-        timeout_s = self._within_s
-        acks_until = self._loop.time() + timeout_s - min(FINISH_S, timeout_s / 4)
+        timeout_s, acks_s = broker.options.shutdown_timeout_ms / 1000, self._within_s
+        acks_until = self._loop.time() + acks_s - min(FINISH_S, acks_s / 4)
         for handshake in list(self._handshakes):
             handshake.abort()
         owed = {session: session.inflight() for session in self._sessions}

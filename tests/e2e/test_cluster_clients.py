@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,19 +13,19 @@ from toymq import Receipt, link, sync
 from toymq.errors import NotEnoughReplicas, NotLeader
 from toymq.sync import link as sync_link
 
-QUICK = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
+QUICK: dict[str, Any] = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
 TIMEOUT_S = 20
 
 Publish = Callable[..., Awaitable[list[Receipt]]]
 """Connects to URLs and publishes payloads to ``t``, one after the other; all else are options."""
 
 
-async def _publish_async(urls: list[str], *payloads: bytes, **options: float) -> list[Receipt]:
+async def _publish_async(urls: list[str], *payloads: bytes, **options: Any) -> list[Receipt]:
     async with asyncio.timeout(TIMEOUT_S), toymq.connect(urls, random=Random(1), **(QUICK | options)) as mq:
         return [await mq.pub("t", payload) for payload in payloads]
 
 
-async def _publish_sync(urls: list[str], *payloads: bytes, **options: float) -> list[Receipt]:
+async def _publish_sync(urls: list[str], *payloads: bytes, **options: Any) -> list[Receipt]:
     def publish() -> list[Receipt]:
         with sync.connect(urls, random=Random(1), **(QUICK | options)) as mq:
             return [mq.pub("t", payload) for payload in payloads]
@@ -158,10 +159,12 @@ async def test_a_broker_that_is_paused_is_left_when_there_is_another(
                 await publish([a], b"x", timeout_s=0.6)
 
 
-async def test_a_quiet_subscription_asks_for_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a broker that answers it stays; one that does not is left. The blocking client; the other has a test of its own."""
-    monkeypatch.setattr(sync_link, "SILENT_S", 0.2)
-    monkeypatch.setattr(sync_link, "SILENCE_LOOK_S", 0.05)
+@pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "sync"])
+async def test_a_quiet_subscription_asks_for_a_sign_of_life(blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a broker that answers it stays; one that does not is left."""
+    for module in (link, sync_link):
+        monkeypatch.setattr(module, "SILENT_S", 0.2)
+        monkeypatch.setattr(module, "SILENCE_LOOK_S", 0.05)
     pings = 0
 
     async def subscribed(peer: Peer) -> None:
@@ -189,8 +192,12 @@ async def test_a_quiet_subscription_asks_for_a_sign_of_life(monkeypatch: pytest.
             assert message is not None
             return message.id
 
+    async def consume_async() -> int:
+        async with toymq.connect([a, b], random=Random(1), **QUICK) as mq:
+            return (await (await mq.sub("t", "c")).next(TIMEOUT_S)).id
+
     async with following(delivers) as b, following(quiet) as a:
-        assert await asyncio.to_thread(consume) == 4
+        assert await (asyncio.to_thread(consume) if blocking else consume_async()) == 4
     assert pings == 3
 
 

@@ -10,14 +10,20 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
+import toymq
+import toymq_py
+import toymqctl
 from tests.packaging.test_distribution import built, fresh, sha256
 from tests.support.broker_process import ROOT
 from toymq_py.cli.options import unknown_variables
@@ -76,6 +82,30 @@ def test_no_compiled_class_passes_arguments_on_by_a_star() -> None:
             starred = any(isinstance(arg, ast.Starred) for arg in call.args) or any(word.arg is None for word in call.keywords)
             if starred and isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
                 found.append(f"{module}:{call.lineno}")
+    assert found == []
+
+
+def classes(module: str) -> Iterator[type]:
+    """The classes that a module defines."""
+    return (each for each in vars(import_module(module)).values() if isinstance(each, type) and each.__module__ == module)
+
+
+def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
+    """A TypeError where such a class is first made: in a wheel each PULL of a pattern failed, and a webhook on one ended the
+    broker."""
+    names = {name.removesuffix(".py").replace("/", ".") for name in MODULES}
+    compiled = {each for name in names for each in classes(name)}
+    assert len(compiled) > 100
+    everything = [
+        module.name
+        for package in (toymq_py, toymq, toymqctl) for module in walk_packages(package.__path__, f"{package.__name__}.")
+        if not module.name.endswith("__main__")
+    ]  # fmt: skip
+    found = [
+        f"{each.__module__}.{each.__qualname__}: {base.__qualname__}"
+        for module in everything if module not in names
+        for each in classes(module) for base in each.__bases__ if base in compiled
+    ]  # fmt: skip
     assert found == []
 
 

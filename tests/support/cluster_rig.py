@@ -21,6 +21,8 @@ from toymq_py.replication.paths import is_file
 CLUSTER, GROUP = "orders", "g0"
 MONOTONIC = SystemClock.monotonic
 UUID = "6f1dd0f0-3b1c-4a53-9c3a-0d7f3e6a1c11"
+QUIET_S = 1.0
+"""Longer than the flush of offsets is put off, and than a follower waits for what is not synced."""
 WAIT_S = 60.0
 """A busy machine takes its time; a cluster that works takes a few seconds."""
 
@@ -149,6 +151,17 @@ class ClusterRig:
     def logs(self) -> str:
         there = {name: node.log_path for name, node in self.nodes.items() if node.log_path.exists()}
         return "\n".join(f"== {name}\n{path.read_text()[-6000:]}" for name, path in there.items())
+
+    async def settled_differences(self) -> list[str]:
+        """Wait until the directories are equal, and still are a moment later: a look takes time, and offsets are flushed after
+        acks. Returns: how they differ after a while."""
+        until, equal_since = MONOTONIC() + WAIT_S, None
+        while True:
+            found, now = self.differences(), MONOTONIC()
+            equal_since = None if found else equal_since or now
+            if now > until or (equal_since is not None and now - equal_since > QUIET_S):
+                return found
+            await asyncio.sleep(0.1)
 
     def differences(self) -> list[str]:
         """Shared files in which the directories differ, but for what is reserved at the end of a log."""

@@ -11,9 +11,10 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.support.certificates import client_context
 from toymq_py.clock import SystemClock
 
 START_S = 20.0
@@ -24,15 +25,19 @@ TIMERS = ("--heartbeat-interval", "50", "--election-timeout", "500")
 class EtcdMember:
     """One process. Its log is beside its directory."""
 
-    def __init__(self, directory: Path, name: str, client_port: int, peer_port: int, cluster: str) -> None:
-        self.url = f"http://127.0.0.1:{client_port}"
+    def __init__(
+        self, directory: Path, name: str, client_port: int, peer_port: int, cluster: str, tls: Sequence[str]
+    ) -> None:
+        """``tls``: its options for https; nothing for http."""
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{client_port}"
+        self._context = client_context(certificate=True) if tls else None
         self._log = directory / f"{name}.log"
         peer = f"http://127.0.0.1:{peer_port}"
         self._command = [
             "etcd", "--name", name, "--data-dir", str(directory / name), *TIMERS,
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-            "--initial-cluster", cluster, "--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn",
+            "--initial-cluster", cluster, "--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn", *tls,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -59,7 +64,7 @@ class EtcdMember:
         ends_at = SystemClock().monotonic() + START_S
         while True:
             try:
-                urllib.request.urlopen(request, timeout=2).close()
+                urllib.request.urlopen(request, timeout=2, context=self._context).close()
             except OSError as error:
                 running = self._process is not None and self._process.poll() is None
                 if not running or SystemClock().monotonic() > ends_at:
@@ -78,13 +83,13 @@ class EtcdCluster:
 
 
 @contextlib.contextmanager
-def running_etcd(directory: Path, members: int = 1) -> Iterator[EtcdCluster]:
-    """Start a cluster whose members all answer."""
+def running_etcd(directory: Path, members: int = 1, tls: Sequence[str] = ()) -> Iterator[EtcdCluster]:
+    """Start a cluster whose members all answer. ``tls``: options of ``etcd`` for https, and no http."""
     ports = _free_ports(2 * members)
     names = [f"e{number}" for number in range(1, members + 1)]
     cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, ports[members:], strict=True))
     etcd = EtcdCluster(
-        [EtcdMember(directory, name, ports[at], ports[members + at], cluster) for at, name in enumerate(names)]
+        [EtcdMember(directory, name, ports[at], ports[members + at], cluster, tls) for at, name in enumerate(names)]
     )
     try:
         for member in etcd.members:

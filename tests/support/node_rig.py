@@ -257,11 +257,10 @@ def simulate(
         try:
             await scenario(rig)
         finally:
-            current = asyncio.current_task()
-            others = [task for task in asyncio.all_tasks() if task is not current]
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:  # one that ends may begin another
+                for task in others:
+                    task.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
 
     try:
         loop.run_until_complete(run())

@@ -81,9 +81,12 @@ def _supervise(
                 logger.warning("%s", line)
             try:
                 return process.run(options, lambda addresses: _say_ready(options, file, addresses), reloads, lives)
-            except (LocalError, OSError) as error:
+            except LocalError as error:
                 logger.critical("%s", error)
                 return supervisor.UNUSABLE
+            except OSError as error:  # of the disk: it may have room later
+                logger.critical("%s", error)
+                return supervisor.CRASHED
 
     def say(line: str) -> None:
         first[0] = False

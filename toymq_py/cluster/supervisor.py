@@ -59,7 +59,7 @@ class Supervisor:
         while True:
             began = self._monotonic()
             code = self._run_once()
-            if self._stopping or code == 0:
+            if self._stopping or code in (0, -signal.SIGHUP):  # SIGHUP ends it where there is nothing to read again
                 return max(code, 0)
             if code == UNUSABLE:
                 return code

@@ -89,7 +89,7 @@ class Redrive:
         except Exception:
             logger.exception("bug in REDRIVE of %s", letters.name)
             # Nothing else would end it: others that ask, and the end of the broker, wait for this one.
-            self._done(self._count, InternalError("a bug in the broker; its log has the details"))
+            self._done(self._count, InternalError())
 
     def _collect(self, batch: TransferBatch, returns: list[Return]) -> None:
         """Add letters of the first range to the batch. Raises: OSError."""

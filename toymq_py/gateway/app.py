@@ -154,7 +154,7 @@ class Endpoint:
             refusal = storage_error(error)
         except Exception:
             logger.exception("bug in %s %s", request.method, request.url.path)
-            refusal = InternalError("a bug in the broker; its log has the details")
+            refusal = InternalError()
         else:
             if operation.changes and not (operation.makes_topic and made):
                 audit_request(request, operation.name, audit.OK if response.status_code < 400 else str(response.status_code))

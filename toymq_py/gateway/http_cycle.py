@@ -131,7 +131,7 @@ class Cycle:
         """The operation has its result."""
         if isinstance(result, BaseException):
             logger.error("bug in an HTTP request", exc_info=result)
-            result = problem(InternalError("a bug in the broker; its log has the details"))
+            result = problem(InternalError())
         self._steps = None
         if result is None or self.gone or self._link.transport.is_closing():
             if isinstance(result, LeasedResponse):
@@ -219,4 +219,4 @@ class Cycle:
         if self.started:
             self._link.transport.close()
         else:
-            self.write(problem(InternalError("a bug in the broker; its log has the details")))
+            self.write(problem(InternalError()))

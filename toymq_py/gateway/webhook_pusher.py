@@ -18,7 +18,7 @@ from functools import partial
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.config.webhooks import Target, Webhook, secret_bytes
-from toymq_py.errors import BadArgument, DamagedData, NoSuchConsumer, RequestError, StorageFailed
+from toymq_py.errors import BadArgument, DamagedData, InternalError, NoSuchConsumer, RequestError, StorageFailed
 from toymq_py.failure import failure_of
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.long_poll import LongPoll
@@ -182,11 +182,16 @@ class WebhookPusher:
         """Push one webhook's messages until cancelled or the shutdown."""
         lease_s = webhook.timeout_ms / 1000 + LEASE_SPARE_S
         while not self._waiting.stopped:
-            polling = LongPoll(self._broker, self._waiting, webhook.topic, CONSUMER_PREFIX + name, visibility_s=lease_s)
             try:
+                polling = LongPoll(self._broker, self._waiting, webhook.topic, CONSUMER_PREFIX + name, visibility_s=lease_s)
                 deliveries = await polling.poll(webhook.concurrency, PUSH_BYTES_MAX, POLL_S)
             except (RequestError, OSError) as error:
                 self.failures[name] = str(error)
+                await self._waiting.sleep(TROUBLE_S)
+                continue
+            except Exception:
+                logger.exception("bug in webhook %s", name)
+                self.failures[name] = str(InternalError())
                 await self._waiting.sleep(TROUBLE_S)
                 continue
             async with asyncio.TaskGroup() as pushes:
@@ -211,7 +216,7 @@ class WebhookPusher:
             failure = str(error) or type(error).__name__
         except Exception:
             logger.exception("bug in a push of webhook %s", name, extra=trace)
-            failure = "a bug in the broker; its log has the details"
+            failure = str(InternalError())
         if failure is None:
             self.failures.pop(name, None)
             channel.ack([(msg_id, msg_id)])

@@ -213,7 +213,7 @@ class Conversation:
             answers = [self._refusal(refused) for _ in frames]
         except Exception:
             logger.exception("bug in a WebSocket frame")
-            answers = [self._refusal(InternalError("a bug in the broker; its log has the details")) for _ in frames]
+            answers = [self._refusal(InternalError()) for _ in frames]
         try:
             for frame, answer in zip(frames, answers, strict=True):
                 if frame.ref is not None:

@@ -180,7 +180,7 @@ class GatewayWebSocket(asyncio.Protocol):
             self.transport.abort()
             raise
         if not self.accepted:
-            self._refuse(InternalError("a bug in the broker; its log has the details"))
+            self._refuse(InternalError())
         if not (self._ending and self._timer is not None):  # else it waits for the client's close
             self.close()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from toymq_py.clock import Clock
-from toymq_py.errors import EtcdError, LeaseLost, TermEnded
+from toymq_py.errors import EtcdError, LeaseLost, LocalError, TermEnded
 from toymq_py.replication.agreement import (
     HAND_OVER_TTL_S,
     Agreement,
@@ -193,7 +193,7 @@ class Term:
         if task.cancelled() or self._retiring:
             return
         error = task.exception()
-        if error is not None and not isinstance(error, TermEnded | EtcdError):
+        if error is not None and not isinstance(error, LocalError):
             logger.error("epoch %d: a bug", self.epoch, exc_info=error)
         self._end(str(error) if error is not None else "a task of the term has ended")
 

@@ -149,7 +149,7 @@ class Handler:
             self._error(refusal)
         except Exception:
             logger.exception("session %d: bug in %s", self._number, _verb(command), extra=_trace_fields(command))
-            self._refuse(command, InternalError("a bug in the broker; its log has the details"))
+            self._refuse(command, InternalError())
         finally:
             self._greeted = True
 

@@ -219,6 +219,6 @@ class Replies:
             refusal = storage_error(error)
         except Exception:
             logger.exception("bug in a reply")
-            refusal = InternalError("a bug in the broker; its log has the details")
+            refusal = InternalError()
         self._metrics.refused(refusal.code)
         return encode_error(refusal)

@@ -95,6 +95,17 @@ def test_signals_reach_the_node_and_end_the_supervisor(tmp_path: Path) -> None:
     assert supervisor.returncode == 0, "the node had both signals, in this order"
 
 
+def test_a_hang_up_ends_a_node_that_reads_nothing_again(tmp_path: Path) -> None:
+    """The terminal is gone: it must not start again."""
+    with start(tmp_path, "time.sleep(60)") as supervisor:
+        pids(tmp_path, 1)
+        time.sleep(0.2)
+        supervisor.send_signal(signal.SIGHUP)
+        supervisor.communicate(timeout=WITHIN_S)
+    assert supervisor.returncode == 0
+    assert len(pids(tmp_path, 1)) == 1
+
+
 def test_a_killed_supervisor_is_noticed(tmp_path: Path) -> None:
     node = ("os.read(lives, 1)", "os._exit(0)")
     with start(tmp_path, *node) as supervisor:

@@ -47,7 +47,7 @@ async def test_nothing_is_done_without_a_token(rig: HttpRig, operation: Operatio
     assert not rig.broker.topics
 
 
-OPEN = {"health", "readiness", "login", "logout"}
+OPEN = {"health", "leader", "readiness", "login", "logout"}
 """Operations that need no token."""
 IN_DIALECTS = [operation for name in DIALECTS for operation in DIALECTS[name]]
 
@@ -257,7 +257,7 @@ async def test_a_probe_learns_no_names(rig: HttpRig) -> None:
 
 
 async def test_pages_and_probes_need_no_token(rig: HttpRig) -> None:
-    for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz"):
+    for path in ("/", "/docs", "/openapi.json", "/healthz", "/leader", "/readyz"):
         assert (await rig.ask("GET", path)).status_code == 200, path
 
 

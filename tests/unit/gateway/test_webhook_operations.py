@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,28 @@ async def test_a_message_is_pushed_signed_and_acked(rig: HttpRig) -> None:
         assert not rig.broker.topics["t"].consumers
         refused(await rig.ask("DELETE", "/v1/webhooks/mine"), 404, "NO_SUCH_WEBHOOK")
         refused(await rig.ask("GET", "/v1/webhooks/mine"), 404, "NO_SUCH_WEBHOOK")
+
+
+@pytest.mark.provokes_bugs
+async def test_a_bug_under_one_webhook_ends_neither_the_broker_nor_another_one(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the broker, and each start after that."""
+    make = webhook_pusher.LongPoll
+
+    def failing(broker: Any, waiting: Any, topic: str, *rest: Any, **options: Any) -> Any:
+        if topic == "broken":
+            raise TypeError("interpreted classes cannot inherit from compiled")
+        return make(broker, waiting, topic, *rest, **options)
+
+    monkeypatch.setattr(webhook_pusher, "LongPoll", failing)
+    async with receiving() as receiver:
+        assert (await rig.ask("PUT", "/v1/webhooks/broken", json=definition(receiver, topic="broken"))).status_code == 201
+        assert (await rig.ask("PUT", "/v1/webhooks/whole", json=definition(receiver))).status_code == 201
+        await rig.publish("t", "a")
+        assert (await receiver.next())[1] == b"a"
+        failure = (await rig.ask("GET", "/v1/webhooks/broken")).json()["failure"]
+        assert failure == "a bug in the broker; its log has the details"
 
 
 async def test_targets_behind_one_address_share_no_cookies(rig: HttpRig) -> None:

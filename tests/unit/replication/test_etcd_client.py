@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.certificates import CERT, KEY
+from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY
 from tests.support.etcd import EtcdCluster, running_etcd
 from tests.support.fake_etcd import (
     FakeEtcd,
@@ -30,9 +30,9 @@ from tests.support.fake_etcd import (
 )
 from tests.support.requirements import require
 from toymq_py.errors import ConfigError, EtcdError, LeaseLost
-from toymq_py.replication.agreement import ClusterSettings, Member
+from toymq_py.replication.agreement import ClusterSettings, Member, Outcome
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdClient, EtcdOptions
-from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, Outcome, Put, Transaction
+from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, Put, Transaction
 
 KEYS = KeyRange("/a", "/b")
 PUT = Transaction([Compare("/a", Check.ABSENT)], [Put("/a", b"1")])
@@ -381,3 +381,32 @@ async def test_members_hang_die_and_lose_their_majority(three: EtcdCluster) -> N
     finally:
         await agreement.close()
         await other.close()
+
+
+@pytest.fixture
+def over_tls(tmp_path: Path) -> Iterator[EtcdCluster]:
+    """An etcd that asks for a client's certificate."""
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text(Path(CLIENT_CERT).read_text() + Path(CERT).read_text())  # etcd's gateway is a client of etcd itself
+    tls = ["--cert-file", CERT, "--key-file", KEY, "--client-cert-auth", "--trusted-ca-file", str(trusted)]
+    with running_etcd(tmp_path, tls=tls) as etcd:
+        yield etcd
+
+
+@require("etcd")
+async def test_over_tls_with_certificates_on_both_sides(over_tls: EtcdCluster) -> None:
+    urls = over_tls.urls
+    trusts = EtcdAgreement(EtcdOptions(urls, CERT, CLIENT_CERT, CLIENT_KEY), "c", "g0")
+    settings = ClusterSettings("u", 2, 1, ttl_s=2.0)
+    assert (await trusts.create_settings(settings)).done
+    assert await trusts.settings() == settings
+    await trusts.close()
+    for options, words in (
+        (EtcdOptions(urls), "CERTIFICATE_VERIFY_FAILED"),
+        (EtcdOptions(urls, CERT), "CERTIFICATE_REQUIRED|BAD_CERTIFICATE|ended within"),
+        (EtcdOptions([urls[0].replace("https", "http")]), "ended within|HTTP 400"),
+    ):
+        stranger = EtcdAgreement(options, "c", "g0")
+        with pytest.raises(EtcdError, match=words):
+            await stranger.read()
+        await stranger.close()

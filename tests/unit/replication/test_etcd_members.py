@@ -143,7 +143,7 @@ async def test_a_connection_is_used_again_unless_its_answer_was_late_or_says_clo
 
 
 async def test_a_late_answer_is_not_that_of_the_next_call() -> None:
-    """Found by thinking: a call that gave up must not leave its connection to the next one."""
+    """A call that gave up must not leave its connection to the next one."""
     asked = 0
 
     async def respond(_: str, __: dict[str, Any], writer: asyncio.StreamWriter) -> None:

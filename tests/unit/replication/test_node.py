@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.node_rig import TTL_S, NodeRig, Running, Scenario, simulate
 from tests.support.simulated_etcd import LATE_S, Loss
-from toymq_py.errors import DataDirectoryError, TermEnded
+from toymq_py.errors import DataDirectoryError, LeaseLost, TermEnded
 from toymq_py.replication.agreement import Request, RequestKind
 
 Run = Callable[..., None]
@@ -102,6 +102,22 @@ def test_a_restarted_node_ends_its_old_lease_first(run: Run) -> None:
         await rig.led_by(again)
         assert rig.loop.time() - died_at < 1.0, "it did not wait for the lease"
         assert again.file.record.promised > epoch, "never the same epoch again"
+
+    run(scenario)
+
+
+def test_a_restarted_node_ends_its_old_lease_though_it_leads_nothing(run: Run) -> None:
+    """A T6 that names it may still be under way (ADR 0097, item 6)."""
+
+    async def scenario(rig: NodeRig) -> None:
+        _, n2 = await pair(rig)
+        lease = n2.file.record.lease
+        assert lease is not None
+        n2.die()
+        again = rig.start("n2")
+        await rig.until(lambda: again.file.record.lease != lease, "it has a new lease")
+        with pytest.raises(LeaseLost):
+            rig.etcd.renew(lease)
 
     run(scenario)
 
