@@ -326,8 +326,8 @@ class Plan:
     hosts: int | None = None
     faults: int = 5
     publishers: int = 2
-    only: str | None = None
-    """The one kind of fault; any without."""
+    only: tuple[str, ...] = ()
+    """The kinds of faults; all without."""
 
 
 class ClusterWorld:
@@ -496,7 +496,7 @@ class ClusterWorld:
         """One thing goes wrong; what of it ends by itself may end after the next has begun."""
         rng, loop = self.rng, self.loop
         kinds = {name.removeprefix("_on_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")}
-        kind = self.plan.only or rng.choice(sorted(kinds))
+        kind = rng.choice(self.plan.only or sorted(kinds))
         leaders = [each for each in self.hosts.values() if each.process is not None and each.process.listener]
         host = rng.choice(leaders) if leaders and rng.random() < 0.5 else rng.choice(list(self.hosts.values()))
         self.happened[kind] += 1
