@@ -52,8 +52,10 @@ class _Lease:
 class SimulatedEtcd:
     """The server. ``revision``: of the last change. ``away``: no client reaches it."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """``loop``: of the server; that of its callers without. A client's loop may stop."""
         self.rng = rng
+        self._loop = loop
         self.revision = 1
         self.away = False
         self.loss_chance = 0.0
@@ -64,7 +66,11 @@ class SimulatedEtcd:
         self._next_lease = 7000
         self._cut_off: set[str] = set()
         self._losses: dict[str, list[Loss]] = {}
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in order
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop or asyncio.get_running_loop()
 
     def client(self, name: str) -> "SimulatedClient":
         return SimulatedClient(self, name)
@@ -144,9 +150,8 @@ class SimulatedEtcd:
         """Raises: LeaseLost."""
         if (found := self._leases.get(lease)) is None:
             raise LeaseLost(f"lease {lease:x} has ended")
-        loop = asyncio.get_running_loop()
-        found.ends_at = loop.time() + found.ttl_s
-        loop.call_at(found.ends_at + self.rng.uniform(0, EXPIRY_S), self._look_at_lease, lease, found)
+        found.ends_at = self.loop.time() + found.ttl_s
+        self.loop.call_at(found.ends_at + self.rng.uniform(0, EXPIRY_S), self._look_at_lease, lease, found)
 
     def revoke(self, lease: int) -> None:
         self._end_lease(lease)
@@ -157,11 +162,11 @@ class SimulatedEtcd:
     async def news(self) -> None:
         """Wait for any change."""
         future = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
+        self._waiting[future] = None
         try:
             await future
         finally:
-            self._waiting.discard(future)
+            self._waiting.pop(future, None)
 
     # -- parts
 
@@ -198,8 +203,7 @@ class SimulatedEtcd:
             self._leases[found.lease].keys.discard(key)
 
     def _look_at_lease(self, lease: int, found: _Lease) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._leases.get(lease) is found and found.ends_at <= now:
+        if self._leases.get(lease) is found and found.ends_at <= self.loop.time():
             self._end_lease(lease)
 
     def _end_lease(self, lease: int) -> None:
@@ -212,7 +216,7 @@ class SimulatedEtcd:
 
     def tell(self) -> None:
         """Wake the watches: something has changed, or a client is closed."""
-        for future in self._waiting:
+        for future in list(self._waiting):
             if not future.done():
                 future.set_result(None)
 
@@ -277,7 +281,7 @@ class SimulatedClient:
             await asyncio.sleep(limit_s)
             raise EtcdError("no answer: the request was lost")
         if loss is Loss.LATE:
-            asyncio.get_running_loop().call_later(limit_s + self._etcd.rng.uniform(*LATE_S), _ignoring_lost_lease(act))
+            self._etcd.loop.call_later(limit_s + self._etcd.rng.uniform(*LATE_S), _ignoring_lost_lease(act))
             await asyncio.sleep(limit_s)
             raise EtcdError("no answer: the request is late")
         try:

@@ -1,0 +1,199 @@
+"""Clients of a simulated cluster, and what they were told: it may never be contradicted."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Iterator
+from typing import Protocol
+
+from toymq_chaos.workload import Client
+from toymq_py.broker import Broker
+from toymq_py.protocol import Ack, DupReply, ErrReply, MessagePush, OkReply, Publish, Subscribe, encode_command
+from toymq_py.topic import Topic
+
+TOPICS = ("t", "u")
+PATIENCE_S = 4.0
+"""A client that hears nothing for so long looks for another node."""
+
+
+class World(Protocol):
+    calm: bool
+    ledger: "Ledger"
+
+    def connect(self, client: Client) -> Awaitable[int]:
+        """Connect to a node that serves. Returns: the epoch that it leads."""
+
+
+class Ledger:
+    """What clients were told. Every method raises AssertionError when it contradicts what they were told before."""
+
+    def __init__(self) -> None:
+        self.keys: dict[tuple[str, int], bytes] = {}
+        """Of all that was acknowledged or delivered, by topic and id."""
+        self._ids: dict[tuple[str, bytes], int] = {}
+        self.acknowledged: set[tuple[str, int]] = set()
+        self._delivered: set[tuple[str, int]] = set()
+        self.acks_sent: set[tuple[str, int]] = set()
+        self._acked: dict[tuple[str, int], int] = {}
+        self._given: dict[str, dict[int, tuple[int, int]]] = {}
+        self.refused = 0
+
+    def told(self, topic: str, msg_id: int, key: bytes, what: str) -> None:
+        known = self.keys.setdefault((topic, msg_id), key)
+        assert known == key, f"{what}: {topic} {msg_id} is {key!r}, and it was {known!r}: one id of two messages"
+        id_before = self._ids.setdefault((topic, key), msg_id)
+        assert id_before == msg_id, f"{what}: {key!r} of {topic} is {msg_id}, and it was {id_before}: one message with two ids"
+
+    def ok(self, topic: str, msg_id: int, key: bytes, epoch: int, *, is_duplicate: bool) -> None:
+        self.told(topic, msg_id, key, f"epoch {epoch}, {'DUP' if is_duplicate else 'OK'}")
+        self.acknowledged.add((topic, msg_id))
+        if is_duplicate:
+            return
+        given = self._given.setdefault(topic, {})
+        low, high = given.get(epoch, (msg_id, msg_id))
+        given[epoch] = low, high = min(low, msg_id), max(high, msg_id)
+        for other, (their_low, their_high) in given.items():
+            overlaps = (other < epoch and their_high >= low) or (other > epoch and their_low <= high)
+            assert not overlaps, f"{topic}: epoch {epoch} gave {low} to {high}, and epoch {other} {their_low} to {their_high}"
+
+    def delivered(self, topic: str, msg_id: int, key: bytes, epoch: int) -> None:
+        self.told(topic, msg_id, key, f"epoch {epoch}, delivery")
+        self._delivered.add((topic, msg_id))
+        acked = self._acked.get((topic, msg_id))
+        assert acked is None or acked > epoch, f"epoch {epoch}: {topic} {msg_id} came again: epoch {acked} had its ack synced"
+
+    def acked(self, topic: str, msg_id: int, epoch: int) -> None:
+        """With ``sync=1``; connections that were made before do not count (see ``Consumer``)."""
+        self._acked[topic, msg_id] = max(epoch, self._acked.get((topic, msg_id), 0))
+
+    def undelivered(self) -> list[tuple[str, int]]:
+        return sorted(self.acknowledged - self._delivered)
+
+    def check(self, broker: Broker, where: str) -> None:
+        """Whether a copy has all that was told."""
+        found = {topic.name: dict(_records(topic)) for topic in broker.topics.values()}
+        for (topic, msg_id), key in self.keys.items():
+            what = "acknowledged" if (topic, msg_id) in self.acknowledged else "delivered"
+            assert topic in found, f"{where} lacks topic {topic}, {what} {msg_id}; {broker.unopened}"
+            log = broker.topics[topic].log
+            is_removed = msg_id < log.first_id or any(first <= msg_id <= last for first, last in log.removed)
+            if is_removed and (topic, msg_id) in self.acks_sent:
+                continue  # on a full disk, what its consumer has acked
+            has = found[topic].get(msg_id)
+            assert has is not None, f"{where} lacks {topic} {msg_id}, {what}"
+            assert has == key, f"{where} has {has!r} as {topic} {msg_id}, {what} as {key!r}"
+
+
+def _records(topic: Topic) -> Iterator[tuple[int, bytes]]:
+    """Id and key of each record."""
+    at = topic.log.first_id
+    while at < topic.log.committed_id:
+        run, row, following = topic.log.read(at, 1000)
+        if run is not None:
+            yield from zip(run.ids[row : row + following - at], run.keys[row : row + following - at], strict=True)
+        at = following
+
+
+class Publisher:
+    """Publishes until the world is calm; repeats what got no OK, with the same key."""
+
+    def __init__(self, world: World, name: str, rng: random.Random) -> None:
+        self._world = world
+        self._name = name
+        self._rng = rng
+        self._made = 0
+        self._open: deque[tuple[str, bytes, bytes]] = deque()
+
+    async def run(self) -> None:
+        while self._open or not self._world.calm or self._made == 0:
+            client = Client(self._name)
+            epoch = await self._world.connect(client)
+            try:
+                await self._use(client, epoch)
+            finally:
+                client.transport.abort()
+            await asyncio.sleep(0.05)
+
+    def _fill(self, window: int) -> None:
+        rng = self._rng
+        while len(self._open) < window:
+            key = b"%s-%d" % (self._name.encode(), self._made)
+            self._open.append((rng.choice(TOPICS), key, rng.randbytes(rng.choice((0, 20, 200, 2000)))))
+            self._made += 1
+
+    async def _use(self, client: Client, epoch: int) -> None:
+        rng, ledger = self._rng, self._world.ledger
+        while not client.lost:
+            if not self._world.calm or self._made == 0:
+                self._fill(rng.choice((1, 1, 2, 8)))
+            if not self._open:
+                return
+            flying = list(self._open)
+            client.write(b"".join(encode_command(Publish(topic, [key], [body])) for topic, key, body in flying))
+            refused = False
+            for each in flying:
+                reply = await heard(client)
+                if isinstance(reply, OkReply | DupReply):
+                    is_duplicate = isinstance(reply, DupReply)
+                    msg_id = reply.msg_id if isinstance(reply, DupReply) else reply.value
+                    ledger.ok(each[0], msg_id, each[1], epoch, is_duplicate=is_duplicate)
+                    self._open.remove(each)
+                elif isinstance(reply, ErrReply):
+                    refused = True
+                    ledger.refused += 1
+                else:
+                    return
+            await asyncio.sleep(rng.choice((0.01, 0.3, 1.0)) * rng.random())
+            if refused:
+                return
+
+
+class Consumer:
+    """Reads a topic and acks, some with ``sync=1``."""
+
+    def __init__(self, world: World, name: str, rng: random.Random, topic: str) -> None:
+        self._world = world
+        self._name = name
+        self._rng = rng
+        self._topic = topic
+
+    async def run(self) -> None:
+        while True:
+            client = Client(self._name)
+            epoch = await self._world.connect(client)
+            try:
+                await self._use(client, epoch)
+            finally:
+                client.transport.abort()
+            await asyncio.sleep(0.05)
+
+    async def _use(self, client: Client, epoch: int) -> None:
+        rng, ledger, topic = self._rng, self._world.ledger, self._topic
+        asked: deque[int | None] = deque([None])  # ids of acks with sync
+        client.send(Subscribe(topic, "c", window=rng.choice((1, 10, 100))))
+        while True:
+            reply = await heard(client)
+            if isinstance(reply, MessagePush):
+                ledger.delivered(topic, reply.msg_id, reply.key, epoch)
+                if rng.random() < 0.95:
+                    sync = rng.random() < 0.3
+                    ledger.acks_sent.add((topic, reply.msg_id))
+                    client.send(Ack(topic, "c", ((reply.msg_id, reply.msg_id),), sync))
+                    asked.append(reply.msg_id if sync else None)
+            elif isinstance(reply, OkReply) and asked:
+                msg_id = asked.popleft()
+                if msg_id is not None and reply.value:
+                    ledger.acked(topic, msg_id, epoch)
+            else:
+                return
+
+
+async def heard(client: Client) -> object:
+    """The next reply; None when the connection is lost or says nothing."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not client.heard and not client.lost:
+                await client.something()
+    except TimeoutError:
+        return None
+    return client.heard.popleft() if client.heard else None

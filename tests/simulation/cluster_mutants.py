@@ -1,0 +1,282 @@
+"""Rules of replication, each left out of the code under the name that it has in ``tests/model/rules.py``.
+
+Not here, for no world shows them: ``truncate_hw`` (the code remembers no position), ``same_identity`` and ``t1_adopts`` (no disk
+and no etcd is lost), ``force_*``, ``lease_kept`` (no operator forces), ``bye_unsettled``, ``answers_after_bye``, ``aside_*`` (what
+they lose was not acknowledged), ``t2_assumed``, ``s0_after_plan``, ``no_spool``, ``old_spool`` (no single place of the code).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from toymq_py.errors import EtcdError
+from toymq_py.replication import decisions, follower_stream, manifest, node
+from toymq_py.replication.agreement import GroupState
+from toymq_py.replication.decisions import ComeBack, Decision, Elect, Open, Standing, Wait
+from toymq_py.replication.follower_link import _Following
+from toymq_py.replication.kept_agreement import KeptAgreement
+from toymq_py.replication.key_values import Check, Compare
+from toymq_py.replication.leader_link import LeaderLink
+from toymq_py.replication.leader_links import LeaderLinks
+from toymq_py.replication.link_progress import FollowerSink
+from toymq_py.replication.manifest import Action, FilePlan, JoinPlan
+from toymq_py.replication.membership import InSyncSet
+from toymq_py.replication.operations import Rename
+from toymq_py.replication.put_aside import Moved
+from toymq_py.replication.replica_file import ReplicaFile
+from toymq_py.replication.replica_files import ReplicaFiles
+from toymq_py.replication.required import RequiredFollowers
+from toymq_py.replication.stream import Stream
+from toymq_py.replication.term import Term
+from toymq_py.replication.tickets import Tickets
+
+Patch = pytest.MonkeyPatch
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Instead of what has to be done."""
+
+
+def ack_before_sync(patch: Patch) -> None:
+    patch.setattr(ReplicaFiles, "sync", nothing)
+
+
+def ack_local(patch: Patch) -> None:
+    patch.setattr(Tickets, "require", nothing)
+
+
+def _deciding(patch: Patch, instead: Callable[[Decision, GroupState, Standing], Decision]) -> None:
+    real = decisions.decide
+    patch.setattr(node, "decide", lambda state, standing: instead(real(state, standing), state, standing))
+
+
+def unclean(patch: Patch) -> None:
+    def instead(found: Decision, state: GroupState, standing: Standing) -> Decision:
+        if isinstance(found, Wait) and state.in_sync is not None and not standing.copying:
+            return Elect(state.in_sync.revision, 0.2)
+        return found
+
+    _deciding(patch, instead)
+
+
+def epoch_reused(patch: Patch) -> None:
+    def instead(found: Decision, state: GroupState, standing: Standing) -> Decision:
+        if isinstance(found, ComeBack) and state.leader is not None and state.in_sync is not None:
+            return Open(state.leader.epoch, state.in_sync.members, state.in_sync.revision)
+        return found
+
+    _deciding(patch, instead)
+
+
+def stale_isr(patch: Patch) -> None:
+    patch.setattr(KeptAgreement, "_no_leader_and", lambda self, revision: [Compare(self._keys.leader, Check.ABSENT)])
+
+
+def shrink_unfenced(patch: Patch) -> None:
+    real = KeptAgreement._commit
+
+    async def commit(self: KeptAgreement, compares: Any, *changes: Any) -> Any:
+        t3 = {Check.CREATED_AT, Check.CHANGED_AT} == {compare.check for compare in compares}
+        return await real(self, [] if t3 else compares, *changes)
+
+    patch.setattr(KeptAgreement, "_commit", commit)
+
+
+def shrink_after_ack(patch: Patch) -> None:
+    async def drop(self: RequiredFollowers, replica: str) -> None:
+        self._set(self.replicas - {replica})
+        await self._changes.drop(replica)
+
+    patch.setattr(RequiredFollowers, "drop", drop)
+
+
+def no_epoch_check(patch: Patch) -> None:
+    patch.setattr(_Following, "_check_epoch", nothing)
+    refusal = LeaderLinks._refusal
+
+    def unfenced(self: LeaderLinks, follow: Any) -> Any:
+        found = refusal(self, follow)
+        return None if found is not None and found.code == "FENCED" else found
+
+    patch.setattr(LeaderLinks, "_refusal", unfenced)
+    patch.setattr(Term, "fenced", nothing)
+
+
+def forget_isr(patch: Patch) -> None:
+    real = RequiredFollowers.__init__
+
+    def alone(self: RequiredFollowers, tickets: Tickets, changes: Any, replicas: Iterable[str]) -> None:
+        real(self, tickets, changes, ())
+
+    patch.setattr(RequiredFollowers, "__init__", alone)
+
+
+def wipe_in_isr(patch: Patch) -> None:
+    real = LeaderLink._join
+
+    async def join(self: LeaderLink) -> None:
+        required = self._term.required
+        required._set(required.replicas - {self.replica})
+        await real(self)
+
+    patch.setattr(LeaderLink, "_join", join)
+
+
+def expand_on_beat(patch: Patch) -> None:
+    patch.setattr(FollowerSink, "is_due_through", lambda self, seq: False)
+
+
+def expand_count_late(patch: Patch) -> None:
+    real = Term.add
+
+    async def add(self: Term, replica: str) -> None:
+        await real(self, replica)
+        required = self.links._required
+        required._set(required.replicas | {replica})
+
+    patch.setattr(Term, "add", add)
+    patch.setattr(RequiredFollowers, "add", nothing)
+
+
+def no_truncate(patch: Patch) -> None:
+    def carry_out(fs: Any, root: str, plan: JoinPlan, known: Any, place: str, *_: object) -> Moved:
+        for directory in sorted(plan.directories):
+            fs.mkdir(f"{root}/{directory}")
+        return Moved(place)
+
+    patch.setattr(follower_stream, "carry_out", carry_out)
+
+
+def _answered(patch: Patch, without_answer: Callable[[InSyncSet, tuple[str, ...]], bool]) -> None:
+    """T3, with another meaning of an answer that does not come."""
+
+    async def put(self: InSyncSet, value: tuple[str, ...]) -> None:
+        while True:
+            try:
+                outcome = await self._agreement.change_in_sync(self._epoch, self._revision, value)
+                if outcome.done:
+                    self._settle(value, outcome.revision)
+                    return
+                if await self._read():
+                    return
+            except EtcdError:
+                if without_answer(self, value):
+                    return
+            await asyncio.sleep(0.1)
+
+    patch.setattr(InSyncSet, "_put", put)
+
+
+def timeout_is_no(patch: Patch) -> None:
+    _answered(patch, lambda self, value: False)
+
+
+def timeout_is_yes(patch: Patch) -> None:
+    def settle(self: InSyncSet, value: tuple[str, ...]) -> bool:
+        self._settle(value, self._revision)
+        return True
+
+    _answered(patch, settle)
+
+
+def read_settles(patch: Patch) -> None:
+    async def put(self: InSyncSet, value: tuple[str, ...]) -> None:
+        while True:
+            self._sent[value] = None
+            try:
+                outcome = await self._agreement.change_in_sync(self._epoch, self._revision, value)
+                if outcome.done:
+                    self._settle(value, outcome.revision)
+                    return
+            except EtcdError:
+                pass
+            try:
+                if await self._read():
+                    return
+                self._sent.clear()
+            except EtcdError:
+                pass
+            if value == self._members:
+                return
+            await asyncio.sleep(0.1)
+
+    patch.setattr(InSyncSet, "_put", put)
+
+
+def promise_unsynced(patch: Patch) -> None:
+    _forgetful(patch, "promised")
+
+
+def marker_missing(patch: Patch) -> None:
+    _forgetful(patch, "copying")
+
+
+def _forgetful(patch: Patch, field: str) -> None:
+    real = ReplicaFile.change
+
+    def change(self: ReplicaFile, **fields: Any) -> Any:
+        return real(self, **{name: value for name, value in fields.items() if name != field})
+
+    patch.setattr(ReplicaFile, "change", change)
+
+
+def join_unnamed(patch: Patch) -> None:
+    def check(self: _Following, epoch: int) -> None:
+        self._epoch = epoch
+
+    patch.setattr(_Following, "_check_epoch", check)
+
+
+def rename_by_name(patch: Patch) -> None:
+    def put_rename(self: Stream, path: str, to: str) -> bool:
+        self.put(Rename, path, to)
+        return True
+
+    patch.setattr(Stream, "put_rename", put_rename)
+
+
+def ack_before_replay(patch: Patch) -> None:
+    patch.setattr(ReplicaFiles, "redo", lambda self, operations: [None for _ in operations] and None)
+
+
+def copied_unsynced(patch: Patch) -> None:
+    patch.setattr(ReplicaFiles, "sync_all", nothing)
+
+
+def prefix_by_size(patch: Patch) -> None:
+    def compared(fs: Any, root: str, entry: Any, stop: Any) -> FilePlan:
+        length = fs.file_size(f"{root}/{entry.path}")
+        if length < entry.size or (length != entry.size and not manifest.has_records(entry.path)):
+            return FilePlan(entry.path, Action.COPY)
+        if manifest.has_records(entry.path):
+            return FilePlan(entry.path, Action.APPEND, entry.size)
+        return FilePlan(entry.path, Action.KEEP)
+
+    patch.setattr(manifest, "_compared", compared)
+
+
+def copy_too_early(patch: Patch) -> None:
+    """The bulk copy begins before all is done that was numbered before (ADR 0098)."""
+    patch.setattr(Stream, "is_done", lambda self, seq: True)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """``seed``: of a world that finds it; None: none is known."""
+
+    apply: Callable[[Patch], None]
+    seed: int | None
+
+
+MUTANTS = {
+    rule.__name__: rule
+    for rule in (
+        ack_before_sync, ack_local, unclean, epoch_reused, stale_isr, shrink_unfenced, shrink_after_ack, no_epoch_check,
+        forget_isr, wipe_in_isr, expand_on_beat, expand_count_late, no_truncate, timeout_is_no, timeout_is_yes, read_settles,
+        promise_unsynced, marker_missing, join_unnamed, rename_by_name, ack_before_replay, copied_unsynced, prefix_by_size,
+        copy_too_early,
+    )
+}  # fmt: skip

@@ -1,0 +1,36 @@
+"""Worlds of a cluster: what was acknowledged is on every copy that may be elected, whatever fails; and mutants that are found.
+
+Contract: replication.md, 13.3; ADR 0097.
+"""
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.simulation.cluster import run
+
+SEEDS = 40
+
+
+def test_no_promise_is_broken() -> None:
+    happened: Counter[str] = Counter()
+    told = 0
+    for seed in range(SEEDS):
+        world = run(seed)
+        happened += world.happened
+        told += len(world.ledger.keys)
+    assert told > 50 * SEEDS, "the worlds publish next to nothing"
+    for what in ("cut, power", "kill", "term ended", "partition", "pause"):
+        assert happened[what] > 3, f"{what} happens: {happened}"
+
+
+def test_the_same_seed_is_the_same_world() -> None:
+    first, second = run(4711), run(4711)
+    assert (first.ledger.keys, first.happened, first.loop.now) == (second.ledger.keys, second.happened, second.loop.now)
+
+
+@pytest.mark.torture
+def test_no_promise_is_broken_in_many_worlds() -> None:
+    for seed in range(100_000, 100_000 + int(os.environ.get("TOYMQ_HISTORIES", "5000"))):
+        run(seed)
