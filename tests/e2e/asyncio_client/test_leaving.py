@@ -99,9 +99,9 @@ async def test_a_message_that_kills_its_worker_takes_no_acked_ones_along(broker:
                     if message.payload == b"kills":
                         deaths += 1
                         worker._link.abort()  # nothing more is sent
-                        break
-                    handled.append(message.payload)
-            if message.payload == b"4":
+                    else:
+                        handled.append(message.payload)
+            if message.payload in (b"kills", b"4"):
                 await worker.close()
                 break
         while (await mq.describe("t"))["consumers"][0]["sessions"]:
