@@ -12,7 +12,6 @@ ELSEWHERE = {
     "clients/toymq_spark/record_sources.py": "tests/spark/test_spark.py",
     "clients/toymq_spark/sink.py": "tests/spark/test_spark.py",
     "clients/toymqctl/top/command.py": "tests/e2e/test_top.py",
-    "toymq_py/cli/serve.py": "tests/e2e/test_shutdown.py",
 }
 """Tested only with what is around them: a process, a cluster or a terminal."""
 DECLARATIONS = {

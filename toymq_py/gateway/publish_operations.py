@@ -123,7 +123,7 @@ def check_size(payload: bytes, headers: bytes, bytes_max: int) -> None:
 
 
 def line_bytes_max(payload_bytes_max: int) -> int:
-    """Size of a JSON line or a WebSocket message: a payload of escapes perhaps, ``\\u0434`` for two bytes, and the other members."""
+    """Size of a JSON line, and of a WebSocket message: a payload, perhaps of escapes, ``\\u0434`` for two bytes, and more."""
     return 3 * payload_bytes_max + JSON_BYTES_MAX
 
 

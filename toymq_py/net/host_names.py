@@ -50,4 +50,4 @@ def is_address_or_localhost(host: str) -> bool:
         ip_address(name)
     except ValueError:
         return False
-    return True
+    return "%" not in name  # a zone may be any text, and no zone belongs in a URL's host (RFC 6874)

@@ -316,7 +316,8 @@ async def test_what_was_said_before_the_end_is_carried_out(rig: HttpRig) -> None
 
 
 @pytest.mark.parametrize(
-    ("topic", "origin", "status"), [("..", None, 422), ("t", "http://evil.example", 403), ("t", "null", 403)]
+    ("topic", "origin", "status"),
+    [("..", None, 422), ("t", "http://evil.example", 403), ("t", "null", 403), ("t/ws?consumer=c&x=", None, 422)],
 )
 async def test_who_is_not_let_in(rig: HttpRig, topic: str, origin: str | None, status: int) -> None:
     with pytest.raises(InvalidStatus) as refusal:

@@ -36,3 +36,8 @@ def test_names_that_are_given_are_allowed_and_no_others() -> None:
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(ConfigError, match="invalid host name"):
         check_host_name(name)
+
+
+def test_an_address_with_a_zone_is_refused() -> None:
+    assert AllowedHosts().allow("[::1]:80")
+    assert not AllowedHosts().allow("[::1%25evil.example]:80")
