@@ -1,8 +1,9 @@
 """Rules of replication, each left out of the code under the name that it has in ``tests/model/rules.py``.
 
-Not here, for no world shows them: ``truncate_hw`` (the code remembers no position), ``same_identity`` and ``t1_adopts`` (no disk
-and no etcd is lost), ``force_*``, ``lease_kept`` (no operator forces), ``bye_unsettled``, ``answers_after_bye``, ``aside_*`` (what
-they lose was not acknowledged), ``t2_assumed``, ``s0_after_plan``, ``no_spool``, ``old_spool`` (no single place of the code).
+Not here, for no world shows them: ``truncate_hw`` (the code remembers no position), ``same_identity`` and ``t1_adopts`` (no
+disk and no etcd is lost), ``force_*``, ``lease_kept`` (no operator forces), ``bye_unsettled``, ``answers_after_bye``,
+``aside_*`` (what they lose was not acknowledged), ``t2_assumed``, ``s0_after_plan``, ``no_spool``, ``old_spool`` (no single
+place of the code).
 """
 
 import asyncio
@@ -264,13 +265,16 @@ def copy_too_early(patch: Patch) -> None:
     patch.setattr(Stream, "is_done", lambda self, seq: True)
 
 
+ANY_FAULTS = Plan()
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """``seed``: of a world of ``plan`` that finds it. Look for another when the worlds have changed."""
 
     leave_out: Callable[[Patch], None]
     seed: int
-    plan: Plan = Plan()
+    plan: Plan = ANY_FAULTS
 
 
 ETCD_TROUBLE = Plan(faults=8, only=("lost_answers", "lossy_etcd", "reset", "partition", "power", "pause"))
