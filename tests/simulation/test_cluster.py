@@ -31,6 +31,12 @@ def test_the_same_seed_is_the_same_world() -> None:
     assert (first.ledger.keys, first.happened, first.loop.now) == (second.ledger.keys, second.happened, second.loop.now)
 
 
+def test_a_new_leader_does_not_serve_before_a_member_that_comes_back_is_dropped() -> None:
+    """Found: it had connected, so the new leader did not drop it, and its join waited for the answer to T3. What only the
+    leader had was recovered, and delivered, while the other copy could be elected."""
+    run(2419)
+
+
 @pytest.mark.torture
 def test_no_promise_is_broken_in_many_worlds() -> None:
     for seed in range(100_000, 100_000 + int(os.environ.get("TOYMQ_HISTORIES", "5000"))):
