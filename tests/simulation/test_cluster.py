@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.cluster import run
+from tests.simulation.cluster import Broken, run
+from tests.simulation.cluster_mutants import FOUND, Mutant
 
 SEEDS = 40
 
@@ -30,7 +31,31 @@ def test_the_same_seed_is_the_same_world() -> None:
     assert (first.ledger.keys, first.happened, first.loop.now) == (second.ledger.keys, second.happened, second.loop.now)
 
 
+def test_a_new_leader_does_not_serve_before_a_member_that_comes_back_is_dropped() -> None:
+    """Found: it had connected, so the new leader did not drop it, and its join waited for the answer to T3. What only the
+    leader had was recovered, and delivered, while the other copy could be elected."""
+    run(2419)
+
+
 @pytest.mark.torture
 def test_no_promise_is_broken_in_many_worlds() -> None:
     for seed in range(100_000, 100_000 + int(os.environ.get("TOYMQ_HISTORIES", "5000"))):
         run(seed)
+
+
+def is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(mutant.seed, mutant.plan)
+    mutant.leave_out(monkeypatch)
+    with pytest.raises(Broken):
+        run(mutant.seed, mutant.plan)
+
+
+@pytest.mark.parametrize("mutant", FOUND[:4], ids=lambda mutant: mutant.leave_out.__name__)
+def test_a_rule_that_is_left_out_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_found(mutant, monkeypatch)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("mutant", FOUND[4:], ids=lambda mutant: mutant.leave_out.__name__)
+def test_another_rule_that_is_left_out_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_found(mutant, monkeypatch)

@@ -226,6 +226,9 @@ class HostTransport(SimTransport):
             self._loop.call_soon(self.lose)
             self._tell_reset()
 
+    def is_closing(self) -> bool:
+        return self.loop.is_closed() or super().is_closing()
+
     def process_died(self) -> None:
         """As the kernel closes a dead process's connection."""
         self._ended = True

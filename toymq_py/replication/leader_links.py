@@ -117,9 +117,11 @@ class LeaderLinks:
         return [FollowerLag(link.replica, link.name, *link.lag(now), link.state.value) for link in self._links.values()]
 
     async def drop_members(self) -> None:
-        """Drop by T3 each required replica that has no link (ADR 0097, 11). Raises: TermEnded."""
+        """Drop by T3 each required replica that has no link; return when those that have one were dropped, too, by their joins
+        (ADR 0097, 11). Until then a copy that may be elected need not have what recovery found here. Raises: TermEnded."""
         for replica in sorted(self._required.replicas - self._links.keys()):
             await self._required.drop(replica)
+        await self._required.all_dropped()
 
     async def say_bye(self) -> bool:
         """End the term: say BYE when all that was shipped is settled; return when each follower in sync has closed its link.

@@ -1,5 +1,6 @@
 """The followers that each sync of a leader waits for: with it, a superset of every in-sync set that etcd may hold."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -27,6 +28,10 @@ class RequiredFollowers:
         self._changes = changes
         self.replicas = frozenset(replicas)
         """Replica ids."""
+        self.undropped = set(self.replicas)
+        """Of the set that this leader was elected from: T3 without them is not done. What recovery found may lack there."""
+        self._all_dropped = asyncio.Event()
+        self._look_whether_all()
         self.on_change: Callable[[], None] = lambda: None
         tickets.require(self.replicas)
 
@@ -37,7 +42,17 @@ class RequiredFollowers:
     async def drop(self, replica: str) -> None:
         """Drop a follower by T3, and wait for it no more. Raises: TermEnded; then it is still waited for."""
         await self._changes.drop(replica)
+        self.undropped.discard(replica)
+        self._look_whether_all()
         self._set(self.replicas - {replica})
+
+    async def all_dropped(self) -> None:
+        """Return when ``undropped`` is empty."""
+        await self._all_dropped.wait()
+
+    def _look_whether_all(self) -> None:
+        if not self.undropped:
+            self._all_dropped.set()
 
     def _set(self, replicas: frozenset[str]) -> None:
         self.replicas = replicas
