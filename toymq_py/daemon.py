@@ -171,8 +171,6 @@ class Service:
         Args:
             listeners: bound sockets; they listen before ``run``.
             ready: see ``serve``.
-
-        Raises: ConfigError, when an extra is missing.
         """
         self._options = options
         self._broker = broker
@@ -180,13 +178,22 @@ class Service:
         self._listeners = listeners
         self._server = Server(broker, clock, loop, authority=authority, certificates=certificates)
         self._ready = ready
-        http = listeners.get("--http", [])
-        self._web = _http_server(options, broker, clock, loop, authority, certificates, http, self._accepting)
+        self._clock = clock
+        self._authority = authority
+        self._certificates = certificates
+        self._web: HttpServer | None = None
 
     async def prepare(self, wanted: Definitions) -> None:
-        """Make what the definitions want. Before clients can see it half made."""
+        """Make what the definitions want, before clients can see it half made; then the gateway, which reads its webhooks.
+
+        Raises: ConfigError, also when an extra is missing.
+        """
         for change in await apply_definitions(openable(wanted, self._broker), self._broker):
             logger.info("%s: %s", self._options.definitions, change)
+        self._web = _http_server(
+            self._options, self._broker, self._clock, self._loop, self._authority, self._certificates,
+            self._listeners.get("--http", []), self._accepting,
+        )  # fmt: skip
         gc.collect()
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
 
