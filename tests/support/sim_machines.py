@@ -118,6 +118,8 @@ class MachineLoop(SimEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):
                 task.get_coro().close()  # type: ignore[union-attr]
+        for task in asyncio.all_tasks(self):  # begun by those, at their ends
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._ready.clear()
         self._scheduled.clear()
         self.close()

@@ -179,7 +179,7 @@ def test_the_first_call_behind_a_pause_in_which_the_broker_went_goes_on(tmp_path
         clients = [sync.connect(f"toymq://127.0.0.1:{broker.port}") for _ in calls]
         for each in clients:
             each.ping()
-        with clients[0].sub("leased", "c") as messages:
+        with clients[0].sub("leased", "c", visibility=1) as messages:
             for topic in ("t", "leased"):
                 clients[0].pub(topic, b"a")
             clients[0].pull("t", "c", 1)
