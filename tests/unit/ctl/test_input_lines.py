@@ -14,6 +14,14 @@ from toymq_py.records import PAYLOAD_BYTES_LIMIT
 from toymqctl.input_lines import InputLines
 
 
+@pytest.fixture(autouse=True)
+def _interrupts_are_pythons() -> Iterator[None]:
+    """Whatever the tests before have left: a worker of the suite died of the signal that it sent to itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
     reader, writer = os.pipe()
