@@ -183,8 +183,8 @@ def chunks(
             chunk.append(found)
             total += len(body)
             if len(chunk) >= size or total > CHUNK_BYTES_MAX:
-                yield chunk, None
-                chunk, total = [], 0
+                full, chunk, total = chunk, [], 0  # first: a signal handler may raise behind the yield, too
+                yield full, None
     except Exception as error:  # noqa: BLE001 (of the caller's iterable: the receipts of what came before go first)
         failure = error
     if chunk or failure is not None:

@@ -114,10 +114,14 @@ class MachineLoop(SimEventLoop):
 
     def end(self) -> None:
         """Nothing runs here any more. Its tasks end without a word."""
-        for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+        events._set_running_loop(self)  # a task that is begun at the end of another one belongs here, too
+        try:
+            for task in asyncio.all_tasks(self):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with suppress(BaseException):
+                    task.get_coro().close()  # type: ignore[union-attr]
+        finally:
+            events._set_running_loop(None)
         for task in asyncio.all_tasks(self):  # begun by those, at their ends
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._ready.clear()
