@@ -66,7 +66,7 @@ class MachineLoop(SimEventLoop):
         self._time = time
         super().__init__(rng, time.now)
         self.steps_left = 10_000_000  # the world counts
-        self.paused = False
+        self.paused = self.is_over = False
         self.busy_until = 0.0
         """A call on the loop takes so long."""
         self.set_task_factory(_new_task)  # type: ignore[arg-type]
@@ -168,7 +168,10 @@ class Machines:
             (first[0] if len(first) == 1 else self._rng.choice(first)).run_pass()
 
     def end(self) -> None:
-        for loop in (*self._dead, *self._loops):
+        loops = (*self._dead, *self._loops)
+        for loop in loops:
+            loop.is_over = True
+        for loop in loops:
             loop.end()
 
 
@@ -233,7 +236,7 @@ class HostTransport(SimTransport):
             self._tell_reset()
 
     def is_closing(self) -> bool:
-        return self.loop.is_closed() or super().is_closing()
+        return self.loop.is_over or super().is_closing()
 
     def process_died(self) -> None:
         """As the kernel closes a dead process's connection."""

@@ -35,3 +35,16 @@ async def test_a_follower_is_waited_for_when_the_term_has_ended() -> None:
     with pytest.raises(TermEnded):
         await required.drop("a")
     assert tickets.required == {"a"}
+
+
+async def test_a_new_leader_learns_when_each_member_was_dropped_once() -> None:
+    changes = FakeChanges({"a", "b"})
+    required = RequiredFollowers(Tickets(), changes, {"a", "b"})
+    waiting = asyncio.ensure_future(required.all_dropped())
+    await required.drop("a")
+    required.add("a")  # it has joined
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await required.drop("b")
+    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(RequiredFollowers(Tickets(), changes, ()).all_dropped(), 1)
