@@ -19,6 +19,7 @@ from toymq_py.daemon import Files, Listeners, Service
 from toymq_py.errors import EtcdError
 from toymq_py.metrics import ClusterRows
 from toymq_py.replication.agreement import Agreement
+from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL
 from toymq_py.replication.shipping_fs import ShippingFileSystem
 from toymq_py.replication.stream import Stream
 from toymq_py.replication.tickets import Tickets
@@ -34,7 +35,6 @@ HASTE_S = 0.25
 """How long a hand-over waits for acks: those that come later, the next leader takes."""
 OPENING_S_MAX = 120.0
 """A recovery that takes longer does not keep its lease: maybe the disk hangs."""
-RENEWALS_PER_TTL = 3
 
 
 class JobWatch:
@@ -74,10 +74,9 @@ class OpeningLease:
         self._lease = lease
         self._pause_s = ttl_s / RENEWALS_PER_TTL
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
-        self._thread = start_thread(self._run, "toymq-lease")
+        start_thread(self._run, "toymq-lease")
 
     def __exit__(self, *_: object) -> None:
         self._over.set()

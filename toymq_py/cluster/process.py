@@ -41,6 +41,8 @@ GROUP = "g0"
 STATES = ("START", "LOOKING", "JOINING", "FOLLOWING", "OPENING", "LEADING", "STEPPING DOWN")
 IN_OFFICE_S = 0.5
 """How long a follower may wait for a node that is to lead, and does not know it yet."""
+REPLICA_CONNECTIONS_MAX = 128
+"""To the listener of replicas. One more is closed at once: the nodes need a few."""
 SETTINGS_RETRY_S = 1.0
 SAY_EVERY = 10
 
@@ -114,8 +116,7 @@ class _NodeProcess:
         self._stop = asyncio.Event()
         self._debug_wire: Callable[[], None] = lambda: None
         self._replicas: set[asyncio.Task[None]] = set()
-        name = options.name or socket.gethostname().partition(".")[0]
-        self._name = name
+        self._name = options.name or socket.gethostname().partition(".")[0]
 
     async def run(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]], lives: int) -> int:
         self._standby.start()
@@ -214,6 +215,9 @@ class _NodeProcess:
         return file
 
     def _accept_replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._replicas) >= REPLICA_CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
         task = self._loop.create_task(self._replica(reader, writer))
         self._replicas.add(task)
         task.add_done_callback(self._replica_left)

@@ -11,6 +11,7 @@ import json
 import logging
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -117,7 +118,7 @@ class Standby:
             connection.close()
 
 
-class _Answering(asyncio.Protocol):
+class _Answering(asyncio.Protocol, ABC):
     """A connection that gets one answer."""
 
     def __init__(self, view: View, among: set["_Answering"]) -> None:
@@ -147,9 +148,9 @@ class _Answering(asyncio.Protocol):
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
 
+    @abstractmethod
     def answer(self, received: bytes) -> bytes | None:
         """The answer to what has come; None until more comes."""
-        raise NotImplementedError
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._among.discard(self)

@@ -176,7 +176,7 @@ class ServeOptions(BrokerOptions):
     )  # fmt: skip
     etcd: str | None = text(
         None, "URL,URL", parse_endpoints, noun="URLs such as http://e1:2379,http://e2:2379",
-        help="With --cluster: the members of etcd, where the nodes agree on who leads.",
+        help="With --cluster: the members of etcd, where the nodes agree on the leader.",
     )  # fmt: skip
     etcd_ca: str | None = path(None, help="PEM file: the CA that signed the certificates of etcd; the system's by default.")
     etcd_cert: str | None = path(None, help="PEM file: the certificate that this node shows etcd.")

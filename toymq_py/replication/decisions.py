@@ -88,14 +88,14 @@ def decide(state: GroupState, standing: Standing) -> Decision:
     """
     if state.revision < standing.promised:
         return Refuse(f"etcd is at revision {state.revision}, and this copy has promised epoch {standing.promised}: etcd was "
-                      "wiped or restored from a snapshot; see `toymqctl cluster adopt`")  # fmt: skip
+                      "wiped or restored from a snapshot; see the runbook in docs/clusters.md")  # fmt: skip
     if state.leader is not None:
         return _led(state, state.leader, standing)
     in_sync = state.in_sync
     if in_sync is None:
         if standing.promised:
             return Refuse(f"etcd has no in-sync set, and this copy has promised epoch {standing.promised}: etcd was wiped or "
-                          "restored, or --cluster names another cluster; see `toymqctl cluster adopt`")  # fmt: skip
+                          "restored, or --cluster names another cluster; see the runbook in docs/clusters.md")  # fmt: skip
         return Begin()
     if standing.replica not in in_sync.members:
         return Wait(f"no leader, and this copy is not in sync: it waits for one of {', '.join(in_sync.members)}")
@@ -119,5 +119,5 @@ def _led(state: GroupState, leader: LeaderKey, standing: Standing) -> Decision:
         return Open(leader.epoch, state.in_sync.members, state.in_sync.revision)
     if leader.epoch < standing.promised:
         return Refuse(f"etcd has epoch {leader.epoch}, and this copy has promised {standing.promised}: etcd was restored "
-                      "from a snapshot; see `toymqctl cluster adopt`")  # fmt: skip
+                      "from a snapshot; see the runbook in docs/clusters.md")  # fmt: skip
     return Follow(leader.member, leader.epoch)

@@ -66,12 +66,6 @@ class InSyncSet:
                 wanted = self._members if replica in self._members else (*self._members, replica)
                 await self._put(wanted)
 
-    async def keep_only_me(self) -> None:
-        """Drop all others. Raises: TermEnded."""
-        async with self._turn:
-            while self.may_hold != {self._me}:
-                await self._put((self._me,))
-
     async def _put(self, value: tuple[ReplicaId, ...]) -> None:
         """Send T3 until the set has another revision than the known one; then that is known. Raises: TermEnded.
 

@@ -230,7 +230,7 @@ class Node:
                 if await self._take_request(state):
                     continue
                 decision = decide(state, standing) if not record.distrusted else Refuse(
-                    "this copy has promised an epoch that etcd did not know: see `toymqctl cluster adopt`"
+                    "this copy has promised an epoch that etcd did not know: see the runbook in docs/clusters.md"
                 )
                 match decision:
                     case Begin():
@@ -258,7 +258,7 @@ class Node:
                 await self._unreachable(error)
 
     async def _stand(self, transaction: Awaitable[Outcome]) -> None:
-        """Send T1, T2 or T6. Whatever the answer, or without one, the next read says who leads (ADR 0097, item 3)."""
+        """Send T1, T2 or T6. Whatever the answer, or without one, the next read says which node leads (ADR 0097, item 3)."""
         self._set_state("LOOKING")
         try:
             await transaction

@@ -33,7 +33,7 @@ class ReplicaRecord:
         lease: the last lease that its node was granted; None: none.
         clean: the last life of its node ended with everything synced.
         copying: a bulk copy into the directory has begun and is not whole: it may not be elected.
-        distrusted: etcd does not know the epoch that it promised: it may not be elected until an operator adopts it.
+        distrusted: etcd does not know the epoch that it promised: it is not elected any more.
     """
 
     cluster: str

@@ -1,4 +1,4 @@
-"""The states of a node: who leads, who follows, and what a node does when it does not know."""
+"""The states of a node: leading, following, and what it does when it does not know the leader."""
 
 import asyncio
 from collections.abc import Callable
@@ -235,7 +235,7 @@ def test_a_wiped_etcd_is_not_trusted_and_that_is_remembered(run: Run) -> None:
         rig.etcd.revision = 10_000
         await asyncio.sleep(30)
         assert again.office.said == []
-        assert "adopt" in again.node.waits_for
+        assert "see the runbook" in again.node.waits_for
 
     run(scenario)
 
