@@ -94,7 +94,7 @@ class LeaderLink:
         self.gone = asyncio.Event()
         """Set by the owner when all that the end of the link means is done."""
         self.heard = asyncio.Event()
-        """Set when something comes; cleared by whoever waits for it."""
+        """Set when something comes; cleared by what waits for it."""
         self.writer = writer
         self._term = term
         self._stream_id = stream_id
