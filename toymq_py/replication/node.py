@@ -130,8 +130,8 @@ class Node:
     # -- START
 
     async def _start(self) -> None:
-        """End the lease of this directory's life before (T5): the process that holds its lock knows that no other one writes there,
-        and a transaction that names that lease cannot happen any more (ADR 0097, item 6)."""
+        """End the lease of this directory's life before (T5): the process that holds its lock knows that no other one writes
+        there, and a transaction that names that lease cannot happen any more (ADR 0097, item 6)."""
         lease = self._file.record.lease
         if lease is not None:
             await self._persist(lambda: self._around.agreement.revoke(lease))
