@@ -5,11 +5,12 @@ import importlib
 import os
 import signal
 import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import uvloop
 
 from toymq.click_support import Duration
 from toymq_py.cli import log_output
@@ -28,7 +29,7 @@ THREAD_LEFT = 1
 @click.option("--concurrency", type=click.IntRange(1, 10_000), help="Most jobs at once of each worker. Default: what it says.")
 @click.option("--processes", type=click.IntRange(1, 512), default=1, show_default=True, help="Processes that share the jobs.")
 @click.option("--reload", is_flag=True, help="Start anew when a Python file below the working directory changes.")
-@click.option("--shutdown-timeout", type=Duration(), default="25s", show_default=True, help="Time that running jobs have to end.")
+@click.option("--shutdown-timeout", type=Duration(), default="25s", show_default=True, help="Time for running jobs to end.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--parent", type=int, hidden=True, help="A descriptor that becomes readable when --processes is gone.")
@@ -38,30 +39,29 @@ def worker(
 ) -> None:  # fmt: skip
     """Run the workers of an application.
 
-    APP is a `toymq.App` in MODULE, which is imported from the working directory: `toymq worker shop.jobs:app`. The broker is the
-    app's own, or that of TOYMQ_URL.
+    APP is a `toymq.App` in MODULE, which is imported from the working directory: `toymq worker shop.jobs:app`. The broker
+    is the app's own, or that of TOYMQ_URL.
 
-    SIGTERM and Ctrl-C stop it: no job is begun, running ones have the time of --shutdown-timeout, and what is left goes to other
-    workers. It ends with 0, or with 1 when something failed.
+    SIGTERM and Ctrl-C stop it: no job is begun, running ones have the time of --shutdown-timeout, and what is left goes to
+    other workers. It ends with 0, or with 1 when something failed.
     """
     with log_output.to_stderr(log_level, log_format):
         if reload or processes > 1:
-            raise SystemExit(_run_processes(target, processes, concurrency, shutdown_timeout, log_level, log_format, watch=reload))
-        code = uvloop.run(_work(load(target), concurrency, shutdown_timeout, parent))
+            own = [target, "--shutdown-timeout", f"{shutdown_timeout}s", "--log-level", log_level, "--log-format", log_format]
+            own += [] if concurrency is None else ["--concurrency", str(concurrency)]
+            raise SystemExit(_run_processes(own, processes, shutdown_timeout, watch=reload))
+        code = asyncio.run(_work(load(target), concurrency, shutdown_timeout, parent))
     if code == THREAD_LEFT:
         os._exit(code)  # Python would wait for the thread
     raise SystemExit(code)
 
 
-def _run_processes(
-    target: str, count: int, concurrency: int | None, shutdown_s: float, log_level: str, log_format: str, *, watch: bool
-) -> int:
-    """Returns: the exit code."""
+def _run_processes(arguments: Sequence[str], count: int, shutdown_s: float, *, watch: bool) -> int:
+    """Run this command several times. Returns: the exit code."""
     from toymq.broker_process import TOYMQ
     from toymq.workers.processes import Processes
 
-    command = [*TOYMQ, "worker", target, "--shutdown-timeout", f"{shutdown_s}s", "--log-level", log_level]
-    command += ["--log-format", log_format, *(() if concurrency is None else ("--concurrency", str(concurrency)))]
+    command = [*TOYMQ, "worker", *arguments]
     return Processes(command, count, watch=Path.cwd() if watch else None, shutdown_s=shutdown_s).run()
 
 
@@ -70,14 +70,17 @@ def load(target: str) -> "App":
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
         raise ConfigError(f"{target} names no app: write MODULE:APP, `toymq worker shop.jobs:app` say")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise  # of an import within it: the traceback says where
-        raise ConfigError(f"there is no module {error.name}: start from the directory that it is in, {os.getcwd()} now") from None
+    except Exception as error:  # noqa: BLE001 (of the user's module)
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"there is no module {error.name}: start from the directory that it is in, {here} now") from None
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename][1:]
+        sys.stderr.write("".join([*traceback.format_list(own), *traceback.format_exception_only(error)]))
+        raise ConfigError(f"{module_name} cannot be imported: {type(error).__name__}, see above") from None
     from toymq import App
 
     found = getattr(module, name, None)

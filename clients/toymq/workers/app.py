@@ -68,16 +68,16 @@ class App:
     ) -> Callable[[Callable[P, R]], Job[P, R]]:  # fmt: skip
         """Decorate a function that does the jobs of a topic: a coroutine function, or a plain one, which runs in threads.
 
-        The job is acked when the function returns. When it raises, the job is tried again; after the last retry, or an exception
-        of ``dead_on``, it is a dead letter with the exception's type, text and traceback. A message whose payload does not fit
-        the function's parameters is one at once. Each job runs at least once: make a second run harmless.
+        The job is acked when the function returns. When it raises, the job is tried again; after the last retry, or an
+        exception of ``dead_on``, it is a dead letter with the exception's type, text and traceback. A message whose payload
+        does not fit the function's parameters is one at once. Each job runs at least once: make a second run harmless.
 
         Args:
             topic: a name, or a pattern.
             consumer: workers with the same topic and consumer share the jobs.
             concurrency: most jobs at once in one process.
             window: most unacked messages of one process; default four for each job at once.
-            retries: how often a failed job is tried again; None: until the topic's ``max_attempts``, which is a limit in any case.
+            retries: how often a failed job is tried again; None: until the topic's ``max_attempts``, a limit in any case.
             backoff: time before it is tried again, ``"10s"``, or ``"1s..1m"``, which doubles each time; None: the topic's.
             dead_on: exceptions after which a retry would fail, too.
             timeout: of a coroutine function: it is cancelled after this time, and the job has failed.
@@ -104,8 +104,8 @@ class App:
             for other in self._jobs:
                 if (other.topic, other.settings.consumer) == (topic, settings.consumer):
                     raise ConfigError(
-                        f"{other.name} takes the jobs of {topic} as {settings.consumer} already: give {job.name} a topic of its own,"
-                        " or another consumer, which gets each message, too"
+                        f"{other.name} takes the jobs of {topic} as {settings.consumer} already: give {job.name} a topic of its"
+                        " own, or another consumer, which gets each message, too"
                     )
             self._jobs.append(job)
             return job
@@ -158,8 +158,9 @@ class App:
         if self._client is not None:
             raise ConfigError("this app is connected already")
         self._client = connect(
-            self._urls, name=self._name, ssl=self._ssl, tracing=self._tracing, describe_errors=self._describe_errors, wait_s=wait_s
-        )
+            self._urls, name=self._name, ssl=self._ssl, tracing=self._tracing, describe_errors=self._describe_errors,
+            wait_s=wait_s,
+        )  # fmt: skip
         try:
             return await self._client
         except BaseException:
@@ -169,8 +170,8 @@ class App:
     # -- working
 
     async def run(self, stop: asyncio.Event, *, concurrency: int | None = None, shutdown: Seconds = SHUTDOWN_S) -> bool:
-        """Do jobs until ``stop`` is set. Then no job is begun, those that run have ``shutdown`` to end, and what is left goes to
-        other workers.
+        """Do jobs until ``stop`` is set. Then no job is begun, those that run have ``shutdown`` to end, and what is left goes
+        to other workers.
 
         Args:
             concurrency: in place of what each worker says.
@@ -194,7 +195,7 @@ class App:
         random = Random()
         self.runners = [Runner(job.at_once(concurrency, WINDOW_PER_SLOT), client, random) for job in self._jobs]
         loop = asyncio.get_running_loop()
-        stopping = loop.create_task(stop.wait())
+        stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
         working = [loop.create_task(one.run(), name=one.job.name) for one in self.runners]
         ticking = [loop.create_task(one.run(client), name=one.job.name) for one in self._schedules]
         try:

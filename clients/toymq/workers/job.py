@@ -75,8 +75,8 @@ class Job(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         if settings.timeout_s is not None and not self.is_async:
             raise ConfigError(
-                f"timeout of {self.name}: a function that runs in a thread cannot be stopped; write `async def`, or give the calls"
-                " in it time limits of their own"
+                f"timeout of {self.name}: a function that runs in a thread cannot be stopped; write `async def`, or give the"
+                " calls in it time limits of their own"
             )
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -90,7 +90,7 @@ class Job(Generic[P, R]):
         self._signature = inspect.signature(self.function)
         try:
             hints = typing.get_type_hints(self.function)
-        except Exception as error:  # noqa: BLE001 (of the names in annotations)
+        except Exception as error:
             raise TypeError(f"the annotations of {self.name} cannot be read: {error}") from error
         self._readers: dict[str, json_values.Reader] = {}
         self._needed: set[str] = set()
@@ -139,7 +139,10 @@ class Job(Generic[P, R]):
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}") from None
         values = {name: json_values.write(f"argument {name} of {self.name}", one) for name, one in bound.arguments.items()}
-        return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
+        try:
+            return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+        except UnicodeEncodeError:  # half a surrogate pair, of a file's name say, which JSON can escape
+            return json.dumps(values, separators=(",", ":")).encode()
 
     async def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
         """Publish a job, and wait until it is on stable storage.
@@ -170,10 +173,12 @@ class Job(Generic[P, R]):
         values = json_values.load(message.payload)
         if not isinstance(values, dict):
             raise BadArgument(f"a job is a JSON object of arguments by name, not {shown(values)}")
-        if missing := sorted(self._needed - values.keys()):
-            raise BadArgument(f"the job has no {', '.join(missing)}, which {self.name} needs")
-        if unknown := sorted(values.keys() - self._readers.keys()):
-            raise BadArgument(f"the job has {', '.join(unknown)}, which {self.name} does not know")
+        if not values.keys() >= self._needed:
+            missing = ", ".join(sorted(self._needed - values.keys()))
+            raise BadArgument(f"the job has no {missing}, which {self.name} needs")
         for name, value in values.items():
-            found[name] = self._readers[name](f"argument {name} of {self.name}", value)
+            reader = self._readers.get(name)
+            if reader is None:
+                raise BadArgument(f"the job has {shown(name)}, which {self.name} does not know")
+            found[name] = reader(f"argument {name} of {self.name}", value)
         return found

@@ -72,10 +72,17 @@ def write(what: str, value: object, depth: int = 0) -> Any:
     )
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"it has {name}, which is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def load(payload: bytes) -> Any:
     """A JSON document in UTF-8. Raises: BadArgument."""
     try:
-        return json.loads(payload)
+        return _DECODER.decode(payload.decode())
     except (ValueError, RecursionError) as error:
         raise BadArgument(f"the payload is no JSON: {error}") from None
 
@@ -103,7 +110,8 @@ def reader_of(what: str, kind: object) -> Reader:
             return found
     name = getattr(kind, "__name__", None) or str(kind)
     raise TypeError(
-        f"{what}: no {name} is made from JSON; annotate it with a number, text, list, dict, date or a dataclass, or leave the type out"
+        f"{what}: no {name} is made from JSON; annotate it with a number, text, list, dict, date or a dataclass, or leave the"
+        " type out"
     )
 
 
@@ -113,15 +121,13 @@ def _reader_of_class(what: str, kind: type, inner: tuple[Any, ...]) -> Reader | 
     if kind is int:
         return _exactly(lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number")
     if kind is float:
-        number = _exactly(lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number")
-        return lambda name, value: float(number(name, value))
+        return _number(float, "a number")
     if kind is str:
         return _exactly(lambda value: isinstance(value, str), "a text")
     if kind in _TEXTS:
         return _text(*_TEXTS[kind])
     if kind is timedelta:
-        seconds = reader_of(what, float)
-        return lambda name, value: timedelta(seconds=seconds(name, value))
+        return _number(lambda value: timedelta(seconds=value), "a number of seconds")
     if issubclass(kind, enum.Enum):
         return _enum(kind)
     if dataclasses.is_dataclass(kind):
@@ -146,6 +152,18 @@ def _exactly(fits: Callable[[Any], bool], wanted: str) -> Reader:
         if not fits(value):
             raise _refused(name, wanted, value)
         return value
+
+    return read
+
+
+def _number(convert: Callable[[float], Any], wanted: str) -> Reader:
+    def read(name: str, value: Any) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                return convert(value)
+            except OverflowError:
+                pass
+        raise _refused(name, wanted, value)
 
     return read
 
@@ -176,8 +194,7 @@ def _any_of(readers: list[Reader]) -> Reader:
 
 
 def _one_of(values: tuple[Any, ...]) -> Reader:
-    fits = _exactly(lambda value: any(value == one and type(value) is type(one) for one in values), f"one of {list(values)}")
-    return fits
+    return _exactly(lambda value: any(value == one and type(value) is type(one) for one in values), f"one of {list(values)}")
 
 
 def _enum(kind: type[enum.Enum]) -> Reader:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from toymq_py.clock import Clock, SystemClock
+
 logger = logging.getLogger("toymq.workers")
 UNUSABLE = 2
 """Exit code of a process whose app cannot be loaded: the next one would end the same way."""
@@ -33,10 +35,12 @@ def sources(root: Path) -> Iterator[tuple[str, int]]:
         names[:] = [name for name in names if name not in SKIPPED and not name.startswith(".")]
         for name in files:
             if name.endswith(".py"):
+                path = Path(folder, name)
                 try:
-                    yield os.path.join(folder, name), os.stat(os.path.join(folder, name)).st_mtime_ns
+                    changed_ns = path.stat().st_mtime_ns
                 except OSError:  # it was removed meanwhile
                     continue
+                yield str(path), changed_ns
 
 
 @dataclass(slots=True)
@@ -53,12 +57,15 @@ class _Slot:
 class Processes:
     """Runs a command ``count`` times. ``watch``: a directory whose changed sources start all anew, gracefully."""
 
-    def __init__(self, command: Sequence[str], count: int, *, watch: Path | None, shutdown_s: float) -> None:
+    def __init__(
+        self, command: Sequence[str], count: int, *, watch: Path | None, shutdown_s: float, clock: Clock | None = None
+    ) -> None:
         """``command``: gets ``--parent FD`` appended, the pipe's reading end."""
         self._command = list(command)
         self._slots = [_Slot() for _ in range(count)]
         self._watch = watch
         self._shutdown_s = shutdown_s
+        self._monotonic = (clock or SystemClock()).monotonic
         self._stopping = False
         self._unusable = False
 
@@ -91,7 +98,7 @@ class Processes:
 
     def _look(self) -> None:
         """Start what is due, and see what has ended."""
-        now = time.monotonic()
+        now = self._monotonic()
         for slot in self._slots:
             if slot.child is None and now >= slot.due and not self._unusable:
                 slot.began = now
@@ -111,12 +118,12 @@ class Processes:
         living = [slot.child for slot in self._slots if slot.child is not None]
         for child in living:
             child.terminate()
-        deadline = time.monotonic() + self._shutdown_s + KILLED_BEHIND_S
+        deadline = self._monotonic() + self._shutdown_s + KILLED_BEHIND_S
         for child in living:
             try:
-                child.wait(max(0.0, deadline - time.monotonic()))
+                child.wait(max(0.0, deadline - self._monotonic()))
             except subprocess.TimeoutExpired:
-                logger.error("worker process %d does not end: it is killed", child.pid)
+                logger.error("worker process %d does not end: it is killed", child.pid)  # noqa: TRY400 (expected)
                 child.kill()
                 child.wait()
         for slot in self._slots:

@@ -87,14 +87,13 @@ class Runner:
     async def _handle(self, message: Message) -> None:
         """Raises: ToymqError, where the broker cannot be told."""
         self.counts.running += 1
-        facts = {"job": self.job.name, "topic": message.topic, "message_id": message.id, "attempt": message.attempt}
         try:
             try:
                 arguments = self._arguments(message)
             except BadArgument as error:
-                await self._refuse(message, error, facts)
+                await self._refuse(message, error)
             else:
-                await self._run(message, arguments, facts)
+                await self._run(message, arguments)
         finally:
             self.counts.running -= 1
 
@@ -102,20 +101,20 @@ class Runner:
         """What the function is called with. Raises: BadArgument, where it is not to be called."""
         if self.job.settings.retries.is_used_up(message.attempt):
             raise BadArgument(
-                f"all {message.attempt - 1} attempts are used up; the last one ended without an answer: its worker was killed, or it"
-                " held Python's lock for longer than its lease"
+                f"all {message.attempt - 1} attempts are used up; the last one ended without an answer: its worker was killed,"
+                " or it held Python's lock for longer than its lease"
             )
         return self.job.arguments_of(message)
 
-    async def _refuse(self, message: Message, error: BadArgument, facts: dict[str, object]) -> None:
+    async def _refuse(self, message: Message, error: BadArgument) -> None:
         self.counts.dead += 1
         if message.topic.endswith(DEAD_LETTERS):
             await message.nack(error=error)  # a dead letter has none of its own
         else:
             await message.dead_letter(str(error))
-        logger.error("%s %d does not run: %s", message.topic, message.id, error, extra=facts)
+        logger.error("%s %d does not run: %s", message.topic, message.id, error, extra=self._facts(message))
 
-    async def _run(self, message: Message, arguments: dict[str, Any], facts: dict[str, object]) -> None:
+    async def _run(self, message: Message, arguments: dict[str, Any]) -> None:
         retries, attempt = self.job.settings.retries, message.attempt
         is_last = retries.is_last(attempt)
         try:
@@ -123,18 +122,23 @@ class Runner:
                 retry_delay=retries.delay_s(attempt, self._random), dead_on=Exception if is_last else retries.dead_on
             ):
                 await self._call(arguments)
-        except Exception as error:  # noqa: BLE001 (of the function)
+        except Exception as error:
             is_dead = is_last or isinstance(error, retries.dead_on)
             self.counts.failed += 1
             self.counts.dead += is_dead
             end = "is a dead letter" if is_dead else "is tried again"
             logger.warning(
                 "%s %d failed at attempt %d and %s: %s", message.topic, message.id, attempt, end, _said(error),
-                exc_info=error, extra=facts,
+                exc_info=error, extra=self._facts(message),
             )  # fmt: skip
         else:
             self.counts.done += 1
-            logger.debug("%s %d is done", message.topic, message.id, extra=facts)
+            if logger.isEnabledFor(logging.DEBUG):
+                logger.debug("%s %d is done", message.topic, message.id, extra=self._facts(message))
+
+    def _facts(self, message: Message) -> dict[str, object]:
+        """Of a line in the log."""
+        return {"job": self.job.name, "message_id": message.id, "attempt": message.attempt}
 
     async def _call(self, arguments: dict[str, Any]) -> object:
         function, timeout_s = self.job.function, self.job.settings.timeout_s

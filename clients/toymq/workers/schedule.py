@@ -6,12 +6,11 @@ which no worker runs is left out.
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
 from typing import Any
 
 from toymq.client import Client
 from toymq.workers.job import Job
+from toymq_py.clock import Clock, SystemClock
 from toymq_py.errors import ToymqError
 
 logger = logging.getLogger("toymq.workers")
@@ -20,24 +19,24 @@ LOOK_S = 30.0
 
 
 class Schedule:
-    """Publishes the ticks of one job. ``now``: seconds since the epoch."""
+    """Publishes the ticks of one job."""
 
-    def __init__(self, job: Job[..., Any], period_ms: int, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, job: Job[..., Any], period_ms: int, clock: Clock | None = None) -> None:
         self.job = job
         self.period_ms = period_ms
-        self._now = now
+        self._now_ns = (clock or SystemClock()).wall_ns
         self._said = -1
         """The newest tick that was published."""
 
     def next_tick(self) -> int:
         """The number of the next tick; tick n is n periods after the epoch. None comes twice, even if the clock is set back by
         less than a period."""
-        tick = int(self._now() * 1000) // self.period_ms + 1
+        tick = self._now_ns() // (self.period_ms * 1_000_000) + 1
         return tick + 1 if tick == self._said else tick
 
     def wait_s(self, tick: int) -> float:
         """Seconds to wait before looking again; 0 when the tick is due."""
-        return min(max(0.0, tick * self.period_ms / 1000 - self._now()), LOOK_S)
+        return min(max(0.0, (tick * self.period_ms * 1_000_000 - self._now_ns()) / 1e9), LOOK_S)
 
     def key(self, tick: int) -> str:
         """A period that was changed makes other ticks."""
