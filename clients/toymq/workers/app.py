@@ -17,6 +17,7 @@ from toymq.nack_reason import DeadOn
 from toymq.options import MessageTracing
 from toymq.url import DEFAULT_URL
 from toymq.workers.job import Job, Settings
+from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
 from toymq.workers.runner import Runner
 from toymq.workers.schedule import Schedule
@@ -54,6 +55,7 @@ class App:
         self._urls = urls if urls is not None else os.environ.get("TOYMQ_URL") or DEFAULT_URL
         self._name, self._ssl, self._tracing, self._describe_errors = name, ssl, tracing, describe_errors
         self._client: Client | None = None
+        self._replies: Replies | None = None
         self._jobs: list[Job[..., Any]] = []
         self._schedules: list[Schedule] = []
         self.runners: list[Runner] = []
@@ -100,7 +102,7 @@ class App:
         def decorate(function: Callable[P, R]) -> Job[P, R]:
             if not callable(function) or isinstance(function, Job):
                 raise TypeError(f"worker decorates a function, not {arguments.shown(function)}")
-            job = Job(lambda: self.client, function, topic, settings)
+            job = Job(self, function, topic, settings)
             for other in self._jobs:
                 if (other.topic, other.settings.consumer) == (topic, settings.consumer):
                     raise ConfigError(
@@ -144,6 +146,23 @@ class App:
             raise ClientClosed("this app is not connected: publish within `async with` it, or in a worker")
         return self._client
 
+    @property
+    def replies(self) -> Replies:
+        """What waits for results, over a connection of its own: it still hears while the workers are drained. Raises:
+        ClientClosed."""
+        self.client  # noqa: B018 (raises when there is none)
+        if self._replies is None:
+            self._replies = Replies(self._new_client(0.0))
+        return self._replies
+
+    async def _leave(self) -> Client:
+        """Close what is beside the client. Returns: the client."""
+        client, self._client = self.client, None
+        replies, self._replies = self._replies, None
+        if replies is not None:
+            await replies.close()
+        return client
+
     async def __aenter__(self) -> "App":
         await self._connect(0.0)
         return self
@@ -151,21 +170,24 @@ class App:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        client, self._client = self.client, None
+        client = await self._leave()
         await client.__aexit__(kind, error, trace)
 
     async def _connect(self, wait_s: float) -> Client:
         if self._client is not None:
             raise ConfigError("this app is connected already")
-        self._client = connect(
-            self._urls, name=self._name, ssl=self._ssl, tracing=self._tracing, describe_errors=self._describe_errors,
-            wait_s=wait_s,
-        )  # fmt: skip
+        self._client = self._new_client(wait_s)
         try:
             return await self._client
         except BaseException:
             self._client = None
             raise
+
+    def _new_client(self, wait_s: float) -> Client:
+        return connect(
+            self._urls, name=self._name, ssl=self._ssl, tracing=self._tracing, describe_errors=self._describe_errors,
+            wait_s=wait_s,
+        )  # fmt: skip
 
     # -- working
 
@@ -187,8 +209,8 @@ class App:
         try:
             return await self._work(client, stop, concurrency, shutdown_s)
         finally:
-            self._client = None
             self.runners = []
+            await self._leave()
             await client.close()
 
     async def _work(self, client: Client, stop: asyncio.Event, concurrency: int | None, shutdown_s: float) -> bool:

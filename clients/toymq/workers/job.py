@@ -8,12 +8,14 @@ import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
+from toymq import arguments
 from toymq.arguments import Seconds, shown
 from toymq.client import Client
 from toymq.message import Delivery, Key, Receipt
 from toymq.workers import json_values
+from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
 from toymq_py.errors import BadArgument, ConfigError
 
@@ -42,14 +44,24 @@ class Settings:
     retries: Retries
 
 
+class Connection(Protocol):
+    """What jobs are published with. Raises: ClientClosed, where there is no connection."""
+
+    @property
+    def client(self) -> Client: ...
+    @property
+    def replies(self) -> Replies: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """As of ``Client.pub``."""
+    """As of ``Client.pub``; ``timeout_s`` of ``Job.call``."""
 
     key: Key | None = None
     headers: Mapping[str, str] | None = None
     delay: Seconds | None = None
     ttl: Seconds | None = None
+    timeout_s: float = 30.0
 
 
 class Job(Generic[P, R]):
@@ -61,13 +73,8 @@ class Job(Generic[P, R]):
         topic: where its jobs are published.
     """
 
-    def __init__(self, client: Callable[[], Client], function: Callable[P, R], topic: str, settings: Settings) -> None:
-        """
-        Args:
-            client: what ``send`` publishes with. Raises: ClientClosed, where there is no connection.
-
-        Raises: TypeError, for a parameter that no JSON can fill; ConfigError.
-        """
+    def __init__(self, connection: Connection, function: Callable[P, R], topic: str, settings: Settings) -> None:
+        """Raises: TypeError, for a parameter that no JSON can fill; ConfigError."""
         self.function = function
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.topic = topic
@@ -81,7 +88,7 @@ class Job(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
-        self._client = client
+        self._connection = connection
         self._options = PublishOptions()
         self._read_signature()
 
@@ -105,6 +112,7 @@ class Job(Generic[P, R]):
             self._readers[name] = json_values.reader_of(f"parameter {name} of {self.name}", hint)
             if parameter.default is inspect.Parameter.empty:
                 self._needed.add(name)
+        self._read_result = json_values.result_reader(hints.get("return", Any))
         self._sent = self._signature.replace(
             parameters=[one for name, one in self._signature.parameters.items() if name in self._readers]
         )
@@ -119,12 +127,13 @@ class Job(Generic[P, R]):
 
     def options(
         self, *, key: Key | None = None, headers: Mapping[str, str] | None = None, delay: Seconds | None = None,
-        ttl: Seconds | None = None,
+        ttl: Seconds | None = None, timeout: Seconds = 30.0,
     ) -> "Job[P, R]":  # fmt: skip
-        """The same job, published with options of ``Client.pub``: ``resize.options(delay="5m").send("a.png")``."""
+        """The same job, published with options of ``Client.pub``: ``resize.options(delay="5m").send("a.png")``. ``timeout``:
+        how long ``call`` waits."""
         other = object.__new__(Job)
         other.__dict__.update(self.__dict__)
-        other._options = replace(self._options, key=key, headers=headers, delay=delay, ttl=ttl)
+        other._options = PublishOptions(key, headers, delay, ttl, arguments.duration_ms("timeout", timeout, 1) / 1000)
         return other
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
@@ -150,9 +159,25 @@ class Job(Generic[P, R]):
         Raises: TypeError, BadArgument, and as ``Client.pub``; ClientClosed outside of ``async with`` the app.
         """
         payload, with_ = self.payload(*args, **kwargs), self._options
-        return await self._client().pub(
+        return await self._connection.client.pub(
             self.topic, payload, key=with_.key, headers=with_.headers, delay=with_.delay, ttl=with_.ttl
         )
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Publish a job and wait for what its function returns. A job that no worker has begun by ``timeout`` is dropped.
+
+        Raises: JobFailed (it is a dead letter), RequestTimeout, and as ``send``.
+        """
+        payload, with_ = self.payload(*args, **kwargs), self._options
+
+        async def publish(headers: dict[str, str]) -> Receipt:
+            return await self._connection.client.pub(
+                self.topic, payload, key=with_.key, headers={**(with_.headers or {}), **headers}, delay=with_.delay,
+                ttl=with_.timeout_s if with_.ttl is None else with_.ttl,
+            )  # fmt: skip
+
+        found = await self._connection.replies.call(self.name, publish, with_.timeout_s)
+        return self._read_result(f"the result of {self.name}", found)
 
     # -- running
 

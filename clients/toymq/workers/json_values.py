@@ -115,6 +115,14 @@ def reader_of(what: str, kind: object) -> Reader:
     )
 
 
+def result_reader(kind: object) -> Reader:
+    """How what a function returned is read; as JSON has it where its annotation is none that JSON can become."""
+    try:
+        return reader_of("the result", kind)
+    except TypeError:
+        return reader_of("the result", Any)
+
+
 def _reader_of_class(what: str, kind: type, inner: tuple[Any, ...]) -> Reader | None:
     if kind is bool:
         return _exactly(lambda value: isinstance(value, bool), "true or false")

@@ -11,6 +11,7 @@ from typing import Any
 from toymq.client import Client
 from toymq.subscription import Message, Subscription
 from toymq.workers.job import Job
+from toymq.workers.replies import failure_of, is_wanted, reply, result_of
 from toymq_py.errors import BadArgument
 from toymq_py.names import DEAD_LETTERS
 
@@ -112,6 +113,7 @@ class Runner:
             await message.nack(error=error)  # a dead letter has none of its own
         else:
             await message.dead_letter(str(error))
+            await self._reply(message, failure_of(error))
         logger.error("%s %d does not run: %s", message.topic, message.id, error, extra=self._facts(message))
 
     async def _run(self, message: Message, arguments: dict[str, Any]) -> None:
@@ -121,11 +123,14 @@ class Runner:
             async with message.process(
                 retry_delay=retries.delay_s(attempt, self._random), dead_on=Exception if is_last else retries.dead_on
             ):
-                await self._call(arguments)
+                result = await self._call(arguments)
+                await self._reply(message, result_of(self.job.name, result))
         except Exception as error:
             is_dead = is_last or isinstance(error, retries.dead_on)
             self.counts.failed += 1
             self.counts.dead += is_dead
+            if is_dead:
+                await self._reply(message, failure_of(error))
             end = "is a dead letter" if is_dead else "is tried again"
             logger.warning(
                 "%s %d failed at attempt %d and %s: %s", message.topic, message.id, attempt, end, _said(error),
@@ -139,6 +144,11 @@ class Runner:
     def _facts(self, message: Message) -> dict[str, object]:
         """Of a line in the log."""
         return {"job": self.job.name, "message_id": message.id, "attempt": message.attempt}
+
+    async def _reply(self, message: Message, payload: bytes) -> None:
+        """Tell the caller, if one waits."""
+        if message._headers and is_wanted(headers := message.headers):
+            await reply(self._client, headers, payload)
 
     async def _call(self, arguments: dict[str, Any]) -> object:
         function, timeout_s = self.job.function, self.job.settings.timeout_s

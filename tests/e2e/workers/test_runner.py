@@ -4,8 +4,9 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,113 @@ async def test_a_periodic_job_runs_once_over_all_its_workers(broker: InProcess, 
     async with working(apps[0]), working(apps[1]), working(apps[2]):
         await until(lambda: len(ran) >= 2)
     assert (await mq.describe("ticks"))["next_id"] - len(ran) in (0, 1)  # a tick may come at the end
+
+
+async def test_a_call_returns_what_the_function_returns_as_its_annotation_says(app: App, mq: Client) -> None:
+    @app.worker("sums", concurrency=4)
+    async def add(first: int, second: int) -> Decimal:
+        return Decimal(first + second)
+
+    @app.worker("plain")
+    def plain() -> None: ...
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        found = await asyncio.gather(*(add.call(number, 1) for number in range(20)))
+        assert found == [Decimal(number + 1) for number in range(20)]
+        assert await plain.call() is None
+        (topic,) = await mq.topics("replies.>")
+        assert topic["consumers"][0]["sessions"] == 1
+    assert await mq.topics("replies.>") == []
+
+
+async def test_a_call_raises_what_became_of_its_job(app: App, mq: Client) -> None:
+    tries: list[int] = []
+
+    @app.worker("t", retries=1, backoff="1ms")
+    async def fails(number: int) -> None:
+        tries.append(number)
+        raise ValueError("not today")
+
+    @app.worker("u")
+    async def odd() -> object:
+        return object()
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        with pytest.raises(toymq.JobFailed, match="fails: ValueError: not today") as failed:
+            await fails.call(1)
+        assert (failed.value.error_type, failed.value.text, tries) == ("ValueError", "not today", [1, 1])
+        with pytest.raises(toymq.JobFailed, match="is a whole number, not 'x'"):
+            await fails.call("x")  # type: ignore[arg-type]
+        with pytest.raises(toymq.JobFailed, match="cannot be sent: a object is no JSON"):
+            await odd.call()
+
+
+async def test_a_call_without_a_worker_ends_and_is_not_done_later(app: App, mq: Client) -> None:
+    @app.worker("t")
+    async def work() -> None: ...
+
+    async with app:
+        with pytest.raises(toymq.RequestTimeout, match=r"no result of .*work within 0.05 s"):
+            await work.options(timeout=0.05).call()
+        assert await mq.pull("t", "workers") == []
+
+
+async def test_a_worker_answers_to_topics_of_results_alone(app: App, mq: Client) -> None:
+    done = asyncio.Event()
+
+    @app.worker("t")
+    async def work() -> None:
+        done.set()
+
+    await mq.pub("t", b"{}", headers={"toymq-reply-to": "orders", "toymq-call": "1"})
+    async with working(app):
+        await done.wait()
+    with pytest.raises(toymq.NoSuchTopic):
+        await mq.describe("orders")
+
+
+async def test_a_call_whose_topic_of_results_is_deleted_is_told_and_the_next_has_another(app: App, mq: Client) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.worker("t")
+    async def work() -> int:
+        begun.set()
+        await go_on.wait()
+        return 5
+
+    async with working(app), asyncio.TaskGroup() as tasks:
+        await until(lambda: app.runners != [])
+        calling = tasks.create_task(_outcome(work.call()))
+        await begun.wait()
+        (topic,) = await mq.topics("replies.>")
+        await mq.delete(topic["topic"])
+        assert "the topic of results is gone" in str(await calling)
+        go_on.set()
+        assert await work.call() == 5
+
+
+async def _outcome(call: Coroutine[Any, Any, object]) -> object:
+    try:
+        return await call
+    except toymq.ConnectionLost as error:
+        return error
+
+
+async def test_topics_of_callers_that_were_killed_are_removed_in_the_end(app: App, mq: Client) -> None:
+    for name in ("replies.5.left", "replies.99999999999.young", "replies.other"):
+        await mq.create(name)
+    await mq.create("replies.6.attached")
+
+    @app.worker("t")
+    async def work() -> None: ...
+
+    async with mq.sub("replies.6.attached", "caller"), working(app):
+        await until(lambda: app.runners != [])
+        await work.call()
+    left = {one["topic"] for one in await mq.topics("replies.>")}
+    assert left == {"replies.6.attached", "replies.99999999999.young", "replies.other"}
 
 
 async def test_another_concurrency_for_all_workers(app: App, caplog: pytest.LogCaptureFixture) -> None:
