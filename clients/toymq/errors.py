@@ -66,8 +66,8 @@ __all__ = [
     "CommandFailed", "ConfigError", "ConnectFailed", "ConnectionLost", "ConsumerDeleted", "DamagedData", "DataDirectoryError",
     "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden", "InternalError", "JobFailed", "LineTooLong",
     "LocalError", "ModeConflict", "NoSuchConsumer", "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp",
-    "OutOfRange", "OutOfSequence", "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown",
-    "StorageFailed", "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions",
+    "OutOfRange", "OutOfSequence", "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout",
+    "ShuttingDown", "StorageFailed", "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions",
     "TooManyTopics", "TopicExists", "ToymqError", "UnknownCommand",
 ]  # fmt: skip
 
