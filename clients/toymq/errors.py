@@ -67,8 +67,8 @@ __all__ = [
     "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden", "InternalError", "JobFailed", "LineTooLong",
     "LocalError", "ModeConflict", "NoSuchConsumer", "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp",
     "OutOfRange", "OutOfSequence", "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout",
-    "ShuttingDown", "StorageFailed", "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions",
-    "TooManyTopics", "TopicExists", "ToymqError", "UnknownCommand",
+    "ShuttingDown", "StorageFailed", "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers",
+    "TooManySubscriptions", "TooManyTopics", "TopicExists", "ToymqError", "UnknownCommand",
 ]  # fmt: skip
 
 
