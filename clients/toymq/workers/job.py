@@ -4,17 +4,15 @@ The payload is a JSON object of the arguments by name, ``{"path": "a.png", "widt
 """
 
 import inspect
-import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from toymq import arguments
+from toymq import arguments, json_values
 from toymq.arguments import Seconds, shown
 from toymq.client import Client
 from toymq.message import Delivery, Key, Receipt
-from toymq.workers import json_values
 from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
 from toymq_py.errors import BadArgument, ConfigError
@@ -148,10 +146,7 @@ class Job(Generic[P, R]):
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}") from None
         values = {name: json_values.write(f"argument {name} of {self.name}", one) for name, one in bound.arguments.items()}
-        try:
-            return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
-        except UnicodeEncodeError:  # half a surrogate pair, of a file's name say, which JSON can escape
-            return json.dumps(values, separators=(",", ":")).encode()
+        return json_values.dump(f"the job of {self.name}", values)
 
     async def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
         """Publish a job, and wait until it is on stable storage.

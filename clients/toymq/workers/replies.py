@@ -15,10 +15,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
+from toymq import json_values
 from toymq.client import Client
 from toymq.errors import ConnectionLost, JobFailed, RequestTimeout, SubscriptionEnded
 from toymq.message import Receipt, Settings
-from toymq.workers import json_values
 from toymq_py.clock import Clock, SystemClock
 from toymq_py.errors import BadArgument, ToymqError
 

@@ -332,7 +332,7 @@ async def test_a_call_raises_what_became_of_its_job(app: App, mq: Client) -> Non
         assert (failed.value.error_type, failed.value.text, tries) == ("ValueError", "not today", [1, 1])
         with pytest.raises(toymq.JobFailed, match="is a whole number, not 'x'"):
             await fails.call("x")  # type: ignore[arg-type]
-        with pytest.raises(toymq.JobFailed, match="cannot be sent: a object is no JSON"):
+        with pytest.raises(toymq.JobFailed, match="is of type object, which JSON does not have"):
             await odd.call()
 
 

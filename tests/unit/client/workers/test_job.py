@@ -91,7 +91,7 @@ def test_a_message_that_does_not_fit_is_refused(payload: bytes, text: str) -> No
 def test_a_call_that_the_function_does_not_take_is_refused() -> None:
     with pytest.raises(TypeError, match="resize: missing a required argument: 'size'"):
         resize.payload("a.png")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="resize cannot be sent: a object is no JSON"):
+    with pytest.raises(TypeError, match="resize is of type object, which JSON does not have"):
         resize.payload(object(), Size(1))  # type: ignore[arg-type]
 
 

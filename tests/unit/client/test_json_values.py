@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq.workers.json_values import DEPTH_MAX, load, reader_of, write
+from toymq.json_values import DEPTH_MAX, dump, load, reader_of, result_reader, write
 from toymq_py.errors import BadArgument
 
 
@@ -84,6 +84,12 @@ def test_a_value_that_does_not_fit_is_refused_by_its_name(kind: object, value: o
     assert str(refused.value) == text
 
 
+def test_a_result_whose_annotation_is_no_type_of_json_is_read_as_it_is() -> None:
+    assert result_reader(object)("it", [1]) == [1]
+    assert result_reader(complex)("it", [1]) == [1]
+    assert result_reader(set[int])("it", [1]) == {1}
+
+
 def test_a_whole_number_is_a_number() -> None:
     found = reader_of("it", float)("it", 3)
     assert (found, type(found)) == (3.0, float)
@@ -98,7 +104,7 @@ def test_a_type_that_no_json_becomes_is_refused_at_once(kind: object) -> None:
 
 
 def test_what_json_cannot_say_is_refused_with_what_to_pass() -> None:
-    with pytest.raises(TypeError, match="it cannot be sent: a object is no JSON; pass numbers"):
+    with pytest.raises(TypeError, match="it is of type object, which JSON does not have: pass numbers"):
         write("it", object())
     with pytest.raises(TypeError, match="a name in it is a str, not 1"):
         write("it", {1: 2})
@@ -131,6 +137,11 @@ def test_a_model_that_validates_itself_says_what_is_wrong() -> None:
     assert read("it", 1) == "validated 1"
     with pytest.raises(BadArgument, match="it: not this"):
         read("it", "bad")
+
+
+def test_a_value_is_published_as_compact_utf8() -> None:
+    assert dump("it", {"a": ["ä", 1.5, None]}) == '{"a":["ä",1.5,null]}'.encode()
+    assert load(dump("it", "\udcff")) == "\udcff"
 
 
 _documents = st.recursive(

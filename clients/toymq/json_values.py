@@ -1,7 +1,7 @@
-"""Python values as JSON and back, by the types of a function's parameters. Needs no library.
+"""Python values as JSON and back, by types such as those of a function's parameters. Needs no library.
 
-A value is written by what it is, and read by what the function asks for: a ``datetime`` is a text in ISO 8601, ``bytes`` are
-base64, a dataclass is an object. So other programs can publish jobs, too.
+A value is written by what it is, and read by what the reader asks for: a ``datetime`` is a text in ISO 8601, ``bytes`` are
+base64, a dataclass is an object. So programs in other languages can take part.
 """
 
 import base64
@@ -68,8 +68,18 @@ def write(what: str, value: object, depth: int = 0) -> Any:
     if isinstance(value, Sequence | set | frozenset):
         return [write(f"{what}[{index}]", one, depth + 1) for index, one in enumerate(value)]
     raise TypeError(
-        f"{what} cannot be sent: a {type(value).__name__} is no JSON; pass numbers, texts, lists, dicts, dates or a dataclass"
+        f"{what} is of type {type(value).__name__}, which JSON does not have: pass numbers, texts, lists, dicts, dates or a"
+        " dataclass"
     )
+
+
+def dump(what: str, value: object) -> bytes:
+    """A value as a JSON document in UTF-8. Raises: as ``write``."""
+    found = write(what, value)
+    try:
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half a surrogate pair, of a file's name say, which JSON can escape
+        return json.dumps(found, separators=(",", ":")).encode()
 
 
 def _no_constant(name: str) -> None:
