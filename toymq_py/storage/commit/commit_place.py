@@ -4,7 +4,8 @@ Contract: storage.md, "Append and group commit"; ADR 0093. A rule without a thre
 
 A commit on the loop saves two hand-overs between threads, a third of what a lone publisher waits for; but as long as the disk
 takes, the loop serves no other session. So ``auto`` commits there only what is small, while nothing else waits for the loop,
-and while the disk has been quick for long.
+and while the disk has been quick for long. Disks have a slow sync now and then: one of a few milliseconds costs trust, one that
+took long costs all of it (ADR 0116).
 """
 
 from collections.abc import Callable
@@ -16,9 +17,15 @@ RECORDS_MAX = 8
 BYTES_MAX = 64 * 1024
 QUICK_S = 0.001
 """A commit that takes longer is slow: the hand-over to a thread costs little beside it."""
+LONG_S = 0.005
+"""A commit that takes longer is one that others notice."""
 TRUST_AFTER = 64
-"""So many commits in a row must have been quick before the loop waits for one."""
+"""So many quick commits must be there before the loop waits for one."""
 TRUST_AFTER_MAX = 4096
+SLOW_COSTS = 32
+"""A slow commit takes the trust of so many quick ones: with more slow ones than one in 32 the loop waits for none."""
+SPARE = 64
+"""Trust beyond what is needed: two slow commits in a row leave the next one on the loop."""
 
 
 class CommitPlace:
@@ -32,7 +39,8 @@ class CommitPlace:
         """Whether sessions wait for their turn on the loop."""
         self._due = 0  # logs with a batch to start at the end of this pass of the loop
         self._on_threads = 0  # batches
-        self._quick = 0  # commits in a row
+        self._trust = 0  # in quick commits
+        self._since_long = 0  # commits
         self._trust_after = TRUST_AFTER
 
     def announce(self) -> None:
@@ -53,7 +61,7 @@ class CommitPlace:
         if self._mode != "auto":
             return self._mode == "inline"
         return (
-            self._quick >= self._trust_after
+            self._trust >= self._trust_after
             and records <= RECORDS_MAX
             and size <= BYTES_MAX
             and not self._due
@@ -68,17 +76,23 @@ class CommitPlace:
     def ended(self, seconds: float, *, on_loop: bool) -> None:
         """A batch was written and synced, or failed, in ``seconds``.
 
-        A slow one that nobody could foresee held the loop: before the next on the loop, twice as many must be quick.
+        One that took long without a sign held the loop: before the next on the loop, twice as many must be quick.
         """
         if on_loop:
             self._held(seconds)
         else:
             self._on_threads -= 1
-        if seconds > QUICK_S:
-            self._quick = 0
+        if seconds > LONG_S:
+            self._trust = self._since_long = 0
             if on_loop:
                 self._trust_after = min(2 * self._trust_after, TRUST_AFTER_MAX)
             return
-        self._quick += 1
-        if self._quick == 16 * self._trust_after and self._trust_after > TRUST_AFTER:
-            self._quick = self._trust_after = self._trust_after // 2
+        self._since_long += 1
+        if seconds > QUICK_S:
+            self._trust = max(0, self._trust - SLOW_COSTS)
+        elif self._trust < self._trust_after + SPARE:
+            self._trust += 1
+        if self._since_long == 16 * self._trust_after and self._trust_after > TRUST_AFTER:
+            self._since_long = 0
+            self._trust_after //= 2
+            self._trust = min(self._trust, self._trust_after + SPARE)
