@@ -63,6 +63,10 @@ class Office(Protocol):
     def refuse_publishes(self, reason: str | None) -> None:
         """Refuse publishes with NOT_ENOUGH_REPLICAS for this reason; None: take them."""
 
+    def deliver_until(self, at: float) -> None:
+        """Deliver nothing from this time of the loop on, until it is told a later one: the lease may have ended then, and
+        another machine may deliver."""
+
     def disk_trouble(self, stall_s: float) -> str | None:
         """What is wrong with the disk: a sync that takes longer than ``stall_s``, or one that failed. None: nothing."""
 
@@ -161,6 +165,8 @@ class Term:
         try:
             self._on_state("OPENING")
             await self._around.office.open(self._stream, self._tickets, self._keeper.lease)
+            self._around.office.deliver_until(self._keeper.expires_at)
+            self._keeper.on_expiry = self._around.office.deliver_until
             self._keeper.hindrance = self._hindrance
             watching = [self._task(self._watch()), self._task(self._keep()), self._task(self._look())]
             self.links.start()
