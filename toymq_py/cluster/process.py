@@ -15,6 +15,7 @@ from typing import Any
 from toymq_py import daemon
 from toymq_py.clock import SystemClock
 from toymq_py.cluster.office import BrokerOffice
+from toymq_py.cluster.replica_listener import ReplicaListener, connect
 from toymq_py.cluster.standby import Standby
 from toymq_py.cluster.supervisor import TERM_ENDED
 from toymq_py.config.option_schema import is_unspecified, parse_address, parse_endpoints
@@ -41,8 +42,6 @@ GROUP = "g0"
 STATES = ("START", "LOOKING", "JOINING", "FOLLOWING", "OPENING", "LEADING", "STEPPING DOWN")
 IN_OFFICE_S = 0.5
 """How long a follower may wait for a node that is to lead, and does not know it yet."""
-REPLICA_CONNECTIONS_MAX = 128
-"""To the listener of replicas. One more is closed at once: the nodes need a few."""
 SETTINGS_RETRY_S = 1.0
 SAY_EVERY = 10
 
@@ -115,7 +114,6 @@ class _NodeProcess:
         self._node: Node | None = None
         self._stop = asyncio.Event()
         self._debug_wire: Callable[[], None] = lambda: None
-        self._replicas: set[asyncio.Task[None]] = set()
         self._name = options.name or socket.gethostname().partition(".")[0]
 
     async def run(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]], lives: int) -> int:
@@ -134,17 +132,17 @@ class _NodeProcess:
         node = self._node = self._made(agreement, settings)
         if self._stop.is_set():
             node.stop()
-        servers = [
-            await asyncio.start_server(self._accept_replica, sock=listener.dup()) for listener in self._listeners["--replicate"]
-        ]
+        replicas = ReplicaListener(
+            self._listeners["--replicate"], self._files.replica_certificates, self._replica, self._loop
+        )
+        replicas.start()
         try:
             comes_back = await node.run()
         except TermEnded as error:
             logger.warning("this node leads no longer: %s", error)
             return TERM_ENDED
         finally:
-            for server in servers:
-                server.close()
+            replicas.stop()
         self._scheduler.close(drop_waiting=True)
         await agreement.close()
         return TERM_ENDED if comes_back else 0
@@ -199,7 +197,8 @@ class _NodeProcess:
         )  # fmt: skip
         link = FollowerLink(
             me=identity, file=file, fs=self._fs, root=options.data_dir, clock=self._clock, options=link_options,
-            offload=self._scheduler, connect=_connect,
+            offload=self._scheduler,
+            connect=lambda address: connect(address, self._files.replica_certificates),
         )  # fmt: skip
         return Node(around, file, link)
 
@@ -214,35 +213,19 @@ class _NodeProcess:
             )
         return file
 
-    def _accept_replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._replicas) >= REPLICA_CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        task = self._loop.create_task(self._replica(reader, writer))
-        self._replicas.add(task)
-        task.add_done_callback(self._replica_left)
-
-    def _replica_left(self, task: asyncio.Task[None]) -> None:
-        self._replicas.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a bug in the link of a replica", exc_info=error)
-
     async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection to the listener of replicas."""
         node = self._node
-        try:
-            if node is not None:
-                with contextlib.suppress(TimeoutError):  # a follower may know of the election first
-                    async with asyncio.timeout(IN_OFFICE_S):
-                        await node.in_office.wait()
-            if node is not None and node.term is not None:
-                await node.term.links.serve(reader, writer)
-            else:
-                writer.write(f"ERR NOT_LEADER {self.leader() or '-'}\n".encode())
-                with contextlib.suppress(OSError):
-                    await writer.drain()
-        finally:
-            writer.close()
+        if node is not None:
+            with contextlib.suppress(TimeoutError):  # a follower may know of the election first
+                async with asyncio.timeout(IN_OFFICE_S):
+                    await node.in_office.wait()
+        if node is not None and node.term is not None:
+            await node.term.links.serve(reader, writer)
+        else:
+            writer.write(f"ERR NOT_LEADER {self.leader() or '-'}\n".encode())
+            with contextlib.suppress(OSError):
+                await writer.drain()
 
     def _stop_node(self) -> None:
         self._stop.set()
@@ -298,11 +281,5 @@ class _NodeProcess:
             "failovers_total": {(): float(term is not None)},
             "isr_changes_total": {(): term.in_sync.changes if term is not None else 0},
         }
-
-
-async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to a leader's listener of replicas. Raises: OSError."""
-    host, port = parse_address(address)
-    return await asyncio.open_connection(host, port)
 
 
