@@ -193,7 +193,9 @@ class _NodeProcess:
         )  # fmt: skip
         around = Surroundings(
             agreement, settings, me, identity, office, self._fs, options.data_dir, self._clock, loop, self._scheduler,
-            link_options, TermOptions(options.promote_wait_ms / 1000, options.stall_timeout_ms / 1000),
+            link_options, TermOptions(
+                options.promote_wait_ms / 1000, options.stall_timeout_ms / 1000, options.scrub_interval_ms / 1000
+            ),
         )  # fmt: skip
         link = FollowerLink(
             me=identity, file=file, fs=self._fs, root=options.data_dir, clock=self._clock, options=link_options,

@@ -21,8 +21,8 @@ CONNECTIONS_MAX = 128
 """One more is closed at once: the nodes need a few."""
 HANDSHAKE_S = 3.0
 ACCEPTED = encode(Wait())
-"""With TLS the leader speaks first: with TLS 1.3 it judges the other end's certificate when that end has done its handshake, and
-what that would have sent by then might hide the answer."""
+"""With TLS the leader speaks first: with TLS 1.3 it judges the other end's certificate when that end has done its handshake.
+What that end would have sent by then might hide the alert."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -99,8 +99,7 @@ async def connect(address: str, certificates: PeerCertificates | None) -> Stream
         return await asyncio.open_connection(host, port)
     reader, writer = await asyncio.open_connection(host, port, ssl=certificates.client_context)
     try:
-        if await reader.readexactly(len(ACCEPTED)) != ACCEPTED:
-            raise ConnectionAbortedError("what answers there is no listener of replicas")
+        await reader.readuntil(ACCEPTED)
     except (ssl.SSLError, asyncio.IncompleteReadError) as error:
         writer.transport.abort()
         why = reason_of(error) if isinstance(error, ssl.SSLError) else "it has closed the connection"

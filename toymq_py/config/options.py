@@ -208,6 +208,9 @@ class ServeOptions(BrokerOptions):
     stall_timeout_ms: int = duration(
         2_000, 100, 60_000, help="With --cluster: a leader whose disk hangs so long hands over."
     )
+    scrub_interval_ms: int = duration(
+        24 * 3_600_000, 0, help="With --cluster: between two reads of all sealed segments, to find damage; 0: never."
+    )
     resync_rate_bytes: int = size(
         48 << 20, 1 << 16, 1 << 40, name="resync_rate",
         help="With --cluster: bytes a second of a copy for a follower that lacks much.",

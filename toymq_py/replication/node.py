@@ -23,6 +23,7 @@ from toymq_py.replication.decisions import Begin, ComeBack, Elect, Follow, Open,
 from toymq_py.replication.follower_link import EndReason, FollowEnd, Leads
 from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL, LeaseKeeper
 from toymq_py.replication.replica_file import ReplicaFile
+from toymq_py.replication.scrub import Scrub
 from toymq_py.replication.term import Surroundings, Term
 from toymq_py.version import __version__
 
@@ -65,6 +66,7 @@ class Node:
         self._file = file
         self._link = link
         self._on_state = on_state
+        self.scrub = Scrub(around.fs, around.root, around.offload, file, around.options.scrub_interval_s)
         self._keeper = LeaseKeeper(around.agreement, around.settings.ttl_s, around.loop.time)
         self._stop = asyncio.Event()
         self._said = ""
@@ -285,7 +287,9 @@ class Node:
     def _elected(self, epoch: int, members: tuple[ReplicaId, ...], revision: int) -> Term:
         self._file.change(promised=epoch)
         self._retry_s = RETRY_MIN_S
-        return Term(self._around, self._keeper, epoch, members, revision, self._followed, self._stop, self._set_state)
+        return Term(
+            self._around, self._keeper, epoch, members, revision, self._followed, self._stop, self._set_state, self.scrub
+        )
 
     # -- JOINING and FOLLOWING
 
@@ -297,12 +301,16 @@ class Node:
         following = loop.create_task(self._link.follow(leader.member, leader.epoch))
         watching = loop.create_task(self._until_another(leader, revision))
         showing = loop.create_task(self._show_link())
+        scrubbing = loop.create_task(self._scrub_copy())
+        tasks = following, watching, showing, scrubbing
         try:
-            await asyncio.wait((following, watching), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((following, watching, scrubbing), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (following, watching, showing):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(following, watching, showing, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not scrubbing.cancelled():
+            scrubbing.result()
         if following.cancelled():
             self._retry_s = RETRY_MIN_S
             return
@@ -346,6 +354,15 @@ class Node:
             if self.state == "FOLLOWING":
                 self._retry_s = RETRY_MIN_S
             await asyncio.sleep(0.1)
+
+    async def _scrub_copy(self) -> None:
+        """Return when this copy has a damaged segment that the leader was not asked for: the next join compares all files, and
+        brings a whole one."""
+        while self.state != "FOLLOWING":  # noqa: ASYNC110 (the link says so)
+            await asyncio.sleep(0.1)
+        path = await self.scrub.until_new_damage()
+        self.scrub.note(path)
+        logger.warning("this copy joins anew, to get %s from the leader", path)
 
     # -- an operator
 

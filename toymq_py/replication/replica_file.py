@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toymq_py.errors import DamagedData
+from toymq_py.replication.paths import is_file
 from toymq_py.storage.checked_json import parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
 
@@ -21,6 +22,7 @@ VERSION = 1
 _REPLICA = re.compile(r"[0-9a-f]{32}")
 _LEASE = re.compile(r"[0-9]{1,20}")
 _NUMBER_MAX = 2**64 - 1
+DAMAGED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,9 @@ class ReplicaRecord:
         replica: 32 hex digits.
         promised: the highest epoch that this replica has led or followed; 0: none.
         lease: the last lease that its node was granted; None: none.
-        clean: the last life of its node ended with everything synced.
         copying: a bulk copy into the directory has begun and is not whole: it may not be elected.
         distrusted: etcd does not know the epoch that it promised: it is not elected any more.
+        damaged: segments that the scrub found damaged and another copy was asked for; ``DAMAGED_MAX`` at most.
     """
 
     cluster: str
@@ -41,9 +43,9 @@ class ReplicaRecord:
     replica: str
     promised: int = 0
     lease: int | None = None
-    clean: bool = False
     copying: bool = False
     distrusted: bool = False
+    damaged: tuple[str, ...] = ()
 
 
 def encode(record: ReplicaRecord) -> bytes:
@@ -66,8 +68,8 @@ def decode(data: bytes) -> ReplicaRecord:
         raise DamagedData(f"{FILE_NAME} has the lease {lease!r:.60}, not a number as text")
     return ReplicaRecord(
         cluster=_text(fields, "cluster"), group=_text(fields, "group"), replica=replica, promised=_number(fields, "promised"),
-        lease=None if lease is None else int(lease), clean=_flag(fields, "clean"), copying=_flag(fields, "copying"),
-        distrusted=_flag(fields, "distrusted"),
+        lease=None if lease is None else int(lease), copying=_flag(fields, "copying"),
+        distrusted=_flag(fields, "distrusted"), damaged=_paths(fields, "damaged"),
     )  # fmt: skip
 
 
@@ -83,6 +85,13 @@ def _number(fields: dict[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value <= _NUMBER_MAX:
         raise DamagedData(f"{FILE_NAME} has {name} {value!r:.40}, not a number from 0 on")
     return value
+
+
+def _paths(fields: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = fields.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) and is_file(each) for each in value):
+        raise DamagedData(f"{FILE_NAME} has {name} {value!r:.60}, not a list of files of the layout")
+    return tuple(value)
 
 
 def _flag(fields: dict[str, Any], name: str) -> bool:

@@ -29,6 +29,7 @@ from toymq_py.replication.leader_links import FollowerLag, LeaderLinks
 from toymq_py.replication.lease_keeper import LeaseKeeper
 from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.membership import InSyncSet
+from toymq_py.replication.scrub import Scrub
 from toymq_py.replication.stream import Stream
 from toymq_py.replication.tickets import Tickets
 from toymq_py.storage.fs import FileSystem
@@ -43,6 +44,8 @@ LATE_TIMES, LATE_WITHIN_S = 2, 10.0
 JOINED_LOOK_S = 0.02
 READ_RETRY_S = 0.2
 """After a read of etcd without an answer. A leader goes on meanwhile: nothing in an OK needs etcd."""
+DAMAGE_RETRY_S = 60.0
+"""Until a leader whose copy is damaged looks again whether another copy is in sync."""
 BYE_S = 3.0
 """The longest wait for followers to have everything, before a hand-over goes on without."""
 T4_S = 1.0
@@ -80,10 +83,11 @@ class Office(Protocol):
 @dataclass(frozen=True, slots=True)
 class TermOptions:
     """Options of ``toymq serve`` that rule a term. ``promote_wait_s``: how long a new leader waits for those that were in sync;
-    ``stall_s``: a sync of the own disk that takes longer ends the term."""
+    ``stall_s``: a sync of the own disk that takes longer ends the term; ``scrub_interval_s``: see ``Scrub``."""
 
     promote_wait_s: float = 0.5
     stall_s: float = 2.0
+    scrub_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class Term:
 
     def __init__(
         self, around: Surroundings, keeper: LeaseKeeper, epoch: int, members: tuple[ReplicaId, ...], revision: int,
-        predecessor: ReplicaId | None, stop: asyncio.Event, on_state: Callable[[str], None],
+        predecessor: ReplicaId | None, stop: asyncio.Event, on_state: Callable[[str], None], scrub: Scrub,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -123,6 +127,7 @@ class Term:
         self._predecessor = predecessor
         self._stop = stop
         self._on_state = on_state
+        self._scrub = scrub
         self._tickets = Tickets()
         self._stream = Stream(self._tickets)
         self._over: asyncio.Future[str] = around.loop.create_future()  # why the term has ended
@@ -174,7 +179,7 @@ class Term:
             if not self._over.done() and not self._stop.is_set():
                 self._opened = True
                 self._changed()
-                watching.append(self._task(self._around.office.serve()))
+                watching += [self._task(self._around.office.serve()), self._task(self._scrub_copy())]
                 self._on_state("LEADING")
                 await self._first(self._over, self._asked, self._stopping())
             if self._over.done():
@@ -300,6 +305,15 @@ class Term:
             if hindrance is not None:
                 self._hindered = True
                 raise TermEnded(f"{hindrance}, and another copy is in sync")
+
+    async def _scrub_copy(self) -> None:
+        """Leave office, and come back as a follower, when records rot here and another copy is in sync: it has them."""
+        while True:
+            path = await self._scrub.until_new_damage()
+            if not self._asked.done() and self._successor(None) is not None:
+                self._scrub.note(path)
+                self._asked.set_result(Request(RequestKind.HAND_OVER, None, 0))
+            await asyncio.sleep(DAMAGE_RETRY_S)
 
     # -- handing over
 

@@ -13,12 +13,14 @@ from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord, decode
 
 ROOT = "/data/d"
 REPLICA = "0123456789abcdef0123456789abcdef"
-RECORD = ReplicaRecord("6f6e6c79-0000-4000-8000-746573747321", "g0", REPLICA, 4711, 2**63 + 5, True, True, True)
+LOG = "topics/jobs/00000000000000000000.log"
+RECORD = ReplicaRecord("6f6e6c79-0000-4000-8000-746573747321", "g0", REPLICA, 4711, 2**63 + 5, True, True, (LOG,))
 
 texts = st.text(min_size=1, max_size=20)
 numbers = st.integers(0, 2**64 - 1)
 records = st.builds(
-    ReplicaRecord, texts, texts, st.just(REPLICA), numbers, st.none() | numbers, st.booleans(), st.booleans(), st.booleans()
+    ReplicaRecord, texts, texts, st.just(REPLICA), numbers, st.none() | numbers, st.booleans(), st.booleans(),
+    st.lists(st.just(LOG)).map(tuple),
 )
 
 
@@ -43,8 +45,8 @@ def test_a_file_without_the_later_fields_has_their_beginnings() -> None:
 @pytest.mark.parametrize(("field", "value"), [
     ("version", 2), ("version", None), ("version", True), ("cluster", ""), ("cluster", 1), ("group", None),
     ("replica", "x" * 32), ("replica", REPLICA.upper()), ("replica", None), ("promised", -1), ("promised", 1.0),
-    ("promised", True), ("promised", 2**64), ("lease", 5), ("lease", "x"), ("lease", "9" * 5000), ("lease", "-1"), ("clean", 1),
-    ("copying", "yes"), ("distrusted", None),
+    ("promised", True), ("promised", 2**64), ("lease", 5), ("lease", "x"), ("lease", "9" * 5000), ("lease", "-1"),
+    ("copying", "yes"), ("distrusted", None), ("damaged", "x"), ("damaged", ["../LOCK"]), ("damaged", [1]),
 ])  # fmt: skip
 def test_an_invalid_field_is_named(field: str, value: object) -> None:
     fields = json.loads(encode(RECORD)) | {field: value}
