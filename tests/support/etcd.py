@@ -31,10 +31,11 @@ class EtcdMember:
         """``tls``: its options for https; nothing for http."""
         self.url = f"http{'s' if tls else ''}://127.0.0.1:{client_port}"
         self._context = client_context(certificate=True) if tls else None
+        self.data_dir = directory / name
         self._log = directory / f"{name}.log"
         peer = f"http://127.0.0.1:{peer_port}"
         self._command = [
-            "etcd", "--name", name, "--data-dir", str(directory / name), *TIMERS,
+            "etcd", "--name", name, "--data-dir", str(self.data_dir), *TIMERS,
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
             "--initial-cluster", cluster, "--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn", *tls,

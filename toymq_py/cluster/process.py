@@ -21,7 +21,7 @@ from toymq_py.cluster.supervisor import TERM_ENDED
 from toymq_py.config.option_schema import is_unspecified, parse_address, parse_endpoints
 from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
-from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnded
+from toymq_py.errors import ConfigError, EtcdError, TermEnded
 from toymq_py.metrics import ClusterRows
 from toymq_py.net.host_names import AllowedHosts
 from toymq_py.replication.agreement import Agreement, ClusterSettings, Member
@@ -29,7 +29,7 @@ from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
 from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.node import Node
-from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord
+from toymq_py.replication.replica_file import ReplicaFile, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
 from toymq_py.storage.fs import RealFileSystem
@@ -207,13 +207,8 @@ class _NodeProcess:
     def _replica_file(self, settings: ClusterSettings) -> ReplicaFile:
         fs, root = self._fs, self._options.data_dir
         file = ReplicaFile.load(fs, root)
-        if file is None:
-            return ReplicaFile.create(fs, root, ReplicaRecord(settings.cluster, GROUP, secrets.token_hex(16)))
-        if file.record.cluster != settings.cluster:
-            raise DataDirectoryError(
-                f"{root} belongs to the cluster {file.record.cluster}, and {self._options.cluster} is {settings.cluster}"
-            )
-        return file
+        record = record_in(settings, GROUP, None if file is None else file.record, secrets.token_hex(16))
+        return file if file is not None and file.record == record else ReplicaFile.create(fs, root, record)
 
     async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection to the listener of replicas."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from toymq_py.errors import ConfigError, EtcdError, LeaseLost
+from toymq_py.errors import ConfigError, EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.replication.agreement import DEFAULT_TTL_S, Outcome
 from toymq_py.replication.etcd_members import EtcdMembers, EtcdStream, parse_endpoint
 from toymq_py.replication.kept_agreement import KeptAgreement
@@ -151,7 +151,7 @@ class EtcdClient:
     def _revision(self, answer: dict[str, Any], at_least: int) -> int:
         revision = _number(answer["header"]["revision"])
         if revision < max(at_least, 1):
-            raise EtcdError(f"revision {revision}, and {at_least} before: was etcd restored?")
+            raise EtcdWentBack(f"revision {revision}, and {at_least} before: was etcd restored?")
         self._highest = max(self._highest, revision)
         return revision
 

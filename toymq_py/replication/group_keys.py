@@ -120,6 +120,7 @@ def encode_settings(settings: ClusterSettings) -> bytes:
         replicas=settings.replicas,
         min_in_sync=settings.min_in_sync,
         ttl_s=settings.ttl_s,
+        **({} if settings.adopted is None else {"was": settings.was, "adopted": settings.adopted}),
     )
 
 
@@ -184,7 +185,10 @@ def _settings(value: Mapping[str, Any], _: KeyValue) -> ClusterSettings:
     replicas, min_in_sync = _field(value, "replicas", int), _field(value, "min_in_sync", int)
     if not 1 <= min_in_sync <= replicas:
         raise DamagedData("min_in_sync must be 1 to replicas")
-    return ClusterSettings(_field(value, "cluster", str), replicas, min_in_sync, float(ttl_s))
+    cluster, before = _field(value, "cluster", str), {}
+    if "adopted" in value:
+        before = {"was": _field(value, "was", str), "adopted": _replica(value["adopted"])}
+    return ClusterSettings(cluster, replicas, min_in_sync, float(ttl_s), **before)
 
 
 def _leader(value: Mapping[str, Any], key_value: KeyValue) -> LeaderKey:

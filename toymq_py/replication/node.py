@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
-from toymq_py.errors import EtcdError, LeaseLost
+from toymq_py.errors import EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.replication.agreement import Answer, GroupState, LeaderKey, Outcome, ReplicaId, RequestKind, Seat
 from toymq_py.replication.decisions import Begin, ComeBack, Elect, Follow, Open, Refuse, Standing, Wait, decide
 from toymq_py.replication.follower_link import EndReason, FollowEnd, Leads
@@ -39,6 +39,8 @@ SEAT_S = 60.0
 """How often a node says again what it does: each time is a revision that etcd keeps until it compacts."""
 DISK_RETRY_S = 5.0
 """After an error of a follower's own disk."""
+
+WENT_BACK = "etcd went back behind what this copy knows: see the runbook in docs/clusters.md"
 
 
 class Follows(Protocol):
@@ -228,19 +230,18 @@ class Node:
                 state = await self._around.agreement.read()
                 self._saw(state)
                 record = self._file.record
-                standing = Standing(self._around.me.replica, record.promised, record.copying, self._keeper.lease)
+                me, adopted = self._around.me.replica, self._around.settings.adopted
+                standing = Standing(me, record.promised, record.copying, self._keeper.lease, adopted in (None, me))
                 if await self._take_request(state):
                     continue
-                decision = decide(state, standing) if not record.distrusted else Refuse(
-                    "this copy has promised an epoch that etcd did not know: see the runbook in docs/clusters.md"
-                )
+                decision = decide(state, standing) if not record.distrusted else Refuse(WENT_BACK)
                 match decision:
                     case Begin():
                         await self._stand(self._around.agreement.begin(self._around.me, self._keeper.lease))
                     case Elect(revision, delay_s):
                         if not await self._changes(state, delay_s + random.uniform(0, JITTER_S) * bool(delay_s)):
-                            me, lease = self._around.me, self._keeper.lease
-                            await self._stand(self._around.agreement.elect(me, lease, revision))
+                            elect = self._around.agreement.elect
+                            await self._stand(elect(self._around.me, self._keeper.lease, revision))
                     case Open(epoch, members, revision):
                         return self._elected(epoch, members, revision)
                     case ComeBack(lease):
@@ -256,6 +257,10 @@ class Node:
                     case Refuse(reason):
                         self._refuse(state, reason)
                         await self._changes(state, SAY_S)
+            except EtcdWentBack as error:
+                self._distrust()
+                self._wait_for(WENT_BACK if self._file.record.distrusted else str(error))
+                await self._pause()
             except EtcdError as error:
                 await self._unreachable(error)
 
@@ -279,10 +284,14 @@ class Node:
         return True
 
     def _refuse(self, state: GroupState, reason: str) -> None:
-        """etcd went back: remember it, since its revisions grow again (ADR 0097, Consequences)."""
-        if state.revision < self._file.record.promised and not self._file.record.distrusted:
-            self._file.change(distrusted=True)
+        if state.revision < self._file.record.promised:
+            self._distrust()
         self._wait_for(reason)
+
+    def _distrust(self) -> None:
+        """etcd went back: remember it, since its revisions grow again (ADR 0097, Consequences)."""
+        if self._file.record.promised:
+            self._file.change(distrusted=True)
 
     def _elected(self, epoch: int, members: tuple[ReplicaId, ...], revision: int) -> Term:
         self._file.change(promised=epoch)
@@ -339,6 +348,8 @@ class Node:
                 await self._around.agreement.changed(revision)
                 state = await self._around.agreement.read()
             except EtcdError as error:
+                if isinstance(error, EtcdWentBack):
+                    self._distrust()
                 logger.warning("epoch %d goes on without etcd: %s", leader.epoch, error)
                 await asyncio.sleep(RETRY_MAX_S)
                 continue

@@ -11,7 +11,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from toymq_py.errors import DamagedData
+from toymq_py.errors import DamagedData, DataDirectoryError
+from toymq_py.replication.agreement import ClusterSettings
 from toymq_py.replication.paths import is_file
 from toymq_py.storage.checked_json import parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
@@ -99,6 +100,32 @@ def _flag(fields: dict[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise DamagedData(f"{FILE_NAME} has {name} {value!r:.40}, not true or false")
     return value
+
+
+def record_in(settings: ClusterSettings, group: str, found: ReplicaRecord | None, new_replica: str) -> ReplicaRecord:
+    """What a directory is in a cluster: what it was, or, after ``toymqctl cluster adopt``, the copy that begins it or a
+    new replica, whose files are compared as any other's.
+
+    Args:
+        found: what its file has; None without one.
+        new_replica: the id of a new one.
+
+    Raises: DataDirectoryError when the directory belongs elsewhere.
+    """
+    if found is None:
+        return ReplicaRecord(settings.cluster, group, new_replica)
+    if found.cluster == settings.cluster:
+        return found
+    if settings.adopted is None or found.cluster != settings.was:
+        raise DataDirectoryError(
+            f"the directory belongs to the cluster {found.cluster} and etcd has {settings.cluster}; if etcd was wiped or "
+            "restored, see the runbook in docs/clusters.md"
+        )
+    if found.replica != settings.adopted:
+        return ReplicaRecord(settings.cluster, group, new_replica, copying=found.copying)
+    if found.copying:
+        raise DataDirectoryError(f"{found.replica} was adopted, and is half copied: adopt another copy")
+    return ReplicaRecord(settings.cluster, group, found.replica)
 
 
 class ReplicaFile:

@@ -240,6 +240,27 @@ def test_a_wiped_etcd_is_not_trusted_and_that_is_remembered(run: Run) -> None:
     run(scenario)
 
 
+def test_a_node_that_runs_while_etcd_goes_back_does_not_trust_it_when_its_revisions_have_grown_again(run: Run) -> None:
+    """A restored etcd passed the revisions that the node had seen within a minute, by what the nodes themselves wrote."""
+
+    async def scenario(rig: NodeRig) -> None:
+        n1, n2 = await pair(rig)
+        rig.etcd.wipe()
+        rig.tool = rig.etcd.agreement("tool2", "orders", "g0")
+        await rig.tool.create_settings(rig.settings)
+        await rig.until(lambda: n2.file.record.distrusted, "n2 has seen it")
+        n1.die()
+        rig.etcd.revision = 10_000
+        lease = await rig.tool.grant(600)
+        assert (await rig.tool.begin(n2.member, lease)).done, "an in-sync set of before that has n2"
+        await rig.tool.revoke(lease)
+        await asyncio.sleep(30)
+        assert n2.office.said == []
+        assert "see the runbook" in n2.node.waits_for
+
+    run(scenario)
+
+
 def test_force_makes_a_copy_lead_that_is_not_in_sync(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
