@@ -297,8 +297,9 @@ class Node:
         self._file.change(promised=epoch)
         self._retry_s = RETRY_MIN_S
         return Term(
-            self._around, self._keeper, epoch, members, revision, self._followed, self._stop, self._set_state, self.scrub
-        )
+            self._around, self._keeper, epoch, members, revision, self._followed, self._stop, self._set_state, self.scrub,
+            self._distrust,
+        )  # fmt: skip
 
     # -- JOINING and FOLLOWING
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from toymq_py.clock import Clock
-from toymq_py.errors import EtcdError, LeaseLost, LocalError, TermEnded
+from toymq_py.errors import EtcdError, EtcdWentBack, LeaseLost, LocalError, TermEnded
 from toymq_py.replication.agreement import (
     HAND_OVER_TTL_S,
     Agreement,
@@ -114,12 +114,14 @@ class Term:
     def __init__(
         self, around: Surroundings, keeper: LeaseKeeper, epoch: int, members: tuple[ReplicaId, ...], revision: int,
         predecessor: ReplicaId | None, stop: asyncio.Event, on_state: Callable[[str], None], scrub: Scrub,
+        distrust: Callable[[], None],
     ) -> None:  # fmt: skip
         """
         Args:
             members: the in-sync set that it was elected from, of ``revision``.
             predecessor: the leader before, as far as this node knows. It is not waited for: usually it is dead.
             stop: set when this node has to end; it hands over then.
+            distrust: called when etcd went back: it may elect copies that lack what this one has.
         """
         self._around = around
         self._keeper = keeper
@@ -128,6 +130,7 @@ class Term:
         self._stop = stop
         self._on_state = on_state
         self._scrub = scrub
+        self._distrust = distrust
         self._tickets = Tickets()
         self._stream = Stream(self._tickets)
         self._over: asyncio.Future[str] = around.loop.create_future()  # why the term has ended
@@ -272,6 +275,9 @@ class Term:
                 if revision:
                     await self._around.agreement.changed(revision)
                 state = await self._around.agreement.read()
+            except EtcdWentBack as error:
+                self._distrust()
+                raise TermEnded(f"epoch {self.epoch} is over: {error}; see the runbook in docs/clusters.md") from error
             except EtcdError as error:
                 logger.warning("epoch %d goes on without etcd: %s", self.epoch, error)
                 await asyncio.sleep(READ_RETRY_S)

@@ -261,6 +261,25 @@ def test_a_node_that_runs_while_etcd_goes_back_does_not_trust_it_when_its_revisi
     run(scenario)
 
 
+def test_a_leader_that_sees_etcd_go_back_ends_its_term_though_its_lease_lives_there(run: Run) -> None:
+    """Restored from a snapshot that had its lease: it renewed that, and went on until the revisions had grown again."""
+
+    async def scenario(rig: NodeRig) -> None:
+        n1, _ = await pair(rig)
+        rig.etcd.revision += 1000
+        await asyncio.sleep(10)
+        rig.etcd.revision -= 1000
+        await rig.until(n1.task.done, "n1 has ended")
+        assert "etcd" in str(n1.ended_by)
+        assert n1.file.record.distrusted
+        rig.etcd.revision = 10_000
+        again = rig.start("n1")
+        await asyncio.sleep(30)
+        assert again.office.said == []
+
+    run(scenario)
+
+
 def test_force_makes_a_copy_lead_that_is_not_in_sync(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
