@@ -109,7 +109,17 @@ TABLE: tuple[Metric, ...] = (
            of_cluster=True),
     Metric("lease_remaining_seconds", Kind.GAUGE, "seconds", "How long this node's lease surely lives.", of_cluster=True),
     Metric("failovers_total", Kind.COUNTER, "elections", "Terms that this process has led.", of_cluster=True),
-    Metric("isr_changes_total", Kind.COUNTER, "changes", "In-sync sets that this leader has written.", of_cluster=True),
+    Metric("isr_changes_total", Kind.COUNTER, "changes",
+           "In-sync sets that this leader has written: a copy was added, or dropped.", ("change",), of_cluster=True),
+    Metric("resync_bytes_total", Kind.COUNTER, "bytes", "Bytes of bulk copies that this leader has sent.", of_cluster=True),
+    Metric("damaged_segments", Kind.GAUGE, "segments", "Segments of this copy that the scrub found damaged.", of_cluster=True),
+    Metric("scrub_bytes_total", Kind.COUNTER, "bytes", "Bytes of sealed segments that the scrub has read.", of_cluster=True),
+    Metric("clock_offset_seconds", Kind.GAUGE, "seconds",
+           "How far a follower's wall clock is ahead of its leader's, about.", of_cluster=True),
+    Metric("etcd_request_seconds", Kind.GAUGE, "seconds", "How long the last call of etcd took that was answered.",
+           of_cluster=True),
+    Metric("etcd_failures_total", Kind.COUNTER, "calls", "Calls of etcd without an answer that can be trusted.",
+           of_cluster=True),
 )  # fmt: skip
 
 ClusterRows = Mapping[str, Mapping[tuple[str, ...], float]]

@@ -18,7 +18,7 @@ from toymq_py.cluster.office import BrokerOffice
 from toymq_py.cluster.replica_listener import ReplicaListener, connect
 from toymq_py.cluster.standby import Standby
 from toymq_py.cluster.supervisor import TERM_ENDED
-from toymq_py.config.option_schema import is_unspecified, parse_address, parse_endpoints
+from toymq_py.config.option_schema import is_public, is_unspecified, parse_address, parse_endpoints
 from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import ConfigError, EtcdError, TermEnded
@@ -112,6 +112,8 @@ class _NodeProcess:
         )  # fmt: skip
         self._scheduler = LoopScheduler(loop)
         self._node: Node | None = None
+        self._link: FollowerLink | None = None
+        self._etcd: EtcdAgreement | None = None
         self._stop = asyncio.Event()
         self._debug_wire: Callable[[], None] = lambda: None
         self._name = options.name or socket.gethostname().partition(".")[0]
@@ -125,7 +127,7 @@ class _NodeProcess:
             daemon.READY_AS[option].format(daemon.shown_address(each))
             for option, some in self._listeners.items() for each in some
         ])  # fmt: skip
-        agreement = self._agreement()
+        agreement = self._etcd = self._agreement()
         settings = await self._settings(agreement)
         if settings is None:
             return 0
@@ -147,7 +149,11 @@ class _NodeProcess:
         await agreement.close()
         return TERM_ENDED if comes_back else 0
 
-    def _agreement(self) -> Agreement:
+    @property
+    def _offset_s(self) -> float | None:
+        return self._link.clock_offset_s if self._link is not None else None
+
+    def _agreement(self) -> EtcdAgreement:
         options = self._options
         assert options.cluster is not None
         assert options.etcd is not None
@@ -181,7 +187,9 @@ class _NodeProcess:
         if is_unspecified(host):
             host, _ = parse_address(self._advertised)
         repl = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        me = Member(file.record.replica, self._name, self._advertised, repl)
+        me = Member(
+            file.record.replica, self._name, self._advertised, repl, self._gateway("--http"), self._gateway("--https")
+        )
         identity = Identity(settings.cluster, GROUP, me.replica, self._name)
         link_options = LinkOptions(
             buffer_bytes=options.replicate_buffer_bytes, timeout_s=options.replica_timeout_ms / 1000,
@@ -202,7 +210,20 @@ class _NodeProcess:
             offload=self._scheduler,
             connect=lambda address: connect(address, self._files.replica_certificates),
         )  # fmt: skip
+        self._link = link
         return Node(around, file, link)
+
+    def _gateway(self, option: str) -> str:
+        """HOST:PORT at which other machines reach this listener; "" when they do not."""
+        if not self._listeners.get(option):
+            return ""
+        host, port = parse_address(daemon.shown_address(self._listeners[option][0]))
+        advertised, _ = parse_address(self._advertised)
+        if is_unspecified(host):
+            host = advertised
+        if not is_public(host) and is_public(advertised):
+            return ""
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _replica_file(self, settings: ClusterSettings) -> ReplicaFile:
         fs, root = self._fs, self._options.data_dir
@@ -245,18 +266,23 @@ class _NodeProcess:
         return leader.member.url if leader is not None else None
 
     def leader_http(self, scheme: str) -> str | None:
-        """As ``View.leader_http``: on the leader's host, at this node's port. The agreement has no address of a gateway."""
-        leader, option = self.leader(), f"--{scheme}"
-        if leader is None or not self._listeners.get(option):
+        """As ``View.leader_http``. An older leader does not say where its gateway is: then at this node's port of its host."""
+        leader = self._node.leader if self._node is not None else None
+        if leader is None:
             return None
-        port = self._listeners[option][0].getsockname()[1]
-        return f"{scheme}://{leader.rpartition(':')[0]}:{port}"
+        where = leader.member.http if scheme == "http" else leader.member.https
+        if where is None and (some := self._listeners.get(f"--{scheme}")):
+            where = f"{leader.member.url.rpartition(':')[0]}:{some[0].getsockname()[1]}"
+        return f"{scheme}://{where}" if where else None
 
     def describe(self) -> Mapping[str, Any]:
         """As ``View.describe``."""
         node = self._node
         found: dict[str, Any] = {"role": "follower", "state": node.state if node is not None else "START"}
         found["epoch"] = node.leader.epoch if node is not None and node.leader is not None else 0
+        if node is not None and node.leader is not None:
+            member = node.leader.member
+            found["leader"] = {"name": member.name, "url": member.url, "http": member.http, "https": member.https}
         if node is not None and node.waits_for:
             found["waits_for"] = node.waits_for
         return found
@@ -266,7 +292,7 @@ class _NodeProcess:
         node = self._node
         if node is None:
             return {"role": {(state,): float(state == "START") for state in STATES}}
-        term = node.term
+        term, etcd = node.term, self._etcd
         lags = term.links.lags() if term is not None else []
         return {
             "role": {(state,): float(state == node.state) for state in STATES},
@@ -276,7 +302,13 @@ class _NodeProcess:
             "replica_lag_seconds": {(lag.name,): lag.seconds for lag in lags},
             "lease_remaining_seconds": {(): max(node.lease_remaining_s, 0.0)},
             "failovers_total": {(): float(term is not None)},
-            "isr_changes_total": {(): term.in_sync.changes if term is not None else 0},
+            "isr_changes_total": {} if term is None else {(change,): count for change, count in term.in_sync.changes.items()},
+            "resync_bytes_total": {(): term.links.copied_bytes if term is not None else 0},
+            "damaged_segments": {(): len(node.scrub.found)},
+            "scrub_bytes_total": {(): node.scrub.read_bytes},
+            "clock_offset_seconds": {} if self._offset_s is None else {(): self._offset_s},
+            "etcd_request_seconds": {(): etcd.client.last_call_s if etcd is not None else 0},
+            "etcd_failures_total": {(): etcd.client.failures if etcd is not None else 0},
         }
 
 

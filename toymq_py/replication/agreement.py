@@ -46,12 +46,15 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica and its node. ``name``: for people; ``url``: HOST:PORT for clients; ``repl``: HOST:PORT for followers."""
+    """A replica and its node. ``name``: for people; ``url``: HOST:PORT for clients; ``repl``: HOST:PORT for followers; ``http``
+    and ``https``: HOST:PORT of its gateway, "" without one that others reach, None of a node that does not say so."""
 
     replica: ReplicaId
     name: str
     url: str
     repl: str
+    http: str | None = None
+    https: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,8 @@ class Seat:
         version: of toymq.
         state: LOOKING, JOINING, FOLLOWING, OPENING, LEADING; or words, when it waits for something.
         lag_bytes: what a follower has not applied; None when it does not know.
+        damaged: segments of its copy that the scrub found damaged.
+        lags: of a leader: what each follower has not acknowledged, in bytes, as it was lately.
         seen_ns: wall time of the node when it wrote this.
         present: its lease lives. Set by ``seats``; ``put_seat`` ignores it.
     """
@@ -149,6 +154,8 @@ class Seat:
     lag_bytes: int | None
     seen_ns: int
     present: bool = True
+    damaged: int = 0
+    lags: tuple[tuple[ReplicaId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,10 +118,10 @@ class FollowerLink:
         return "" if self._following is None else self._following.state
 
     @property
-    def leader_wall_ns(self) -> int | None:
-        """The leader's clock as its last BEAT told it; None before the first."""
+    def clock_offset_s(self) -> float | None:
+        """How far this clock was ahead of the leader's when its last BEAT came; None before the first."""
         stream = None if self._following is None else self._following.stream
-        return None if stream is None else stream.leader_wall_ns
+        return None if stream is None else stream.clock_offset_s
 
     async def follow(self, leader: Leads, epoch: int) -> FollowEnd:
         """Join a leader and follow it until the link ends.

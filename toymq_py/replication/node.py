@@ -37,6 +37,8 @@ SAY_S = 10.0
 """How often the log repeats what is waited for."""
 SEAT_S = 60.0
 """How often a node says again what it does: each time is a revision that etcd keeps until it compacts."""
+LAG_STEP_BYTES = 1 << 20
+"""A leader says its followers' lags when one reaches this, or is twice what it was, or half."""
 DISK_RETRY_S = 5.0
 """After an error of a follower's own disk."""
 
@@ -189,13 +191,18 @@ class Node:
 
     async def _keep_seat(self) -> None:
         """Put the seat when what it says has changed, and now and then."""
-        said: tuple[str, int | None] | None = None
+        said: tuple[object, ...] | None = None
         said_at = 0.0
         while True:
-            now, words = self._around.loop.time(), (self.state, None)
+            lags = [] if self.term is None else [(lag.replica, lag.bytes) for lag in self.term.links.lags()]
+            steps = [(replica, (size // LAG_STEP_BYTES).bit_length()) for replica, size in lags]
+            now, words = self._around.loop.time(), (self.state, len(self.scrub.found), *steps)
             if words != said or now - said_at >= SEAT_S:
                 with suppress(EtcdError):
-                    seat = Seat(self._around.me, __version__, self.state, None, self._around.clock.wall_ns())
+                    seat = Seat(
+                        self._around.me, __version__, self.state, None, self._around.clock.wall_ns(),
+                        damaged=len(self.scrub.found), lags=tuple(lags),
+                    )  # fmt: skip
                     await self._around.agreement.put_seat(seat, self._keeper.lease)
                     said, said_at = words, now
             await asyncio.sleep(self._around.settings.ttl_s / RENEWALS_PER_TTL)

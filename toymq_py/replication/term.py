@@ -277,7 +277,8 @@ class Term:
                 state = await self._around.agreement.read()
             except EtcdWentBack as error:
                 self._distrust()
-                raise TermEnded(f"epoch {self.epoch} is over, etcd went back: {error}; see the runbook in docs/clusters.md") from error
+                over = f"epoch {self.epoch} is over, etcd went back: {error}"
+                raise TermEnded(f"{over}; see the runbook in docs/clusters.md") from error
             except EtcdError as error:
                 logger.warning("epoch %d goes on without etcd: %s", self.epoch, error)
                 await asyncio.sleep(READ_RETRY_S)
