@@ -457,6 +457,7 @@ class Broker:
             "disk_free_bytes": free,
             "disk_low": self._space.is_low(),
             "time_ms": self._clock.wall_ns() // 1_000_000,
+            **metrics.cluster_stats(),
             "limits": {
                 "max_payload": self.options.max_payload_bytes,
                 **{name: getattr(self.options, name) for name in STATS_LIMITS},

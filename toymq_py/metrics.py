@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Kind(Enum):
@@ -209,6 +209,23 @@ class Metrics:
     def error_total(self) -> int:
         """``ERR`` replies of every code."""
         return sum(self.errors.values())
+
+    def cluster_stats(self) -> dict[str, Any]:
+        """The field ``cluster`` of STATS; nothing for a broker that is in none."""
+        if self.cluster is None:
+            return {}
+        rows = self.cluster()
+
+        def one(name: str) -> float:
+            return next(iter(rows.get(name, {}).values()), 0)
+
+        lag_s = rows.get("replica_lag_seconds", {})
+        followers = [
+            {"name": labels[0], "lag_bytes": lag_bytes, "lag_s": round(lag_s.get(labels, 0.0), 3)}
+            for labels, lag_bytes in sorted(rows.get("replica_lag_bytes", {}).items())
+        ]
+        numbers = {"epoch": one("epoch"), "in_sync": one("isr_size"), "damaged_segments": one("damaged_segments")}
+        return {"cluster": {**numbers, "followers": followers}}
 
     def synced(self, seconds: float) -> None:
         """Record the time of one sync of a log."""
