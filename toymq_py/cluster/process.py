@@ -21,7 +21,7 @@ from toymq_py.cluster.supervisor import TERM_ENDED
 from toymq_py.config.option_schema import is_public, is_unspecified, parse_address, parse_endpoints
 from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
-from toymq_py.errors import ConfigError, EtcdError, TermEnded
+from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnded
 from toymq_py.metrics import ClusterRows
 from toymq_py.net.host_names import AllowedHosts
 from toymq_py.replication.agreement import Agreement, ClusterSettings, Member
@@ -228,7 +228,10 @@ class _NodeProcess:
     def _replica_file(self, settings: ClusterSettings) -> ReplicaFile:
         fs, root = self._fs, self._options.data_dir
         file = ReplicaFile.load(fs, root)
-        record = record_in(settings, GROUP, None if file is None else file.record, secrets.token_hex(16))
+        try:
+            record = record_in(settings, GROUP, None if file is None else file.record, secrets.token_hex(16))
+        except DataDirectoryError as error:
+            raise DataDirectoryError(f"{root}: {error}") from None
         return file if file is not None and file.record == record else ReplicaFile.create(fs, root, record)
 
     async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -244,7 +244,8 @@ class Node:
                 decision = decide(state, standing) if not record.distrusted else Refuse(WENT_BACK)
                 match decision:
                     case Begin():
-                        await self._stand(self._around.agreement.begin(self._around.me, self._keeper.lease))
+                        if not await self._stand(self._around.agreement.begin(self._around.me, self._keeper.lease)):
+                            await self._pause()  # another began, or the settings are not those that this node has read
                     case Elect(revision, delay_s):
                         if not await self._changes(state, delay_s + random.uniform(0, JITTER_S) * bool(delay_s)):
                             elect = self._around.agreement.elect
@@ -271,13 +272,15 @@ class Node:
             except EtcdError as error:
                 await self._unreachable(error)
 
-    async def _stand(self, transaction: Awaitable[Outcome]) -> None:
-        """Send T1, T2 or T6. Whatever the answer, or without one, the next read says which node leads (ADR 0097, item 3)."""
+    async def _stand(self, transaction: Awaitable[Outcome]) -> bool:
+        """Send T1, T2 or T6. Whatever the answer, or without one, the next read says which node leads (ADR 0097, item 3).
+        Returns: whether the answer is that it was done."""
         self._set_state("LOOKING")
         try:
-            await transaction
+            return (await transaction).done
         except LeaseLost:
             await self._new_lease()
+            return False
 
     async def _changes(self, state: GroupState, timeout_s: float) -> bool:
         """Wait until the agreement has changed, at most so long. Returns: whether it may have. Raises: EtcdError."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
 from toymq_py.replication.replica_file import DAMAGED_MAX, ReplicaFile
@@ -24,6 +25,8 @@ logger = logging.getLogger("toymq_py.replication")
 
 BYTES_PER_S = 4 << 20
 """A few percent of a core with small records: 350 GB a day."""
+STEP_S = 0.05
+"""So soon a job ends whose outcome is not wanted any more: a failover waits for it."""
 RETRY_S = 60.0
 """After an error of the disk that says nothing of a segment."""
 
@@ -86,9 +89,8 @@ class Scrub:
         for topic in await run_on_thread(self._offload, lambda: topic_names(self._fs, self._root), stop):
             parts = self._parts(topic, stop)
             while (each := await run_on_thread(self._offload, lambda: self._next(parts, stop), stop)) is not None:  # noqa: B023
-                if each.following is None or each.status not in (SegmentStatus.PART, SegmentStatus.UNREADABLE):
-                    continue
-                yield each.segment.path.removeprefix(f"{self._root}/"), _first_damage(each)
+                if each.status in (SegmentStatus.PART, SegmentStatus.UNREADABLE):
+                    yield each.segment.path.removeprefix(f"{self._root}/"), _first_damage(each)
 
     def _parts(self, topic: str, stop: StopFlag) -> Iterator[InventoryEntry]:
         """The segments of a topic, as ``verify`` sees them, no faster than ``BYTES_PER_S``. Runs on a thread."""
@@ -98,12 +100,16 @@ class Scrub:
         files = replace(files, first_id_known=loaded.first_id_known)
 
         def progress(size: int) -> None:
-            stop.check()
             self.read_bytes += size
-            time.sleep(size / BYTES_PER_S)
+            left_s = size / BYTES_PER_S
+            while left_s > 0:
+                stop.check()
+                time.sleep(min(left_s, STEP_S))
+                left_s -= STEP_S
 
         state = loaded.state
-        yield from segment_inventory(self._fs, path, files, state.first_id, state.next_id, sidecars=False, progress=progress)
+        parts = segment_inventory(self._fs, path, files, state.first_id, state.next_id, sidecars=False, progress=progress)
+        yield from islice(parts, max(len(files.bases) - 1, 0))  # the last one is written to: recovery judges it
 
     def _next(self, parts: Iterator[InventoryEntry], stop: StopFlag) -> InventoryEntry | None:
         """On a thread. A topic or a segment that was removed meanwhile is no damage. What seems damaged is read once more: it

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.node_rig import TTL_S, NodeRig, Running, Scenario, simulate
+from tests.support.node_rig import TTL_S, UUID, NodeRig, Running, Scenario, simulate
 from tests.support.simulated_etcd import LATE_S, Loss
 from toymq_py.errors import DataDirectoryError, LeaseLost, TermEnded
-from toymq_py.replication.agreement import Request, RequestKind
+from toymq_py.replication.agreement import Member, Outcome, Request, RequestKind
 
 Run = Callable[..., None]
 
@@ -276,6 +277,30 @@ def test_a_leader_that_sees_etcd_go_back_ends_its_term_though_its_lease_lives_th
         again = rig.start("n1")
         await asyncio.sleep(30)
         assert again.office.said == []
+
+    run(scenario)
+
+
+def test_a_node_that_has_read_other_settings_does_not_begin_and_does_not_ask_without_end(run: Run) -> None:
+    """Another copy was adopted since: T1 compares the settings."""
+
+    async def scenario(rig: NodeRig) -> None:
+        await rig.tool.settings()
+        n1 = rig.start("n1")
+        await n1.agreement.settings()
+        assert (await rig.tool.adopt(replace(rig.settings, cluster="other", was=UUID, adopted="9" * 32))).done
+        asked = 0
+        begin = n1.agreement.begin
+
+        async def counted(me: Member, lease: int) -> Outcome:
+            nonlocal asked
+            asked += 1
+            return await begin(me, lease)
+
+        n1.agreement.begin = counted  # type: ignore[method-assign]
+        await asyncio.sleep(30)
+        assert n1.office.said == []
+        assert 0 < asked < 200
 
     run(scenario)
 

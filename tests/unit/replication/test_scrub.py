@@ -15,6 +15,7 @@ from tests.support.sealed_segments import directory_with_segments, flip_bit
 from tests.support.sim_event_loop import SimEventLoop
 from toymq_py.errors import LocalError
 from toymq_py.replication import scrub as scrub_module
+from toymq_py.replication.disk_calls import StopFlag, Stopped
 from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord
 from toymq_py.replication.scrub import Scrub
 from toymq_py.storage.fs import RealFileSystem
@@ -125,6 +126,25 @@ def test_what_is_removed_meanwhile_is_no_damage(tmp_path: Path, segments: list[s
         assert loaded.record.damaged == ()
 
     simulated(scenario)
+
+
+def test_a_job_that_waits_for_its_pace_ends_at_once_when_it_is_not_wanted(
+    tmp_path: Path, segments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover waited for it: a segment at this pace takes seconds."""
+    monkeypatch.setattr(scrub_module, "BYTES_PER_S", 1)
+    slept: list[float] = []
+    stop = StopFlag()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        stop.is_set = len(slept) == 3
+
+    monkeypatch.setattr(scrub_module.time, "sleep", sleep)
+    scrub = scrub_of(tmp_path)
+    with pytest.raises(Stopped):
+        next(scrub._parts("jobs", stop))
+    assert slept == [scrub_module.STEP_S] * 3
 
 
 class FakeScrub:
