@@ -7,8 +7,8 @@ it reads, and for which damage another copy was asked already. Belongs to the ev
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -52,14 +52,15 @@ class Scrub:
         while True:
             try:
                 seen: set[str] = set()
-                async for path, position in self._round():
-                    if position is not None:
-                        seen.add(path)
-                        self._damaged(path, position)
-                        if path not in self._file.record.damaged:
-                            return path
-                    elif path in self.found or path in self._file.record.damaged:
-                        self._whole([path])
+                async with aclosing(self._round()) as looked_at:
+                    async for path, position in looked_at:
+                        if position is not None:
+                            seen.add(path)
+                            self._damaged(path, position)
+                            if path not in self._file.record.damaged:
+                                return path
+                        elif path in self.found or path in self._file.record.damaged:
+                            self._whole([path])
                 self._whole([path for path in {*self.found, *self._file.record.damaged} if path not in seen])  # those removed
             except OSError as error:
                 logger.warning("the scrub of this copy goes on in %g s: %s", RETRY_S, error)
@@ -83,7 +84,7 @@ class Scrub:
         kept = tuple(path for path in self._file.record.damaged if path not in paths)
         self._file.change(damaged=kept)
 
-    async def _round(self) -> AsyncIterator[tuple[str, int | None]]:
+    async def _round(self) -> AsyncGenerator[tuple[str, int | None], None]:
         """Sealed segments, and where each is damaged. Raises: OSError."""
         stop = StopFlag()
         for topic in await run_on_thread(self._offload, lambda: topic_names(self._fs, self._root), stop):
