@@ -49,7 +49,7 @@ from toymq_py.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.tail_cache import TailBudget
 from toymq_py.subscription import AnyPoll, PatternPoll, PatternSubscription, Poll, SubscriptionRegistry
-from toymq_py.topic import Ticker, Topic, TopicServices, TracedTopic, Tracer, unopened_topic
+from toymq_py.topic import DeliveryPermit, Ticker, Topic, TopicServices, TracedTopic, Tracer, unopened_topic
 from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.broker")
@@ -94,6 +94,7 @@ class Broker:
         self.too_few_replicas: str | None = None
         """Why publishes are refused with NOT_ENOUGH_REPLICAS; None: they are taken. Gates publishes of clients only: what the
         broker writes by itself goes on, or a start could wait for itself."""
+        self.permit = DeliveryPermit()
         self._fs = fs
         self._scheduler = scheduler
         self._clock = clock
@@ -122,7 +123,7 @@ class Broker:
         self._services = TopicServices(
             fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self.commit_place, self._flusher,
             files=OpenFiles(open_files_max), key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
-            tail_budget=TailBudget(), arm=self._ticker.arm, lost=self.directory.lost,
+            tail_budget=TailBudget(), permit=self.permit, arm=self._ticker.arm, lost=self.directory.lost,
             rejoin=lambda name, ended: self._subscriptions.rejoin(self.topics[name], ended),
         )  # fmt: skip
         self.lost: DirectoryLost | None = None
@@ -456,6 +457,7 @@ class Broker:
             "disk_free_bytes": free,
             "disk_low": self._space.is_low(),
             "time_ms": self._clock.wall_ns() // 1_000_000,
+            **metrics.cluster_stats(),
             "limits": {
                 "max_payload": self.options.max_payload_bytes,
                 **{name: getattr(self.options, name) for name in STATS_LIMITS},

@@ -22,7 +22,7 @@ from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError, DataDirectoryError
 from toymq_py.net.acceptor import BACKLOG
-from toymq_py.net.certificates import Certificates
+from toymq_py.net.certificates import Certificates, PeerCertificates
 from toymq_py.net.host_names import AllowedHosts
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.broker_loop import opened_broker
@@ -76,6 +76,7 @@ class Files:
     definitions: Definitions
     authority: Authority | None
     certificates: Certificates | None
+    replica_certificates: PeerCertificates | None
 
     def reloads(self, options: ServeOptions) -> dict[str, Callable[[], None]]:
         """What SIGHUP reads again, by its name in the log."""
@@ -84,12 +85,15 @@ class Files:
             found["tokens"] = lambda: authority.replace(read_grants(auth_file))
         if self.certificates is not None:
             found["certificates"] = self.certificates.reload
+        if self.replica_certificates is not None:
+            found["certificates of replicas"] = self.replica_certificates.reload
         return found
 
 
 def read_files(options: ServeOptions) -> Files:
     """Blocks. Raises: ConfigError."""
-    return Files(_read_definitions(options), _read_authority(options), _read_certificates(options))
+    definitions, authority = _read_definitions(options), _read_authority(options)
+    return Files(definitions, authority, _read_certificates(options), _read_replica_certificates(options))
 
 
 def prepared(options: ServeOptions) -> ServeOptions:
@@ -101,7 +105,7 @@ def prepared(options: ServeOptions) -> ServeOptions:
 def check_files(options: ServeOptions) -> list[str]:
     """Check the files that the options name. Blocks. Returns: a line for each error."""
     problems = []
-    for read in (_read_definitions, _read_authority, _read_certificates):
+    for read in (_read_definitions, _read_authority, _read_certificates, _read_replica_certificates):
         try:
             read(options)
         except ConfigError as error:
@@ -122,6 +126,12 @@ def _read_certificates(options: ServeOptions) -> Certificates | None:
     if options.tls_cert is None or options.tls_key is None:
         return None
     return Certificates(options.tls_cert, options.tls_key, options.tls_client_ca)
+
+
+def _read_replica_certificates(options: ServeOptions) -> PeerCertificates | None:
+    if options.replicate_cert is None or options.replicate_key is None or options.replicate_ca is None:
+        return None
+    return PeerCertificates(options.replicate_cert, options.replicate_key, options.replicate_ca)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -299,6 +309,9 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
     if any(options.check_exposure(option, listener.getsockname()[0]) for listener in listeners):
         if option == "--metrics":
             logger.warning("%s %s: other machines can read the names of topics and consumers", option, address)
+        elif option == "--replicate":
+            if options.replicate_cert is None:
+                logger.warning("%s %s: all messages cross the network in the clear (--replicate-plaintext)", option, address)
         elif options.auth_file is None:
             logger.warning("%s %s: other machines may do everything (--insecure-public)", option, address)
         elif (instead := IN_THE_CLEAR.get(option)) is not None:

@@ -26,6 +26,7 @@
        ├─ BadOperation              a frame between two replicas that is invalid
        ├─ TermEnded                 this node no longer leads its group
        ├─ EtcdError                 no answer from etcd, or one that cannot be trusted
+       │  ├─ EtcdWentBack           it was wiped, or restored from a snapshot
        │  └─ LeaseLost              the lease has ended
        ├─ ConnectionLost            the connection ended with replies still due (client side)
        └─ CommandFailed             the broker answered ``ERR`` with a code this client does not know
@@ -378,6 +379,12 @@ class EtcdError(LocalError):
 
     code = "ETCD"
     retryable = True
+
+
+class EtcdWentBack(EtcdError):
+    """etcd is at a revision below one that this process has seen: it was wiped, or restored from a snapshot."""
+
+    code = "ETCD_WENT_BACK"
 
 
 class LeaseLost(EtcdError):

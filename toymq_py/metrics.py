@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Kind(Enum):
@@ -109,7 +109,17 @@ TABLE: tuple[Metric, ...] = (
            of_cluster=True),
     Metric("lease_remaining_seconds", Kind.GAUGE, "seconds", "How long this node's lease surely lives.", of_cluster=True),
     Metric("failovers_total", Kind.COUNTER, "elections", "Terms that this process has led.", of_cluster=True),
-    Metric("isr_changes_total", Kind.COUNTER, "changes", "In-sync sets that this leader has written.", of_cluster=True),
+    Metric("isr_changes_total", Kind.COUNTER, "changes",
+           "In-sync sets that this leader has written: a copy was added, or dropped.", ("change",), of_cluster=True),
+    Metric("resync_bytes_total", Kind.COUNTER, "bytes", "Bytes of bulk copies that this leader has sent.", of_cluster=True),
+    Metric("damaged_segments", Kind.GAUGE, "segments", "Segments of this copy that the scrub found damaged.", of_cluster=True),
+    Metric("scrub_bytes_total", Kind.COUNTER, "bytes", "Bytes of sealed segments that the scrub has read.", of_cluster=True),
+    Metric("clock_offset_seconds", Kind.GAUGE, "seconds",
+           "How far a follower's wall clock is ahead of its leader's, about.", of_cluster=True),
+    Metric("etcd_request_seconds", Kind.GAUGE, "seconds", "How long the last call of etcd took that was answered.",
+           of_cluster=True),
+    Metric("etcd_failures_total", Kind.COUNTER, "calls", "Calls of etcd without an answer that can be trusted.",
+           of_cluster=True),
 )  # fmt: skip
 
 ClusterRows = Mapping[str, Mapping[tuple[str, ...], float]]
@@ -199,6 +209,23 @@ class Metrics:
     def error_total(self) -> int:
         """``ERR`` replies of every code."""
         return sum(self.errors.values())
+
+    def cluster_stats(self) -> dict[str, Any]:
+        """The field ``cluster`` of STATS; nothing for a broker that is in none."""
+        if self.cluster is None:
+            return {}
+        rows = self.cluster()
+
+        def one(name: str) -> float:
+            return next(iter(rows.get(name, {}).values()), 0)
+
+        lag_s = rows.get("replica_lag_seconds", {})
+        followers = [
+            {"name": labels[0], "lag_bytes": lag_bytes, "lag_s": round(lag_s.get(labels, 0.0), 3)}
+            for labels, lag_bytes in sorted(rows.get("replica_lag_bytes", {}).items())
+        ]
+        numbers = {"epoch": one("epoch"), "in_sync": one("isr_size"), "damaged_segments": one("damaged_segments")}
+        return {"cluster": {**numbers, "followers": followers}}
 
     def synced(self, seconds: float) -> None:
         """Record the time of one sync of a log."""

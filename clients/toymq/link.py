@@ -12,11 +12,12 @@ from toymq.connect_failure import as_failure, of_a_round
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
-from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, SILENCE_LOOK_S, SILENT_S, UNANSWERED_MAX, Options
+from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, SILENCE_LOOK_S, UNANSWERED_MAX, Options
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch
 from toymq.pending_replies import CallSlot, PingSlot, check_greeting
 from toymq.route import Route
+from toymq.silence import Silence, judge
 from toymq.url import Address
 from toymq.wire_log import log_wait
 from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
@@ -337,16 +338,16 @@ class Link:
         if wire is not self._wire:
             return
         now, conversation = self.now(), self.conversation
-        patience_s = min(SILENT_S, self.options.timeout_s)
         silent_s = now - max(self._answered_at, conversation.received_at)
-        if silent_s >= patience_s and conversation.is_overdue(now + self.options.timeout_s - patience_s):
+        silence = judge(conversation, silent_s, now, self.options.timeout_s)
+        if silence is Silence.LEAVE:
             if suspected:
                 wire.abort(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
             else:
                 again = partial(self._look_silent, wire, suspected=True)
                 self._silence = self._loop.call_later(SUSPICION_S, again)
             return
-        if silent_s >= patience_s / 2 and not conversation.unanswered_count:
+        if silence is Silence.ASK:
             conversation.send_now(PingSlot(self.deadline()))
         self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -71,6 +72,7 @@ def cluster(
         toymqctl cluster                       the nodes, and what is waited for
         toymqctl cluster hand-over n2          let n2 lead, before n1 is stopped
         toymqctl cluster remove n1             forget a node that does not come back
+        toymqctl cluster adopt replica.json    go on with a copy after etcd was lost
     """
     ctx.obj = _Etcd(name, urls, etcd_ca, etcd_cert, etcd_key)
     if ctx.invoked_subcommand is None:
@@ -148,6 +150,22 @@ def force(etcd: _Etcd, node: str, accepted: bool) -> None:
             f"{node} may lack messages that were acknowledged: switch the other nodes off, and add --i-accept-loss"
         )
     _say_leader(*etcd.run(lambda agreement: cluster_requests.force(agreement, node)))
+
+
+@cluster.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_obj
+def adopt(etcd: _Etcd, file: Path) -> None:
+    """Go on with the copy whose replica.json is FILE, after etcd was wiped or came back from an old snapshot.
+
+    Stop all nodes first. Of all copies take the one with the highest "promised", of several the one that led last, and none
+    with "copying": true. What was acknowledged and is not on it is lost. The other directories become new copies of it.
+    """
+    from toymqctl import cluster_requests
+
+    replica_json = file.read_bytes()
+    settings = etcd.run(lambda agreement: cluster_requests.adopt(agreement, replica_json))
+    click.echo(f"{etcd.name} begins anew as {settings.cluster} with {settings.adopted}: start its node, then the others")
 
 
 def _say_leader(text: str, leader: "LeaderKey") -> None:

@@ -7,7 +7,7 @@ here writes what decides which replica leads: only nodes do (ADR 0097, item 6).
 import asyncio
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toymq_py.errors import ConfigError, EtcdError, ToymqError
 from toymq_py.replication.agreement import (
@@ -22,6 +22,7 @@ from toymq_py.replication.agreement import (
     RequestKind,
     Seat,
 )
+from toymq_py.replication.replica_file import decode
 
 NEW_LEADER_S = 30.0
 """How long a command waits for the leader that it asked for: recovery may take seconds."""
@@ -141,6 +142,28 @@ async def force(agreement: Agreement, name: str) -> tuple[str, LeaderKey]:
         raise Refused(f"{name} does not run: start it first")
     text = await _ask(agreement, cluster, RequestKind.FORCE, seat.member.replica)
     return text, await _new_leader(agreement, 0, seat.member)
+
+
+async def adopt(agreement: Agreement, replica_json: bytes) -> ClusterSettings:
+    """Let the copy of a ``replica.json`` begin the cluster anew, after etcd was wiped or came back from a snapshot. The others
+    become new replicas. Returns: the cluster's new settings.
+
+    Raises: Refused; DamagedData; EtcdError.
+    """
+    record = decode(replica_json)
+    cluster = await look(agreement)
+    if record.copying:
+        raise Refused("this copy is half copied: adopt another")
+    if cluster.state.leader is not None:
+        raise Refused(f"{cluster.state.leader.member.name} leads: nothing has to be adopted")
+    if running := [seat.member.name for seat in cluster.seats if seat.present]:
+        raise Refused(f"stop all nodes first, and wait until they are gone: {', '.join(running)} runs")
+    settings = replace(cluster.settings, cluster=str(uuid.uuid4()), was=record.cluster, adopted=record.replica)
+    if not (await agreement.adopt(settings)).done:
+        raise Refused("the cluster has changed meanwhile: look with `toymqctl cluster show`")
+    for seat in cluster.seats:
+        await agreement.forget_seat(seat.member.replica)
+    return settings
 
 
 async def _ask(agreement: Agreement, cluster: Cluster, kind: RequestKind, replica: ReplicaId | None) -> str:

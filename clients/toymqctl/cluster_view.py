@@ -54,7 +54,8 @@ def as_json(name: str, cluster: Cluster, now_s: float) -> dict[str, Any]:
                 "running": seat.present,
                 "state": seat.state,
                 "in_sync": seat.member.replica in members,
-                "lag_bytes": seat.lag_bytes,
+                "lag_bytes": _lag(seat, cluster),
+                "damaged": seat.damaged,
                 "version": seat.version,
                 "seen_s": _age_s(seat, now_s),
             }
@@ -78,9 +79,22 @@ def troubles(cluster: Cluster, now_s: float) -> list[str]:
         )
     if state.leader is not None and len(members) < settings.replicas:
         found.append(f"{_copies(len(members))} of {settings.replicas} in sync: {_absent(cluster, now_s)}")
+    for seat in cluster.seats:
+        if seat.present and seat.damaged:
+            segments = "1 damaged segment" if seat.damaged == 1 else f"{seat.damaged} damaged segments"
+            found.append(f"{printable(seat.member.name)} has {segments}: its log names them")
     if state.request is not None:
         found.append(f"a request waits for its node: {state.request.kind.value}")
     return found
+
+
+def _lag(seat: Seat, cluster: Cluster) -> int | None:
+    """What a node has not applied: its own word, or its leader's."""
+    leader = cluster.state.leader
+    if seat.lag_bytes is not None or leader is None:
+        return seat.lag_bytes
+    leads = next((each for each in cluster.seats if each.member.replica == leader.member.replica), None)
+    return None if leads is None else dict(leads.lags).get(seat.member.replica)
 
 
 def _members(cluster: Cluster) -> tuple[ReplicaId, ...]:
@@ -148,7 +162,7 @@ def _row(seat: Seat, cluster: Cluster, now_s: float) -> tuple[str, ...]:
         seat.state if seat.present else "-",
         "yes" if seat.member.replica in _members(cluster) else "no",
         seat.member.url,
-        size(seat.lag_bytes) if seat.present and seat.lag_bytes is not None else "-",
+        size(lag_bytes) if seat.present and (lag_bytes := _lag(seat, cluster)) is not None else "-",
         seat.version,
         "now" if seat.present else f"{duration(_age_s(seat, now_s))} ago",
     )

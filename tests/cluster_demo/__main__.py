@@ -4,8 +4,6 @@ etcd comes from PATH, else from Debian's package, which is unpacked into .cache 
 """
 
 import asyncio
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,27 +12,13 @@ from pathlib import Path
 
 import click
 
-from tests.support.broker_process import ROOT, environment
+from tests.support.broker_process import environment
 from tests.support.cluster_rig import CLUSTER, ClusterNode, ClusterRig, Load, running_cluster
+from tests.support.etcd import find_etcd
 from toymq_py.clock import SystemClock
 
 MESSAGES = 200_000
 WINDOW = 500
-CACHE = ROOT / ".cache" / "etcd"
-
-
-def find_etcd() -> str | None:
-    """Put etcd on PATH. Returns: what to do when there is none."""
-    unpacked = CACHE / "usr" / "bin"
-    if shutil.which("etcd") is None and not (unpacked / "etcd").exists() and shutil.which("apt-get") and shutil.which("dpkg"):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        click.echo("fetching Debian's etcd-server into .cache, nothing is installed")
-        if not subprocess.run(["apt-get", "download", "-q", "etcd-server"], cwd=CACHE, check=False).returncode:
-            for package in CACHE.glob("etcd-server_*.deb"):
-                subprocess.run(["dpkg", "-x", package.name, "."], cwd=CACHE, check=False)
-    if (unpacked / "etcd").exists():
-        os.environ["PATH"] = f"{unpacked}{os.pathsep}{os.environ['PATH']}"
-    return None if shutil.which("etcd") else "there is no etcd: sudo apt-get install etcd-server"
 
 
 class Demo:

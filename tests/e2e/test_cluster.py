@@ -122,10 +122,11 @@ async def test_a_node_that_follows_says_where_the_leader_is(cluster: ClusterRig)
     status, _, body = await ask(get, leader, "healthz")
     assert (status, json.loads(body)["role"]) == (200, "leader")
     assert [(await ask(get, node, "leader"))[0] for node in (leader, follower)] == [200, 503]
+    named = json.loads((await ask(get, follower, "leader"))[2])["leader"]
+    assert (named["name"], named["http"]) == (leader.name, f"127.0.0.1:{leader.http_port}")
     status, headers, body = await ask(get, follower, "v1/topics?x=1")
     assert status == 307
-    assert headers["location"].startswith("http://127.0.0.1:")
-    assert headers["location"].endswith("/v1/topics?x=1")
+    assert headers["location"] == f"http://127.0.0.1:{leader.http_port}/v1/topics?x=1", "each node has a port of its own"
     assert json.loads(body)["code"] == "NOT_LEADER"
     status, headers, _ = await ask(get, follower, "v1/topics/t/messages", "POST")
     assert (status, headers["retry-after"]) == (503, "1")
@@ -133,6 +134,10 @@ async def test_a_node_that_follows_says_where_the_leader_is(cluster: ClusterRig)
     assert 'toymq_role{role="LEADING"} 1.0' in metrics["leads"]
     assert 'toymq_role{role="FOLLOWING"} 1.0' in metrics["follows"]
     assert "toymq_isr_size 3.0" in metrics["leads"]
+    assert 'toymq_isr_changes_total{change="added"}' in metrics["leads"]
+    assert "toymq_clock_offset_seconds" in metrics["follows"]
+    for name in ("etcd_request_seconds", "etcd_failures_total", "damaged_segments", "scrub_bytes_total", "resync_bytes_total"):
+        assert all(f"\ntoymq_{name} " in text for text in metrics.values()), name
     assert f'toymq_replica_lag_bytes{{replica="{follower.name}"}}' in metrics["leads"]
 
 

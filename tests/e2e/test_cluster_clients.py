@@ -9,7 +9,7 @@ import pytest
 
 import toymq
 from tests.support.fake_broker import Peer, Script, following
-from toymq import Receipt, link, sync
+from toymq import Receipt, link, options, sync
 from toymq.errors import NotEnoughReplicas, NotLeader
 from toymq.sync import link as sync_link
 
@@ -141,8 +141,8 @@ async def test_a_broker_that_is_paused_is_left_when_there_is_another(
     publish: Publish, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connections stay open, and its system acknowledges what comes."""
+    monkeypatch.setattr(options, "SILENT_S", 0.2)
     for module in (link, sync_link):
-        monkeypatch.setattr(module, "SILENT_S", 0.2)
         monkeypatch.setattr(module, "SILENCE_LOOK_S", 0.05)
 
     async def pauses(peer: Peer) -> None:
@@ -162,8 +162,8 @@ async def test_a_broker_that_is_paused_is_left_when_there_is_another(
 @pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "sync"])
 async def test_a_quiet_subscription_asks_for_a_sign_of_life(blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a broker that answers it stays; one that does not is left."""
+    monkeypatch.setattr(options, "SILENT_S", 0.2)
     for module in (link, sync_link):
-        monkeypatch.setattr(module, "SILENT_S", 0.2)
         monkeypatch.setattr(module, "SILENCE_LOOK_S", 0.05)
     pings = 0
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.certificates import CERT, KEY
 from tests.support.cluster_rig import CLUSTER, ClusterRig, Load, running_cluster
 from tests.support.ctl import ok, refused
 from tests.support.requirements import require
@@ -17,11 +18,13 @@ from toymqctl.cli import main as toymqctl
 pytestmark = require("etcd", "proc")
 
 Ctl = Callable[..., Result]
+TLS = ("--replicate-cert", CERT, "--replicate-key", KEY, "--replicate-ca", CERT)
+"""Of the link among the nodes."""
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[ClusterRig]:
-    with running_cluster(tmp_path, names=("n1", "n2")) as rig:
+    with running_cluster(tmp_path, *TLS, names=("n1", "n2")) as rig:
         asyncio.run(rig.in_sync(2))
         yield rig
 

@@ -1,5 +1,6 @@
 """The dashboard in a real Chromium. Whatever a test looks at: errors, a broken policy, requests to elsewhere fail it."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.cluster_rig import ClusterNode, running_cluster
 from tests.support.requirements import require
 
 pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
@@ -603,3 +606,24 @@ def test_a_restart_of_the_broker_asks_to_log_in_again(visit: Visit, start: Start
     dialog.get_by_label("Token").fill("all-token")
     dialog.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Nothing here yet").wait_for()
+
+
+@require("etcd", "proc")
+def test_the_leader_of_a_cluster_shows_its_copies(visit: Visit, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as aside, contextlib.ExitStack() as running:  # Playwright has a loop on this thread
+
+        def start_pair() -> tuple[ClusterNode, ClusterNode]:
+            rig = running.enter_context(running_cluster(tmp_path, names=("n1", "n2")))
+            asyncio.run(rig.in_sync(2))
+            leader = asyncio.run(rig.leader())
+            return leader, next(node for node in rig.nodes.values() if node is not leader)
+
+        leader, follower = aside.submit(start_pair).result()
+        page = visit(leader.http, broken="net::")  # it ends before the page does
+        cluster = page.get_by_role("region", name="The cluster")
+        cluster.get_by_text("2 copies in sync").wait_for()
+        cluster.get_by_role("listitem").filter(has_text=f"{follower.name} has everything").wait_for()
+        assert page.locator(".banner").count() == 0
+        follower.kill_machine()
+        page.locator(".banner", has_text="One copy is in sync: this one").wait_for()
+        cluster.get_by_text("No follower is connected.").wait_for()

@@ -139,6 +139,10 @@ class SimOffice:
         if self._broker is not None:
             self._broker.too_few_replicas = reason
 
+    def deliver_until(self, at: float) -> None:
+        if self._broker is not None:
+            self._broker.permit.extend(at)
+
     def disk_trouble(self, stall_s: float) -> str | None:
         if self._threads is not None and self._threads.longest_s() > stall_s:
             return "the disk has not answered"

@@ -282,7 +282,7 @@ ETCD_TROUBLE = Plan(faults=8, only=("lost_answers", "lossy_etcd", "reset", "part
 FOUND = [
     Mutant(ack_before_sync, 0),
     Mutant(ack_local, 6),
-    Mutant(forget_isr, 0),
+    Mutant(forget_isr, 18),
     Mutant(copied_unsynced, 3),
     Mutant(unclean, 3),
     Mutant(ack_before_replay, 4),

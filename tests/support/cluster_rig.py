@@ -42,6 +42,11 @@ class ClusterNode(BrokerProcess):
         self._log_file = self.log_path
 
     @property
+    def running(self) -> bool:
+        """Whether it was started, and was not waited for."""
+        return self._process is not None
+
+    @property
     def node_pid(self) -> int:
         """Of the process that holds the directory. Raises: ProcessLookupError."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()

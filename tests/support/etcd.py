@@ -1,14 +1,17 @@
 """A real etcd of one or three members on free ports, for a test: ``with running_etcd(directory) as etcd: …etcd.urls…``.
 
-Mark what uses it with ``require("etcd")`` (Debian's etcd-server). Members are killed by their process ids at the end.
+Mark what uses it with ``require("etcd")``. etcd comes from PATH, else from Debian's package, which is unpacked into .cache and
+not installed. Members are killed by their process ids at the end.
 """
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -17,9 +20,35 @@ from pathlib import Path
 from tests.support.certificates import client_context
 from toymq_py.clock import SystemClock
 
+CACHE = Path(__file__).parents[2] / ".cache" / "etcd"
+BINARIES = "usr/bin"
+FETCH_S = 120.0
 START_S = 20.0
 """Three members on a busy machine elect a leader within two seconds."""
 TIMERS = ("--heartbeat-interval", "50", "--election-timeout", "500")
+
+
+def find_etcd(cache: Path = CACHE) -> str | None:
+    """Put etcd on PATH. Returns: what to do when there is none."""
+    binaries = cache / BINARIES
+    if shutil.which("etcd") is None:
+        if not (binaries / "etcd").exists():
+            _unpack(cache)
+        os.environ["PATH"] = f"{binaries}{os.pathsep}{os.environ['PATH']}"
+    return None if shutil.which("etcd") else "there is no etcd: sudo apt-get install etcd-server"
+
+
+def _unpack(cache: Path) -> None:
+    """Unpack Debian's package; nothing is left when that fails. Several processes may do it at once: the first has done it."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        return
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as directory, contextlib.suppress(OSError, subprocess.SubprocessError):
+        fetch = ["apt-get", "download", "-q", "etcd-server"]
+        subprocess.run(fetch, cwd=directory, check=True, capture_output=True, timeout=FETCH_S)
+        (package,) = Path(directory).glob("etcd-server_*.deb")
+        subprocess.run(["dpkg", "-x", package.name, "whole"], cwd=directory, check=True, capture_output=True, timeout=FETCH_S)
+        (Path(directory) / "whole").rename(cache)
 
 
 class EtcdMember:
@@ -31,10 +60,11 @@ class EtcdMember:
         """``tls``: its options for https; nothing for http."""
         self.url = f"http{'s' if tls else ''}://127.0.0.1:{client_port}"
         self._context = client_context(certificate=True) if tls else None
+        self.data_dir = directory / name
         self._log = directory / f"{name}.log"
         peer = f"http://127.0.0.1:{peer_port}"
         self._command = [
-            "etcd", "--name", name, "--data-dir", str(directory / name), *TIMERS,
+            "etcd", "--name", name, "--data-dir", str(self.data_dir), *TIMERS,
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
             "--initial-cluster", cluster, "--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn", *tls,

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from pathlib import Path
 
 from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
+from toymq_py.cluster.replica_listener import ReplicaListener, connect
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import TermEnded
+from toymq_py.net.certificates import PeerCertificates
 from toymq_py.replication.follower_link import FollowEnd, FollowerLink
 from toymq_py.replication.leader_links import FollowerLag, LeaderLinks
 from toymq_py.replication.link_options import Identity, LinkOptions
@@ -66,13 +69,16 @@ class LeaderRig:
 
     def __init__(
         self, root: Path, *, number: int = 1, epoch: int = 10, members: set[str] | None = None,
-        options: LinkOptions | None = None, segment_bytes: int = 1 << 20,
+        options: LinkOptions | None = None, segment_bytes: int = 1 << 20, certificates: PeerCertificates | None = None,
+        host: str = "127.0.0.1",
     ) -> None:  # fmt: skip
         self.root = root
         self.me = Identity(CLUSTER, "g0", replica_id(number), f"n{number}")
         self.epoch = epoch
         self.changes = FakeChanges({self.me.replica} | (members or set()))
         self.options = options or LinkOptions(timeout_s=2.0, token="secret of replicas")
+        self.certificates = certificates
+        self.host = host
         self.port = 0
         self._segment_bytes = segment_bytes
         self.broker: Broker
@@ -83,7 +89,7 @@ class LeaderRig:
     @property
     def repl(self) -> str:
         """As of ``Member``."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["LeaderRig"]:
@@ -102,14 +108,18 @@ class LeaderRig:
             clock=SystemClock(), loop=loop, options=self.options, changes=self.changes, offload=scheduler,
             members=self.changes.members,
         )  # fmt: skip
-        server = await asyncio.start_server(self.links.serve, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
+        bound = socket.create_server((self.host, 0))
+        bound.setblocking(False)
+        self.port = bound.getsockname()[1]
+        listener = ReplicaListener([bound], self.certificates, self.links.serve, loop)
+        listener.start()
         self.links.start()
         try:
             yield self
         finally:
             self.links.close()
-            server.close()
+            listener.stop()
+            bound.close()
             await until(lambda: not self.links.lags(), "the links end")
             scheduler.close(drop_waiting=False)
             self.broker.close()
@@ -154,6 +164,7 @@ class FollowerRig:
     cluster: str = CLUSTER
     options: LinkOptions | None = None
     fs: FileSystem | None = None
+    certificates: PeerCertificates | None = None
 
     def __post_init__(self) -> None:
         self.root.mkdir(exist_ok=True)
@@ -186,8 +197,7 @@ class FollowerRig:
             return task.result() if task.done() else None
 
     async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, port = address.split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await connect(address, self.certificates)
         rig = self
 
         class Counting:

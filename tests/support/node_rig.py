@@ -42,6 +42,7 @@ class FakeOffice:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.refuses: str | None = None
+        self.delivers_until = 0.0
         self.trouble: str | None = None
         self.opening_s = 0.1
         self.error: Exception | None = None
@@ -59,6 +60,9 @@ class FakeOffice:
 
     def refuse_publishes(self, reason: str | None) -> None:
         self.refuses = reason
+
+    def deliver_until(self, at: float) -> None:
+        self.delivers_until = at
 
     def disk_trouble(self, stall_s: float) -> str | None:
         return self.trouble

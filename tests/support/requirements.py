@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from tests.support.etcd import find_etcd
 from toymq_py.errors import ToymqError
 
 ENVIRONMENT = "TOYMQ_REQUIRE"
@@ -80,7 +81,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "peers": lambda: _any_of("redis-server", "beanstalkd", "nats-server", "mosquitto", "rabbitmq-server"),
     "schemathesis": lambda: _says(sys.executable, "-c", "import schemathesis"),
     "curl": lambda: _any_of("curl"),
-    "etcd": lambda: _says("etcd", "--version"),
+    "etcd": lambda: find_etcd() or _says("etcd", "--version"),
     "nc": lambda: _any_of("nc"),
     "proc": lambda: None if os.path.exists("/proc/self/statm") else "no /proc",  # noqa: PTH110 (a probe)
     "strace": lambda: _says("strace", "-o", os.devnull, "true"),  # containers often forbid it

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from toymq_py.errors import EtcdError, LeaseLost
+from toymq_py.errors import EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.replication.agreement import DEFAULT_TTL_S, Outcome
 from toymq_py.replication.etcd_client import CALLS_PER_TTL
 from toymq_py.replication.kept_agreement import KeptAgreement
@@ -306,7 +306,7 @@ class SimulatedClient:
 
     def _look_at(self, revision: int, at_least: int) -> None:
         if revision < at_least:
-            raise EtcdError(f"revision {revision}, and {at_least} before")
+            raise EtcdWentBack(f"revision {revision}, and {at_least} before")
         self._highest = max(self._highest, revision)
 
 

@@ -161,6 +161,11 @@ class BrokerOffice:
         if self._broker is not None:
             self._broker.too_few_replicas = reason
 
+    def deliver_until(self, at: float) -> None:
+        """As ``Office.deliver_until``."""
+        if self._broker is not None:
+            self._broker.permit.extend(at)
+
     def disk_trouble(self, stall_s: float) -> str | None:
         """As ``Office.disk_trouble``."""
         broker, longest_s = self._broker, self._jobs.longest_s()

@@ -15,9 +15,10 @@ from typing import Any
 from toymq_py import daemon
 from toymq_py.clock import SystemClock
 from toymq_py.cluster.office import BrokerOffice
+from toymq_py.cluster.replica_listener import ReplicaListener, connect
 from toymq_py.cluster.standby import Standby
 from toymq_py.cluster.supervisor import TERM_ENDED
-from toymq_py.config.option_schema import is_unspecified, parse_address, parse_endpoints
+from toymq_py.config.option_schema import is_public, is_unspecified, parse_address, parse_endpoints
 from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnded
@@ -28,7 +29,7 @@ from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
 from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.node import Node
-from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord
+from toymq_py.replication.replica_file import ReplicaFile, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
 from toymq_py.storage.fs import RealFileSystem
@@ -41,8 +42,6 @@ GROUP = "g0"
 STATES = ("START", "LOOKING", "JOINING", "FOLLOWING", "OPENING", "LEADING", "STEPPING DOWN")
 IN_OFFICE_S = 0.5
 """How long a follower may wait for a node that is to lead, and does not know it yet."""
-REPLICA_CONNECTIONS_MAX = 128
-"""To the listener of replicas. One more is closed at once: the nodes need a few."""
 SETTINGS_RETRY_S = 1.0
 SAY_EVERY = 10
 
@@ -113,9 +112,10 @@ class _NodeProcess:
         )  # fmt: skip
         self._scheduler = LoopScheduler(loop)
         self._node: Node | None = None
+        self._link: FollowerLink | None = None
+        self._etcd: EtcdAgreement | None = None
         self._stop = asyncio.Event()
         self._debug_wire: Callable[[], None] = lambda: None
-        self._replicas: set[asyncio.Task[None]] = set()
         self._name = options.name or socket.gethostname().partition(".")[0]
 
     async def run(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]], lives: int) -> int:
@@ -127,29 +127,33 @@ class _NodeProcess:
             daemon.READY_AS[option].format(daemon.shown_address(each))
             for option, some in self._listeners.items() for each in some
         ])  # fmt: skip
-        agreement = self._agreement()
+        agreement = self._etcd = self._agreement()
         settings = await self._settings(agreement)
         if settings is None:
             return 0
         node = self._node = self._made(agreement, settings)
         if self._stop.is_set():
             node.stop()
-        servers = [
-            await asyncio.start_server(self._accept_replica, sock=listener.dup()) for listener in self._listeners["--replicate"]
-        ]
+        replicas = ReplicaListener(
+            self._listeners["--replicate"], self._files.replica_certificates, self._replica, self._loop
+        )
+        replicas.start()
         try:
             comes_back = await node.run()
         except TermEnded as error:
             logger.warning("this node leads no longer: %s", error)
             return TERM_ENDED
         finally:
-            for server in servers:
-                server.close()
+            replicas.stop()
         self._scheduler.close(drop_waiting=True)
         await agreement.close()
         return TERM_ENDED if comes_back else 0
 
-    def _agreement(self) -> Agreement:
+    @property
+    def _offset_s(self) -> float | None:
+        return self._link.clock_offset_s if self._link is not None else None
+
+    def _agreement(self) -> EtcdAgreement:
         options = self._options
         assert options.cluster is not None
         assert options.etcd is not None
@@ -183,7 +187,9 @@ class _NodeProcess:
         if is_unspecified(host):
             host, _ = parse_address(self._advertised)
         repl = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        me = Member(file.record.replica, self._name, self._advertised, repl)
+        me = Member(
+            file.record.replica, self._name, self._advertised, repl, self._gateway("--http"), self._gateway("--https")
+        )
         identity = Identity(settings.cluster, GROUP, me.replica, self._name)
         link_options = LinkOptions(
             buffer_bytes=options.replicate_buffer_bytes, timeout_s=options.replica_timeout_ms / 1000,
@@ -195,54 +201,52 @@ class _NodeProcess:
         )  # fmt: skip
         around = Surroundings(
             agreement, settings, me, identity, office, self._fs, options.data_dir, self._clock, loop, self._scheduler,
-            link_options, TermOptions(options.promote_wait_ms / 1000, options.stall_timeout_ms / 1000),
+            link_options, TermOptions(
+                options.promote_wait_ms / 1000, options.stall_timeout_ms / 1000, options.scrub_interval_ms / 1000
+            ),
         )  # fmt: skip
         link = FollowerLink(
             me=identity, file=file, fs=self._fs, root=options.data_dir, clock=self._clock, options=link_options,
-            offload=self._scheduler, connect=_connect,
+            offload=self._scheduler,
+            connect=lambda address: connect(address, self._files.replica_certificates),
         )  # fmt: skip
+        self._link = link
         return Node(around, file, link)
+
+    def _gateway(self, option: str) -> str:
+        """HOST:PORT at which other machines reach this listener; "" when they do not."""
+        if not self._listeners.get(option):
+            return ""
+        host, port = parse_address(daemon.shown_address(self._listeners[option][0]))
+        advertised, _ = parse_address(self._advertised)
+        if is_unspecified(host):
+            host = advertised
+        if not is_public(host) and is_public(advertised):
+            return ""
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _replica_file(self, settings: ClusterSettings) -> ReplicaFile:
         fs, root = self._fs, self._options.data_dir
         file = ReplicaFile.load(fs, root)
-        if file is None:
-            return ReplicaFile.create(fs, root, ReplicaRecord(settings.cluster, GROUP, secrets.token_hex(16)))
-        if file.record.cluster != settings.cluster:
-            raise DataDirectoryError(
-                f"{root} belongs to the cluster {file.record.cluster}, and {self._options.cluster} is {settings.cluster}"
-            )
-        return file
-
-    def _accept_replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._replicas) >= REPLICA_CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        task = self._loop.create_task(self._replica(reader, writer))
-        self._replicas.add(task)
-        task.add_done_callback(self._replica_left)
-
-    def _replica_left(self, task: asyncio.Task[None]) -> None:
-        self._replicas.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a bug in the link of a replica", exc_info=error)
+        try:
+            record = record_in(settings, GROUP, None if file is None else file.record, secrets.token_hex(16))
+        except DataDirectoryError as error:
+            raise DataDirectoryError(f"{root}: {error}") from None
+        return file if file is not None and file.record == record else ReplicaFile.create(fs, root, record)
 
     async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection to the listener of replicas."""
         node = self._node
-        try:
-            if node is not None:
-                with contextlib.suppress(TimeoutError):  # a follower may know of the election first
-                    async with asyncio.timeout(IN_OFFICE_S):
-                        await node.in_office.wait()
-            if node is not None and node.term is not None:
-                await node.term.links.serve(reader, writer)
-            else:
-                writer.write(f"ERR NOT_LEADER {self.leader() or '-'}\n".encode())
-                with contextlib.suppress(OSError):
-                    await writer.drain()
-        finally:
-            writer.close()
+        if node is not None:
+            with contextlib.suppress(TimeoutError):  # a follower may know of the election first
+                async with asyncio.timeout(IN_OFFICE_S):
+                    await node.in_office.wait()
+        if node is not None and node.term is not None:
+            await node.term.links.serve(reader, writer)
+        else:
+            writer.write(f"ERR NOT_LEADER {self.leader() or '-'}\n".encode())
+            with contextlib.suppress(OSError):
+                await writer.drain()
 
     def _stop_node(self) -> None:
         self._stop.set()
@@ -265,18 +269,23 @@ class _NodeProcess:
         return leader.member.url if leader is not None else None
 
     def leader_http(self, scheme: str) -> str | None:
-        """As ``View.leader_http``: on the leader's host, at this node's port. The agreement has no address of a gateway."""
-        leader, option = self.leader(), f"--{scheme}"
-        if leader is None or not self._listeners.get(option):
+        """As ``View.leader_http``. An older leader does not say where its gateway is: then at this node's port of its host."""
+        leader = self._node.leader if self._node is not None else None
+        if leader is None:
             return None
-        port = self._listeners[option][0].getsockname()[1]
-        return f"{scheme}://{leader.rpartition(':')[0]}:{port}"
+        where = leader.member.http if scheme == "http" else leader.member.https
+        if where is None and (some := self._listeners.get(f"--{scheme}")):
+            where = f"{leader.member.url.rpartition(':')[0]}:{some[0].getsockname()[1]}"
+        return f"{scheme}://{where}" if where else None
 
     def describe(self) -> Mapping[str, Any]:
         """As ``View.describe``."""
         node = self._node
         found: dict[str, Any] = {"role": "follower", "state": node.state if node is not None else "START"}
         found["epoch"] = node.leader.epoch if node is not None and node.leader is not None else 0
+        if node is not None and node.leader is not None:
+            member = node.leader.member
+            found["leader"] = {"name": member.name, "url": member.url, "http": member.http, "https": member.https}
         if node is not None and node.waits_for:
             found["waits_for"] = node.waits_for
         return found
@@ -286,7 +295,7 @@ class _NodeProcess:
         node = self._node
         if node is None:
             return {"role": {(state,): float(state == "START") for state in STATES}}
-        term = node.term
+        term, etcd = node.term, self._etcd
         lags = term.links.lags() if term is not None else []
         return {
             "role": {(state,): float(state == node.state) for state in STATES},
@@ -296,13 +305,13 @@ class _NodeProcess:
             "replica_lag_seconds": {(lag.name,): lag.seconds for lag in lags},
             "lease_remaining_seconds": {(): max(node.lease_remaining_s, 0.0)},
             "failovers_total": {(): float(term is not None)},
-            "isr_changes_total": {(): term.in_sync.changes if term is not None else 0},
+            "isr_changes_total": {} if term is None else {(change,): count for change, count in term.in_sync.changes.items()},
+            "resync_bytes_total": {(): term.links.copied_bytes if term is not None else 0},
+            "damaged_segments": {(): len(node.scrub.found)},
+            "scrub_bytes_total": {(): node.scrub.read_bytes},
+            "clock_offset_seconds": {} if self._offset_s is None else {(): self._offset_s},
+            "etcd_request_seconds": {(): etcd.client.last_call_s if etcd is not None else 0},
+            "etcd_failures_total": {(): etcd.client.failures if etcd is not None else 0},
         }
-
-
-async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to a leader's listener of replicas. Raises: OSError."""
-    host, port = parse_address(address)
-    return await asyncio.open_connection(host, port)
 
 

@@ -33,7 +33,8 @@ SILENT_S = 10.0
 """A connection that asks nothing for so long is closed."""
 LINGER_S = 1.0
 """Time to read the answer, before the close that may reset the connection."""
-HEAD_BYTES_MAX = 16 * 1024
+HEAD_BYTES_MAX = 64 * 1024
+"""As the gateway: a request that the leader takes is not too long for its followers."""
 HEAD_END = b"\r\n\r\n"
 TLS_LISTENERS = ("--tls-listen", "--https")
 HTTP_LISTENERS = ("--http", "--https", "--metrics")

@@ -40,7 +40,8 @@ FsyncMode = Literal["always", "interval", "never"]
 CommitMode = Literal["auto", "thread", "inline"]
 LogFormat = Literal["text", "json"]
 OVER_TLS = ("--tls-listen", "--https")
-OF_CLUSTER = ("etcd", "etcd_ca", "etcd_cert", "etcd_key", "name", "advertise", "replicate_token_file")
+OF_CLUSTER = ("etcd", "etcd_ca", "etcd_cert", "etcd_key", "name", "advertise", "replicate_token_file", "replicate_cert",
+              "replicate_key", "replicate_ca", "replicate_plaintext")  # fmt: skip
 WhenFull = Literal["reject", "drop-oldest"]
 """What a publish beyond the backlog's limit does."""
 
@@ -188,6 +189,12 @@ class ServeOptions(BrokerOptions):
     advertise: str | None = address(None, help="With --cluster: where clients reach this node; --listen by default.")
     replicate: str = address("127.0.0.1:6791", help="With --cluster: where the others follow this node when it leads.")
     replicate_token_file: str | None = path(None, help="With --cluster: file with a secret that the nodes show each other.")
+    replicate_cert: str | None = path(
+        None, help="With --cluster: PEM file: what this node shows the others, with TLS; SIGHUP reads it again."
+    )
+    replicate_key: str | None = path(None, help="With --cluster: PEM file: its private key.")
+    replicate_ca: str | None = path(None, help="With --cluster: PEM file: the CA that signed the certificates of all nodes.")
+    replicate_plaintext: bool = flag(help="With --cluster: --replicate beyond this machine without TLS.")
     replicate_buffer_bytes: int = size(
         64 << 20, 1 << 20, 1 << 32, name="replicate_buffer",
         help="With --cluster: what a follower may be behind; beyond, it joins anew.",
@@ -200,6 +207,9 @@ class ServeOptions(BrokerOptions):
     )
     stall_timeout_ms: int = duration(
         2_000, 100, 60_000, help="With --cluster: a leader whose disk hangs so long hands over."
+    )
+    scrub_interval_ms: int = duration(
+        24 * 3_600_000, 0, help="With --cluster: between two reads of all sealed segments, to find damage; 0: never."
     )
     resync_rate_bytes: int = size(
         48 << 20, 1 << 16, 1 << 40, name="resync_rate",
@@ -229,9 +239,13 @@ class ServeOptions(BrokerOptions):
     def _check_cluster(self) -> None:
         if self.cluster is None:
             for name in OF_CLUSTER:
-                if getattr(self, name) is not None:
+                if getattr(self, name) not in (None, False):
                     raise ConfigError(f"--{name.replace('_', '-')} does nothing without --cluster")
             return
+        if len({self.replicate_cert is None, self.replicate_key is None, self.replicate_ca is None}) > 1:
+            raise ConfigError("--replicate-cert, --replicate-key and --replicate-ca belong together: each node shows its own")
+        if self.replicate_plaintext and self.replicate_cert is not None:
+            raise ConfigError("--replicate-plaintext contradicts --replicate-cert")
         if self.etcd is None:
             raise ConfigError("--cluster needs --etcd: the URLs of its members")
         if self.fsync != "always":
@@ -260,9 +274,13 @@ class ServeOptions(BrokerOptions):
 
         Returns: whether other machines can reach it.
 
-        Raises: ConfigError when they can, there is no auth file, and ``insecure_public`` is not set.
+        Raises: ConfigError when they can, and nothing keeps strangers out: no auth file, or of --replicate no TLS or no
+        secret. ``insecure_public`` lifts it, but for plaintext among replicas.
         """
         public = is_public(host)
+        if public and option == "--replicate":
+            self._check_replicate_exposure(host)
+            return public
         if public and option == "--metrics" and not self.insecure_public:
             raise ConfigError(
                 f"--metrics: {host} can be reached from other machines and this listener asks for no token; listen on "
@@ -274,6 +292,18 @@ class ServeOptions(BrokerOptions):
                 "give the broker an --auth-file, or insist with --insecure-public"
             )
         return public
+
+    def _check_replicate_exposure(self, host: str) -> None:
+        if self.replicate_cert is None and not self.replicate_plaintext:
+            raise ConfigError(
+                f"--replicate: {host} can be reached from other machines, and all messages would cross the network in the "
+                "clear; give --replicate-cert, --replicate-key and --replicate-ca, or insist with --replicate-plaintext"
+            )
+        if self.replicate_cert is None and self.replicate_token_file is None and not self.insecure_public:
+            raise ConfigError(
+                f"--replicate: {host} can be reached from other machines, and no secret is asked for; give all nodes a "
+                "--replicate-token-file, or insist with --insecure-public"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
-"""Server certificate, key and client CA.
+"""Certificates, keys and CAs: of the listeners for clients, and of a node among its peers.
 
-Contract: reliability.md, "Security" (TLS 1.2+, client certificates). Files in, an ``ssl.SSLContext`` out; knows no connection.
+Contract: reliability.md, "Security" (TLS 1.2+, client certificates); ADR 0120. Files in, an ``ssl.SSLContext`` out; knows no
+connection.
 """
 
 import ssl
@@ -32,28 +33,56 @@ class Certificates:
         self.context = self._load()
 
     def _load(self) -> ssl.SSLContext:
-        cert, key = self._cert, self._key
-        _check(cert, "the certificate", "CERTIFICATE-----")
-        _check(key, "the key", "PRIVATE KEY-----")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make us do it over and over
-        try:
-            context.load_cert_chain(cert, key, password=_no_password)
-        except ssl.SSLError as error:
-            if error.reason == "KEY_VALUES_MISMATCH":
-                raise ConfigError(f"the key {key} is not that of the certificate {cert}") from None
-            raise ConfigError(f"the certificate {cert} or the key {key} is damaged{_why(error)}") from None
-        except _Encrypted:
-            raise ConfigError(f"the key {key} is encrypted; the broker takes one without a password") from None
-        if self._client_ca is not None:
-            _check(self._client_ca, "the CA", "CERTIFICATE-----")
-            try:
-                context.load_verify_locations(self._client_ca)
-            except ssl.SSLError as error:
-                raise ConfigError(f"the CA {self._client_ca} is damaged{_why(error)}") from None
-            context.verify_mode = ssl.CERT_REQUIRED
+        return _context(ssl.PROTOCOL_TLS_SERVER, self._cert, self._key, self._client_ca)
+
+
+class PeerCertificates(Certificates):
+    """Both contexts of a node whose peers are nodes: each end shows its certificate and accepts what the CA has signed. The
+    end that connects also wants the other's name or address in its certificate."""
+
+    def __init__(self, cert: str, key: str, ca: str) -> None:
+        """As ``Certificates``. Raises: ConfigError."""
+        self._peers_ca = ca
+        self.client_context: ssl.SSLContext
+        """Of connections to peers."""
+        super().__init__(cert, key, ca)
+
+    def _load(self) -> ssl.SSLContext:
+        context = super()._load()
+        self.client_context = _context(ssl.PROTOCOL_TLS_CLIENT, self._cert, self._key, self._peers_ca)
         return context
+
+
+def _context(protocol: int, cert: str, key: str, ca: str | None) -> ssl.SSLContext:
+    """``ca``: signs the other end's certificate, which must be shown; None: none is asked for."""
+    _check(cert, "the certificate", "CERTIFICATE-----")
+    _check(key, "the key", "PRIVATE KEY-----")
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make us do it over and over
+    try:
+        context.load_cert_chain(cert, key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"the key {key} is not that of the certificate {cert}") from None
+        raise ConfigError(f"the certificate {cert} or the key {key} is damaged{_why(error)}") from None
+    except _Encrypted:
+        raise ConfigError(f"the key {key} is encrypted; the broker takes one without a password") from None
+    if ca is not None:
+        _check(ca, "the CA", "CERTIFICATE-----")
+        try:
+            context.load_verify_locations(ca)
+        except ssl.SSLError as error:
+            raise ConfigError(f"the CA {ca} is damaged{_why(error)}") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """Describe why TLS failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    return (error.reason or str(error)).replace("_", " ").lower()
 
 
 class _Encrypted(Exception):

@@ -32,22 +32,29 @@ class ClusterSettings:
         replicas: copies of the data, 2 or 3: below, ``show`` and the alerts say so.
         min_in_sync: copies, the leader's included, without which publishes are refused.
         ttl_s: a leader is replaced when it has not renewed its lease for so long.
+        was: the cluster whose copies may go on in this one, after etcd had lost what it knew; None: none.
+        adopted: the replica of that one with which this one begins: no other may begin.
     """
 
     cluster: str
     replicas: int
     min_in_sync: int
     ttl_s: float = DEFAULT_TTL_S
+    was: str | None = None
+    adopted: ReplicaId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica and its node. ``name``: for people; ``url``: HOST:PORT for clients; ``repl``: HOST:PORT for followers."""
+    """A replica and its node. ``name``: for people; ``url``: HOST:PORT for clients; ``repl``: HOST:PORT for followers; ``http``
+    and ``https``: HOST:PORT of its gateway, "" without one that others reach, None of a node that does not say so."""
 
     replica: ReplicaId
     name: str
     url: str
     repl: str
+    http: str | None = None
+    https: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,8 @@ class Seat:
         version: of toymq.
         state: LOOKING, JOINING, FOLLOWING, OPENING, LEADING; or words, when it waits for something.
         lag_bytes: what a follower has not applied; None when it does not know.
+        damaged: segments of its copy that the scrub found damaged.
+        lags: of a leader: what each follower has not acknowledged, in bytes, as it was lately.
         seen_ns: wall time of the node when it wrote this.
         present: its lease lives. Set by ``seats``; ``put_seat`` ignores it.
     """
@@ -145,6 +154,8 @@ class Seat:
     lag_bytes: int | None
     seen_ns: int
     present: bool = True
+    damaged: int = 0
+    lags: tuple[tuple[ReplicaId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +167,8 @@ class Outcome:
 
 
 class Agreement(Protocol):
-    """The calls of one node. Every one may raise ``EtcdError``: there was no answer, or one that cannot be trusted. After a
+    """The calls of one node. Every one may raise ``EtcdError``: there was no answer, or one that cannot be trusted
+    (``EtcdWentBack``: etcd has forgotten what this process has seen). After a
     transaction that means: its outcome is unknown. A call ends within a third of the TTL, ``changed`` excepted.
 
     Cancelling a call that changes something leaves its outcome unknown, too.
@@ -167,6 +179,10 @@ class Agreement(Protocol):
 
     async def create_settings(self, settings: ClusterSettings) -> Outcome:
         """Make the cluster, unless it is there."""
+
+    async def adopt(self, settings: ClusterSettings) -> Outcome:
+        """Put other settings in the place of those that ``settings`` has returned last, and forget the in-sync set. Not done
+        when there is a leader, or when they were changed since."""
 
     async def read(self) -> GroupState:
         """The group's state now: linearizable."""
@@ -181,7 +197,8 @@ class Agreement(Protocol):
         """End a lease and what hangs on it. No error when it is gone."""
 
     async def begin(self, me: Member, lease: int) -> Outcome:
-        """T1: lead a group that has no in-sync set, as its only member. Not done where the cluster has no settings.
+        """T1: lead a group that has no in-sync set, as its only member. Not done where the cluster has no settings, or not
+        those that ``settings`` has returned.
         The epoch is the outcome's revision. T1, T2, T6 raise LeaseLost when the lease is gone: then they did not happen."""
 
     async def elect(self, me: Member, lease: int, in_sync_revision: int) -> Outcome:

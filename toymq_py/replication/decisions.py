@@ -18,13 +18,14 @@ class Standing:
     """What decides about this node, apart from the agreement.
 
     ``promised``: the highest epoch that it has led or followed; ``copying``: its files are half of a copy; ``lease``: the one
-    that it holds now.
+    that it holds now; ``may_begin``: no other copy was adopted for the beginning.
     """
 
     replica: ReplicaId
     promised: int
     copying: bool
     lease: int
+    may_begin: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ def decide(state: GroupState, standing: Standing) -> Decision:
         if standing.promised:
             return Refuse(f"etcd has no in-sync set, and this copy has promised epoch {standing.promised}: etcd was wiped or "
                           "restored, or --cluster names another cluster; see the runbook in docs/clusters.md")  # fmt: skip
+        if not standing.may_begin:
+            return Wait("the copy that was adopted begins: start its node")
         return Begin()
     if standing.replica not in in_sync.members:
         return Wait(f"no leader, and this copy is not in sync: it waits for one of {', '.join(in_sync.members)}")

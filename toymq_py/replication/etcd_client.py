@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from toymq_py.errors import ConfigError, EtcdError, LeaseLost
+from toymq_py.errors import ConfigError, EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.replication.agreement import DEFAULT_TTL_S, Outcome
 from toymq_py.replication.etcd_members import EtcdMembers, EtcdStream, parse_endpoint
 from toymq_py.replication.kept_agreement import KeptAgreement
@@ -52,7 +52,8 @@ class EtcdAgreement(KeptAgreement):
 
     def __init__(self, options: EtcdOptions, cluster: str, group: str) -> None:
         """Raises: ConfigError on an invalid name, URL or certificate. Reads the certificates, so it may block."""
-        super().__init__(EtcdClient(options), cluster, group)
+        self.client = EtcdClient(options)
+        super().__init__(self.client, cluster, group)
 
 
 class EtcdClient:
@@ -67,6 +68,10 @@ class EtcdClient:
         self._ttl_s = DEFAULT_TTL_S
         self._highest = 0  # revision of a read or a transaction that was answered
         self._watch: _Watch | None = None
+        self.last_call_s = 0.0
+        """How long the last call took that was answered."""
+        self.failures = 0
+        """Calls without an answer that can be trusted."""
 
     def bound(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
@@ -146,12 +151,21 @@ class EtcdClient:
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise EtcdError(f"the answer is not understood: {error!r}") from None
 
-        return await self._members.call(path, body, self._ttl_s / CALLS_PER_TTL, trusted, twice=twice)
+        began = asyncio.get_running_loop().time()
+        try:
+            answer = await self._members.call(path, body, self._ttl_s / CALLS_PER_TTL, trusted, twice=twice)
+        except LeaseLost:
+            raise
+        except EtcdError:
+            self.failures += 1
+            raise
+        self.last_call_s = asyncio.get_running_loop().time() - began
+        return answer
 
     def _revision(self, answer: dict[str, Any], at_least: int) -> int:
         revision = _number(answer["header"]["revision"])
         if revision < max(at_least, 1):
-            raise EtcdError(f"revision {revision}, and {at_least} before: was etcd restored?")
+            raise EtcdWentBack(f"revision {revision}, and {at_least} before: was etcd restored?")
         self._highest = max(self._highest, revision)
         return revision
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from toymq_py.errors import ConfigError, EtcdError, LeaseLost
+from toymq_py.errors import ConfigError, EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.names import check_host
 from toymq_py.replication.etcd_http import Answer, Endpoint, HttpConnection, HttpError
 
@@ -73,7 +73,8 @@ class EtcdMembers:
             accept: takes the JSON object of an answer; raises EtcdError when it cannot be trusted, LeaseLost when it says so.
             twice: the request may be done twice.
 
-        Raises: LeaseLost; EtcdError, which names each member and its failure.
+        Raises: LeaseLost; EtcdWentBack when a member says so and no other answers; EtcdError, which names each member and its
+            failure.
         """
         failures = _Failures(path)
         data = json.dumps(body).encode()
@@ -225,10 +226,13 @@ class _Failures:
     def __init__(self, path: str) -> None:
         self._path = path
         self._failures: list[str] = []
+        self._kind = EtcdError
 
     def add(self, endpoint: Endpoint, error: BaseException) -> None:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        if isinstance(error, EtcdWentBack):
+            self._kind = EtcdWentBack
         self._failures.append(f"{endpoint.url}: {reason}")
 
     def error(self) -> EtcdError:
-        return EtcdError(f"etcd does not answer {self._path}: {'; '.join(self._failures)}")
+        return self._kind(f"etcd does not answer {self._path}: {'; '.join(self._failures)}")

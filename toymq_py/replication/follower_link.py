@@ -5,6 +5,7 @@ Contract: replication.md, sections 4 and 6; ADR 0097, 0098, 0106. Belongs to the
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from toymq_py.clock import Clock
 from toymq_py.errors import BadOperation
+from toymq_py.net.certificates import reason_of
 from toymq_py.replication.acks import Alive, Failed, Report, encode_report
 from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
 from toymq_py.replication.follower_stream import ByeSaid, FollowerStream
@@ -44,7 +46,11 @@ UNSENT_BYTES_MAX = 1 << 20
 """Reports that the leader has not taken."""
 
 Connect = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Connects to the HOST:PORT of a leader's listener of replicas. Raises: OSError."""
+"""Connects to the HOST:PORT of a leader's listener of replicas. Raises: OSError; SSLCertVerificationError; NotAccepted."""
+
+
+class NotAccepted(OSError):
+    """The leader does not accept this node's certificate."""
 
 
 class Leads(Protocol):
@@ -58,12 +64,14 @@ class EndReason(Enum):
     BYE = "the leader has ended its term, everything before is applied"
     LOST = "the connection could not be made, or was lost"
     REFUSED = "the leader has refused this replica"
+    WRONG_PEER = "what answers there is not a node of this cluster"
     FENCED = "the leader is of an older epoch than this replica has promised"
 
 
 @dataclass(frozen=True, slots=True)
 class FollowEnd:
-    """Why a link ended. ``detail`` is for people; ``code``: of the leader's answer, for REFUSED and FENCED."""
+    """Why a link ended. ``detail`` is for people; ``code``: of the leader's answer, for REFUSED and FENCED; also
+    WRONG_PEER and BAD_CERTIFICATE, of TLS."""
 
     reason: EndReason
     detail: str
@@ -110,10 +118,10 @@ class FollowerLink:
         return "" if self._following is None else self._following.state
 
     @property
-    def leader_wall_ns(self) -> int | None:
-        """The leader's clock as its last BEAT told it; None before the first."""
+    def clock_offset_s(self) -> float | None:
+        """How far this clock was ahead of the leader's when its last BEAT came; None before the first."""
         stream = None if self._following is None else self._following.stream
-        return None if stream is None else stream.leader_wall_ns
+        return None if stream is None else stream.clock_offset_s
 
     async def follow(self, leader: Leads, epoch: int) -> FollowEnd:
         """Join a leader and follow it until the link ends.
@@ -127,6 +135,10 @@ class FollowerLink:
         try:
             async with asyncio.timeout(self._options.timeout_s):
                 reader, writer = await self._connect(leader.repl)
+        except ssl.SSLCertVerificationError as error:
+            return FollowEnd(EndReason.WRONG_PEER, f"{leader.repl}: WRONG_PEER {reason_of(error)}", "WRONG_PEER")
+        except NotAccepted as error:
+            return FollowEnd(EndReason.REFUSED, f"{leader.repl}: BAD_CERTIFICATE {error}", "BAD_CERTIFICATE")
         except (OSError, TimeoutError) as error:
             why = "no answer" if isinstance(error, TimeoutError) else error
             return FollowEnd(EndReason.LOST, f"{leader.repl}: {why}")

@@ -68,7 +68,7 @@ class FollowerStream:
             stop: set by ``end``; its steps show that a long job goes on.
         """
         self.phase = Phase.COMPARING
-        self.leader_wall_ns: int | None = None
+        self.clock_offset_s: float | None = None
         self._fs = fs
         self._root = root
         self._file = file
@@ -114,7 +114,7 @@ class FollowerStream:
             else:
                 self._number(operation)
                 if isinstance(operation, Beat):
-                    self.leader_wall_ns = operation.wall_ns
+                    self._compare_clocks(operation)
                 frames.extend(map(bytes, encode(operation)))
         self._put(frames)
         if copies:
@@ -168,8 +168,11 @@ class FollowerStream:
             self._bye_seq = operation.seq
             operation = Beat(operation.seq, 0, 0)
         elif isinstance(operation, Beat):
-            self.leader_wall_ns = operation.wall_ns
+            self._compare_clocks(operation)
         applier.apply(operation)
+
+    def _compare_clocks(self, beat: Beat) -> None:
+        self.clock_offset_s = (self._clock.wall_ns() - beat.wall_ns) / 1e9
 
     async def _wait_for_room(self) -> None:
         assert self._applier is not None

@@ -120,6 +120,7 @@ def encode_settings(settings: ClusterSettings) -> bytes:
         replicas=settings.replicas,
         min_in_sync=settings.min_in_sync,
         ttl_s=settings.ttl_s,
+        **({} if settings.adopted is None else {"was": settings.was, "adopted": settings.adopted}),
     )
 
 
@@ -150,6 +151,8 @@ def encode_seat(seat: Seat) -> bytes:
         state=seat.state[:TEXT_CHARS_MAX],
         lag_bytes=seat.lag_bytes,
         seen_ns=seat.seen_ns,
+        **({"damaged": seat.damaged} if seat.damaged else {}),
+        **({"lags": dict(seat.lags)} if seat.lags else {}),
     )
 
 
@@ -158,7 +161,9 @@ def _encoded(**members: object) -> bytes:
 
 
 def _of_member(member: Member) -> dict[str, str]:
-    return {"replica": member.replica, "name": member.name, "url": member.url, "repl": member.repl}
+    gateway = {"http": member.http, "https": member.https}
+    known = {"replica": member.replica, "name": member.name, "url": member.url, "repl": member.repl}
+    return known | {name: where for name, where in gateway.items() if where is not None}
 
 
 # -- one value each
@@ -184,7 +189,10 @@ def _settings(value: Mapping[str, Any], _: KeyValue) -> ClusterSettings:
     replicas, min_in_sync = _field(value, "replicas", int), _field(value, "min_in_sync", int)
     if not 1 <= min_in_sync <= replicas:
         raise DamagedData("min_in_sync must be 1 to replicas")
-    return ClusterSettings(_field(value, "cluster", str), replicas, min_in_sync, float(ttl_s))
+    cluster, before = _field(value, "cluster", str), {}
+    if "adopted" in value:
+        before = {"was": _field(value, "was", str), "adopted": _replica(value["adopted"])}
+    return ClusterSettings(cluster, replicas, min_in_sync, float(ttl_s), **before)
 
 
 def _leader(value: Mapping[str, Any], key_value: KeyValue) -> LeaderKey:
@@ -217,12 +225,18 @@ def _answer(value: Mapping[str, Any], _: KeyValue) -> Answer:
 def _seat(value: Mapping[str, Any], present: bool) -> Seat:
     lag_bytes = None if value.get("lag_bytes") is None else _field(value, "lag_bytes", int)
     texts = _field(value, "version", str), _field(value, "state", str)
-    return Seat(_member(value), *texts, lag_bytes, _field(value, "seen_ns", int), present)
+    damaged = _field(value, "damaged", int) if "damaged" in value else 0
+    lags = _field(value, "lags", dict) if "lags" in value else {}
+    if not all(type(each) is int for each in lags.values()):
+        raise DamagedData("lags has something else than bytes")
+    pairs = tuple((_replica(replica), size) for replica, size in lags.items())
+    return Seat(_member(value), *texts, lag_bytes, _field(value, "seen_ns", int), present, damaged, pairs)
 
 
 def _member(value: Mapping[str, Any]) -> Member:
     texts = (_field(value, name, str) for name in ("name", "url", "repl"))
-    return Member(_replica(value.get("replica")), *texts)
+    gateway = (_field(value, name, str) if name in value else None for name in ("http", "https"))
+    return Member(_replica(value.get("replica")), *texts, *gateway)
 
 
 def _replica(value: object) -> ReplicaId:

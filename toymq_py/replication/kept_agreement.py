@@ -28,10 +28,13 @@ class KeptAgreement:
         """Raises: ConfigError on an invalid name."""
         self._store = store
         self._keys = GroupKeys(cluster, group)
+        self._settings_revision = 0  # of those that were read last
 
     async def settings(self) -> ClusterSettings | None:
         """See ``Agreement``. Calls are bounded by the cluster's TTL from then on."""
-        settings = self._keys.decode_settings(await self._store.get(self._keys.settings))
+        found = await self._store.get(self._keys.settings)
+        settings = self._keys.decode_settings(found)
+        self._settings_revision = max((each.changed for each in found.keys), default=0)
         if settings is not None:
             self._store.bound(settings.ttl_s)
         return settings
@@ -39,6 +42,14 @@ class KeptAgreement:
     async def create_settings(self, settings: ClusterSettings) -> Outcome:
         config = self._keys.config
         return await self._commit([Compare(config, Check.ABSENT)], Put(config, group_keys.encode_settings(settings)))
+
+    async def adopt(self, settings: ClusterSettings) -> Outcome:
+        keys = self._keys
+        return await self._commit(
+            [Compare(keys.config, Check.CHANGED_AT, self._settings_revision), Compare(keys.leader, Check.ABSENT)],
+            Put(keys.config, group_keys.encode_settings(settings)),
+            *(Delete(key) for key in (keys.in_sync, keys.hand_over, keys.request, keys.answer)),
+        )
 
     async def read(self) -> GroupState:
         return self._keys.decode_state(await self._store.get(self._keys.state))
@@ -60,7 +71,10 @@ class KeptAgreement:
         compares = [
             Compare(keys.in_sync, Check.ABSENT),
             Compare(keys.leader, Check.ABSENT),
-            Compare(keys.config, Check.PRESENT),  # with a wiped etcd, an empty cluster would begin under an old epoch
+            # With a wiped etcd an empty cluster would begin under an old epoch; after ``adopt`` another copy may begin it.
+            Compare(keys.config, Check.CHANGED_AT, self._settings_revision)
+            if self._settings_revision
+            else Compare(keys.config, Check.PRESENT),
         ]
         return await self._commit(compares, self._alone(me), self._lead(me, lease))
 

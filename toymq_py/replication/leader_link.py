@@ -72,6 +72,7 @@ class Term:
     offload: Offload
     required: RequiredFollowers
     pace: Pace
+    copied_bytes: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Of a large bulk copy."""
 
@@ -325,6 +326,7 @@ class LeaderLink:
                 await term.pace.wait_for(size)
                 await self._send([part for piece in batch for part in encode(piece) if part])
                 copied_bytes += size
+                term.copied_bytes += size
         finally:
             pieces.close()
         term.stream.end_copy(self._sink)

@@ -7,7 +7,7 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -99,13 +99,9 @@ class LeaderLinks:
             writer.transport.abort()
 
     @property
-    def on_required(self) -> Callable[[], None]:
-        """Called when ``required`` has changed."""
-        return self._required.on_change
-
-    @on_required.setter
-    def on_required(self, call: Callable[[], None]) -> None:
-        self._required.on_change = call
+    def copied_bytes(self) -> int:
+        """Of all bulk copies."""
+        return self._term.copied_bytes
 
     def required(self) -> frozenset[str]:
         """The followers that each sync waits for: replica ids."""

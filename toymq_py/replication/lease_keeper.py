@@ -31,6 +31,8 @@ class LeaseKeeper:
         """Its id; 0 before ``grant``."""
         self.expires_at = 0.0
         """Until then etcd has surely not ended the lease by itself, by the loop's clock."""
+        self.on_expiry: Callable[[float], None] = lambda at: None
+        """Called with ``expires_at`` when that has changed."""
         self.hindrance: Callable[[], str | None] = lambda: None
         """Why the lease should not be renewed; None when it may. Asked before each renewal."""
 
@@ -43,8 +45,12 @@ class LeaseKeeper:
         """Take a new lease in place of the one before. Returns: its id. Raises: EtcdError."""
         asked_at = self._now()
         self.lease = await self._agreement.grant(self._ttl_s)
-        self.expires_at = asked_at + self._ttl_s
+        self._set_expiry(asked_at)
         return self.lease
+
+    def _set_expiry(self, asked_at: float) -> None:
+        self.expires_at = asked_at + self._ttl_s
+        self.on_expiry(self.expires_at)
 
     async def keep(self) -> None:
         """Renew the lease until it is lost or cancelled. Raises: LeaseLost."""
@@ -70,5 +76,5 @@ class LeaseKeeper:
                 logger.warning("the lease was not renewed, %.1f s are left: %s", self.remaining_s, error)
                 due_at = self._now() + RETRY_S
                 continue
-            self.expires_at = asked_at + self._ttl_s
+            self._set_expiry(asked_at)
             due_at = asked_at + pause_s

@@ -11,6 +11,7 @@ import enum
 import errno
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -21,6 +22,10 @@ from toymq_py.replication.disk_calls import StopFlag
 from toymq_py.replication.operations import COMPARED_BYTES_MAX, POSITION_MAX
 from toymq_py.replication.paths import is_directory, is_file
 from toymq_py.storage.fs import File, FileSystem
+from toymq_py.storage.scanner import scan_segment
+from toymq_py.storage.segment import parse_segment_name
+
+logger = logging.getLogger("toymq_py.replication")
 
 READ_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -236,10 +241,44 @@ def make_plan(fs: FileSystem, root: str, manifest: Manifest, stop: StopFlag) -> 
             if error.errno not in (errno.ENOENT, errno.EIO):
                 raise
             plans.append(FilePlan(path, Action.COPY))  # gone meanwhile, as the stream says, or unreadable, as the copy will
+    plans = _without_own_damage(fs, root, plans, manifest, stop)
     plans += [FilePlan(path, Action.ASIDE) for path in sorted(theirs)]
     known = set(directories)
     known.update(_parent(each.path) for each in plans if each.action is not Action.ASIDE)
     return JoinPlan(tuple(plans), tuple(sorted(known - {""})))
+
+
+def _without_own_damage(
+    fs: FileSystem, root: str, plans: list[FilePlan], manifest: Manifest, stop: StopFlag
+) -> list[FilePlan]:
+    """Keep a follower's segment where this leader's own is damaged and a later one of the topic is the same on both.
+
+    Segments are written one after the other. So both have the same history there, and the follower's lacks at most what rots on
+    its own disk. Without such a later segment, it may be of another history, which was never acknowledged.
+    """
+    sizes = {each.path: each.size for each in manifest.files}
+    kept: list[FilePlan] = []
+    shared: set[str] = set()  # topics of which both have one of the segments that were seen
+    following: dict[str, int] = {}  # by topic: the first id of the segment behind
+    for plan in reversed(plans):  # in the order of paths, so of first ids within a topic
+        directory, _, name = plan.path.rpartition("/")
+        base_id = parse_segment_name(name)
+        if base_id is not None:
+            if plan.action is Action.COPY and plan.path in sizes and directory in shared:
+                stop.check()
+                with suppress(FileNotFoundError):
+                    found = scan_segment(
+                        fs, f"{root}/{plan.path}", base_id, next_id=following[directory], progress=lambda _: stop.check()
+                    )
+                    if found.segment.damages:
+                        logger.error("%s is damaged at %d here: the follower keeps its own", plan.path,
+                                     found.segment.damages[0].position)  # fmt: skip
+                        plan = FilePlan(plan.path, Action.KEEP)
+            elif plan.action in (Action.KEEP, Action.APPEND) and sizes[plan.path]:
+                shared.add(directory)
+            following[directory] = base_id
+        kept.append(plan)
+    return kept[::-1]
 
 
 def _compared(fs: FileSystem, root: str, entry: FileEntry, stop: StopFlag) -> FilePlan:

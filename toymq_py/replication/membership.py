@@ -40,8 +40,8 @@ class InSyncSet:
         self._sent: dict[tuple[ReplicaId, ...], None] = {}  # values under this revision, without an answer
         self._turn = asyncio.Lock()
         self._on_change = on_change
-        self.changes = 0
-        """Values that this leader has put."""
+        self.changes = {"added": 0, "dropped": 0}
+        """Values that this leader has put, by what they did."""
 
     @property
     def members(self) -> tuple[ReplicaId, ...]:
@@ -107,7 +107,7 @@ class InSyncSet:
     def _settle(self, members: tuple[ReplicaId, ...], revision: int) -> None:
         self._sent.clear()
         if frozenset(members) != frozenset(self._members):
-            self.changes += 1
+            self.changes["added" if len(members) > len(self._members) else "dropped"] += 1
             logger.info("epoch %d: in sync are %s", self._epoch, _shown(members))
         self._members, self._revision = members, revision
         self._on_change()

@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
-from toymq_py.errors import EtcdError, LeaseLost
+from toymq_py.errors import EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.replication.agreement import Answer, GroupState, LeaderKey, Outcome, ReplicaId, RequestKind, Seat
 from toymq_py.replication.decisions import Begin, ComeBack, Elect, Follow, Open, Refuse, Standing, Wait, decide
 from toymq_py.replication.follower_link import EndReason, FollowEnd, Leads
 from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL, LeaseKeeper
 from toymq_py.replication.replica_file import ReplicaFile
+from toymq_py.replication.scrub import Scrub
 from toymq_py.replication.term import Surroundings, Term
 from toymq_py.version import __version__
 
@@ -36,8 +37,12 @@ SAY_S = 10.0
 """How often the log repeats what is waited for."""
 SEAT_S = 60.0
 """How often a node says again what it does: each time is a revision that etcd keeps until it compacts."""
+LAG_STEP_BYTES = 1 << 20
+"""A leader says its followers' lags when one reaches this, or is twice what it was, or half."""
 DISK_RETRY_S = 5.0
 """After an error of a follower's own disk."""
+
+WENT_BACK = "etcd went back behind what this copy knows: see the runbook in docs/clusters.md"
 
 
 class Follows(Protocol):
@@ -65,6 +70,7 @@ class Node:
         self._file = file
         self._link = link
         self._on_state = on_state
+        self.scrub = Scrub(around.fs, around.root, around.offload, file, around.options.scrub_interval_s)
         self._keeper = LeaseKeeper(around.agreement, around.settings.ttl_s, around.loop.time)
         self._stop = asyncio.Event()
         self._said = ""
@@ -185,13 +191,18 @@ class Node:
 
     async def _keep_seat(self) -> None:
         """Put the seat when what it says has changed, and now and then."""
-        said: tuple[str, int | None] | None = None
+        said: tuple[object, ...] | None = None
         said_at = 0.0
         while True:
-            now, words = self._around.loop.time(), (self.state, None)
+            lags = [] if self.term is None else [(lag.replica, lag.bytes) for lag in self.term.links.lags()]
+            steps = [(replica, (size // LAG_STEP_BYTES).bit_length()) for replica, size in lags]
+            now, words = self._around.loop.time(), (self.state, len(self.scrub.found), *steps)
             if words != said or now - said_at >= SEAT_S:
                 with suppress(EtcdError):
-                    seat = Seat(self._around.me, __version__, self.state, None, self._around.clock.wall_ns())
+                    seat = Seat(
+                        self._around.me, __version__, self.state, None, self._around.clock.wall_ns(),
+                        damaged=len(self.scrub.found), lags=tuple(lags),
+                    )  # fmt: skip
                     await self._around.agreement.put_seat(seat, self._keeper.lease)
                     said, said_at = words, now
             await asyncio.sleep(self._around.settings.ttl_s / RENEWALS_PER_TTL)
@@ -226,19 +237,19 @@ class Node:
                 state = await self._around.agreement.read()
                 self._saw(state)
                 record = self._file.record
-                standing = Standing(self._around.me.replica, record.promised, record.copying, self._keeper.lease)
+                me, adopted = self._around.me.replica, self._around.settings.adopted
+                standing = Standing(me, record.promised, record.copying, self._keeper.lease, adopted in (None, me))
                 if await self._take_request(state):
                     continue
-                decision = decide(state, standing) if not record.distrusted else Refuse(
-                    "this copy has promised an epoch that etcd did not know: see the runbook in docs/clusters.md"
-                )
+                decision = decide(state, standing) if not record.distrusted else Refuse(WENT_BACK)
                 match decision:
                     case Begin():
-                        await self._stand(self._around.agreement.begin(self._around.me, self._keeper.lease))
+                        if not await self._stand(self._around.agreement.begin(self._around.me, self._keeper.lease)):
+                            await self._pause()  # another began, or the settings are not those that this node has read
                     case Elect(revision, delay_s):
                         if not await self._changes(state, delay_s + random.uniform(0, JITTER_S) * bool(delay_s)):
-                            me, lease = self._around.me, self._keeper.lease
-                            await self._stand(self._around.agreement.elect(me, lease, revision))
+                            elect = self._around.agreement.elect
+                            await self._stand(elect(self._around.me, self._keeper.lease, revision))
                     case Open(epoch, members, revision):
                         return self._elected(epoch, members, revision)
                     case ComeBack(lease):
@@ -254,16 +265,22 @@ class Node:
                     case Refuse(reason):
                         self._refuse(state, reason)
                         await self._changes(state, SAY_S)
+            except EtcdWentBack as error:
+                self._distrust()
+                self._wait_for(WENT_BACK if self._file.record.distrusted else str(error))
+                await self._pause()
             except EtcdError as error:
                 await self._unreachable(error)
 
-    async def _stand(self, transaction: Awaitable[Outcome]) -> None:
-        """Send T1, T2 or T6. Whatever the answer, or without one, the next read says which node leads (ADR 0097, item 3)."""
+    async def _stand(self, transaction: Awaitable[Outcome]) -> bool:
+        """Send T1, T2 or T6. Whatever the answer, or without one, the next read says which node leads (ADR 0097, item 3).
+        Returns: whether the answer is that it was done."""
         self._set_state("LOOKING")
         try:
-            await transaction
+            return (await transaction).done
         except LeaseLost:
             await self._new_lease()
+            return False
 
     async def _changes(self, state: GroupState, timeout_s: float) -> bool:
         """Wait until the agreement has changed, at most so long. Returns: whether it may have. Raises: EtcdError."""
@@ -277,15 +294,22 @@ class Node:
         return True
 
     def _refuse(self, state: GroupState, reason: str) -> None:
-        """etcd went back: remember it, since its revisions grow again (ADR 0097, Consequences)."""
-        if state.revision < self._file.record.promised and not self._file.record.distrusted:
-            self._file.change(distrusted=True)
+        if state.revision < self._file.record.promised:
+            self._distrust()
         self._wait_for(reason)
+
+    def _distrust(self) -> None:
+        """etcd went back: remember it, since its revisions grow again (ADR 0097, Consequences)."""
+        if self._file.record.promised:
+            self._file.change(distrusted=True)
 
     def _elected(self, epoch: int, members: tuple[ReplicaId, ...], revision: int) -> Term:
         self._file.change(promised=epoch)
         self._retry_s = RETRY_MIN_S
-        return Term(self._around, self._keeper, epoch, members, revision, self._followed, self._stop, self._set_state)
+        return Term(
+            self._around, self._keeper, epoch, members, revision, self._followed, self._stop, self._set_state, self.scrub,
+            self._distrust,
+        )  # fmt: skip
 
     # -- JOINING and FOLLOWING
 
@@ -297,12 +321,16 @@ class Node:
         following = loop.create_task(self._link.follow(leader.member, leader.epoch))
         watching = loop.create_task(self._until_another(leader, revision))
         showing = loop.create_task(self._show_link())
+        scrubbing = loop.create_task(self._scrub_copy())
+        tasks = following, watching, showing, scrubbing
         try:
-            await asyncio.wait((following, watching), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((following, watching, scrubbing), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (following, watching, showing):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(following, watching, showing, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not scrubbing.cancelled():
+            scrubbing.result()
         if following.cancelled():
             self._retry_s = RETRY_MIN_S
             return
@@ -331,6 +359,8 @@ class Node:
                 await self._around.agreement.changed(revision)
                 state = await self._around.agreement.read()
             except EtcdError as error:
+                if isinstance(error, EtcdWentBack):
+                    self._distrust()
                 logger.warning("epoch %d goes on without etcd: %s", leader.epoch, error)
                 await asyncio.sleep(RETRY_MAX_S)
                 continue
@@ -346,6 +376,15 @@ class Node:
             if self.state == "FOLLOWING":
                 self._retry_s = RETRY_MIN_S
             await asyncio.sleep(0.1)
+
+    async def _scrub_copy(self) -> None:
+        """Return when this copy has a damaged segment that the leader was not asked for: the next join compares all files, and
+        brings a whole one."""
+        while self.state != "FOLLOWING":  # noqa: ASYNC110 (the link says so)
+            await asyncio.sleep(0.1)
+        path = await self.scrub.until_new_damage()
+        self.scrub.note(path)
+        logger.warning("this copy joins anew, to get %s from the leader", path)
 
     # -- an operator
 

@@ -11,7 +11,9 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from toymq_py.errors import DamagedData
+from toymq_py.errors import DamagedData, DataDirectoryError
+from toymq_py.replication.agreement import ClusterSettings
+from toymq_py.replication.paths import is_file
 from toymq_py.storage.checked_json import parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
 
@@ -21,6 +23,7 @@ VERSION = 1
 _REPLICA = re.compile(r"[0-9a-f]{32}")
 _LEASE = re.compile(r"[0-9]{1,20}")
 _NUMBER_MAX = 2**64 - 1
+DAMAGED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +34,9 @@ class ReplicaRecord:
         replica: 32 hex digits.
         promised: the highest epoch that this replica has led or followed; 0: none.
         lease: the last lease that its node was granted; None: none.
-        clean: the last life of its node ended with everything synced.
         copying: a bulk copy into the directory has begun and is not whole: it may not be elected.
         distrusted: etcd does not know the epoch that it promised: it is not elected any more.
+        damaged: segments that the scrub found damaged and another copy was asked for; ``DAMAGED_MAX`` at most.
     """
 
     cluster: str
@@ -41,9 +44,9 @@ class ReplicaRecord:
     replica: str
     promised: int = 0
     lease: int | None = None
-    clean: bool = False
     copying: bool = False
     distrusted: bool = False
+    damaged: tuple[str, ...] = ()
 
 
 def encode(record: ReplicaRecord) -> bytes:
@@ -66,8 +69,8 @@ def decode(data: bytes) -> ReplicaRecord:
         raise DamagedData(f"{FILE_NAME} has the lease {lease!r:.60}, not a number as text")
     return ReplicaRecord(
         cluster=_text(fields, "cluster"), group=_text(fields, "group"), replica=replica, promised=_number(fields, "promised"),
-        lease=None if lease is None else int(lease), clean=_flag(fields, "clean"), copying=_flag(fields, "copying"),
-        distrusted=_flag(fields, "distrusted"),
+        lease=None if lease is None else int(lease), copying=_flag(fields, "copying"),
+        distrusted=_flag(fields, "distrusted"), damaged=_paths(fields, "damaged"),
     )  # fmt: skip
 
 
@@ -85,11 +88,44 @@ def _number(fields: dict[str, Any], name: str) -> int:
     return value
 
 
+def _paths(fields: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = fields.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) and is_file(each) for each in value):
+        raise DamagedData(f"{FILE_NAME} has {name} {value!r:.60}, not a list of files of the layout")
+    return tuple(value)
+
+
 def _flag(fields: dict[str, Any], name: str) -> bool:
     value = fields.get(name, False)
     if not isinstance(value, bool):
         raise DamagedData(f"{FILE_NAME} has {name} {value!r:.40}, not true or false")
     return value
+
+
+def record_in(settings: ClusterSettings, group: str, found: ReplicaRecord | None, new_replica: str) -> ReplicaRecord:
+    """What a directory is in a cluster: what it was, or, after ``toymqctl cluster adopt``, the copy that begins it or a
+    new replica, whose files are compared as any other's.
+
+    Args:
+        found: what its file has; None without one.
+        new_replica: the id of a new one.
+
+    Raises: DataDirectoryError when the directory belongs elsewhere.
+    """
+    if found is None:
+        return ReplicaRecord(settings.cluster, group, new_replica)
+    if found.cluster == settings.cluster:
+        return found
+    if settings.adopted is None or found.cluster != settings.was:
+        raise DataDirectoryError(
+            f"the directory belongs to the cluster {found.cluster} and etcd has {settings.cluster}; if etcd was wiped or "
+            "restored, see the runbook in docs/clusters.md"
+        )
+    if found.replica != settings.adopted:
+        return ReplicaRecord(settings.cluster, group, new_replica, copying=found.copying)
+    if found.copying:
+        raise DataDirectoryError(f"{found.replica} was adopted, and is half copied: adopt another copy")
+    return ReplicaRecord(settings.cluster, group, found.replica)
 
 
 class ReplicaFile:

@@ -1,7 +1,7 @@
 """The followers that each sync of a leader waits for: with it, a superset of every in-sync set that etcd may hold."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from toymq_py.replication.tickets import Tickets
@@ -32,7 +32,6 @@ class RequiredFollowers:
         """Of the set that this leader was elected from: T3 without them is not done. What recovery found may lack there."""
         self._all_dropped = asyncio.Event()
         self._look_whether_all()
-        self.on_change: Callable[[], None] = lambda: None
         tickets.require(self.replicas)
 
     def add(self, replica: str) -> None:
@@ -57,4 +56,3 @@ class RequiredFollowers:
     def _set(self, replicas: frozenset[str]) -> None:
         self.replicas = replicas
         self._tickets.require(replicas)
-        self.on_change()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from toymq_py.clock import Clock
-from toymq_py.errors import EtcdError, LeaseLost, LocalError, TermEnded
+from toymq_py.errors import EtcdError, EtcdWentBack, LeaseLost, LocalError, TermEnded
 from toymq_py.replication.agreement import (
     HAND_OVER_TTL_S,
     Agreement,
@@ -29,6 +29,7 @@ from toymq_py.replication.leader_links import FollowerLag, LeaderLinks
 from toymq_py.replication.lease_keeper import LeaseKeeper
 from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.membership import InSyncSet
+from toymq_py.replication.scrub import Scrub
 from toymq_py.replication.stream import Stream
 from toymq_py.replication.tickets import Tickets
 from toymq_py.storage.fs import FileSystem
@@ -43,6 +44,8 @@ LATE_TIMES, LATE_WITHIN_S = 2, 10.0
 JOINED_LOOK_S = 0.02
 READ_RETRY_S = 0.2
 """After a read of etcd without an answer. A leader goes on meanwhile: nothing in an OK needs etcd."""
+DAMAGE_RETRY_S = 60.0
+"""Until a leader whose copy is damaged looks again whether another copy is in sync."""
 BYE_S = 3.0
 """The longest wait for followers to have everything, before a hand-over goes on without."""
 T4_S = 1.0
@@ -63,6 +66,10 @@ class Office(Protocol):
     def refuse_publishes(self, reason: str | None) -> None:
         """Refuse publishes with NOT_ENOUGH_REPLICAS for this reason; None: take them."""
 
+    def deliver_until(self, at: float) -> None:
+        """Deliver nothing from this time of the loop on, until it is told a later one: the lease may have ended then, and
+        another machine may deliver."""
+
     def disk_trouble(self, stall_s: float) -> str | None:
         """What is wrong with the disk: a sync that takes longer than ``stall_s``, or one that failed. None: nothing."""
 
@@ -76,10 +83,11 @@ class Office(Protocol):
 @dataclass(frozen=True, slots=True)
 class TermOptions:
     """Options of ``toymq serve`` that rule a term. ``promote_wait_s``: how long a new leader waits for those that were in sync;
-    ``stall_s``: a sync of the own disk that takes longer ends the term."""
+    ``stall_s``: a sync of the own disk that takes longer ends the term; ``scrub_interval_s``: see ``Scrub``."""
 
     promote_wait_s: float = 0.5
     stall_s: float = 2.0
+    scrub_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +113,15 @@ class Term:
 
     def __init__(
         self, around: Surroundings, keeper: LeaseKeeper, epoch: int, members: tuple[ReplicaId, ...], revision: int,
-        predecessor: ReplicaId | None, stop: asyncio.Event, on_state: Callable[[str], None],
+        predecessor: ReplicaId | None, stop: asyncio.Event, on_state: Callable[[str], None], scrub: Scrub,
+        distrust: Callable[[], None],
     ) -> None:  # fmt: skip
         """
         Args:
             members: the in-sync set that it was elected from, of ``revision``.
             predecessor: the leader before, as far as this node knows. It is not waited for: usually it is dead.
             stop: set when this node has to end; it hands over then.
+            distrust: called when etcd went back: it may elect copies that lack what this one has.
         """
         self._around = around
         self._keeper = keeper
@@ -119,6 +129,8 @@ class Term:
         self._predecessor = predecessor
         self._stop = stop
         self._on_state = on_state
+        self._scrub = scrub
+        self._distrust = distrust
         self._tickets = Tickets()
         self._stream = Stream(self._tickets)
         self._over: asyncio.Future[str] = around.loop.create_future()  # why the term has ended
@@ -161,6 +173,8 @@ class Term:
         try:
             self._on_state("OPENING")
             await self._around.office.open(self._stream, self._tickets, self._keeper.lease)
+            self._around.office.deliver_until(self._keeper.expires_at)
+            self._keeper.on_expiry = self._around.office.deliver_until
             self._keeper.hindrance = self._hindrance
             watching = [self._task(self._watch()), self._task(self._keep()), self._task(self._look())]
             self.links.start()
@@ -168,7 +182,7 @@ class Term:
             if not self._over.done() and not self._stop.is_set():
                 self._opened = True
                 self._changed()
-                watching.append(self._task(self._around.office.serve()))
+                watching += [self._task(self._around.office.serve()), self._task(self._scrub_copy())]
                 self._on_state("LEADING")
                 await self._first(self._over, self._asked, self._stopping())
             if self._over.done():
@@ -261,6 +275,10 @@ class Term:
                 if revision:
                     await self._around.agreement.changed(revision)
                 state = await self._around.agreement.read()
+            except EtcdWentBack as error:
+                self._distrust()
+                over = f"epoch {self.epoch} is over, etcd went back: {error}"
+                raise TermEnded(f"{over}; see the runbook in docs/clusters.md") from error
             except EtcdError as error:
                 logger.warning("epoch %d goes on without etcd: %s", self.epoch, error)
                 await asyncio.sleep(READ_RETRY_S)
@@ -294,6 +312,15 @@ class Term:
             if hindrance is not None:
                 self._hindered = True
                 raise TermEnded(f"{hindrance}, and another copy is in sync")
+
+    async def _scrub_copy(self) -> None:
+        """Leave office, and come back as a follower, when records rot here and another copy is in sync: it has them."""
+        while True:
+            path = await self._scrub.until_new_damage()
+            if not self._asked.done() and self._successor(None) is not None:
+                self._scrub.note(path)
+                self._asked.set_result(Request(RequestKind.HAND_OVER, None, 0))
+            await asyncio.sleep(DAMAGE_RETRY_S)
 
     # -- handing over
 

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, cast
 
 from toymq_py.errors import BadFraming, RequestError
+from toymq_py.net.certificates import reason_of
 from toymq_py.net.peer import described_peer
 from toymq_py.session.authorization import GREETING_S
 from toymq_py.session.transport import SessionProtocol
@@ -232,10 +233,3 @@ class TlsTransport(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._transport.get_extra_info(name, default)
-
-
-def reason_of(error: ssl.SSLError) -> str:
-    """Describe why TLS failed."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
-    return (error.reason or str(error)).replace("_", " ").lower()

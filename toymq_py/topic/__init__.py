@@ -2,6 +2,7 @@
 
 from toymq_py.storage.commit.batch import Appended, Commit, CommitState
 from toymq_py.topic.channel import Channel, DeliveredIds, Delivery, Registration, Subscription
+from toymq_py.topic.delivery_permit import DeliveryPermit
 from toymq_py.topic.description import unopened_topic
 from toymq_py.topic.publisher import Duplicate, Published, Refused
 from toymq_py.topic.services import TopicServices
@@ -17,6 +18,7 @@ __all__ = [
     "CommitState",
     "DeliveredIds",
     "Delivery",
+    "DeliveryPermit",
     "Duplicate",
     "Published",
     "Refused",

@@ -354,6 +354,10 @@ class Channel:
         if visibility_s is None:
             visibility_s = context.policy.visibility_s
         now = context.clock.monotonic()
+        if now >= context.permit.until_s:
+            context.permit.wait(self.notify_ready)
+            self.idle[waiting or subscription] = None
+            return None
         rows = self._deliverer.take(
             subscription.lessee, now + visibility_s, now, room, max_bytes, patient=subscription.mode is None
         )

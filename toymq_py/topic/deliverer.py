@@ -19,6 +19,7 @@ from toymq_py.metrics import Metrics
 from toymq_py.records import IdRange, Records
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.log import READ_BYTES, Log
+from toymq_py.topic.delivery_permit import DeliveryPermit
 
 UNREADABLE = Lessee(0)
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
@@ -52,6 +53,7 @@ class ChannelContext:
     failure_budget: FailureBudget
     changed: Callable[[], None]
     """Consumer state has unsaved changes."""
+    permit: DeliveryPermit
     takers: int = 0
     """Sessions and polls, on all channels."""
     expired_total: int = 0

@@ -17,6 +17,7 @@ from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.storage.open_files import OpenFiles
 from toymq_py.storage.tail_cache import TailBudget
 from toymq_py.topic.channel import Subscription
+from toymq_py.topic.delivery_permit import DeliveryPermit
 from toymq_py.topic.ticker import Due
 
 
@@ -37,6 +38,7 @@ class TopicServices:
     key_budget: KeyBudget
     failure_budget: FailureBudget
     tail_budget: TailBudget
+    permit: DeliveryPermit
     arm: Callable[[Due, float], None]
     """Has something's ``due`` called at a monotonic time, in seconds."""
     rejoin: Callable[[str, Sequence[Subscription]], None]

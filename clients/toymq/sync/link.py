@@ -19,10 +19,11 @@ from toymq import sockets
 from toymq.connect_failure import as_failure, connect_failed, of_a_round
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
-from toymq.options import RECEIVE_BYTES, SILENCE_LOOK_S, SILENT_S, Options
+from toymq.options import RECEIVE_BYTES, SILENCE_LOOK_S, Options
 from toymq.outages import Outages
 from toymq.pending_replies import CallSlot, PingSlot, check_greeting
 from toymq.route import Route
+from toymq.silence import Silence, judge
 from toymq.sync.call_guard import CallGuard
 from toymq.sync.guarded_conversation import GuardedConversation
 from toymq.url import Address
@@ -146,15 +147,15 @@ class BlockingLink:
         """
         if self._socket is None or not self.conversation.online:
             return
-        patience_s = min(SILENT_S, self.options.timeout_s)
-        silent_s = now() - max(began, self._up_since, self._heard_at)
-        deadline = now() + self.options.timeout_s
-        if silent_s >= patience_s and self.conversation.is_overdue(deadline - patience_s):
+        at = now()
+        silent_s = at - max(began, self._up_since, self._heard_at)
+        silence = judge(self.conversation, silent_s, at, self.options.timeout_s)
+        if silence is Silence.LEAVE:
             self._torn = True
             self._lose(ConnectionLost(f"no answer came for {silent_s:.0f} s"))
             self._torn = False
-        elif silent_s >= patience_s / 2 and not self.conversation.unanswered_count:
-            self.conversation.send_now(PingSlot(deadline))
+        elif silence is Silence.ASK:
+            self.conversation.send_now(PingSlot(at + self.options.timeout_s))
 
     def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
         """Send a request and wait for its answer. The reply of an interrupted one is dropped. Raises: RequestTimeout."""

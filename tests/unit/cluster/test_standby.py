@@ -12,6 +12,7 @@ import pytest
 from tests.support.certificates import CERT, KEY
 from toymq_py.cluster import standby
 from toymq_py.cluster.standby import CONNECTIONS_MAX, Standby
+from toymq_py.gateway.http_heads import HEAD_BYTES_MAX
 from toymq_py.metrics import ClusterRows
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import AllowedHosts
@@ -186,3 +187,7 @@ async def test_silent_connections_are_few_and_end(monkeypatch: pytest.MonkeyPatc
                 await reader.readexactly(1)
             writer.close()
         assert await rig.ask("--listen", b"PING\n") == b"ERR NOT_LEADER 10.0.0.1:6789\n"
+
+
+def test_a_head_may_be_as_long_as_the_gateways() -> None:
+    assert standby.HEAD_BYTES_MAX == HEAD_BYTES_MAX

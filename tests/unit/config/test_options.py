@@ -66,6 +66,10 @@ def test_options_that_make_no_sense_are_named(options: dict[str, Any]) -> None:
         BrokerOptions(**options)
 
 
+NODE = {"cluster": "c", "etcd": "http://e:2379"}
+TLS = {"replicate_cert": "c.pem", "replicate_key": "k.pem", "replicate_ca": "ca.pem"}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -78,7 +82,13 @@ def test_options_that_make_no_sense_are_named(options: dict[str, Any]) -> None:
         ({"cluster": "c", "etcd": "http://e:2379", "fsync": "never"}, "--cluster needs --fsync always"),
         ({"cluster": "c", "etcd": "http://e:2379", "listen": "127.0.0.1:0"}, "give --advertise"),
         ({"cluster": "c", "etcd": "http://e:2379", "listen": "0.0.0.0:6789", "insecure_public": True}, "give --advertise"),
-        ({"cluster": "c", "etcd": "http://e:2379", "replicate": "10.0.0.1:6791"}, "no token is asked for"),
+        ({"cluster": "c", "etcd": "http://e:2379", "replicate": "10.0.0.1:6791"}, "would cross the network in the clear"),
+        (NODE | {"replicate": "10.0.0.1:6791", "auth_file": "a.toml"}, "insist with --replicate-plaintext"),
+        (NODE | {"replicate": "10.0.0.1:6791", "replicate_plaintext": True}, "no secret is asked for"),
+        (NODE | {"replicate_cert": "c.pem", "replicate_key": "k.pem"}, "belong together"),
+        (NODE | TLS | {"replicate_plaintext": True}, "--replicate-plaintext contradicts --replicate-cert"),
+        ({"replicate_plaintext": True}, "--replicate-plaintext does nothing without --cluster"),
+        ({"replicate_ca": "ca.pem"}, "--replicate-ca does nothing without --cluster"),
         ({"cluster": "c", "etcd": "http://e:2379", "replicate": "127.0.0.1:6789"}, "give each a port of its own"),
     ],
     ids=lambda value: str(value)[:60],
@@ -93,6 +103,16 @@ def test_a_node_needs_a_cluster_and_etcd() -> None:
     assert "--replicate" not in ServeOptions().listeners()
     node = ServeOptions(cluster="c", etcd=urls, listen="0.0.0.0:6789", advertise="10.0.0.1:6789", insecure_public=True)
     assert node.listeners()["--replicate"] == "127.0.0.1:6791"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [TLS, {"replicate_plaintext": True, "replicate_token_file": "t"}, {"replicate_plaintext": True, "insecure_public": True}],
+    ids=["TLS", "plaintext and a secret", "insecure"],
+)
+def test_replicas_may_be_on_other_machines(options: dict[str, Any]) -> None:
+    node = ServeOptions(**NODE, replicate="10.0.0.1:6791", **options)
+    assert node.check_exposure("--replicate", "10.0.0.1")
 
 
 def test_every_number_has_its_unit_in_its_name() -> None:

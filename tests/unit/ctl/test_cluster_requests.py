@@ -10,8 +10,18 @@ import pytest
 from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.errors import ConfigError, EtcdError
-from toymq_py.replication.agreement import REQUEST_TTL_S, Answer, ClusterSettings, Member, Request, RequestKind, Seat
+from toymq_py.replication.agreement import (
+    REQUEST_TTL_S,
+    Answer,
+    ClusterSettings,
+    InSync,
+    Member,
+    Request,
+    RequestKind,
+    Seat,
+)
 from toymq_py.replication.kept_agreement import KeptAgreement
+from toymq_py.replication.replica_file import ReplicaRecord, encode
 from toymqctl import cluster_requests
 from toymqctl.cluster_requests import NEW_LEADER_S, Refused
 
@@ -301,3 +311,53 @@ def test_of_two_replicas_with_one_name_that_which_runs_is_meant() -> None:
         assert (await cluster_requests.look(world.ctl)).find(new.replica).member == new
 
     simulate(scenario)
+
+
+# -- adopt
+
+
+FILE = encode(ReplicaRecord("u", "g0", N2.replica, 900))
+
+
+def test_a_copy_is_adopted_when_all_nodes_are_stopped() -> None:
+    async def scenario(world: World) -> None:
+        with pytest.raises(Refused, match="n1 leads: nothing has to be adopted"):
+            await cluster_requests.adopt(world.ctl, FILE)
+        await world.end("n1")
+        with pytest.raises(Refused, match="stop all nodes first, and wait until they are gone: n2 runs"):
+            await cluster_requests.adopt(world.ctl, FILE)
+        await world.end("n2")
+        with pytest.raises(Refused, match="half copied"):
+            await cluster_requests.adopt(world.ctl, encode(ReplicaRecord("u", "g0", N2.replica, 900, copying=True)))
+        stale = world.nodes  # of a node that has read the settings before
+        await stale.settings()
+        settings = await cluster_requests.adopt(world.ctl, FILE)
+        assert (settings.was, settings.adopted, settings.replicas, settings.min_in_sync) == ("u", N2.replica, 2, 1)
+        assert settings.cluster != "u"
+        cluster = await cluster_requests.look(world.ctl)
+        assert (cluster.settings, cluster.state.in_sync, cluster.seats) == (settings, None, [])
+        lease = await stale.grant(60)
+        assert not (await stale.begin(N1, lease)).done, "it knows the cluster of before"
+        await stale.settings()
+        assert (await stale.begin(N2, lease)).done
+
+    simulate(scenario)
+
+
+def test_a_cluster_that_changes_meanwhile_is_not_overwritten() -> None:
+    async def scenario(world: World) -> None:
+        for name in ("n1", "n2"):
+            await world.end(name)
+        settings = await world.ctl.settings()
+        assert settings is not None
+        assert (await world.nodes.elect(N1, await world.nodes.grant(60), (await in_sync(world)).revision)).done
+        assert not (await world.ctl.adopt(settings)).done, "a leader was elected"
+        assert (await in_sync(world)).members == (N1.replica, N2.replica)
+
+    simulate(scenario)
+
+
+async def in_sync(world: World) -> InSync:
+    state = await world.ctl.read()
+    assert state.in_sync is not None
+    return state.in_sync

@@ -126,7 +126,7 @@ def test_for_programs() -> None:
     value = as_json("orders", found, NOW_S)
     assert value["nodes"][0] == {
         "name": "n1", "replica": N1.replica, "url": "10.0.0.1:6789", "repl": "10.0.0.1:6791", "running": False,
-        "state": "FOLLOWING", "in_sync": False, "lag_bytes": 0, "version": "5.0", "seen_s": 240.0,
+        "state": "FOLLOWING", "in_sync": False, "lag_bytes": 0, "damaged": 0, "version": "5.0", "seen_s": 240.0,
     }  # fmt: skip
     assert len(value["nodes"]) == 2
     del value["nodes"]
@@ -135,3 +135,15 @@ def test_for_programs() -> None:
         "in_sync": [N2.replica], "troubles": ["1 copy of 2 in sync: n1 (not seen for 4.0m)"],
     }  # fmt: skip
     assert as_json("orders", cluster(None, None), NOW_S)["leader"] is None
+
+
+def test_a_followers_lag_is_what_its_leader_says_and_damage_is_named() -> None:
+    leads = replace(LEADS, lags=((N1.replica, 3 << 20),))
+    found = cluster(N2, (N1, N2), replace(seat(N1, lag_bytes=None), damaged=1), leads)
+    assert shown("orders", found, NOW_S).splitlines()[2:] == [
+        "n1    FOLLOWING  yes      10.0.0.1:6789  3.0MiB  5.0      now",
+        "n2    LEADING    yes      10.0.0.2:6789       -  5.0      now",
+        "n1 has 1 damaged segment: its log names them",
+    ]
+    nodes = {node["name"]: (node["lag_bytes"], node["damaged"]) for node in as_json("orders", found, NOW_S)["nodes"]}
+    assert nodes == {"n1": (3 << 20, 1), "n2": (None, 0)}

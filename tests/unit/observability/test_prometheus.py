@@ -41,7 +41,10 @@ async def scrape(rig: BrokerRig) -> Found:
 
 def cluster_rows() -> ClusterRows:
     """Of a leader with a follower."""
-    labels = {"role": ("LEADING",), "replica_lag_bytes": ("n2",), "replica_lag_seconds": ("n2",)}
+    follower = ("n2",)
+    labels = {
+        "role": ("LEADING",), "replica_lag_bytes": follower, "replica_lag_seconds": follower, "isr_changes_total": ("added",),
+    }  # fmt: skip
     return {metric.name: {labels.get(metric.name, ()): 1.0} for metric in TABLE if metric.of_cluster}
 
 

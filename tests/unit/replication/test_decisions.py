@@ -34,6 +34,9 @@ def state(
     return GroupState(leader, in_sync, hand_over, None, None, revision)
 
 
+NOT_ADOPTED = Standing(ME, 0, False, 7, may_begin=False)
+
+
 def standing(promised: int = 50, *, copying: bool = False, lease: int = 7) -> Standing:
     return Standing(ME, promised, copying, lease)
 
@@ -42,6 +45,8 @@ def standing(promised: int = 50, *, copying: bool = False, lease: int = 7) -> St
     ("found", "mine", "decision"),
     [
         (state(members=None), standing(0), Begin()),
+        (state(members=None), NOT_ADOPTED, Wait("the copy that was adopted begins: start its node")),
+        (state(), Standing(ME, 50, False, 7, may_begin=False), Elect(90, 0.0)),
         (state(), standing(), Elect(90, 0.0)),
         (state(members=(OTHER, ME)), standing(), Elect(90, RANK_WAIT_S)),
         (state(led(OTHER, 60)), standing(), Follow(led(OTHER, 60).member, 60)),
@@ -55,7 +60,8 @@ def standing(promised: int = 50, *, copying: bool = False, lease: int = 7) -> St
         (state(hand_over=HandOver(THIRD, 50)), standing(), Elect(90, 0.0)),
     ],
     ids=[
-        "no in-sync set", "no leader", "the second in the set", "another leads", "another leads what it has promised",
+        "no in-sync set", "another was adopted", "another was adopted, and has begun",
+        "no leader", "the second in the set", "another leads", "another leads what it has promised",
         "half copied, so it copies on", "elected", "the epoch of a life before", "the lease of a life before",
         "handed over to this one", "handed over to another", "handed over to one that is not in sync",
     ],

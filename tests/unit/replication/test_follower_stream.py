@@ -18,6 +18,7 @@ from tests.support.fake_leader import (
     keep_all,
 )
 from tests.support.link_rig import FollowerRig, LeaderRig, shared_files
+from toymq_py.clock import SystemClock
 from toymq_py.replication.acks import Synced
 from toymq_py.replication.follower_link import EndReason
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, encode_plan
@@ -43,17 +44,19 @@ async def test_an_empty_copy_then_operations_and_bye(leader: FakeLeader, followe
         await leader.copy()
         heard.append(await leader.next_report())
         leader.send(
-            Create(1, "topics/t/has-offsets"), Mkdir(2, "topics/u"), Write(3, LOG, 0, b"A"), Sync(4, LOG), Beat(5, 123, 0)
+            Create(1, "topics/t/has-offsets"), Mkdir(2, "topics/u"), Write(3, LOG, 0, b"A"), Sync(4, LOG),
+            Beat(5, SystemClock().wall_ns() - 7_000_000_000, 0),
         )
         heard.extend([await leader.next_report(), await leader.next_report()])
-        heard.append(follower.link.leader_wall_ns)
+        ahead_s = follower.link.clock_offset_s
+        heard.append(ahead_s is not None and abs(ahead_s - 7) < 5)
         heard.append(follower.link.state)
         leader.send(Write(6, LOG, 1, b"B"), Sync(7, LOG), Bye(8))
         heard.append(await leader.next_report())
 
     leader.play = play
     end = await follow(follower, leader)
-    assert heard == [Synced(0), Synced(4), Synced(5), 123, "following", Synced(7)]
+    assert heard == [Synced(0), Synced(4), Synced(5), True, "following", Synced(7)]
     assert end.reason is EndReason.BYE
     assert shared_files(follower.root) == {**OWN, LOG: b"AB" + OWN[LOG][2:], "topics/t/has-offsets": b""}
     assert follower.file.record.promised == 7

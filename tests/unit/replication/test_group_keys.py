@@ -1,6 +1,7 @@
 """The JSON of the keys: what is written, and what is refused when it is read."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,3 +142,29 @@ def test_a_name_is_one_part_of_a_key(name: str) -> None:
     for names in ((name, "g0"), ("prod", name)):
         with pytest.raises(ConfigError, match="invalid name"):
             GroupKeys(*names)
+
+
+def test_a_member_says_where_its_gateway_is_and_an_older_one_does_not() -> None:
+    new = replace(N1, http="10.0.0.1:8080", https="")
+    for member in (N1, new):
+        written = json.loads(group_keys.encode_member(member))
+        state = KEYS.decode_state(found(leader=written))
+        assert state.leader is not None
+        assert state.leader.member == member
+    assert MEMBER.keys() == json.loads(group_keys.encode_member(N1)).keys(), "an older node reads it"
+
+
+def test_a_seat_has_damage_and_lags_where_there_are_some() -> None:
+    seat = Seat(N1, "5.0", "LEADING", None, 7, damaged=2, lags=(("2" * 32, 4096),))
+    key = f"{KEYS.group}seats/{N1.replica}"
+    assert KEYS.decode_seats(Found((kept(key, json.loads(group_keys.encode_seat(seat))),), 8)) == [seat]
+    for lags in ({"x": 1}, {"2" * 32: "1"}, [1]):
+        assert KEYS.decode_seats(Found((kept(key, SEAT | {"lags": lags}),), 8)) == [], "unreadable: people need the others"
+
+
+def test_settings_of_a_cluster_that_was_adopted() -> None:
+    adopted = ClusterSettings("u", 2, 1, 3.0, was="t", adopted="1" * 32)
+    written = json.loads(group_keys.encode_settings(adopted))
+    assert KEYS.decode_settings(Found((kept(KEYS.config, written),), 4)) == adopted
+    with pytest.raises(EtcdError, match="32 hexadecimal digits"):
+        KEYS.decode_settings(Found((kept(KEYS.config, written | {"adopted": "n1"}),), 4))

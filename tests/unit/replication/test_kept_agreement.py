@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,27 @@ def test_t1_begins_a_group_and_is_its_epoch(run: Run) -> None:
         assert state.leader == LeaderKey(N1, epoch, lease)
         assert state.in_sync == InSync((N1.replica,), 0, epoch)
         assert state.revision >= epoch
+
+    run(scenario)
+
+
+def test_adopt_begins_anew_without_a_leader_and_t1_knows_which_cluster_it_begins(run: Run) -> None:
+    async def scenario(connect: Connect) -> None:
+        agreement, epoch, lease = await leading(connect)
+        tool, late = connect("ctl"), connect("n2")
+        assert await tool.settings() == await late.settings() == SETTINGS
+        anew = replace(SETTINGS, cluster="77aa", was=SETTINGS.cluster, adopted=N1.replica)
+        assert not (await tool.adopt(anew)).done, "n1 leads"
+        await agreement.revoke(lease)
+        assert (await tool.adopt(anew)).done
+        assert await agreement.settings() == anew
+        state = await agreement.read()
+        assert (state.leader, state.in_sync) == (None, None)
+        assert not (await tool.adopt(replace(anew, cluster="88bb"))).done, "the settings have changed since"
+        lease = await agreement.grant(3)
+        assert not (await late.begin(N2, lease)).done, "n2 has read other settings"
+        assert not (await agreement.elect(N1, lease, epoch)).done
+        assert (await agreement.begin(N1, lease)).done
 
     run(scenario)
 

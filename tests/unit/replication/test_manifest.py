@@ -2,11 +2,14 @@
 
 import json
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.sealed_segments import directory_with_segments, flip_bit
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import BadOperation
 from toymq_py.replication import manifest as manifest_module
@@ -25,6 +28,7 @@ from toymq_py.replication.manifest import (
     missing_bytes,
     take_manifest,
 )
+from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.record import crc32
 
 ROOT = "/data/d"
@@ -192,3 +196,34 @@ def test_too_many_files_are_refused_before_they_are_sent(monkeypatch: pytest.Mon
     monkeypatch.setattr(manifest_module, "COMPARED_BYTES_MAX", 100)
     with pytest.raises(BadOperation, match="at most 100"):
         encode_plan(JoinPlan(tuple(FilePlan(f"topics/t/{n:020d}.log", Action.COPY) for n in range(5)), ("topics", "topics/t")))
+
+
+# -- a leader whose own copy rots
+
+
+async def test_a_followers_segment_is_not_replaced_by_one_that_rots_here(tmp_path: Path) -> None:
+    """It was put aside, and what rots on one disk was copied to the other."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    segments = await directory_with_segments(ours)
+    shutil.copytree(ours, theirs)
+    flip_bit(ours, segments[1])
+    plan = {each.path: each.action for each in _plan_of(ours, theirs).files}
+    assert [plan[each] for each in segments] == [Action.KEEP] * len(segments)
+    flip_bit(theirs, segments[2])
+    assert {each.path: each.action for each in _plan_of(ours, theirs).files}[segments[2]] is Action.COPY, "it is whole here"
+
+
+async def test_without_a_later_segment_in_common_the_leaders_word_counts(tmp_path: Path) -> None:
+    """The follower's may have messages of another history, which were never acknowledged."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    segments = await directory_with_segments(ours)
+    shutil.copytree(ours, theirs)
+    flip_bit(ours, segments[1])
+    for later in segments[2:]:
+        flip_bit(theirs, later, 100)
+    assert {each.path: each.action for each in _plan_of(ours, theirs).files}[segments[1]] is Action.COPY
+
+
+def _plan_of(ours: Path, theirs: Path) -> JoinPlan:
+    fs = RealFileSystem()
+    return make_plan(fs, str(ours), take_manifest(fs, str(theirs), StopFlag()), StopFlag())

@@ -61,7 +61,7 @@ def test_a_replica_is_added_and_dropped() -> None:
         await rig.in_sync.drop(OTHER)
         await rig.in_sync.drop(OTHER)
         assert await rig.held() == {ME}
-        assert (rig.in_sync.changes, rig.changed) == (2, 2)
+        assert (rig.in_sync.changes, rig.changed) == ({"added": 1, "dropped": 1}, 2)
 
     simulate(scenario)
 

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.node_rig import TTL_S, NodeRig, Running, Scenario, simulate
+from tests.support.node_rig import TTL_S, UUID, NodeRig, Running, Scenario, simulate
 from tests.support.simulated_etcd import LATE_S, Loss
 from toymq_py.errors import DataDirectoryError, LeaseLost, TermEnded
-from toymq_py.replication.agreement import Request, RequestKind
+from toymq_py.replication.agreement import Member, Outcome, Request, RequestKind
 
 Run = Callable[..., None]
 
@@ -236,6 +237,70 @@ def test_a_wiped_etcd_is_not_trusted_and_that_is_remembered(run: Run) -> None:
         await asyncio.sleep(30)
         assert again.office.said == []
         assert "see the runbook" in again.node.waits_for
+
+    run(scenario)
+
+
+def test_a_node_that_runs_while_etcd_goes_back_does_not_trust_it_when_its_revisions_have_grown_again(run: Run) -> None:
+    """A restored etcd passed the revisions that the node had seen within a minute, by what the nodes themselves wrote."""
+
+    async def scenario(rig: NodeRig) -> None:
+        n1, n2 = await pair(rig)
+        rig.etcd.wipe()
+        rig.tool = rig.etcd.agreement("tool2", "orders", "g0")
+        await rig.tool.create_settings(rig.settings)
+        await rig.until(lambda: n2.file.record.distrusted, "n2 has seen it")
+        n1.die()
+        rig.etcd.revision = 10_000
+        lease = await rig.tool.grant(600)
+        assert (await rig.tool.begin(n2.member, lease)).done, "an in-sync set of before that has n2"
+        await rig.tool.revoke(lease)
+        await asyncio.sleep(30)
+        assert n2.office.said == []
+        assert "see the runbook" in n2.node.waits_for
+
+    run(scenario)
+
+
+def test_a_leader_that_sees_etcd_go_back_ends_its_term_though_its_lease_lives_there(run: Run) -> None:
+    """Restored from a snapshot that had its lease: it renewed that, and went on until the revisions had grown again."""
+
+    async def scenario(rig: NodeRig) -> None:
+        n1, _ = await pair(rig)
+        rig.etcd.revision += 1000
+        await asyncio.sleep(10)
+        rig.etcd.revision -= 1000
+        await rig.until(n1.task.done, "n1 has ended")
+        assert "etcd went back" in str(n1.ended_by)
+        assert n1.file.record.distrusted
+        rig.etcd.revision = 10_000
+        again = rig.start("n1")
+        await asyncio.sleep(30)
+        assert again.office.said == []
+
+    run(scenario)
+
+
+def test_a_node_that_has_read_other_settings_does_not_begin_and_does_not_ask_without_end(run: Run) -> None:
+    """Another copy was adopted since: T1 compares the settings."""
+
+    async def scenario(rig: NodeRig) -> None:
+        await rig.tool.settings()
+        n1 = rig.start("n1")
+        await n1.agreement.settings()
+        assert (await rig.tool.adopt(replace(rig.settings, cluster="other", was=UUID, adopted="9" * 32))).done
+        asked = 0
+        begin = n1.agreement.begin
+
+        async def counted(me: Member, lease: int) -> Outcome:
+            nonlocal asked
+            asked += 1
+            return await begin(me, lease)
+
+        n1.agreement.begin = counted  # type: ignore[method-assign]
+        await asyncio.sleep(30)
+        assert n1.office.said == []
+        assert 0 < asked < 200
 
     run(scenario)
 

@@ -8,17 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.sim_disk import SimDisk
-from toymq_py.errors import DamagedData
-from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord, decode, encode
+from toymq_py.errors import DamagedData, DataDirectoryError
+from toymq_py.replication.agreement import ClusterSettings
+from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord, decode, encode, record_in
 
 ROOT = "/data/d"
 REPLICA = "0123456789abcdef0123456789abcdef"
-RECORD = ReplicaRecord("6f6e6c79-0000-4000-8000-746573747321", "g0", REPLICA, 4711, 2**63 + 5, True, True, True)
+LOG = "topics/jobs/00000000000000000000.log"
+RECORD = ReplicaRecord("6f6e6c79-0000-4000-8000-746573747321", "g0", REPLICA, 4711, 2**63 + 5, True, True, (LOG,))
 
 texts = st.text(min_size=1, max_size=20)
 numbers = st.integers(0, 2**64 - 1)
 records = st.builds(
-    ReplicaRecord, texts, texts, st.just(REPLICA), numbers, st.none() | numbers, st.booleans(), st.booleans(), st.booleans()
+    ReplicaRecord, texts, texts, st.just(REPLICA), numbers, st.none() | numbers, st.booleans(), st.booleans(),
+    st.lists(st.just(LOG)).map(tuple),
 )
 
 
@@ -43,8 +46,8 @@ def test_a_file_without_the_later_fields_has_their_beginnings() -> None:
 @pytest.mark.parametrize(("field", "value"), [
     ("version", 2), ("version", None), ("version", True), ("cluster", ""), ("cluster", 1), ("group", None),
     ("replica", "x" * 32), ("replica", REPLICA.upper()), ("replica", None), ("promised", -1), ("promised", 1.0),
-    ("promised", True), ("promised", 2**64), ("lease", 5), ("lease", "x"), ("lease", "9" * 5000), ("lease", "-1"), ("clean", 1),
-    ("copying", "yes"), ("distrusted", None),
+    ("promised", True), ("promised", 2**64), ("lease", 5), ("lease", "x"), ("lease", "9" * 5000), ("lease", "-1"),
+    ("copying", "yes"), ("distrusted", None), ("damaged", "x"), ("damaged", ["../LOCK"]), ("damaged", [1]),
 ])  # fmt: skip
 def test_an_invalid_field_is_named(field: str, value: object) -> None:
     fields = json.loads(encode(RECORD)) | {field: value}
@@ -80,3 +83,42 @@ def test_a_change_that_fails_is_not_told_as_done(disk: SimDisk) -> None:
     with pytest.raises(OSError, match=r"replica\.json"):
         file.change(promised=9)
     assert file.record.promised == 0
+
+
+# -- which replica a directory is in a cluster
+
+NEW = "f" * 32
+SETTINGS = ClusterSettings("c2", 2, 1)
+ADOPTED = ClusterSettings("c2", 2, 1, was="c1", adopted=REPLICA)
+MINE = ReplicaRecord("c1", "g0", REPLICA, 4711, 5, False, True, (LOG,))
+
+
+def test_a_directory_is_what_it_was_in_its_cluster_and_new_without_a_file() -> None:
+    assert record_in(SETTINGS, "g0", None, NEW) == ReplicaRecord("c2", "g0", NEW)
+    mine = ReplicaRecord("c2", "g0", REPLICA, 4711)
+    assert record_in(SETTINGS, "g0", mine, NEW) is mine
+    assert record_in(ADOPTED, "g0", mine, NEW) is mine
+
+
+def test_the_adopted_copy_stays_itself_and_forgets_the_epochs_of_before() -> None:
+    assert record_in(ADOPTED, "g0", MINE, NEW) == ReplicaRecord("c2", "g0", REPLICA)
+
+
+@pytest.mark.parametrize("copying", [False, True])
+def test_the_other_copies_become_new_replicas(copying: bool) -> None:
+    other = ReplicaRecord("c1", "g0", "a" * 32, 4711, copying=copying)
+    assert record_in(ADOPTED, "g0", other, NEW) == ReplicaRecord("c2", "g0", NEW, copying=copying), "half of a copy stays half"
+
+
+@pytest.mark.parametrize(
+    ("settings", "record", "why"),
+    [
+        (SETTINGS, MINE, "belongs to the cluster c1 and etcd has c2"),
+        (ADOPTED, ReplicaRecord("c0", "g0", REPLICA), "belongs to the cluster c0"),
+        (ADOPTED, ReplicaRecord("c1", "g0", REPLICA, copying=True), "half copied: adopt another"),
+    ],
+    ids=["another cluster", "a third cluster", "half copied"],
+)
+def test_a_directory_of_another_cluster_is_refused(settings: ClusterSettings, record: ReplicaRecord, why: str) -> None:
+    with pytest.raises(DataDirectoryError, match=why):
+        record_in(settings, "g0", record, NEW)

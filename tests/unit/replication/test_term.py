@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node_rig import NodeRig, Running, Scenario, simulate
+from tests.support.node_rig import TTL_S, NodeRig, Running, Scenario, simulate
 from toymq_py.errors import TermEnded
 from toymq_py.replication.agreement import Answer, Request, RequestKind
 
@@ -112,6 +112,37 @@ def test_a_disk_that_hangs_ends_the_term_in_favour_of_another_copy(run: Run) -> 
         assert "retire" not in " ".join(n1.office.said), "that would wait for the disk"
         await rig.led_by(n2)
         assert rig.loop.time() - began < 2, "T4: the lease is not waited for"
+
+    run(scenario)
+
+
+def test_a_leader_whose_lease_may_have_ended_delivers_nothing_before_another_may_lead(run: Run) -> None:
+    """OK goes on: it needs the followers and not the lease."""
+
+    async def scenario(rig: NodeRig) -> None:
+        n1, n2 = await pair(rig)
+        await asyncio.sleep(5)
+        assert 0 < n1.office.delivers_until - rig.loop.time() <= TTL_S
+        rig.etcd.cut_off("n1")
+        rig.cut = {"n1", "n2"}
+        until = n1.office.delivers_until
+        await rig.until(lambda: n2.node.state == "OPENING", "n2 is elected")
+        assert n1.office.delivers_until == until, "no renewal had an answer"
+        assert until <= rig.loop.time(), "n1 delivers no more when n2 begins to"
+        assert n1.office.refuses is None
+
+    run(scenario)
+
+
+def test_deliveries_go_on_when_etcd_answers_again(run: Run) -> None:
+    async def scenario(rig: NodeRig) -> None:
+        n1 = rig.start("n1")
+        await rig.led_by(n1)
+        rig.etcd.cut_off("n1")
+        await rig.until(lambda: n1.office.delivers_until < rig.loop.time() + 0.5, "the lease is about to end")
+        rig.etcd.reconnect("n1")
+        await rig.until(lambda: n1.office.delivers_until > rig.loop.time() + 2, "it was renewed")
+        assert n1.node.state == "LEADING"
 
     run(scenario)
 

@@ -1,6 +1,7 @@
 // The page: which view stands where, banners, theme, keys, login.
 
 import { access, api } from "./api.js";
+import { alone } from "./cluster.js";
 import { Refusal, ask, field, input, toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
 import { bytes, plural, time } from "./format.js";
@@ -84,6 +85,7 @@ function banners() {
   const full = low ? `The disk is low: below ${bytes(limits.min_free_bytes)} free, publishing is refused. Reading and acking go on.`
     : `The disk is full, or nearly: below ${bytes(limits.max_payload)} free. What does not fit is refused. Reading goes on.`;
   banner("disk", "bad", store.diskFull && full);
+  banner("alone", "warn", alone(store.stats.cluster));
   banner("failed", "bad", failed.length && `${plural(failed.length, "topic")} failed: ${named(failed)}. Publishing there is refused until the broker is restarted.`, show("trouble"));
   banner("degraded", "warn", degraded.length && `${plural(degraded.length, "topic")} degraded: ${named(degraded)}. Part of the log or of the consumers' state cannot be read.`, show("trouble"));
 }

@@ -1,6 +1,7 @@
 // All topics in one list: only the rows that can be seen exist, so that five thousand of them cost what twenty cost.
 
 import { Sparkline } from "./chart.js";
+import { Cluster } from "./cluster.js";
 import { toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
 import { bytes, count, duration, plural, rate } from "./format.js";
@@ -120,7 +121,8 @@ export class TopicsView {
       this.table, this.none,
     );
     this.start = this.#start();
-    this.element = el("div", {}, el("h1.hidden", {}, "Topics"), el("section.tiles", { "aria-label": "The broker" }, Object.values(this.tiles).map((tile) => tile.element)), this.start, this.list);
+    this.cluster = new Cluster();
+    this.element = el("div", {}, el("h1.hidden", {}, "Topics"), el("section.tiles", { "aria-label": "The broker" }, Object.values(this.tiles).map((tile) => tile.element)), this.cluster.element, this.start, this.list);
     this.element.addEventListener("keydown", (event) => this.#arrows(event));
     this.onscroll = () => this.#window();
   }
@@ -250,6 +252,7 @@ export class TopicsView {
     disk.draw(bytes(stats.disk_free_bytes));
     disk.element.classList.toggle("warn", this.store.diskFull);
     links.draw(count(stats.connections), `· up ${duration(Math.floor(stats.uptime_s))}`);
+    this.cluster.draw(stats.cluster);
   }
 
   /** Make the rows that can be seen, drop the others; the one with the focus stays. */

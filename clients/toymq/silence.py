@@ -1,0 +1,27 @@
+"""When a broker that says nothing is left, and when it is asked for a sign of life: one judge for both clients.
+
+Pure: no clock, no connection. Clients with one address do not ask: there is nowhere else to go before a call is overdue.
+"""
+
+import enum
+
+from toymq import options
+from toymq.conversation import Conversation
+
+
+class Silence(enum.Enum):
+    """What a silence means."""
+
+    NONE = "it is short, or an answer may take as long"
+    ASK = "nothing is due, so nothing shows that the broker lives: ask for a sign of life"
+    LEAVE = "an answer has been due for so long that another broker may do better"
+
+
+def judge(conversation: Conversation, silent_s: float, now: float, timeout_s: float) -> Silence:
+    """Judge a silence of ``silent_s``. ``timeout_s``: what a call waits for its answer."""
+    patience_s = min(options.SILENT_S, timeout_s)
+    if silent_s >= patience_s and conversation.is_overdue(now + timeout_s - patience_s):
+        return Silence.LEAVE
+    if silent_s >= patience_s / 2 and not conversation.unanswered_count:
+        return Silence.ASK
+    return Silence.NONE

@@ -1,0 +1,49 @@
+"""A bit rots in a sealed segment of a real node: it is found by the scrub, and the whole copy takes its place."""
+
+import asyncio
+from pathlib import Path
+
+from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterNode, ClusterRig, Load, running_cluster
+from tests.support.requirements import require
+from tests.support.sealed_segments import flip_bit, segments_of
+
+pytestmark = require("etcd", "proc")
+
+OPTIONS = ("--scrub-interval", "300ms", "--segment-bytes", "16KiB")
+
+
+def test_what_rots_on_a_follower_and_on_the_leader_comes_back_from_the_other_copy(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, *OPTIONS, names=("n1", "n2")) as rig:
+        asyncio.run(_rot(rig))
+
+
+async def _rot(rig: ClusterRig) -> None:
+    await rig.in_sync(2)
+    leader = await rig.leader()
+    follower = next(node for node in rig.nodes.values() if node is not leader)
+    async with Load(rig.urls) as load:
+        await load.more(2000)
+    assert await rig.settled_differences() == []
+    first, second = segments_of(Path(leader.data_dir))[:2]
+
+    flip_bit(Path(follower.data_dir), first)
+    await _whole(rig, leader, follower, first)
+    await rig.in_sync(2)
+    assert (await rig.leader()) is leader, "a follower that rots costs the leader nothing"
+    aside = await asyncio.to_thread(lambda: list(Path(follower.data_dir).glob(f"replaced/*/{first}")))
+    assert aside, "what rots is put aside"
+
+    flip_bit(Path(leader.data_dir), second)
+    assert await rig.leader(other_than=leader.name) is follower, "its copy is whole, so it leads"
+    await _whole(rig, follower, leader, second)
+    await rig.in_sync(2)
+    assert await load.lost() == []
+
+
+async def _whole(rig: ClusterRig, good: ClusterNode, other: ClusterNode, path: str) -> None:
+    wanted = (Path(good.data_dir) / path).read_bytes().rstrip(b"\0")
+    until = MONOTONIC() + WAIT_S
+    copy = Path(other.data_dir) / path
+    while not copy.exists() or copy.read_bytes().rstrip(b"\0") != wanted:
+        assert MONOTONIC() < until, f"{path} of {other.name} is not whole again\n{rig.logs()}"
+        await asyncio.sleep(0.05)

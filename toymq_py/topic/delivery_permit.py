@@ -1,0 +1,31 @@
+"""Until when a broker may deliver: as long as no other machine can lead its group.
+
+Contract: replication.md, section 5; ADR 0119. Belongs to the event loop. Without a cluster it never ends.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+from toymq_py.callbacks import call_all
+
+
+class DeliveryPermit:
+    """Shared by all channels of a broker."""
+
+    __slots__ = ("_waiting", "until_s")
+
+    def __init__(self) -> None:
+        self.until_s = inf
+        """Monotonic: at this time deliveries stop, redeliveries included."""
+        self._waiting: dict[Callable[[], None], None] = {}  # one of each channel
+
+    def wait(self, call: Callable[[], None]) -> None:
+        """Call when the permit was extended; once, however often that is asked."""
+        self._waiting[call] = None
+
+    def extend(self, until_s: float) -> None:
+        """Let the permit end at another time, and call those that wait: each looks at the time by itself."""
+        self.until_s = until_s
+        if self._waiting:
+            waiting, self._waiting = list(self._waiting), {}
+            call_all(waiting)
