@@ -7,7 +7,6 @@ from contextlib import suppress
 import toymq
 from toymq.connect_failure import what_failed
 from toymq.url import DEFAULT_PORT, Address
-from toymq_py.command_group import said_by
 from toymq_py.errors import ConnectionLost, NotLeader, ProtocolViolation, RequestError
 
 PROBE_S = 2.0
@@ -69,7 +68,7 @@ def explain(address: Address, error: Exception) -> str:
     if isinstance(error, RequestError):
         advice = ADVICE.get(error.code)
         return f"{error.code}: {error}" + (f"; {advice}" if advice else "")
-    return said_by(error) if isinstance(error, OSError) and not isinstance(error, toymq.ToymqError) else str(error)
+    return str(error)
 
 
 def _unreachable(address: Address, error: toymq.ConnectFailed) -> str:
