@@ -146,7 +146,11 @@ class _Processing(Processing[Message], AsyncWith):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._handling.__exit__(kind, error, trace)
+        try:
+            self._handling.__exit__(kind, error, trace)
+        except BaseException as failure:  # the tracer's
+            self._message._handler_failed(failure, self._retry_delay, self._dead_on)
+            raise
         if error is not None:
             self._message._handler_failed(error, self._retry_delay, self._dead_on)
         elif not self._message._given_back:

@@ -253,7 +253,7 @@ class GatewayProtocol(asyncio.Protocol):
                 raised = error.__context__  # by a callback
                 invalid = BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)")
                 refuse = self._refuse_body if self._trailer_field_bytes > TRAILER_BYTES_MAX else self._refuse
-                refuse(raised if isinstance(raised, RequestError) else invalid)
+                refuse(raised.bare() if isinstance(raised, RequestError) else invalid)
             except httptools.HttpParserUpgrade as upgrade:
                 rest = data[upgrade.args[0] :]
                 if self._declined:

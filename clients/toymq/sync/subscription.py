@@ -138,7 +138,11 @@ class _Processing(Processing[Message], PlainWith):
         return self._message
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._handling.__exit__(kind, error, trace)
+        try:
+            self._handling.__exit__(kind, error, trace)
+        except BaseException as failure:  # the tracer's, or a signal handler's
+            self._message._failed(failure, self._retry_delay, self._dead_on)
+            raise
         if error is not None:
             self._message._failed(error, self._retry_delay, self._dead_on)
         elif not self._message._given_back:
