@@ -40,6 +40,12 @@ class CommandGroup(click.Group):
             refuse(self, error, ctx)
 
 
+def said_by(error: OSError) -> str:
+    """What the operating system says, with the file and without its number."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
 def refuse(group: click.Group, error: click.UsageError, ctx: click.Context | None) -> NoReturn:
     """Print the line, or the help that was asked for by giving nothing. Raises: SystemExit."""
     ctx = error.ctx or ctx

@@ -29,6 +29,8 @@ FINISH_S = 1.0
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
 USER_TIMEOUT_MS = 30_000
+"""Also for a living client that does not read (docs/reconnects.md). The time of its last acknowledgement (TCP_INFO) would not
+tell it from a dead one within 30 s: the kernel asks a full receiver less and less often, in the end every two minutes."""
 
 
 class Server:

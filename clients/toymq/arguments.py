@@ -4,6 +4,7 @@ Contract: clients.md; ADR 0071. A wrong type is a TypeError, a wrong value is Ba
 the value and the remedy. A duration is ``Seconds``, and not the milliseconds of the wire.
 """
 
+import inspect
 import operator
 import re
 import reprlib
@@ -44,11 +45,6 @@ def shown(value: object) -> str:
         return _repr.repr(value)
     except Exception:  # noqa: BLE001 (a caller's own class)
         return f"a {type(value).__name__}"
-
-
-def not_blocking(statement: str, what: str) -> TypeError:
-    """For ``with`` or ``for`` with what only asyncio has."""
-    return TypeError(f"{what} is for asyncio and needs `async {statement}`; toymq.sync has the blocking client")
 
 
 # -- names and texts
@@ -225,9 +221,11 @@ def exceptions(what: str, value: object) -> None:
 
 
 def function(what: str, value: object) -> None:
-    """None or one. Raises: TypeError."""
+    """None or one that is called and not awaited. Raises: TypeError."""
     if value is not None and not callable(value):
         raise TypeError(f"{what} is a function or None, not {shown(value)}")
+    if inspect.iscoroutinefunction(value):
+        raise TypeError(f"{what} is called and not awaited: write `def`, not `async def`; it may start a task")
 
 
 def instance(what: str, value: object, kind: type, name: str) -> None:
@@ -284,7 +282,10 @@ def items(value: Any) -> Iterable[Any]:
     """Of ``pub_many``. Raises: TypeError."""
     if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Iterable):
         remedy = f": use [{shown(value)}]" if isinstance(value, bytes) else ""
-        raise TypeError(f"items is an iterable of payloads, (key, payload) or Sequenced, not {shown(value)}{remedy}")
+        if hasattr(value, "__aiter__"):
+            remedy = ": publish each with pub, or collect them in a list"
+        form = "items is an iterable of payloads, (key, payload), (key, payload, headers) or Sequenced"
+        raise TypeError(f"{form}, not {shown(value)}{remedy}")
     return value
 
 

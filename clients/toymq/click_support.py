@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from toymq_py.command_group import CommandGroup
+from toymq_py.command_group import CommandGroup, said_by
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.units import DURATION_MS_MAX, parse_duration_ms
 
@@ -50,8 +50,7 @@ class OneLineErrors(CommandGroup):
         try:
             return super().invoke(ctx)
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            click.echo(f"{self.name}: {where}{error.strerror or error}", err=True)
+            click.echo(f"{self.name}: {said_by(error)}", err=True)
         except ToymqError as error:
             click.echo(f"{self.name}: {error}", err=True)
         raise SystemExit(self._failure_code)

@@ -7,16 +7,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_args
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from toymq import arguments, requests
-from toymq.arguments import Seconds, not_blocking
+from toymq.arguments import Seconds
 from toymq.client_base import ClientBase, as_method
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.link import Link, close_all
 from toymq.message import Item, Key, Receipt, chunks, json_payload, outgoing
+from toymq.mixups import AsyncFor, AsyncWith
 from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, PublishMany
@@ -29,6 +30,8 @@ from toymq_py.protocol import OkReply, Pause, Resume, Subscribe
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+NOT_OPEN = "this client is not open yet: write `async with toymq.connect(...) as mq`, or `mq = await toymq.connect(...)`"
 
 
 def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]:
@@ -51,7 +54,7 @@ def _counting(
     return as_method(method, several, int)
 
 
-class Client(ClientBase):
+class Client(ClientBase, AsyncWith):
     """A connection to a broker that reconnects by itself; made by ``connect``.
 
     Belongs to the event loop in which it was connected: in another one, every call raises ConfigError. Every call may be
@@ -59,6 +62,8 @@ class Client(ClientBase):
     when the connection is lost is repeated when that is safe, otherwise it raises ConnectionLost. A request that takes longer
     than ``timeout_s`` raises RequestTimeout, a TimeoutError.
     """
+
+    _called = "this client"
 
     def __init__(self, options: Options) -> None:
         """Not connected; see ``connect``."""
@@ -91,14 +96,6 @@ class Client(ClientBase):
 
     def __await__(self) -> Generator[object, None, "Client"]:
         return self.open().__await__()
-
-    if not TYPE_CHECKING:  # a type checker says it itself
-
-        def __enter__(self) -> NoReturn:
-            raise not_blocking("with", "this client")
-
-        def __exit__(self, *_: object) -> None:
-            pass  # never called; without it Python's own error comes first
 
     async def __aenter__(self) -> "Client":
         return await self.open()
@@ -178,7 +175,8 @@ class Client(ClientBase):
         the order of the items; nothing is published before.
 
         Args:
-            items: payloads, (key, payload), or ``Sequenced``; after a refused ``Sequenced`` no later one is stored.
+            items: payloads, (key, payload), (key, payload, headers), or ``Sequenced``; after a refused ``Sequenced`` no later
+                one is stored.
             delay, ttl: as in ``pub``, for items that are not ``Sequenced``; those have their own.
             window: messages.
 
@@ -343,7 +341,7 @@ class Client(ClientBase):
     @property
     def _link(self) -> Link:
         if self._main is None or self._closed:
-            raise ClientClosed("this client is closed" if self._closed else "this client is not open yet: await it")
+            raise ClientClosed("this client is closed" if self._closed else NOT_OPEN)
         self._main.check_loop()
         return self._main
 
@@ -393,8 +391,10 @@ class Client(ClientBase):
         task.add_done_callback(self._leaving.discard)
 
 
-class Publishing(PublishMany):
+class Publishing(PublishMany, AsyncFor):
     """What ``pub_many`` returns: await it or iterate it, once."""
+
+    _called = "pub_many"
 
     def __init__(
         self, client: Client, topic: str, items: Iterable[Item], delay: Seconds | None, ttl: Seconds | None, window: int
@@ -415,7 +415,8 @@ class Publishing(PublishMany):
         outstanding = 0
         client = self._client
         header_block = client._options.header_block_of_many(self._topic)
-        for items, error in chunks(self._items, self._size, client._body_bytes_max, header_block, *self._times):
+        adds = client._options.adds_headers
+        for items, error in chunks(self._items, self._size, client._body_bytes_max, header_block, adds, *self._times):
             if items:  # none before a first item that is wrong: a batch of none would never be done
                 if link.crowded:
                     await link.room(self._topic)
@@ -448,9 +449,9 @@ def _receipt(batch: Batch, index: int) -> Receipt:
 
 
 def connect(
-    urls: str | Sequence[str] = DEFAULT_URL, *, name: str | None = None, ssl: ssl_module.SSLContext | None = None,
-    timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0, wait_s: Seconds = 0.0,
-    backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
+    urls: str | Sequence[str] = DEFAULT_URL, *, token: str | None = None, name: str | None = None,
+    ssl: ssl_module.SSLContext | None = None, timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0,
+    wait_s: Seconds = 0.0, backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
     on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
     describe_errors: bool = True, random: Random | None = None,
 ) -> Client:  # fmt: skip
@@ -460,6 +461,7 @@ def connect(
     Args:
         urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several, or one with
             several hosts, ``toymq://a,b``, are tried in turn. In a cluster the client goes on to the node that leads.
+        token: for all URLs, in place of those in them; it needs no quoting here.
         name: name of this client, shown by the broker.
         ssl: for ``toymqs://``; default: the system's CAs.
         timeout_s: for every request, outages included.
@@ -479,7 +481,7 @@ def connect(
     """
     return Client(
         Options(
-            parse_urls(urls), name, ssl, *times(timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s), idempotent,
-            on_event, inject_headers, tracing, random or Random(), describe_errors,
+            parse_urls(urls, token), name, ssl, *times(timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s),
+            idempotent, on_event, inject_headers, tracing, random or Random(), describe_errors,
         )
     )  # fmt: skip

@@ -4,9 +4,9 @@ import os
 import ssl
 from collections.abc import Sequence
 
-from toymq.errors import ConnectFailed
+from toymq.errors import CertificateRefused, ConnectFailed
 from toymq.url import Address
-from toymq_py.errors import NotLeader, ToymqError
+from toymq_py.errors import NotLeader, ProtocolViolation, RequestError, ToymqError
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL")
 """OpenSSL's reasons where what answered is no TLS."""
@@ -16,10 +16,12 @@ def connect_failed(address: Address, error: BaseException) -> ConnectFailed:
     """The error of one attempt."""
     if isinstance(error, NotLeader):
         return _not_leader(address, error)
-    remedy = ""
-    if isinstance(error, ssl.SSLCertVerificationError) and "mismatch" not in error.verify_message:
-        remedy = ": connect with ssl=ssl.create_default_context(cafile=…), the CA that signed it"
-    failed = ConnectFailed(what_failed(address, error) + remedy)
+    kind, remedy = ConnectFailed, ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        kind = CertificateRefused
+        if "mismatch" not in error.verify_message:
+            remedy = ": connect with ssl=ssl.create_default_context(cafile=…), the CA that signed it"
+    failed = kind(what_failed(address, error) + remedy)
     failed.__cause__ = error
     return failed
 
@@ -55,6 +57,12 @@ def of_a_round(failures: Sequence[ToymqError]) -> ToymqError:
     last = failures[-1]
     if len(failures) == 1 or not isinstance(last, ConnectFailed):
         return last
-    together = ConnectFailed("; ".join(dict.fromkeys(map(str, failures))))
+    kind = CertificateRefused if all(isinstance(each, CertificateRefused) for each in failures) else ConnectFailed
+    together = kind("; ".join(dict.fromkeys(map(str, failures))))
     together.__cause__ = last.__cause__
     return together
+
+
+def is_hopeless(error: ToymqError) -> bool:
+    """Whether another round would end as this one did: with a refusal, with what is no broker, or with a certificate."""
+    return isinstance(error, RequestError | ProtocolViolation | CertificateRefused) and not error.retryable

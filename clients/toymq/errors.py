@@ -9,6 +9,7 @@
     └─ LocalError
        ├─ ConfigError              an option or URL that makes no sense
        ├─ ConnectFailed            no broker could be reached (also a builtin ConnectionError)
+       │  └─ CertificateRefused    this client does not accept the broker's certificate
        ├─ ConnectionLost           the outcome of a request is unknown
        │  └─ ClientClosed          this client was closed
        ├─ RequestTimeout           no answer in time (also a builtin TimeoutError)
@@ -62,13 +63,14 @@ from toymq_py.errors import (
 )  # fmt: skip
 
 __all__ = [
-    "AlreadySubscribed", "AuthFailed", "AuthRequired", "BadArgument", "BadFraming", "BadName", "BadVersion", "ClientClosed",
-    "CommandFailed", "ConfigError", "ConnectFailed", "ConnectionLost", "ConsumerDeleted", "DamagedData", "DataDirectoryError",
-    "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden", "InternalError", "JobFailed", "LineTooLong",
-    "LocalError", "ModeConflict", "NoSuchConsumer", "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp",
-    "OutOfRange", "OutOfSequence", "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout",
-    "ShuttingDown", "StorageFailed", "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers",
-    "TooManySubscriptions", "TooManyTopics", "TopicExists", "ToymqError", "UnknownCommand",
+    "AlreadySubscribed", "AuthFailed", "AuthRequired", "BadArgument", "BadFraming", "BadName", "BadVersion",
+    "CertificateRefused", "ClientClosed", "CommandFailed", "ConfigError", "ConnectFailed", "ConnectionLost", "ConsumerDeleted",
+    "DamagedData", "DataDirectoryError", "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden",
+    "InternalError", "JobFailed", "LineTooLong", "LocalError", "ModeConflict", "NoSuchConsumer", "NoSuchTopic",
+    "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp", "OutOfRange", "OutOfSequence", "PayloadTooLarge",
+    "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown", "StorageFailed", "SubscriptionEnded",
+    "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions", "TooManyTopics", "TopicExists", "ToymqError",
+    "UnknownCommand",
 ]  # fmt: skip
 
 
@@ -110,6 +112,14 @@ class ConnectFailed(LocalError, ConnectionError):
 
     code = "CONNECT_FAILED"
     retryable = True
+
+
+class CertificateRefused(ConnectFailed):
+    """This client does not accept the certificate of any address that it tried. It is not tried again: that takes another
+    certificate, or another ``ssl``."""
+
+    code = "CERTIFICATE_REFUSED"
+    retryable = False
 
 
 class RequestTimeout(LocalError, TimeoutError):

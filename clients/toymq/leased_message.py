@@ -1,7 +1,7 @@
 """What the messages of both clients share: a delivery with its lease, to be settled over the connection that it came from."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from toymq import arguments, requests
 from toymq.arguments import Seconds
@@ -85,3 +85,23 @@ class LeasedMessage(Delivery, Generic[C]):
         self._feed.settle(self.topic, self.id)
         if self._in_reach:
             self._link.conversation.send(request.slot)
+
+
+M = TypeVar("M", bound=LeasedMessage[Any])
+
+
+class Processing(Generic[M]):
+    """Base of what ``process`` returns: the block of a handler."""
+
+    __slots__ = ("_dead_on", "_handling", "_message", "_retry_delay")
+
+    def __init__(self, message: M, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
+        """Raises: TypeError, BadArgument."""
+        self._message, self._retry_delay, self._dead_on = message, retry_delay, dead_on
+        self._handling = message._handling(retry_delay, dead_on)
+
+    if not TYPE_CHECKING:  # a type checker says it itself
+
+        def __call__(self, *_: object) -> NoReturn:
+            """A decorator of a coroutine function would ack before the work is done."""
+            raise TypeError("message.process() is not a decorator: write the work into its `with` or `async with` block")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar, cast
 
 from toymq import sockets
-from toymq.connect_failure import as_failure, of_a_round
+from toymq.connect_failure import as_failure, is_hopeless, of_a_round
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
@@ -20,7 +20,7 @@ from toymq.route import Route
 from toymq.silence import Silence, judge
 from toymq.url import Address
 from toymq.wire_log import log_wait
-from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import ConfigError, ConnectionLost, LocalError, ProtocolViolation, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq")
@@ -171,13 +171,13 @@ class Link:
 
     def _tries_again(self, address: Address, failures: list[ToymqError], give_up_at: float | None) -> bool:
         """Whether another attempt follows the last one of a round."""
-        error = failures[-1]
-        hopeless = isinstance(error, RequestError | ProtocolViolation) and not error.retryable
+        error, round_over = failures[-1], self._route.exhausted
+        reason = of_a_round(failures)
+        hopeless = is_hopeless(reason) and (round_over or not isinstance(reason, ConnectFailed))
         logger.debug("%s: no connection: %s", address, error)
         self._trouble = f" (no connection to {address}: {error})"
-        if not hopeless and (give_up_at is None or not self._route.exhausted or self._loop.time() < give_up_at):
+        if not hopeless and (give_up_at is None or not round_over or self._loop.time() < give_up_at):
             return True
-        reason = error if hopeless else of_a_round(failures)
         if self._first.done():
             logger.error("%s: this client gives up: %s", address, reason)
         self._end(reason)

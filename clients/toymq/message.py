@@ -33,8 +33,8 @@ class Sequenced(NamedTuple):
     ttl_ms: int | None = None
 
 
-Item = bytes | tuple[Key | None, bytes] | Sequenced
-"""What ``pub_many`` takes: a payload, (key, payload), or a message numbered by its producer."""
+Item = bytes | tuple[Key | None, bytes] | tuple[Key | None, bytes, Mapping[str, str] | None] | Sequenced
+"""What ``pub_many`` takes: a payload, (key, payload), (key, payload, headers), or a message numbered by its producer."""
 Settings = Mapping[str, float | str]
 """Settings of a topic by name (delivery.md). A duration is seconds or a text, ``"2m"``; a size is bytes or ``"64MiB"``;
 ``"default"`` unsets."""
@@ -145,15 +145,20 @@ Outgoing = tuple[bytes, bytes, bytes]
 """Key or b"", body (header block and payload), options of the PUB."""
 
 
+HeaderBlock = Callable[[Mapping[str, str] | None], bytes]
+"""Makes the header block of a message of its own headers."""
+
+
 def chunks(
-    items: Iterable[Item], size: int, body_bytes_max: int, header_block: Callable[[], bytes] | None,
+    items: Iterable[Item], size: int, body_bytes_max: int, header_block: HeaderBlock, adds_headers: bool,
     delay_ms: int | None, ttl_ms: int | None,
 ) -> Iterator[tuple[list[Outgoing], Exception | None]]:  # fmt: skip
     """Items in lists of up to ``size``. Ends at the first bad one, or where ``items`` raises, with that error: what came before
     it is still published.
 
     Args:
-        delay_ms, ttl_ms: for items that are not ``Sequenced``; those have their own.
+        adds_headers: ``header_block`` makes one also of a message without headers.
+        delay_ms, ttl_ms: for items that are not ``Sequenced``; those have their own, and their own header block.
 
     Raises: BadArgument for an invalid delay or ttl.
     """
@@ -164,21 +169,23 @@ def chunks(
     try:
         for item in items:
             key: Key | None
+            headers: Mapping[str, str] | None = None
             if isinstance(item, Sequenced):
                 key, body = item.producer, item.body
             elif not isinstance(item, tuple):
                 key, body = None, item
             elif len(item) == 2:
                 key, body = item
+            elif len(item) == 3:
+                key, body, headers = item
             else:
-                raise TypeError(  # noqa: TRY301 (with all others, below)
-                    f"an item of pub_many is a payload, (key, payload) or Sequenced, not {arguments.shown(item)}"
-                )
+                form = "an item of pub_many is a payload, (key, payload), (key, payload, headers) or Sequenced"
+                raise TypeError(f"{form}, not {arguments.shown(item)}")  # noqa: TRY301 (with all others, below)
             body = arguments.payload_bytes(body)
             if isinstance(item, Sequenced):
                 options = _sequenced_options(item)
-            elif header_block is not None:
-                block = header_block()
+            elif adds_headers or headers is not None:
+                block = header_block(headers)
                 body = block + body
                 options = publish_options(len(block), delay_ms, ttl_ms)
             else:
@@ -198,7 +205,7 @@ def chunks(
 
 
 def outgoing(
-    header_block: Callable[[Mapping[str, str] | None], bytes], payload: bytes, key: Key | None,
+    header_block: HeaderBlock, payload: bytes, key: Key | None,
     headers: Mapping[str, str] | None, delay: Seconds | None, ttl: Seconds | None, seq: int | None, body_bytes_max: int,
 ) -> Outgoing:  # fmt: skip
     """A message of ``pub``. Raises: TypeError, BadArgument, PayloadTooLarge."""

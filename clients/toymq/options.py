@@ -12,7 +12,7 @@ from random import Random
 from toymq import arguments
 from toymq.arguments import Seconds, number_of_seconds
 from toymq.backoff import Backoff
-from toymq.message import Delivery, Receipt, format_headers
+from toymq.message import Delivery, HeaderBlock, Receipt, format_headers
 from toymq.url import Address, is_token
 from toymq_py.errors import BadArgument, ConfigError, ToymqError
 from toymq_py.protocol import Hello, encode_command
@@ -73,8 +73,8 @@ class MessageTracing(ABC):
         """Start the span of a publish. Returns: its headers with the trace context, and the callback for its outcome."""
 
     @abstractmethod
-    def created(self, topic: str) -> dict[str, str]:
-        """Start and end the span of one message of ``pub_many``. Returns: its headers."""
+    def created(self, topic: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+        """Start and end the span of one message of ``pub_many``. Returns: its headers with the trace context."""
 
     @abstractmethod
     def processing(self, message: Delivery, consumer: str) -> AbstractContextManager[None]:
@@ -161,12 +161,23 @@ class Options:
             self.inject_headers(headers)
         return format_headers(headers) if headers is not None else b""
 
-    def header_block_of_many(self, topic: str) -> Callable[[], bytes] | None:
-        """Return a function that makes the header block of each message of ``pub_many``; None when it is empty."""
+    @property
+    def adds_headers(self) -> bool:
+        """Whether a message without headers gets some."""
+        return self.tracing is not None or self.inject_headers is not None
+
+    def header_block_of_many(self, topic: str) -> HeaderBlock:
+        """Return a function that makes the header block of each message of ``pub_many``."""
         tracing = self.tracing
-        if tracing is not None:
-            return lambda: self.header_block(tracing.created(topic))
-        return (lambda: self.header_block(None)) if self.inject_headers is not None else None
+        if tracing is None:
+            return self.header_block
+
+        def traced(headers: Mapping[str, str] | None) -> bytes:
+            if headers is not None:
+                arguments.headers(headers)
+            return self.header_block(tracing.created(topic, headers))
+
+        return traced
 
     def producer(self) -> str | None:
         """Make a unique producer name; short, since each record has it."""

@@ -3,17 +3,18 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from toymq import arguments
-from toymq.arguments import Seconds, not_blocking
+from toymq.arguments import Seconds
 from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
-from toymq.leased_message import LeasedMessage
+from toymq.leased_message import LeasedMessage, Processing
 from toymq.link import Link, settle
+from toymq.mixups import AsyncFor, AsyncWith
 from toymq.nack_reason import DeadOn, Reason
 from toymq.renewal import Renewal
 from toymq_py.errors import ConfigError, ConnectionLost, ToymqError
@@ -118,8 +119,7 @@ class Message(LeasedMessage[Link]):
         except ConnectionLost:
             return False
 
-    @asynccontextmanager
-    async def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> AsyncIterator["Message"]:
+    def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> "_Processing":
         """``async with message.process():`` acks when the block ends, and nacks when it raises.
 
         The NACK carries the exception: type, text and the innermost lines of the traceback, some KB together; a dead letter has
@@ -130,24 +130,41 @@ class Message(LeasedMessage[Link]):
                 is redelivered at once.
             dead_on: exceptions after which a retry would fail, too: the message goes to the dead letters at once.
         """
-        self._link.check_loop()
-        handling = self._handling(retry_delay, dead_on)
+        return _Processing(self, retry_delay, dead_on)
+
+
+class _Processing(Processing[Message], AsyncWith):
+    __slots__ = ()
+
+    _called = "message.process()"
+
+    async def __aenter__(self) -> Message:
+        self._message._link.check_loop()
+        self._handling.__enter__()
+        return self._message
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
-            with handling:
-                yield self
-        except BaseException as error:
-            self._handler_failed(error, retry_delay, dead_on)
+            self._handling.__exit__(kind, error, trace)
+        except BaseException as failure:  # the tracer's
+            self._message._handler_failed(failure, self._retry_delay, self._dead_on)
             raise
-        if not self._given_back:
-            await self.ack()
+        if error is not None:
+            self._message._handler_failed(error, self._retry_delay, self._dead_on)
+        elif not self._message._given_back:
+            await self._message.ack()
 
 
-class Subscription:
+class Subscription(AsyncWith, AsyncFor):
     """What ``Client.sub`` returns: ``async with`` it, or await it; then iterate. Several tasks may iterate it, but not with
     ``auto_ack``.
 
     Ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or why the client gave up.
     """
+
+    _called = "this subscription"
 
     def __init__(
         self, link: Link, command: Subscribe, *, auto_ack: bool, auto_extend_s: float | None, timeout_s: float
@@ -198,17 +215,6 @@ class Subscription:
 
     def __await__(self) -> Generator[object, None, "Subscription"]:
         return self._start().__await__()
-
-    if not TYPE_CHECKING:  # a type checker says it itself
-
-        def __enter__(self) -> NoReturn:
-            raise not_blocking("with", "this subscription")
-
-        def __exit__(self, *_: object) -> None:
-            pass  # never called; without it Python's own error comes first
-
-        def __iter__(self) -> NoReturn:
-            raise not_blocking("for", "this subscription")
 
     async def __aenter__(self) -> "Subscription":
         return await self._start()

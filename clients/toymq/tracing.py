@@ -43,10 +43,10 @@ class Tracing(MessageTracing):
 
         return _injected(span, headers), ended
 
-    def created(self, topic: str) -> dict[str, str]:
+    def created(self, topic: str, headers: Mapping[str, str] | None) -> dict[str, str]:
         span = self._tracer.start_span(f"create {topic}", kind=SpanKind.PRODUCER, attributes=_attributes("create", topic))
         span.end()
-        return _injected(span, None)
+        return _injected(span, headers)
 
     @contextmanager
     def processing(self, message: Delivery, consumer: str) -> Iterator[None]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlsplit
 
-from toymq_py.errors import ConfigError
+from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.names import check_host
 
 DEFAULT_URL = "toymq://127.0.0.1:6789"
@@ -58,10 +58,13 @@ def _parse_unix(path: str) -> Address:
     return Address("", 0, path=path)
 
 
-def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
+def parse_urls(urls: str | Sequence[str], token: str | None = None) -> tuple[Address, ...]:
     """Parse one URL or several, which are tried in turn.
 
-    Raises: TypeError, ConfigError, without the value: it may contain a token.
+    Args:
+        token: in place of those in the URLs.
+
+    Raises: TypeError, ConfigError, BadArgument, without the value: it may contain a token.
     """
     given: list[str] = [urls] if isinstance(urls, str) or not isinstance(urls, Iterable) else list(urls)
     if isinstance(urls, bytes | Mapping) or not all(isinstance(url, str) for url in given):
@@ -71,7 +74,13 @@ def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
     addresses = tuple(_parse_one(at, url, len(found)) for at, url in enumerate(found))
     if not addresses:
         raise ConfigError("urls is empty: a client needs at least one URL")
-    return addresses
+    if token is None:
+        return addresses
+    if not isinstance(token, str):
+        raise TypeError(f"token is a str or None, not a {type(token).__name__}")
+    if not is_token(token):
+        raise BadArgument("invalid token: write one word of printable ASCII; of a file's text, strip() the line's end")
+    return tuple(replace(address, token=token) for address in addresses)
 
 
 def split_url(url: str) -> list[str]:

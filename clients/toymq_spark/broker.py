@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from toymq import sync
+from toymq.errors import CertificateRefused
 from toymq.url import is_token, parse_url
 from toymq_py.errors import ConfigError, ConnectionLost, ShuttingDown, TooManyConnections, ToymqError
 from toymq_py.text_files import read_bounded
@@ -54,7 +55,8 @@ class RetryingClient:
 
     def pause(self, error: Exception, failures: int, doing: str) -> bool:
         """Close the connection and wait before another attempt. Returns: False when there is none."""
-        if not (isinstance(error, TRANSIENT) or getattr(error, "retryable", False)):
+        passes = isinstance(error, TRANSIENT) or getattr(error, "retryable", False)
+        if not passes or isinstance(error, CertificateRefused):
             return False
         self.close()
         if failures > self._address.num_retries:

@@ -8,7 +8,7 @@ from click.core import ParameterSource
 
 from toymq.click_support import HELP_SETTINGS
 from toymq.url import DEFAULT_URL, address_with_token, parse_urls, split_url
-from toymq_py.command_group import CommandGroup, say
+from toymq_py.command_group import CommandGroup, said_by, say
 from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
@@ -65,10 +65,12 @@ class _OneLineErrors(CommandGroup):
             raise SystemExit(INTERRUPTED) from None
         except ConfigError as error:
             say(self, str(error), ctx)
-        except (ToymqError, OSError) as error:
+        except ToymqError as error:
             line = explain(ctx.obj.address, error) if isinstance(ctx.obj, Broker) else str(error)
-            click.echo(f"toymqctl: {line}", err=True)
-            raise SystemExit(1) from None
+        except OSError as error:
+            line = said_by(error)
+        click.echo(f"toymqctl: {line}", err=True)
+        raise SystemExit(1) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of use, not of the alphabet."""

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def token() -> None:
 @click.option("--publish", "publish", multiple=True, metavar="PATTERN", help="May publish: orders, orders.*, orders.>.")
 @click.option("--subscribe", "subscribe", multiple=True, metavar="PATTERN", help="May read, ack and fetch.")
 @click.option("--admin", is_flag=True, help="May create, configure, delete, purge, seek, forget and redrive every topic.")
-@click.option("--expires", metavar="WHEN", help="When it expires: a time from now, 90d, or a day, 2027-01-31 (UTC).")
+@click.option("--expires", metavar="WHEN", help="When: 90d from now, a day, 2027-01-31 (UTC), or 2027-01-31T12:00:00Z.")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Append it to this auth file; a missing file is created.")
 def create(
     name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admin: bool, expires: str | None, path: str | None
@@ -42,6 +43,8 @@ def create(
         toymqctl token create billing --publish 'orders.*' --subscribe 'orders.>' --file auth.toml
         kill -HUP PID-OF-THE-BROKER
     """
+    if path == "":
+        raise ConfigError("--file '' names no file: leave it out, or name the auth file")
     _check("NAME", name, lambda text: check_name("token", text))
     for option, patterns in (("--publish", publish), ("--subscribe", subscribe)):
         for pattern in patterns:
@@ -50,7 +53,7 @@ def create(
     made = secrets.token_urlsafe(TOKEN_BYTES)
     digest = hashlib.sha256(made.encode()).hexdigest()
     lines = ["[[token]]", f'name = "{name}"', f'sha256 = "{digest}"']
-    rights = {"publish": publish, "subscribe": subscribe}
+    rights = {"publish": list(dict.fromkeys(publish)), "subscribe": list(dict.fromkeys(subscribe))}
     lines += [f"{key} = {json.dumps(patterns)}" for key, patterns in rights.items() if patterns]
     if admin:
         lines.append("admin = true")
@@ -72,22 +75,32 @@ def _check(option: str, text: str, check: Callable[[str], str]) -> None:
     try:
         check(text)
     except BadName as error:
-        raise ConfigError(f"{option} {text!r}: {error}") from None
+        remedy = f"; write {option} once for each" if option != "NAME" and ("," in text or " " in text) else ""
+        raise ConfigError(f"{option} {text!r}: {error}{remedy}") from None
 
 
 def expiry(text: str) -> datetime:
-    """A time from now, ``90d``, or a day, ``2027-01-31``. Raises: ConfigError when it is neither, or is over."""
+    """A time from now, ``90d``, a day, ``2027-01-31``, or a time with its zone. Raises: ConfigError when it is none of them, or
+    is over."""
     now = datetime.now(UTC)
-    try:
-        ends = datetime.combine(date.fromisoformat(text), time(), UTC)
-    except ValueError:
-        try:
-            ends = now + timedelta(milliseconds=parse_duration_ms(text))
-        except ConfigError:
-            raise ConfigError(f"--expires {text!r}: write a time from now, 90d, or a day, 2027-01-31") from None
+    ends = _find_time(text, now)
+    if ends is None:
+        what = "a time from now with its unit, 90d, at most ten years; a day, 2027-01-31; or a time, 2027-01-31T12:00:00Z"
+        raise ConfigError(f"--expires {text!r}: write {what}")
     if ends <= now:
         raise ConfigError(f"--expires {text!r} is in the past: write a later time")
     return ends
+
+
+def _find_time(text: str, now: datetime) -> datetime | None:
+    with suppress(ValueError):
+        return datetime.combine(date.fromisoformat(text), time(), UTC)
+    with suppress(ValueError, OverflowError):
+        found = datetime.fromisoformat(text)
+        return None if found.tzinfo is None else found.astimezone(UTC)
+    with suppress(ConfigError):
+        return None if text.isdigit() else now + timedelta(milliseconds=parse_duration_ms(text))  # 90 would be 90 ms
+    return None
 
 
 def append(path: str, name: str, table: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import stat
 from pathlib import Path
 
@@ -52,7 +53,7 @@ async def test_under_full_load_everything_acknowledged_before_the_start_is_in_it
                 done = await asyncio.to_thread(run, "backup", f"{tmp_path}/d", str(backup))
                 assert (done.returncode, "damage" in done.stdout) == (0, False), done.stdout + done.stderr
                 assert sum(answered) > sum(before), "the load went on meanwhile"
-                copied.append(done.stdout.splitlines()[-1])
+                copied.append(done.stdout.splitlines()[-2])
             stop.set()
         broker.kill()
     assert "0 were there already" in copied[0]
@@ -70,16 +71,29 @@ async def test_under_full_load_everything_acknowledged_before_the_start_is_in_it
         assert [consumer["consumer"] for consumer in described["consumers"]] == ["c"]
 
 
+def test_the_last_words_say_what_is_where_and_the_way_back(tmp_path: Path) -> None:
+    """They were "2 segments copied (158590 bytes), 0 were there already", and nothing at all behind a restore."""
+    data, to, back = (f"{tmp_path}/{name}" for name in ("d", "b b", "back"))
+    with BrokerProcess(tmp_path / "d") as broker, broker.connect() as wire:
+        assert wire.ask(b"PUB t - 4\nbody\n") == b"OK 0"
+        *_, made, way_back = run("backup", data, to).stdout.splitlines()
+    assert re.fullmatch(rf"{data} is backed up in {to}: 1 segment copied \(\d+ bytes\), 0 were there already", made)
+    assert way_back == f"to go back to it: toymq restore '{to}' NEW-DIRECTORY"
+    *_, state, way_on = run("restore", to, back).stdout.splitlines()
+    assert re.fullmatch(rf"{back} is as it was at \d+-\d\d-\d\d \d\d:\d\d:\d\d UTC, when the backup {to} began", state)
+    assert way_on == f"to serve it: toymq serve --data-dir {back}"
+
+
 def test_what_is_refused_is_one_line(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "d") as broker, broker.connect() as wire:
         assert wire.ask(b"PUB t - 4\nbody\n") == b"OK 0"
         for command, said in (
-            (["backup", f"{tmp_path}/none", f"{tmp_path}/b"], "is not a data directory"),
+            (["backup", f"{tmp_path}/none", f"{tmp_path}/b"], "there is no directory"),
             (["backup", f"{tmp_path}/d", f"{tmp_path}/d/b"], "must lie apart"),
             (["backup", f"{tmp_path}/d", f"{tmp_path}/d/"], "must lie apart"),
             (["restore", f"{tmp_path}/d", f"{tmp_path}/b"], "is not a backup"),
             (["repair", f"{tmp_path}/d"], f"is in use by process {broker.pid}"),
-            (["repair", f"{tmp_path}/none"], "is not a data directory"),
+            (["repair", f"{tmp_path}/none"], "there is no directory"),
         ):
             done = run(*command)
             assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), (command, done)

@@ -1,6 +1,7 @@
 """Both clients over TLS, against the broker's own."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import toymq
 from tests.support.certificates import CERT, KEY, client_context
 from tests.support.in_process import serving
 from toymq import sync
+from toymq.options import Options
 from toymq_py.net.certificates import Certificates
 
 
@@ -46,6 +48,36 @@ async def test_a_certificate_that_nobody_vouches_for(url: str) -> None:
         await toymq.connect(url)
     with pytest.raises(toymq.ConnectFailed, match=said):
         await asyncio.to_thread(sync.connect, url)
+
+
+def never_again(*_: object) -> None:
+    raise AssertionError("it tries again")
+
+
+async def test_a_certificate_that_is_not_accepted_is_not_tried_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that waits for its broker (``wait_s``) tried for all that time, and one that lost its broker for ever."""
+    monkeypatch.setattr("toymq.link.log_wait", never_again)
+    monkeypatch.setattr("toymq.sync.link.log_wait", never_again)
+    with pytest.raises(toymq.CertificateRefused):
+        await toymq.connect(url, wait_s=3600)
+    with pytest.raises(toymq.CertificateRefused):
+        await asyncio.to_thread(sync.connect, url, wait_s=3600)
+
+
+async def test_a_client_gives_up_when_its_broker_has_another_certificate(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mq = await toymq.connect(url, ssl=client_context(), backoff_max_s=0.001, backoff_min_s=0.001)
+    blocking = await asyncio.to_thread(sync.connect, url, ssl=client_context(), backoff_max_s=0.001, backoff_min_s=0.001)
+    monkeypatch.setattr(Options, "tls_of", lambda *_: ssl.create_default_context())
+    wire = mq._link._wire
+    assert wire is not None
+    wire.abort(toymq.ConnectionLost("as when the broker is started again"))
+    with pytest.raises(toymq.CertificateRefused, match="is not accepted: self-signed certificate"):
+        await mq.pub("t", b"x")
+    blocking._link._drop_socket()
+    with pytest.raises(toymq.CertificateRefused, match="is not accepted: self-signed certificate"):
+        await asyncio.to_thread(blocking.pub, "t", b"x")
+    await mq.close()
+    await asyncio.to_thread(blocking.close)
 
 
 async def test_tls_on_the_plain_port(tmp_path: Path) -> None:

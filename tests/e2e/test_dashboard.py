@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -528,6 +529,25 @@ def test_theme_and_small_screens(broker: BrokerProcess, visit: Visit) -> None:
         page.goto(f"{broker.http}#/{place}")
         page.locator("main :is(.trow, .facts, .entry)").first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"], place
+
+
+@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_times_say_how_long_ago_and_when_in_the_zone_of_the_viewer(
+    broker: BrokerProcess, visit: Visit, viewport: dict[str, int]
+) -> None:
+    """They were local times without a zone, and those of other days did not fit into their column."""
+    publish(broker, "times", "first")
+    page = visit(f"{broker.http}#/topics/times/messages", viewport, timezone_id="Asia/Kolkata", clock=True)
+    stamp = page.locator(".entry time").first
+    assert re.fullmatch(r"now|\d+ s ago", stamp.inner_text())
+    when = stamp.get_attribute("title")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC\+05:30", when)
+    page.locator(".entry").first.click()
+    page.locator(".panel", has_text=f"Published {when}").wait_for()
+    for days, text in ((2, re.compile(r"^2 d ago$")), (60, re.compile(f"^{when[:10]}$"))):
+        page.clock.set_system_time(datetime.now(UTC) + timedelta(days=days))
+        page.locator(".entry time", has_text=text).first.wait_for()
+    assert stamp.evaluate("e => e.getClientRects().length === 1 && e.scrollWidth <= e.clientWidth + 1"), "one line"
 
 
 def test_everything_has_a_name_for_those_who_do_not_see(broker: BrokerProcess, visit: Visit) -> None:

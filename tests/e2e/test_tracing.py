@@ -159,10 +159,13 @@ async def test_a_refused_publish_ends_its_span(tmp_path: Path) -> None:
 async def test_each_message_of_many_has_a_span_of_its_own(tmp_path: Path) -> None:
     spans = Spans()
     async with serving(tmp_path) as served, toymq.connect(f"127.0.0.1:{served.port}", tracing=spans.tracing) as mq:
-        await mq.pub_many("orders", [b"x", b"y"])
+        await mq.pub_many("orders", [b"x", (None, b"y", {"color": "red"})])
         async with mq.sub("orders", "c") as messages:
-            carried = [(await messages.next(timeout=10)).headers["traceparent"].split("-")[2] for _ in range(2)]
-    assert carried == [f"{span.context.span_id:016x}" for span in spans.of("create orders")]
+            found = [(await messages.next(timeout=10)).headers for _ in range(2)]
+    assert [headers["traceparent"].split("-")[2] for headers in found] == [
+        f"{span.context.span_id:016x}" for span in spans.of("create orders")
+    ]
+    assert [headers.get("color") for headers in found] == [None, "red"]
 
 
 async def test_what_was_there_already_travels_on(tmp_path: Path) -> None:

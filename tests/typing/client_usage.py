@@ -12,7 +12,7 @@ async def asyncio_client() -> None:
     async with toymq.connect("toymq://127.0.0.1:6789", name="me", timeout_s=5) as mq:
         assert_type(mq, toymq.Client)
         assert_type(await mq.pub("t", b"x", key="k", headers={"a": "b"}, delay=1.5), toymq.Receipt)
-        assert_type(await mq.pub_many("t", [b"x", ("key", b"y"), (None, b"z")]), list[toymq.Receipt])
+        assert_type(await mq.pub_many("t", [b"x", ("key", b"y"), (None, b"z"), ("k", b"z", {"a": "b"})]), list[toymq.Receipt])
         async for receipt in mq.pub_many("t", (b"%d" % n for n in range(3))):
             assert_type(receipt.msg_id, int)
             assert_type(receipt.duplicate, bool)

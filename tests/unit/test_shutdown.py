@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.broker_rig import BrokerRig
+from toymq_py.subscription import PatternSubscription
 
 
 def finish(rig: BrokerRig, *, ends_in_s: float) -> list[float]:
@@ -49,3 +50,27 @@ def test_a_broker_whose_deadline_is_over_closes_its_files_as_they_are(monkeypatc
     assert len(rig.disk.snapshot()[file]) == whole
     rig.reopen()
     assert rig.broker.topic("t").next_id == 2
+
+
+@pytest.mark.parametrize("pattern", [False, True], ids=["a topic", "a pattern"])
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "UNSUB, then killed"])
+def test_what_no_attempt_is_counts_none_however_long_it_was_held(pattern: bool, killed: bool) -> None:
+    """The offsets were on the disk with what a kill would count, and nothing wrote them again: ADR 0088 held only for what was
+    delivered in the last 100 ms before the end of the broker or the subscription."""
+    rig = BrokerRig()
+    rig.publish("a.t", b"x")
+    held = rig.follow("a.*") if pattern else rig.subscribe("a.t")
+    assert rig.take(held) == [(0, 1)]
+    rig.nack("a.t", 0, 0, delay_s=0.0)
+    rig.loop.advance(0)
+    assert rig.take(held) == [(0, 2)]
+    rig.flush("a.t")
+    if killed:
+        lessee = held if isinstance(held, PatternSubscription) else held.lessee
+        lessee.uncounted = True
+        held.close()
+        rig.advance(1)
+    else:
+        finish(rig, ends_in_s=5)
+    rig.reopen(power_cut=killed)
+    assert rig.take(rig.subscribe("a.t")) == [(0, 2)]

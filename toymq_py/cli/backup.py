@@ -1,6 +1,7 @@
 """``toymq backup`` and ``toymq restore``."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from toymq_py.clock import SystemClock
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup import back_up
+from toymq_py.storage.offline.backup_directory import read_mark, utc
 from toymq_py.storage.offline.restore import restore as restore_directory
 from toymq_py.storage.offline.verify import log_bytes
 from toymq_py.storage.scanner import Progress
+from toymq_py.units import counted
 
 
 @click.command()
@@ -58,7 +61,10 @@ def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
             "(--prune removes that)", err=True,
         )  # fmt: skip
     if not as_json:
-        click.echo(f"{len(report.copied)} segments copied ({report.copied_bytes} bytes), {len(report.kept)} were there already")
+        whole = "is backed up" if not report.damaged else "is backed up, with the damage that is named above,"
+        copied = f"{counted(len(report.copied), 'segment')} copied ({report.copied_bytes} bytes)"
+        click.echo(f"{directory} {whole} in {to}: {copied}, {len(report.kept)} were there already")
+        click.echo(f"to go back to it: toymq restore {shlex.quote(to)} NEW-DIRECTORY")
     if report.damaged:
         raise SystemExit(1)
 
@@ -85,6 +91,10 @@ def restore(backup_directory: str, directory: str, unfinished: bool, as_json: bo
             fs, backup_directory, directory, pid=os.getpid(), unfinished=unfinished, progress=bar.update
         )
     print_reports(reports, as_json=as_json)
+    if not as_json:
+        began_ns, _ = read_mark(fs, backup_directory)
+        click.echo(f"{directory} is as it was at {utc(began_ns)}, when the backup {backup_directory} began")
+        click.echo(f"to serve it: toymq serve --data-dir {shlex.quote(directory)}")
     if any(report.damaged for report in reports):
         raise SystemExit(1)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import click
 
-from toymq_py.command_group import CommandGroup
+from toymq_py.command_group import CommandGroup, said_by
 from toymq_py.errors import LocalError, RequestError
 from toymq_py.version import __version__
 
@@ -60,8 +60,7 @@ class _Commands(CommandGroup):
             sys.stderr.close()  # the reader has what it wanted, as `head` has
             raise SystemExit(0) from None
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            click.echo(f"toymq: {where}{error.strerror or error}", err=True)
+            click.echo(f"toymq: {said_by(error)}", err=True)
         raise SystemExit(2)
 
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 
 import click
 
-from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.verify import TopicReport, check_data_directory, log_bytes
 from toymq_py.storage.offline.verify import verify as verify_directory
@@ -24,8 +23,6 @@ def verify(directory: str, as_json: bool) -> None:
     tail, half of a record that was never answered with OK, does not count as damage.
     """
     fs = RealFileSystem()
-    if not fs.is_dir(directory):
-        raise DataDirectoryError(f"there is no directory {directory}")
     check_data_directory(fs, directory)
     total = log_bytes(fs, directory)
     with click.progressbar(length=total, label="checking", file=sys.stderr) as bar:

@@ -140,6 +140,8 @@ def parse_object(text: str | bytes, what: str = "body") -> dict[str, Any]:
         found = parse_json(text)
     except DuplicateMember as error:
         raise BadFraming(f"the {what} has {error}") from None
+    except NotUtf8 as error:
+        raise BadFraming(f"the {what} is {error}") from None
     except ValueError:
         raise BadFraming(f"the {what} is not valid JSON") from None
     if type(found) is not dict:
@@ -154,22 +156,38 @@ class DuplicateMember(ValueError):
         super().__init__(f"the member {name[:100]!a} twice")
 
 
+class NotUtf8(ValueError):
+    """JSON in another encoding. Of lines in UTF-16 some can be read and others not, since their ends are not found."""
+
+
 def parse_json(text: str | bytes, *, may_repeat: bool = False) -> Any:
-    """Parse JSON strictly: unlike Python's parser, no NaN, no number that becomes Infinity, and no member twice in an object.
+    """Parse JSON strictly: unlike Python's parser, UTF-8 alone, no NaN, no number that becomes Infinity, and no member twice in
+    an object. A byte order mark ahead of it is ignored (RFC 8259, 8.1).
 
     Args:
-        may_repeat: of a member that an object has twice, the last counts. For payloads, which are the applications'.
+        may_repeat: of a member that an object has twice, the last counts, and any encoding of Unicode is read. For payloads,
+            which are the applications'.
 
     Raises: ValueError.
     """
-    if isinstance(text, bytes):
-        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    text = _decode(text, any_encoding=may_repeat) if isinstance(text, bytes) else text.removeprefix("\ufeff")
     if len(text) > STRUCTURE_CHARS_MAX:
         _check_structure(text)
     try:
         return (_REPEATING if may_repeat or text.count(":") < 2 else _JSON).decode(text)  # of one member none is there twice
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def _decode(data: bytes, *, any_encoding: bool) -> str:
+    """Raises: NotUtf8, or another ValueError."""
+    encoding = json.detect_encoding(data)
+    if not any_encoding and not encoding.startswith("utf-8"):
+        raise NotUtf8(f"not in UTF-8, but in {encoding.upper()}: JSON is sent in UTF-8")
+    try:
+        return data.decode(encoding, "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise NotUtf8(f"not in UTF-8: byte {error.start} is no part of it") from None
 
 
 def _check_structure(text: str) -> None:

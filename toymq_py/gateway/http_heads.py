@@ -18,6 +18,8 @@ HTTP_VERSIONS = ("1.0", "1.1")
 """The parser would also accept 0.9 and 2.0 on a request line."""
 HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
 """RFC 3986, 3.2.2; checks the characters only."""
+TARGET = re.compile(rb"https?://([^/?#]*)", re.ASCII | re.IGNORECASE)
+"""The beginning of a target in absolute form, with the host."""
 BLANK = b" \t"
 """Not part of a field's value (RFC 9112, 5.1); the parser removes it only ahead of the value."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -32,7 +34,7 @@ def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> 
     Raises: UnsupportedVersion, LineTooLong, BadFraming, UnknownExpectation.
     """
     if version not in HTTP_VERSIONS:
-        raise UnsupportedVersion(f"HTTP/{version} is not supported: use HTTP/1.1")
+        raise _unsupported(version)
     size, hosts, codings = len(url), [], []
     expectations: list[bytes] = []
     for name, value in headers:
@@ -55,6 +57,37 @@ def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> 
     if method == b"CONNECT":  # what follows would not be HTTP
         raise BadFraming("CONNECT is not supported: the broker is not a proxy")
     return bool(expectations) and _expects_continue(version, expectations)
+
+
+def with_host_of_target(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers with the ``Host`` that counts: a target in absolute form (``GET http://host/path``, as for a proxy) has a
+    host, which overrides the header (RFC 9112, 3.2.2).
+
+    Raises: BadFraming.
+    """
+    if url.startswith(b"/") or url == b"*":
+        return headers
+    target = TARGET.match(url)
+    if target is None or not target[1] or not HOST.fullmatch(target[1]):
+        raise BadFraming("invalid request target: send a path, /healthz, or a URL with a host, http://localhost/healthz")
+    return [(b"host", target[1]), *(pair for pair in headers if pair[0] != b"host")]
+
+
+def check_preface(method: bytes) -> None:
+    """Refuse ``PRI * HTTP/2.0``, the beginning of HTTP/2 (RFC 9113, 3.4). The parser waits for what follows it, and there is no
+    head for ``check_head``.
+
+    Args:
+        method: of a request whose target is ``*``.
+
+    Raises: UnsupportedVersion.
+    """
+    if method == b"PRI":
+        raise _unsupported("2.0")
+
+
+def _unsupported(version: str) -> UnsupportedVersion:
+    return UnsupportedVersion(f"HTTP/{version} is not supported: use HTTP/1.1")
 
 
 def _expects_continue(version: str, expectations: Sequence[bytes]) -> bool:
@@ -99,14 +132,13 @@ class Url(Protocol):
 def request_scope(
     method: bytes, version: str, url: Url, headers: RawHeaders, scheme: str, client: object, state: dict[str, object]
 ) -> Scope:
-    """The ASGI scope of a request, with a copy of ``state``. Raises: BadFraming."""
-    if url.path is None:
-        raise BadFraming("the request names no path")
-    path = url.path.decode("ascii")
+    """The ASGI scope of a request, with a copy of ``state``."""
+    raw_path = url.path or b"/"  # of http://localhost (RFC 9110, 4.2.3)
+    path = raw_path.decode("ascii")
     return {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": version, "server": None,
         "client": client, "scheme": scheme, "root_path": "", "method": method.decode("ascii"),
-        "path": unquote(path) if "%" in path else path, "raw_path": url.path, "query_string": url.query or b"",
+        "path": unquote(path) if "%" in path else path, "raw_path": raw_path, "query_string": url.query or b"",
         "headers": headers, "state": state.copy(),
     }  # fmt: skip
 

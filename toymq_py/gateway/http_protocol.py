@@ -22,11 +22,13 @@ from toymq_py.gateway.http_heads import (
     TRAILER_BYTES_MAX,
     asks_for_websocket,
     check_head,
+    check_preface,
     head_bytes,
     head_too_long,
     request_scope,
     trailers_too_long,
     websocket_scope,
+    with_host_of_target,
 )
 from toymq_py.gateway.idle_timer import IdleTimer
 from toymq_py.gateway.problems import TooSlow, problem
@@ -81,7 +83,6 @@ class GatewayProtocol(asyncio.Protocol):
         self._discarded: int | None = None
         self._last = False
         self._timer: asyncio.TimerHandle | None = None
-        self._refusal: RequestError | None = None
         self.eof = False
         """The client sends no more: it waits for answers, or is gone."""
         self._parting: RequestError | None = None
@@ -248,9 +249,11 @@ class GatewayProtocol(asyncio.Protocol):
         while True:
             try:
                 self._parser.feed_data(data)
-            except httptools.HttpParserError:
+            except httptools.HttpParserError as error:
+                raised = error.__context__  # by a callback
+                invalid = BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)")
                 refuse = self._refuse_body if self._trailer_field_bytes > TRAILER_BYTES_MAX else self._refuse
-                refuse(self._refusal or BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)"))
+                refuse(raised.bare() if isinstance(raised, RequestError) else invalid)
             except httptools.HttpParserUpgrade as upgrade:
                 rest = data[upgrade.args[0] :]
                 if self._declined:
@@ -293,6 +296,8 @@ class GatewayProtocol(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        if url == b"*":
+            check_preface(self._parser.get_method())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer must not become a header (RFC 9110, 6.5.1), least of all ``Authorization``
@@ -300,8 +305,7 @@ class GatewayProtocol(asyncio.Protocol):
             return
         self._trailer_field_bytes += len(name) + len(value)
         if self._trailer_field_bytes > TRAILER_BYTES_MAX:
-            self._refusal = trailers_too_long()
-            raise self._refusal
+            raise trailers_too_long()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -310,17 +314,13 @@ class GatewayProtocol(asyncio.Protocol):
             raise BadFraming("the response before this request said Connection: close: open a new connection")
         parser, headers = self._parser, self._headers
         method, version = parser.get_method(), parser.get_http_version()
-        try:
-            expects = check_head(method, version, self._url, headers)
-            if parser.should_upgrade():
-                self._upgrades = asks_for_websocket(method, version, headers)
-                self._declined = not self._upgrades
-                if self._upgrades and (self._current is not None or self.pipeline):
-                    raise BadFraming("a WebSocket handshake must not be sent ahead: wait for the answer before it")
-        except RequestError as error:
-            self._upgrades = False
-            self._refusal = error
-            raise
+        expects = check_head(method, version, self._url, headers)
+        self._headers = headers = with_host_of_target(self._url, headers)
+        if parser.should_upgrade():
+            upgrades = asks_for_websocket(method, version, headers)
+            if upgrades and (self._current is not None or self.pipeline):
+                raise BadFraming("a WebSocket handshake must not be sent ahead: wait for the answer before it")
+            self._upgrades, self._declined = upgrades, not upgrades
         if self._seat is not None:
             self._seat.busy()
         if self._upgrades or self._declined:

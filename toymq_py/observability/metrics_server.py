@@ -105,13 +105,15 @@ class MetricsServer:
             piece = b""
         client.head += piece
         head, ended, _ = client.head.partition(HEAD_END)
-        if not piece or len(head) > HEAD_BYTES_MAX:  # a client that leaves, or is no scraper
-            client.hang_up()
-        elif ended:
+        too_long = len(head) > HEAD_BYTES_MAX
+        if too_long or ended:
             self._forget(client)
-            self._begin(client, head)
+            self._begin(client, None if too_long else head)
+        elif not piece:  # it leaves
+            client.hang_up()
 
-    def _begin(self, client: _Client, head: bytes) -> None:
+    def _begin(self, client: _Client, head: bytes | None) -> None:
+        """``head``: None for one that is too long."""
         if len(self._requests) >= REQUESTS_MAX:
             if not self._taking:
                 client.connection.close()
@@ -129,7 +131,7 @@ class MetricsServer:
         self._requests.discard(request)
         client.connection.close()
 
-    async def _serve(self, client: _Client, head: bytes) -> None:
+    async def _serve(self, client: _Client, head: bytes | None) -> None:
         try:
             answer = await self._answer(head)
             self._taking[client] = None
@@ -143,7 +145,9 @@ class MetricsServer:
         finally:
             self._taking.pop(client, None)
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes | None) -> bytes:
+        if head is None:
+            return _encode("431 Request Header Fields Too Large", TEXT, b"at most %d bytes are accepted\n" % HEAD_BYTES_MAX)
         request_line, *lines = head.decode("latin-1").split("\r\n")
         method, _, rest = request_line.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
@@ -151,9 +155,7 @@ class MetricsServer:
         for line in lines:
             name, _, value = line.partition(":")
             headers[name.lower()] = value.strip()
-        status, content_type, body = await self._page(method, path, headers)
-        fields = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        return f"HTTP/1.1 {status}\r\n{fields}".encode() + (b"" if method == "HEAD" else body)
+        return _encode(*await self._page(method, path, headers), head_only=method == "HEAD")
 
     async def _page(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[str, str, bytes]:
         """Status, content type and body."""
@@ -171,6 +173,11 @@ class MetricsServer:
         except TimeoutError:
             return "503 Service Unavailable", TEXT, b"the broker is busy: scrape again later\n"
         return "200 OK", content_type, body
+
+
+def _encode(status: str, content_type: str, body: bytes, *, head_only: bool = False) -> bytes:
+    fields = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return f"HTTP/1.1 {status}\r\n{fields}".encode() + (b"" if head_only else body)
 
 
 def _slowest(clients: Iterable[_Client]) -> _Client:

@@ -262,7 +262,8 @@ class Channel:
             del self.polls[subscription]
         else:
             del self.sessions[subscription]
-            self.consumer.release(subscription.lessee)
+            if self.consumer.release(subscription.lessee) and subscription.lessee.uncounted:
+                self.context.changed()  # the offsets have the attempt that a kill would count
         self.notify_ready()
 
     def _count_takers(self, change: int) -> None:

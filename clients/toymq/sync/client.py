@@ -19,6 +19,7 @@ from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.message import Item, Key, Outgoing, Receipt, chunks, json_payload, outgoing
+from toymq.mixups import PlainAwait, PlainFor, PlainWith
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, Outcome, PublishMany
@@ -59,11 +60,13 @@ def _counting(
     return as_method(method, several, int)
 
 
-class Client(ClientBase):
+class Client(ClientBase, PlainWith):
     """A connection to a broker that reconnects by itself; made by ``connect``. A context manager, for one thread.
 
     A request that is under way when the connection is lost is repeated when that is safe, otherwise it raises ConnectionLost.
     """
+
+    _called = "this client"
 
     def __init__(self, options: Options) -> None:
         """Not connected; see ``connect``."""
@@ -151,8 +154,8 @@ class Client(ClientBase):
     ) -> Iterator[Receipt]:
         unanswered: deque[_Sent] = deque()
         outstanding = 0
-        block = self._options.header_block_of_many(topic)
-        for chunk, error in chunks(items, size, self._body_bytes_max, block, *times):
+        block, adds = self._options.header_block_of_many(topic), self._options.adds_headers
+        for chunk, error in chunks(items, size, self._body_bytes_max, block, adds, *times):
             unanswered.append(self._publish(topic, chunk))
             outstanding += len(chunk)
             self._link.exchange(0.0)
@@ -393,8 +396,10 @@ class _Sent(Batch):
     mended: int
 
 
-class Publishing(PublishMany):
+class Publishing(PublishMany, PlainAwait, PlainFor):
     """What ``pub_many`` returns: an iterator of receipts."""
+
+    _called = "pub_many"
 
     def __init__(
         self, client: Client, topic: str, items: Iterable[Item], delay: Seconds | None, ttl: Seconds | None, window: int
@@ -414,9 +419,9 @@ class Publishing(PublishMany):
 
 
 def connect(
-    urls: str | Sequence[str] = DEFAULT_URL, *, name: str | None = None, ssl: ssl_module.SSLContext | None = None,
-    timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0, wait_s: Seconds = 0.0,
-    backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
+    urls: str | Sequence[str] = DEFAULT_URL, *, token: str | None = None, name: str | None = None,
+    ssl: ssl_module.SSLContext | None = None, timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0,
+    wait_s: Seconds = 0.0, backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
     on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
     describe_errors: bool = True, random: Random | None = None,
 ) -> Client:  # fmt: skip
@@ -426,7 +431,7 @@ def connect(
     """
     return Client(
         Options(
-            parse_urls(urls), name, ssl, *times(timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s), idempotent,
-            on_event, inject_headers, tracing, random or Random(), describe_errors,
+            parse_urls(urls, token), name, ssl, *times(timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s),
+            idempotent, on_event, inject_headers, tracing, random or Random(), describe_errors,
         )
     ).open()  # fmt: skip

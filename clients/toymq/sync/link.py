@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from toymq import sockets
-from toymq.connect_failure import as_failure, connect_failed, of_a_round
+from toymq.connect_failure import as_failure, connect_failed, is_hopeless, of_a_round
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq.options import RECEIVE_BYTES, SILENCE_LOOK_S, Options
@@ -28,7 +28,7 @@ from toymq.sync.call_guard import CallGuard
 from toymq.sync.guarded_conversation import GuardedConversation
 from toymq.url import Address
 from toymq.wire_log import log_wait
-from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import ConnectionLost, ProtocolViolation, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq")
@@ -87,7 +87,7 @@ class BlockingLink:
             try:
                 self._connect_round()
             except ToymqError as error:
-                if now() >= give_up_at or _is_hopeless(error):
+                if now() >= give_up_at or is_hopeless(error):
                     raise
                 delay_s = self._backoff.next_s(self._route.wait_max_s)
                 log_wait(delay_s)
@@ -238,7 +238,7 @@ class BlockingLink:
         except ToymqError as error:
             logger.debug("no connection: %s", error)
             self._trouble = f" ({error})"
-            if _is_hopeless(error):
+            if is_hopeless(error):
                 logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
                 self.conversation.close(error)
 
@@ -449,10 +449,6 @@ def now() -> float:
 def _is_time_limit(error: OSError) -> bool:
     """Whether it is the TimeoutError of the application's signal handler, which the caller gets: none of a socket."""
     return isinstance(error, TimeoutError) and error.errno is None and not str(error).endswith("timed out")
-
-
-def _is_hopeless(error: Exception) -> bool:
-    return isinstance(error, RequestError | ProtocolViolation) and not error.retryable
 
 
 # -- after a fork

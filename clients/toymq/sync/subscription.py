@@ -1,7 +1,7 @@
 """Deliveries of one consumer to blocking code: an iterator that outlives connections."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from threading import get_ident
 from types import TracebackType
 
@@ -10,7 +10,8 @@ from toymq.arguments import Seconds
 from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
-from toymq.leased_message import LeasedMessage
+from toymq.leased_message import LeasedMessage, Processing
+from toymq.mixups import PlainFor, PlainWith
 from toymq.nack_reason import DeadOn, Reason
 from toymq.sync.call_guard import HOLDER, CallGuard, one_thread, refused
 from toymq.sync.link import BlockingLink, now
@@ -115,20 +116,11 @@ class Message(LeasedMessage[BlockingLink]):
         except ConnectionLost:
             return False
 
-    @contextmanager
-    def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> Iterator["Message"]:
+    def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> "_Processing":
         """``with message.process():`` acks when the block ends, and nacks when it raises: the message is delivered again
         ``retry_delay`` seconds later, None takes the topic's backoff. After exceptions of ``dead_on`` it goes to the dead
         letters at once. A dead letter has the last exception, as with the asyncio client."""
-        handling = self._handling(retry_delay, dead_on)
-        try:
-            with handling:
-                yield self
-        except BaseException as error:
-            self._failed(error, retry_delay, dead_on)
-            raise
-        if not self._given_back:
-            self.ack()
+        return _Processing(self, retry_delay, dead_on)
 
     @one_thread
     def _failed(self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
@@ -136,11 +128,34 @@ class Message(LeasedMessage[BlockingLink]):
         self._link.exchange(0.0)
 
 
-class Subscription:
+class _Processing(Processing[Message], PlainWith):
+    __slots__ = ()
+
+    _called = "message.process()"
+
+    def __enter__(self) -> Message:
+        self._handling.__enter__()
+        return self._message
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._handling.__exit__(kind, error, trace)
+        except BaseException as failure:  # the tracer's, or a signal handler's
+            self._message._failed(failure, self._retry_delay, self._dead_on)
+            raise
+        if error is not None:
+            self._message._failed(error, self._retry_delay, self._dead_on)
+        elif not self._message._given_back:
+            self._message.ack()
+
+
+class Subscription(PlainWith, PlainFor):
     """What ``Client.sub`` returns: a context manager and an iterator.
 
     Ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or why the client gave up.
     """
+
+    _called = "this subscription"
 
     def __init__(self, link: BlockingLink, feed: Feed, *, auto_ack: bool, on_end: Callable[[Feed], None] | None) -> None:
         """``on_end``: called when it ends; set when a ``LeaseKeeper`` renews its leases."""
@@ -314,9 +329,10 @@ class _Messages(Iterator[Message]):
         return message
 
 
-class _Batches(Iterator[list[Message]]):
+class _Batches(Iterator[list[Message]], PlainFor):
     """The same in lists."""
 
+    _called = "batches"
     __slots__ = ("_max", "_subscription", "_wait")
 
     def __init__(self, subscription: Subscription, max_count: int, wait: float) -> None:

@@ -55,6 +55,16 @@ async def test_pub_many_awaited_and_iterated(mq: Client) -> None:
         mq.pub_many("t", [], window=0)
 
 
+async def test_pub_many_takes_headers_for_each_item(mq: Client) -> None:
+    """They were for ``pub`` alone."""
+    await mq.pub_many("t", [("k", b"x", {"color": "red"}), (None, b"y", None), (None, b"z", {"color": "blue"}), b"plain"])
+    async with mq.sub("t", "c") as messages:
+        got = [await messages.next(5) for _ in range(4)]
+    assert [(message.key, message.payload, message.headers) for message in got] == [
+        (b"k", b"x", {"color": "red"}), (b"", b"y", {}), (b"", b"z", {"color": "blue"}), (b"", b"plain", {})
+    ]  # fmt: skip
+
+
 async def test_pub_many_raises_where_the_bad_item_stands(mq: Client) -> None:
     receipts = aiter(mq.pub_many("t", [b"a", (b"two words", b""), b"b"]))
     assert await anext(receipts) == Receipt(0, duplicate=False)

@@ -4,7 +4,6 @@ import asyncio
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -321,16 +320,3 @@ async def test_a_wait_without_a_connection_says_why(tmp_path: Path) -> None:
     with pytest.raises(toymq.RequestTimeout, match=f"waited for the OK of SUB other c {down}"):
         await mq.sub("other", "c")
     await mq.close()
-
-
-async def test_a_missing_async_is_said(mq: Client) -> None:
-    """It was "'Client' object does not support the context manager protocol" and "'Subscription' object is not iterable"."""
-    untyped: Any = mq
-    with pytest.raises(TypeError, match="this client is for asyncio and needs `async with`; "), untyped:
-        pass
-    messages: Any = mq.sub("t", "c")
-    with pytest.raises(TypeError, match="this subscription is for asyncio and needs `async with`"), messages:
-        pass
-    with pytest.raises(TypeError, match="this subscription is for asyncio and needs `async for`"):
-        for _ in messages:
-            pass

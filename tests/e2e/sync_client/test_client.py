@@ -60,6 +60,13 @@ def test_a_stream_in_both_directions(client: Client) -> None:
     assert client.describe("stream")["consumers"][0]["backlog"] == 0
 
 
+def test_pub_many_takes_headers_for_each_item(client: Client) -> None:
+    """They were for ``pub`` alone."""
+    list(client.pub_many("headed", [("k", b"x", {"color": "red"}), b"plain"]))
+    with client.sub("headed", "c") as messages:
+        assert [messages.next(5).headers for _ in range(2)] == [{"color": "red"}, {}]
+
+
 def test_a_refused_publish_says_why_and_the_connection_lives(client: Client) -> None:
     with pytest.raises(BadName):
         client.pub("../x", b"")

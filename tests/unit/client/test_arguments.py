@@ -3,7 +3,7 @@
 import inspect
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -193,6 +193,10 @@ def test_a_url_that_is_none_says_where_to_look() -> None:
         assert "s3cret" not in str(refused.value)
 
 
+async def later() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "said"),
     [
@@ -217,7 +221,9 @@ def test_a_url_that_is_none_says_where_to_look() -> None:
         (lambda mq: mq.pub(b"t", b"x"), TypeError, "topic is a str, not b't': use topic.decode()"),
         (lambda mq: mq.pub("t", b"x", headers=["a"]), TypeError, r"headers is a dict of str to str, not \['a'\]"),
         (lambda mq: mq.pub_many("t", b"x"), TypeError, r"items is an iterable .*, not b'x': use \[b'x'\]"),
-        (lambda mq: list(mq.pub_many("t", [(b"k", b"x", 1)])), TypeError, "an item of pub_many is a payload"),
+        (lambda mq: list(mq.pub_many("t", [(b"k", b"x", 1)])), TypeError, "headers is a dict of str to str, not 1"),
+        (lambda mq: list(mq.pub_many("t", [(b"k",)])), TypeError, r"an item of pub_many is a payload, .*, not \(b'k',\)"),
+        (lambda mq: mq.pub_many("t", later()), TypeError, "items .*: publish each with pub, or collect them in a list"),
         (lambda mq: mq.pull("t", "c", wait="5"), BadArgument, "wait needs a unit: write 5s or 5ms, not '5'"),
         (lambda mq: mq.pull("t", "c", wait=b"5s"), TypeError, "wait is a number of seconds or a text with a unit, not b'5s'"),
         (lambda mq: mq.pub("t", b"x", ttl="0s"), BadArgument, "ttl is a duration in seconds, from 0.001 .* not '0s'"),
@@ -371,7 +377,10 @@ def fail(items: list[Outgoing], error: Exception | None) -> None:
         (lambda: payload_bytes("text"), "a payload is bytes, not str: use payload.encode()"),
         (lambda: payload_bytes({"id": 17}), "a payload is bytes, not dict: use pub_json, or json.dumps(payload).encode()"),
         (lambda: payload_bytes(None), 'a payload is bytes, not None: use b"" for an empty one'),
-        (lambda: fail(*next(chunks(["text"], 8, 100, None, None, None))), "a payload is bytes, not str: use payload.encode()"),  # type: ignore[list-item]
+        (
+            lambda: fail(*next(chunks(["text"], 8, 100, format_headers, False, None, None))),  # type: ignore[list-item]
+            "a payload is bytes, not str: use payload.encode()",
+        ),
         (
             lambda: to_ms("delay", b"5s"),  # type: ignore[arg-type]
             "delay is a number of seconds or a text with a unit, not b'5s': delay=5 is five seconds",

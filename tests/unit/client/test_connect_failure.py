@@ -8,7 +8,7 @@ import pytest
 
 import toymq
 from toymq import sync
-from toymq.connect_failure import connect_failed, of_a_round, what_failed
+from toymq.connect_failure import connect_failed, is_hopeless, of_a_round, what_failed
 from toymq.url import Address
 from toymq_py.errors import AuthFailed, ToymqError
 
@@ -68,6 +68,17 @@ def test_a_round_names_every_address() -> None:
     assert of_a_round(failures[:1]) is failures[0]
     refused = AuthFailed("unknown token")
     assert of_a_round([failures[0], refused]) is refused, "its class says what to do"
+
+
+def test_a_round_is_hopeless_when_no_certificate_of_it_is_accepted() -> None:
+    """A certificate does not mend itself; an address that is down may."""
+    refused = connect_failed(THERE, refused_certificate("certificate has expired"))
+    down = connect_failed(THERE, ConnectionRefusedError(errno.ECONNREFUSED, "why"))
+    assert isinstance(of_a_round([refused, refused]), toymq.CertificateRefused)
+    assert is_hopeless(of_a_round([refused]))
+    assert is_hopeless(of_a_round([refused, refused]))
+    assert not is_hopeless(of_a_round([refused, down]))
+    assert not is_hopeless(of_a_round([down, refused]))
 
 
 async def test_both_clients_name_every_address() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from toymq.url import Address, address_with_token, parse_url, parse_urls
 from toymq_py.errors import (
+    BadArgument,
     ConfigError,
 )
 
@@ -49,6 +50,16 @@ def test_a_token_is_one_word_and_what_is_none_is_named_by_where_it_stood(token: 
         address_with_token("toymq://host", token, None)
     with pytest.raises(ConfigError, match=f"invalid token in {path}: write one word of printable ASCII"):
         address_with_token("toymq://host", None, str(path))
+
+
+def test_a_token_beside_the_urls_is_that_of_all() -> None:
+    """``connect(token=…)`` was no argument; in a URL a token with a slash or an @ has to be quoted."""
+    assert [address.token for address in parse_urls(["old@a", "toymq://b,c"], "n/w@")] == ["n/w@"] * 3
+    assert parse_urls("unix:/q", "new")[0].token == "new"
+    with pytest.raises(BadArgument, match=r"^invalid token: .*, strip\(\) the line's end$"):
+        parse_urls("a", "secret\n")
+    with pytest.raises(TypeError, match=r"^token is a str or None, not a bytes$"):
+        parse_urls("a", b"secret")  # type: ignore[arg-type]
 
 
 def test_several_urls_are_read() -> None:

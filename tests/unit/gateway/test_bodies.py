@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq_py.errors import BadFraming, PayloadTooLarge
+from toymq_py.errors import BadArgument, BadFraming, PayloadTooLarge
 from toymq_py.gateway import bodies
 from toymq_py.gateway.bodies import STRUCTURE_CHARS_MAX, DuplicateMember, _check_lines, lines_of, parse_json, parse_object
+from toymq_py.gateway.publish_operations import parse_line
 
 
 @given(st.lists(st.text("ab\n", max_size=6).map(str.encode), min_size=1))
@@ -71,6 +72,28 @@ def test_a_member_that_is_given_twice_is_refused_by_its_name(text: str) -> None:
         parse_object(text, "frame")
     assert parse_json(text, may_repeat=True) == json.loads(text)
     assert parse_object('{"a": {"key": 1}, "b": {"key": 2}}') == {"a": {"key": 1}, "b": {"key": 2}}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_json_in_another_encoding_is_refused_by_its_name(encoding: str) -> None:
+    """It was taken; of a batch of lines, some were and others not."""
+    name = "-".join(encoding.upper().split("-")[:2])
+    data = '{"payload": "grün"}'.encode(encoding)
+    with pytest.raises(BadFraming, match=f"^the body is not in UTF-8, but in {name}[-A-Z]*: JSON is sent in UTF-8$"):
+        parse_object(data)
+    with pytest.raises(BadArgument, match=rf"^invalid line: it is not valid JSON \(not in UTF-8, but in {name}"):
+        parse_line(data)
+    assert parse_json(data, may_repeat=True) == {"payload": "grün"}, "of a payload the application chooses"
+
+
+def test_bytes_that_are_no_utf_8_are_said_to_be_none() -> None:
+    with pytest.raises(BadFraming, match=r"^the body is not in UTF-8: byte 15 is no part of it$"):
+        parse_object('{"payload": "grün"}'.encode("latin-1"))
+
+
+def test_a_byte_order_mark_is_ignored() -> None:
+    """PowerShell writes one; RFC 8259, 8.1."""
+    assert parse_object('{"a": 1}'.encode("utf-8-sig")) == parse_object('\ufeff{"a": 1}') == {"a": 1}
 
 
 NAMES, VALUES = st.sampled_from(["a", "b", ":", '"', "\\"]), st.sampled_from([1, ":", '":', {}, {"a": ":"}])

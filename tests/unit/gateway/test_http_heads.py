@@ -3,7 +3,7 @@
 import pytest
 
 from toymq_py.errors import BadFraming, LineTooLong, RequestError
-from toymq_py.gateway.http_heads import HEAD_BYTES_MAX, asks_for_websocket, check_head, head_bytes
+from toymq_py.gateway.http_heads import HEAD_BYTES_MAX, asks_for_websocket, check_head, head_bytes, with_host_of_target
 from toymq_py.gateway.problems import UnsupportedVersion
 
 HOST = (b"host", b"localhost")
@@ -41,6 +41,25 @@ def test_heads_that_are_refused(
 
 def test_a_head_may_have_sixty_four_kib() -> None:
     check_head(b"GET", "1.1", b"/", [HOST, (b"x", bytes(HEAD_BYTES_MAX - 15))])
+
+
+@pytest.mark.parametrize("host", [b"localhost", b"", b"evil.example"])
+def test_the_host_of_an_absolute_target_is_the_one_that_counts(host: bytes) -> None:
+    """RFC 9112, 3.2.2; the header was the one that was checked."""
+    given = [(b"x", b"1"), (b"host", host)]
+    assert with_host_of_target(b"/healthz", given) == with_host_of_target(b"//a/b", given) == given
+    assert with_host_of_target(b"*", given) == given
+    for url in (b"http://192.0.2.1:80", b"HTTPS://192.0.2.1:80/healthz", b"http://192.0.2.1:80?a=http://b/"):
+        assert with_host_of_target(url, given) == [(b"host", b"192.0.2.1:80"), (b"x", b"1")]
+    assert with_host_of_target(b"http://a/", []) == [(b"host", b"a")], "HTTP/1.0"
+
+
+@pytest.mark.parametrize(
+    "url", [b"ftp://a/", b"http:///healthz", b"http://", b"http://me@a/", b"http://a:b/", b"healthz", b"a:80", b"http:a", b"**"]
+)
+def test_a_target_that_is_no_path_and_has_no_host_is_refused(url: bytes) -> None:
+    with pytest.raises(BadFraming, match="invalid request target: send a path, /healthz, or a URL with a host"):
+        with_host_of_target(url, [HOST])
 
 
 def test_who_asks_for_a_websocket() -> None:

@@ -60,6 +60,31 @@ async def test_a_publish_a_lease_and_an_ack_make_no_task(rig: HttpRig, monkeypat
     assert [task for task in made if "gateway" in repr(task)] == []
 
 
+async def test_the_host_that_counts_is_the_one_that_is_checked(rig: HttpRig) -> None:
+    """A request for another host passed the check with a harmless header; one with the right target did not."""
+    head = b"GET http://%b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n"
+    assert statuses(await exchange(rig, head % (b"evil.example/healthz", b"localhost"))) == [403]
+    assert statuses(await exchange(rig, head % (b"localhost/healthz", b"evil.example"))) == [200]
+    assert statuses(await exchange(rig, head % (b"localhost", b""))) == [200], "the page of the root"
+    assert statuses(await exchange(rig, HANDSHAKE.replace(b"GET /", b"GET http://evil.example/") + b"\r\n")) == [403]
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    writer.write(HANDSHAKE.replace(b"GET /", b"GET http://localhost/") + b"\r\n")
+    assert statuses(await reader.readuntil(b"\r\n\r\n")) == [101]
+    writer.close()
+
+
+async def test_the_preface_of_http_2_is_refused_wherever_it_is_cut(rig: HttpRig) -> None:
+    """The parser waited for the rest of it, and the client for an answer."""
+    for at in range(1, 18):
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        async with asyncio.timeout(10):
+            writer.write(b"PRI * HTTP/2.0\r\n\r\n"[:at])
+            await asyncio.sleep(0)
+            writer.write(b"PRI * HTTP/2.0\r\n\r\n"[at:])
+            assert statuses(await reader.read()) == [505]
+        writer.close()
+
+
 async def test_a_handshake_sent_ahead_is_refused(rig: HttpRig) -> None:
     """The answers to both would have been mixed."""
     answer = await exchange(rig, PUBLISH % 0 + LEASE % b"&wait_s=0.05" + LEASE % b"&wait_s=0.05" + HANDSHAKE + b"\r\n")

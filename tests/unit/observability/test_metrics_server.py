@@ -123,11 +123,16 @@ async def test_the_head_may_come_in_pieces(port: int) -> None:
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-@pytest.mark.parametrize(
-    "head", [b"x" * (HEAD_BYTES_MAX + 1) + b"\r\n\r\n", b"GET /metrics HTTP/1.1\r\n"], ids=["long", "cut off"]
-)
-async def test_a_head_that_does_not_end_is_hung_up_on(port: int, head: bytes) -> None:
-    assert await say(port, head, ends=True) == b""
+async def test_a_head_that_is_cut_off_is_hung_up_on(port: int) -> None:
+    assert await say(port, b"GET /metrics HTTP/1.1\r\n", ends=True) == b""
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["without an end", "whole"])
+async def test_a_head_that_is_too_long_is_answered_as_the_gateway_does(port: int, end: bytes) -> None:
+    """It was hung up on without a word."""
+    answer = await say(port, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX + end)
+    assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert answer.endswith(b"\r\n\r\nat most 8192 bytes are accepted\n")
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY
 from tests.support.tokens import EVERYTHING, token
-from toymq import ConnectFailed
+from toymq import CertificateRefused, ConnectFailed
 from toymq.message import Sequenced
 from toymq_py.errors import RequestError
+from toymq_spark.broker import RetryingClient
 from toymq_spark.datasource import ToymqDataSource
 from toymq_spark.errors import OptionError
-from toymq_spark.options import parse_sink
+from toymq_spark.options import BrokerAddress, parse_sink
 from toymq_spark.publishing import BrokerPublisher
 from toymq_spark.schema import source_schema
 
@@ -55,6 +56,15 @@ def published(given: dict[str, str]) -> int:
 def values(given: dict[str, str]) -> list[bytes]:
     reader = ToymqDataSource({**given, "subscribe": "t"}).reader(source_schema(include_headers=False))
     return [value for part in reader.partitions() for batch in reader.read(part) for value in batch["value"].to_pylist()]
+
+
+def test_a_certificate_that_is_not_accepted_is_not_tried_again() -> None:
+    """It was, ``num_retries`` times: it is an OSError, too."""
+    paused: list[float] = []
+    client = RetryingClient(BrokerAddress("toymqs://h:1"), paused.append)
+    assert not client.pause(CertificateRefused("self-signed certificate"), 1, "publish")
+    assert client.pause(ConnectFailed("no broker at h:1"), 1, "publish")
+    assert len(paused) == 1
 
 
 def test_written_and_read_with_a_token_file_over_tls(broker: BrokerProcess, token_file: str) -> None:

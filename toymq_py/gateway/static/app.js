@@ -96,7 +96,7 @@ function link() {
   document.body.classList.toggle("stale", lost);
   say(part("link"), live ? "live" : lost ? "not connected" : "connecting");
   part("link").className = `link ${live ? "live" : lost ? "dead" : ""}`;
-  const since = heardAt ? `What is shown is from ${time(heardAt).slice(0, -4)}. ` : "";
+  const since = heardAt ? `What is shown is from ${time(heardAt)}. ` : "";
   banner("link", "bad", lost && `The broker does not answer. ${since}The page tries again by itself.`);
   if (live && was) toast("The broker is back.");
 }

@@ -44,13 +44,31 @@ export function duration(seconds) {
   return rest ? `${Math.floor(seconds / big)} ${unit} ${rest} ${sub}` : `${Math.floor(seconds / big)} ${unit}`;
 }
 
-/** Unix milliseconds as local time. */
+const two = (n) => String(n).padStart(2, "0");
+
+/** The viewer's zone at a time: UTC+02:00. */
+function zone(at) {
+  const minutes = -at.getTimezoneOffset();
+  const size = Math.abs(minutes);
+  return minutes === 0 ? "UTC" : `UTC${minutes < 0 ? "-" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)}`;
+}
+
+function day(at) {
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+}
+
+/** Unix milliseconds as the viewer's time, with its zone. */
 export function time(ms) {
   const at = new Date(ms);
-  const two = (n) => String(n).padStart(2, "0");
-  const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
-  if (at.toDateString() === new Date().toDateString()) return `${clock}.${String(at.getMilliseconds()).padStart(3, "0")}`;
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+  const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+  return `${day(at)} ${clock} ${zone(at)}`;
+}
+
+/** How long ago that is; the day when that is long, or the broker's clock and this one differ by more than a minute. */
+export function ago(ms) {
+  const seconds = Math.floor((Date.now() - ms) / 1000);
+  if (seconds < -60 || seconds > 30 * 86_400) return day(new Date(ms));
+  return seconds < 1 ? "now" : `${seconds < 10 ? `${seconds} s` : duration(seconds)} ago`;
 }
 
 export function plural(n, one, many = `${one}s`) {

@@ -3,7 +3,7 @@
 import { api } from "./api.js";
 import { confirm, input, toast, words } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
-import { bytes, count, plural, time } from "./format.js";
+import { ago, bytes, count, plural, time } from "./format.js";
 import { errorOf, grouped, reasonOf } from "./letters.js";
 import { messagePanel, ownKey, payloadSize, preview } from "./message.js";
 
@@ -64,6 +64,7 @@ export class LogView {
   /** The topic was described anew. */
   update(topic) {
     this.topic = topic;
+    for (const stamp of this.list.querySelectorAll(".entry time")) say(stamp, ago(Number(stamp.dataset.ms)));
     if (!topic) return;
     this.first = topic.described.first_id;
     this.next = topic.described.next_id;
@@ -158,7 +159,7 @@ export class LogView {
     const number = el("span.number.id", {}, count(message.id));
     const toggle = el(
       "button.entry", { type: "button", "aria-expanded": "false" },
-      number, el("time.muted.number", {}, time(message.time_ms)),
+      number, el("time.muted.number", { "data-ms": message.time_ms, title: time(message.time_ms) }, ago(message.time_ms)),
       this.letters ? facts : el("span.key", { title: ownKey(message) }, ownKey(message) ?? ""),
       el("bdi.preview", {}, preview(message)),
       el("span.muted.number.size", {}, bytes(payloadSize(message))),

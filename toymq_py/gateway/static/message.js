@@ -81,7 +81,8 @@ export function indented({ payload }) {
 }
 
 function readable(name, value) {
-  return MOMENTS.has(name) && /^\d{1,15}$/.test(value) ? `${value} (${time(Number(value))})` : value;
+  if (!MOMENTS.has(name) || !/^\d{1,15}$/.test(value)) return value;
+  return el("time", { title: `${value} ms` }, time(Number(value)));
 }
 
 /** Everything there is to a message: payload in three forms, headers. */
@@ -126,6 +127,7 @@ export function messagePanel(message) {
     el("div.row", {}, el("div.segmented", { role: "group", "aria-label": "Show the payload as" }, tabs), el("span.muted.number", {}, bytes(size)), el("span.grow"), copy),
     content, more,
     traceback !== null && el("pre.payload.wrap", { tabindex: 0, "aria-label": "Traceback" }, `${traceback}\n${errorOf(message.headers) ?? ""}`),
+    el("p.muted.number", {}, `Published ${time(message.time_ms)}`),
     (key.length > 0 || headers.length > 0) && el(
       "dl.pairs", { "aria-label": key.length > 0 ? "Key and headers" : plural(headers.length, "header") },
       key, headers.map(([name, value]) => [el("dt", {}, name), el("dd", {}, readable(name, value))]),

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import time
 from collections.abc import Iterable
 
 from toymq_py.errors import DamagedData, DataDirectoryError
@@ -48,3 +49,8 @@ def read_mark(fs: FileSystem, path: str) -> tuple[int, bool]:
     if version != MARK_VERSION:
         raise DataDirectoryError(f"{path} is a backup of version {version!r}, and this toymq reads version {MARK_VERSION}")
     return int(began_ns), finished is True
+
+
+def utc(wall_ns: int) -> str:
+    """A time as text: ``2026-11-27 02:00:00 UTC``."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall_ns // 1_000_000_000))

@@ -8,7 +8,7 @@ from toymq_py.storage import offsets, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file, remove_tree
 from toymq_py.storage.offline import given_up
-from toymq_py.storage.offline.backup_directory import is_empty, make_directory, read_mark
+from toymq_py.storage.offline.backup_directory import is_empty, make_directory, read_mark, utc
 from toymq_py.storage.offline.verify import TopicReport, topic_names, verify_topic
 from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
 from toymq_py.storage.scanner import Progress
@@ -43,7 +43,7 @@ def restore(
     began_ns, finished = read_mark(fs, backup_dir)
     if not finished and not unfinished:
         raise DataDirectoryError(
-            f"{backup_dir} is unfinished: a backup that began at {began_ns} ns was interrupted; run the backup again, or "
+            f"{backup_dir} is unfinished: a backup that began at {utc(began_ns)} was interrupted; run the backup again, or "
             "restore what was copied with --unfinished"
         )
     if not is_empty(fs, data_dir, besides=_LEFTOVERS if is_interrupted(fs, data_dir) else ()):

@@ -432,7 +432,7 @@ def test_a_directory_that_holds_something_else_is_refused() -> None:
     with pytest.raises(DataDirectoryError, match="neither empty nor an earlier backup"):
         do_backup(rig)
     assert rig.disk.listdir(TO) == ["thesis.txt"]
-    with pytest.raises(DataDirectoryError, match="is not a data directory"):
+    with pytest.raises(DataDirectoryError, match="there is no directory /data/none"):
         back_up(rig.disk, "/data/none", "/data/other", pid=1, wall_ns=1)
     assert not rig.disk.exists("/data/other")
 
