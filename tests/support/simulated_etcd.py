@@ -60,6 +60,10 @@ class SimulatedEtcd:
         self.away = False
         self.loss_chance = 0.0
         """Of each call of any client: one of ``Loss``, drawn."""
+        self.slow_s = self.watch_lag_s = 0.0
+        """At most so much longer is each way of a call, and each piece of news."""
+        self.on_transaction: Callable[[str, Transaction, bool], None] = lambda client, transaction, done: None
+        """Called when a client sends a transaction, and when one is done."""
         self._keys: dict[str, KeyValue] = {}
         self._changes: list[tuple[int, str]] = []
         self._leases: dict[int, _Lease] = {}
@@ -95,6 +99,13 @@ class SimulatedEtcd:
     def reaches(self, client: str) -> bool:
         return not self.away and client not in self._cut_off
 
+    def be_well(self) -> None:
+        """Nothing goes wrong any more; what is late still arrives."""
+        self.away = False
+        self.loss_chance = self.slow_s = self.watch_lag_s = 0.0
+        self._cut_off.clear()
+        self._losses.clear()
+
     def end_lease(self, lease: int) -> None:
         """As if its time were over. No error when it is gone."""
         self._end_lease(lease)
@@ -121,7 +132,7 @@ class SimulatedEtcd:
         found = tuple(self._keys[key] for key in sorted(self._keys) if keys.start <= key < keys.end)
         return Found(found, self.revision)
 
-    def commit(self, transaction: Transaction) -> Outcome:
+    def commit(self, transaction: Transaction, client: str = "") -> Outcome:
         """Raises: LeaseLost."""
         for change in transaction.changes:  # etcd looks before it compares or writes
             if isinstance(change, Put) and change.lease and change.lease not in self._leases and self._holds(transaction):
@@ -137,7 +148,9 @@ class SimulatedEtcd:
             else:
                 self._delete(change.key)
         self.tell()
-        return Outcome(done=True, revision=self.revision)
+        outcome = Outcome(done=True, revision=self.revision)
+        self.on_transaction(client, transaction, True)
+        return outcome
 
     def grant(self, ttl_s: float) -> int:
         self._next_lease += 1
@@ -242,7 +255,8 @@ class SimulatedClient:
 
     async def commit(self, transaction: Transaction) -> Outcome:
         at_least = self._highest
-        outcome = await self._call(lambda: self._etcd.commit(transaction), transaction=True)
+        self._etcd.on_transaction(self._name, transaction, False)
+        outcome = await self._call(lambda: self._etcd.commit(transaction, self._name), transaction=True)
         self._look_at(outcome.revision, at_least)
         return outcome
 
@@ -262,7 +276,7 @@ class SimulatedClient:
                 while not (self._etcd.reaches(self._name) and self._etcd.changed_since(keys, since)):
                     self._check_open()
                     await self._etcd.news()
-                await self._on_the_way()
+                await asyncio.sleep(self._etcd.rng.choice(WAYS_S) + self._etcd.watch_lag_s * self._etcd.rng.random())
         except TimeoutError:
             return
 
@@ -276,7 +290,9 @@ class SimulatedClient:
         """There and back, within a third of the TTL. Raises: EtcdError; what ``act`` raises, when the answer arrives."""
         limit_s = self._ttl_s / CALLS_PER_TTL
         loss = self._etcd.next_loss(self._name, transaction=transaction)
-        await self._on_the_way()
+        slow_s = self._etcd.slow_s
+        there_s, back_s = self._way_s(slow_s), self._way_s(slow_s)
+        await asyncio.sleep(there_s)
         if self._closed or not self._etcd.reaches(self._name) or loss is Loss.REQUEST:
             await asyncio.sleep(limit_s)
             raise EtcdError("no answer: the request was lost")
@@ -291,8 +307,8 @@ class SimulatedClient:
                 await asyncio.sleep(limit_s)
                 raise EtcdError("no answer: it was lost") from None
             raise
-        await self._on_the_way()
-        if not self._etcd.reaches(self._name) or loss is Loss.ANSWER:
+        await asyncio.sleep(back_s)
+        if not self._etcd.reaches(self._name) or loss is Loss.ANSWER or there_s + back_s > limit_s:
             await asyncio.sleep(limit_s)
             raise EtcdError("no answer: it was lost")
         return answer
@@ -301,8 +317,9 @@ class SimulatedClient:
         if self._closed:
             raise EtcdError("the client is closed")
 
-    async def _on_the_way(self) -> None:
-        await asyncio.sleep(self._etcd.rng.choice(WAYS_S))
+    def _way_s(self, slow_s: float) -> float:
+        way_s = self._etcd.rng.choice(WAYS_S)
+        return way_s + slow_s * self._etcd.rng.random() if slow_s else way_s
 
     def _look_at(self, revision: int, at_least: int) -> None:
         if revision < at_least:
