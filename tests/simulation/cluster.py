@@ -72,6 +72,7 @@ class ClusterWorld:
         self.calm = False
         """The faults are over."""
         self.faults = Faults(self, self.tool)
+        self._in_sync: frozenset[str] = frozenset()
         self._check_rng = random.Random(rng.random())
 
     # -- clients
@@ -171,27 +172,33 @@ class ClusterWorld:
         self.faults.transaction(client, transaction, done=done)
         keys = self.tool._keys
         changed = {change.key: change for change in transaction.changes}
+        if done and keys.in_sync in changed:
+            self._check_promises()
         if done and (keys.leader in changed or keys.in_sync in changed) and not isinstance(changed.get(keys.leader), Delete):
             self.check_electable()
 
+    def _check_promises(self) -> None:
+        """A copy that was added has promised the epoch of the leader that added it. Notes a bug."""
+        state = state_of(self.etcd, self.tool)
+        before, self._in_sync = self._in_sync, frozenset(state.in_sync.members if state.in_sync is not None else ())
+        for host in self.hosts.values():
+            if state.leader is None or host.replica not in self._in_sync - before - {state.leader.member.replica}:
+                continue
+            file = ReplicaFile.load(host.disk.peek_crash(random.Random(self._check_rng.random())), ROOT)
+            promised = file.record.promised if file is not None else 0
+            if promised < state.leader.epoch:
+                self.bugs.append(f"{host.name} was added under epoch {state.leader.epoch}, and has promised {promised}")
+
     def check_electable(self) -> None:
-        """Each copy that may be elected, and that of the leader, has all that was told, and has promised the leader's epoch if
-        it was added under that. Notes a bug."""
+        """Each copy that may be elected, and that of the leader, has all that was told. Notes a bug."""
         state = state_of(self.etcd, self.tool)
         members = set(state.in_sync.members) if state.in_sync is not None else set()
-        leader = state.leader
-        if leader is not None:
-            members.add(leader.member.replica)
+        if state.leader is not None:
+            members.add(state.leader.member.replica)
         try:
             self.check_copies([host for host in self.hosts.values() if host.replica in members])
         except Broken as error:
             self.bugs.append(str(error))
-
-    def _check_promise(self, host: SimHost, disk: SimDisk, epoch: int) -> None:
-        file = ReplicaFile.load(disk, ROOT)
-        promised = file.record.promised if file is not None else 0
-        if promised < epoch:
-            raise Broken(f"{host.name} was added under epoch {epoch}, and has promised {promised}")
 
     def _all_in_sync(self) -> bool:
         for host in self.hosts.values():
@@ -265,15 +272,15 @@ def run(seed: int, plan: Plan | None = None, *, verbose: bool = False) -> Cluste
         except RuntimeError as error:
             raise Broken(f"seed {seed}: {error}; {world.shown()}") from error
         finally:
-            error = task.exception() if task.done() and not task.cancelled() else None
+            failure = task.exception() if task.done() and not task.cancelled() else None
             bugs = list(world.bugs)
             world.machines.end()
     if bugs:
         raise Broken(f"seed {seed}: {bugs[0]}")
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, AssertionError):
-        raise Broken(f"seed {seed}: {error}") from error
-    if error is not None:
-        raise error
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    if isinstance(failure, AssertionError):
+        raise Broken(f"seed {seed}: {failure}") from failure
+    if failure is not None:
+        raise failure
     return world

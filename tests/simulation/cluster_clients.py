@@ -14,7 +14,7 @@ from toymq_py.protocol import Ack, DupReply, ErrReply, MessagePush, OkReply, Pub
 from toymq_py.topic import Topic
 
 TOPICS = ("t", "u")
-MANY = 150
+MANY = 60
 """A publisher that has made so many messages goes on more slowly: a world costs what its messages cost."""
 PATIENCE_S = 4.0
 """A client that hears nothing for so long looks for another node."""

@@ -19,7 +19,7 @@ from toymq_py.replication.key_values import Delete, Put, Transaction
 WAIT_S = 5.0
 """For a moment that does not come."""
 POLL_S = 0.002
-LINK_STATES = ("copying", "catching up", "joining")
+STATES = ("connecting", "copying", "catching up", "joining", "opening")
 DEADLY = (
     ("", ""), ("sync", ""), ("sync", ".log"), ("pwrite", ".log"), ("truncate", ""), ("rename", ""), ("rename", "replica.json.tmp"),
     ("rename", ".log"), ("rename", "offsets.json.tmp"), ("sync_dir", ""), ("unlink", ""), ("", "/spool/stream"),
@@ -95,7 +95,7 @@ class Faults:
         if step.provoked_by:
             self._act(step.provoked_by, rng.choice(("leader", "follower")), rng)
         until = loop.now + WAIT_S
-        is_state = step.when in LINK_STATES or step.when == "opening"
+        is_state = step.when in STATES
         while self._armed is armed and loop.now < until:
             if is_state and self._is(step.when):
                 self._armed = None
@@ -109,6 +109,8 @@ class Faults:
     def _is(self, moment: str) -> bool:
         for host in self._world.hosts.values():
             node = host.process.node if host.process is not None else None
+            if node is not None and node.state == "JOINING" and not node._link.state and moment == "connecting":
+                return True
             if node is not None and node.term is not None:
                 if moment == "opening" and node.state == "OPENING":
                     return True

@@ -31,6 +31,7 @@ PROVOKED = {
     "catching up": ("reset", "kill"),
     "joining": ("reset", "kill"),
     "T4 sent": ("hand_over", "stop"),
+    "connecting": ("reset", "partition", "cut_to", "kill"),
 }
 """Moments that a step may wait for, and the faults that bring each about."""
 
@@ -45,7 +46,9 @@ AIMED = {
     "T3 add done": (("power", "leader"), ("power_of_all", "leader"), ("partition", "leader"), ("lease", "leader"),
                     ("pause", "leader"), ("power", "follower")),
     "T3 drop sent": (("late_requests", "leader"), ("lost_answers", "leader"), ("long_pause", "leader"), ("kill", "leader"),
-                     ("power", "leader"), ("partition", "leader")),
+                     ("power", "leader"), ("partition", "leader"), ("power", "follower"), ("kill", "follower")),
+    "connecting": (("kill", "leader"), ("lease", "leader"), ("etcd_cut", "follower"), ("watch_lag", "any"),
+                   ("partition", "leader")),
     "T3 drop done": (("power", "leader"), ("lease", "leader"), ("kill", "leader"), ("isolation", "leader")),
 }  # fmt: skip
 """What is worst at a moment."""
@@ -100,20 +103,20 @@ def plan_of(seed: int) -> Plan:
         min_in_sync=rng.choice((1, 1, hosts - 1)),
         timeout_s=rng.choice((1.5, 3.0)),
         buffer_bytes=rng.choice((64 << 10, 64 << 20, 64 << 20)),
-        segment_bytes=rng.choice((4096, 16_384)),
-        publishers=rng.choice((1, 2, 2, 3)),
+        segment_bytes=rng.choice((4096, 16_384, 16_384)),
+        publishers=rng.choice((1, 2, 2)),
         pauses_s=rng.choice(((0.01, 0.3, 1.0), (0.3, 1.0), (0.05, 0.1))),
         begins_s=rng.choice((0.1, 1.0, 2.0)),
         steps=_steps(rng),
-        ending=rng.choice(("", "", "resets", "resets", "wipe")),
+        ending=rng.choice(("", "", "", "resets", "wipe")),
     )
 
 
 def _steps(rng: random.Random) -> tuple[Step, ...]:
     known = [kind for kind in KINDS if rng.random() < 0.5] or ["kill"]
     weights = [KINDS[kind] for kind in known]
-    moments = [each for each in PROVOKED if rng.random() < 0.4]
-    aimed = rng.choice((0.2, 0.6, 0.9)) if moments else 0.0
+    moments = [each for each in PROVOKED if rng.random() < 0.3]
+    aimed = rng.choice((0.3, 0.7, 0.9)) if moments else 0.0
     rests_s = rng.sample(RESTS_S, rng.choice((1, 2, 5)))
     steps: list[Step] = []
     for _ in range(rng.choice((2, 3, 4, 6))):

@@ -10,7 +10,6 @@ Under ``SimEventLoop`` one seed is one run. Every wait is a timer of the loop, d
 """
 
 import asyncio
-import contextlib
 import enum
 import math
 import random
@@ -287,49 +286,52 @@ class SimulatedClient:
     # -- parts
 
     async def _call(self, act: Callable[[], T], *, transaction: bool = False) -> T:
-        """There and back, within a third of the TTL. Raises: EtcdError; what ``act`` raises, when the answer arrives."""
-        limit_s = self._ttl_s / CALLS_PER_TTL
-        loss = self._etcd.next_loss(self._name, transaction=transaction)
-        slow_s = self._etcd.slow_s
-        there_s, back_s = self._way_s(slow_s), self._way_s(slow_s)
-        await asyncio.sleep(there_s)
-        if self._closed or not self._etcd.reaches(self._name) or loss is Loss.REQUEST:
-            await asyncio.sleep(limit_s)
-            raise EtcdError("no answer: the request was lost")
-        if loss is Loss.LATE:
-            self._etcd.loop.call_later(limit_s + self._etcd.rng.uniform(*LATE_S), _ignoring_lost_lease(act))
-            await asyncio.sleep(limit_s)
-            raise EtcdError("no answer: the request is late")
+        """There and back, within a third of the TTL. What was sent arrives though its caller is cancelled, or dead.
+
+        Raises: EtcdError; what ``act`` raises, when the answer arrives.
+        """
+        etcd, limit_s = self._etcd, self._ttl_s / CALLS_PER_TTL
+        loss = etcd.next_loss(self._name, transaction=transaction)
+        there_s, back_s = self._way_s(), self._way_s()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def arrive() -> None:
+            if loss is not Loss.LATE and (self._closed or not etcd.reaches(self._name)):
+                return
+            outcome: T | LeaseLost
+            try:
+                outcome = act()
+            except LeaseLost as error:
+                outcome = error
+            if loss is None and not loop.is_closed():
+                loop.call_later(back_s, hear, outcome)
+
+        def hear(outcome: T | LeaseLost) -> None:
+            if not etcd.reaches(self._name) or answer.done():
+                return
+            if isinstance(outcome, LeaseLost):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+
+        if loss is not Loss.REQUEST:
+            etcd.loop.call_later(limit_s + etcd.rng.uniform(*LATE_S) if loss is Loss.LATE else there_s, arrive)
         try:
-            answer = act()
-        except LeaseLost:
-            if loss is Loss.ANSWER:
-                await asyncio.sleep(limit_s)
-                raise EtcdError("no answer: it was lost") from None
-            raise
-        await asyncio.sleep(back_s)
-        if not self._etcd.reaches(self._name) or loss is Loss.ANSWER or there_s + back_s > limit_s:
-            await asyncio.sleep(limit_s)
-            raise EtcdError("no answer: it was lost")
-        return answer
+            async with asyncio.timeout(limit_s):
+                return await answer
+        except TimeoutError:
+            raise EtcdError(f"no answer: {loss.value if loss is not None else 'etcd is not reached'}") from None
 
     def _check_open(self) -> None:
         if self._closed:
             raise EtcdError("the client is closed")
 
-    def _way_s(self, slow_s: float) -> float:
-        way_s = self._etcd.rng.choice(WAYS_S)
+    def _way_s(self) -> float:
+        way_s, slow_s = self._etcd.rng.choice(WAYS_S), self._etcd.slow_s
         return way_s + slow_s * self._etcd.rng.random() if slow_s else way_s
 
     def _look_at(self, revision: int, at_least: int) -> None:
         if revision < at_least:
             raise EtcdError(f"revision {revision}, and {at_least} before")
         self._highest = max(self._highest, revision)
-
-
-def _ignoring_lost_lease(act: Callable[[], object]) -> Callable[[], None]:
-    def late() -> None:
-        with contextlib.suppress(LeaseLost):
-            act()
-
-    return late
