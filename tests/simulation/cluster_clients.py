@@ -58,7 +58,8 @@ class Ledger:
             return
         self._first_ok_at.setdefault(epoch, asyncio.get_running_loop().time())
         for other, at in self._first_ok_at.items():
-            assert other <= epoch or at >= sent_at, f"epoch {epoch}: OK to what was sent when epoch {other} had said OK: two leaders"
+            is_behind = other > epoch and at < sent_at
+            assert not is_behind, f"epoch {epoch}: OK to what was sent when epoch {other} had said OK: two leaders"
         given = self._given.setdefault(topic, {})
         low, high = given.get(epoch, (msg_id, msg_id))
         given[epoch] = low, high = min(low, msg_id), max(high, msg_id)
@@ -158,7 +159,8 @@ class Publisher:
             topic, key, _ = each
             reply = await heard(client)
             if isinstance(reply, OkReply):
-                assert reply.value > highest.get(topic, -1), f"{topic}: {key!r} got {reply.value}, and one sent before {highest[topic]}"
+                before = highest.get(topic, -1)
+                assert reply.value > before, f"{topic}: {key!r} got {reply.value}, and one sent before it {before}"
                 highest[topic] = reply.value
                 self._world.ledger.ok(topic, reply.value, key, epoch, sent_at, is_duplicate=False)
                 self._open.remove(each)

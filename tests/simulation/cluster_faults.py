@@ -21,8 +21,8 @@ WAIT_S = 5.0
 POLL_S = 0.002
 STATES = ("connecting", "copying", "catching up", "joining", "opening")
 DEADLY = (
-    ("", ""), ("sync", ""), ("sync", ".log"), ("pwrite", ".log"), ("truncate", ""), ("rename", ""), ("rename", "replica.json.tmp"),
-    ("rename", ".log"), ("rename", "offsets.json.tmp"), ("sync_dir", ""), ("unlink", ""), ("", "/spool/stream"),
+    ("", ""), ("sync", ""), ("sync", ".log"), ("pwrite", ".log"), ("truncate", ""), ("rename", ""), ("rename", ".log"),
+    ("rename", "replica.json.tmp"), ("rename", "offsets.json.tmp"), ("sync_dir", ""), ("unlink", ""), ("", "/spool/stream"),
 )  # fmt: skip
 """Where a process dies in the middle of a job: at a call of this kind, on a path that ends so."""
 End = Callable[[], None]

@@ -3,8 +3,8 @@
     plan = plan_of(seed)
     smallest = shrink(plan, fails)
 
-Swarm testing: each seed draws which faults its world knows and how dense they are. A world with all of them at once rarely comes
-to the states in which one alone does harm.
+Swarm testing: each seed draws which faults its world knows and how dense they are. A world with all of them at once rarely
+comes to the states in which one alone does harm. A third of the seeds draw a trap instead: the window of one rule.
 """
 
 import random
@@ -39,7 +39,8 @@ AIMED = {
     "T2 sent": (("late_requests", "leader"), ("lost_answers", "leader"), ("partition", "leader"), ("power", "follower"),
                 ("pause", "leader"), ("etcd_cut", "leader")),
     "T2 done": (("power", "leader"), ("kill", "leader"), ("partition", "leader"), ("pause", "leader"), ("lease", "leader")),
-    "opening": (("power", "leader"), ("kill", "leader"), ("reset", "leader"), ("slow_disk", "follower"), ("lost_answers", "leader")),
+    "opening": (("power", "leader"), ("kill", "leader"), ("reset", "leader"), ("slow_disk", "follower"),
+                ("lost_answers", "leader")),
     "T3 add sent": (("late_requests", "leader"), ("late_requests", "leader"), ("lost_answers", "leader"), ("kill", "leader"),
                     ("partition", "leader"), ("kill", "follower"), ("power", "follower"), ("slow_disk", "follower"),
                     ("cut_from", "leader"), ("reset", "follower")),
@@ -57,6 +58,37 @@ THEN = (
     (("isolation", "leader"),), (("long_pause", "leader"),), (("power_of_all", "leader"),),
 )  # fmt: skip
 """What shows the harm of the step before."""
+
+LATE = ("late_requests", "leader")
+LOST = ("lost_answers", "leader")
+GONE = ((("kill", "follower"),), (("power", "follower"),), (("partition", "leader"), ("reset", "follower")))
+DEAD = (("power", "leader"), ("lease", "any"))
+TRAPS = {
+    "T3 that adds is in doubt, and the follower is gone": (
+        ("T3 add sent", ("reset",), tuple((LATE, *gone) for gone in GONE)), ("", (), ((("lease", "any"),), DEAD)),
+    ),
+    "T3 that drops is in doubt": (
+        ("T3 drop sent", ("reset", "partition"), tuple((doubt, *gone) for gone in GONE for doubt in (LATE, LOST))),
+    ),
+    "T2 comes late, and another one leads and dies": (
+        ("T2 sent", ("lease", "kill"), ((LATE, ("partition", "leader")),)), ("", (), (DEAD,)),
+    ),
+    "T3 comes late, in the next life of the leader that sent it": (
+        ("T3 add sent", ("reset",), ((LATE, ("kill", "leader"), ("partition", "leader")),)),
+    ),
+    "a leader that is no more drops a follower": (
+        ("T3 drop sent", ("partition", "power"), ((LATE, ("long_pause", "leader")), (LATE, ("kill", "leader")))),
+        ("", (), ((("long_pause", "leader"), ("reset", "leader")), (("lease", "any"),))),
+    ),
+    "the leader that was read is not the one that is reached": (
+        ("connecting", ("partition", "reset"), ((("kill", "leader"), ("etcd_cut", "follower")),
+                                               (("lease", "leader"), ("etcd_cut", "follower"), ("partition", "leader")))),
+    ),
+    "all lose power when a follower was added": (
+        ("T3 add done", ("reset",), ((("power_of_all", "leader"),), (("power", "follower"), ("partition", "leader")))),
+    ),
+}  # fmt: skip
+"""The windows of the rules, each as steps: when, provoked by one of these, one of these acts."""
 
 WHOM = ("leader", "leader", "follower", "follower", "any")
 RESTS_S = (0.01, 0.3, 1.0, 3.0, 6.0)
@@ -113,6 +145,18 @@ def plan_of(seed: int) -> Plan:
 
 
 def _steps(rng: random.Random) -> tuple[Step, ...]:
+    return _trap(rng) if rng.random() < 0.35 else _swarm(rng)
+
+
+def _trap(rng: random.Random) -> tuple[Step, ...]:
+    parts = TRAPS[rng.choice(list(TRAPS))] * 2
+    return tuple(
+        Step(rng.choice(acts), when, rng.choice(provoked_by or ("",)), round(rng.uniform(0.5, 5.0), 3), rng.randrange(1 << 30))
+        for when, provoked_by, acts in parts
+    )
+
+
+def _swarm(rng: random.Random) -> tuple[Step, ...]:
     known = [kind for kind in KINDS if rng.random() < 0.5] or ["kill"]
     weights = [KINDS[kind] for kind in known]
     moments = [each for each in PROVOKED if rng.random() < 0.3]
