@@ -18,7 +18,6 @@ from toymq_py.replication.key_values import Delete, Put, Transaction
 
 WAIT_S = 5.0
 """For a moment that does not come."""
-POLL_S = 0.002
 STATES = ("connecting", "copying", "catching up", "joining", "opening")
 DEADLY = (
     ("", ""), ("sync", ""), ("sync", ".log"), ("pwrite", ".log"), ("truncate", ""), ("rename", ""), ("rename", ".log"),
@@ -90,21 +89,27 @@ class Faults:
         await asyncio.sleep(step.rest_s)
 
     async def _until(self, step: Step, rng: random.Random) -> None:
-        loop = self._world.loop
-        self._armed = armed = _Armed(step, rng, loop.create_future())
+        self._armed = armed = _Armed(step, rng, self._world.loop.create_future())
         if step.provoked_by:
             self._act(step.provoked_by, rng.choice(("leader", "follower")), rng)
-        until = loop.now + WAIT_S
-        is_state = step.when in STATES
-        while self._armed is armed and loop.now < until:
-            if is_state and self._is(step.when):
-                self._armed = None
-                self._strike(step, rng)
-                return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S if is_state else WAIT_S):
-                    await asyncio.shield(armed.came)
-        self._armed = None
+        if step.when in STATES:
+            self._world.machines.after_pass = self._look
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                await armed.came
+        self._world.machines.after_pass = self._armed = None
+
+    def _look(self) -> None:
+        """Whether the state is there that a step waits for."""
+        armed = self._armed
+        if armed is not None and self._is(armed.step.when):
+            self._come(armed, None)
+
+    def _come(self, armed: "_Armed", client: str | None) -> None:
+        self._world.machines.after_pass = self._armed = None
+        if not armed.came.done():  # its time is over in this instant
+            armed.came.set_result(None)
+        self._strike(armed.step, armed.rng, client)
 
     def _is(self, moment: str) -> bool:
         for host in self._world.hosts.values():
@@ -123,9 +128,7 @@ class Faults:
         moment = f"{self._name_of(transaction, done=done)} {'done' if done else 'sent'}"
         armed = self._armed
         if armed is not None and armed.step.when == moment:
-            self._armed = None
-            armed.came.set_result(None)
-            self._strike(armed.step, armed.rng, client)
+            self._come(armed, client)
 
     def _name_of(self, transaction: Transaction, *, done: bool) -> str:
         """As ``Step.when`` has it; T1 counts as T2."""

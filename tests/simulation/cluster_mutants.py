@@ -324,8 +324,8 @@ NOT_SHOWN = {
     "same_identity": "the identity is made with a directory, and no world loses a disk",
     "join_in_isr": "the same line of the code as wipe_in_isr",
     "no_aside_cut": "the same function as no_truncate",
-    "join_unnamed": "a process ends with its term, so the leader of the last read leads, when it is reached, that epoch or a later "
-    "one, whose promise is as good; the rule is for a copy that was forced, and no operator forces in a world",
+    "join_unnamed": "a process ends with its term, so a leader that was read leads that epoch when it is reached, or a "
+    "later one, whose promise is as good; the rule is for a copy that was forced, and no operator forces in a world",
     "lease_kept": "a transaction of an earlier life is found by the next read, and its lease revoked (T5); T6 is an operator's",
     "force_while_led": "no operator forces in a world: tests/unit/replication/test_node.py",
     "force_from_outside": "no operator forces in a world: tests/unit/replication/test_node.py",

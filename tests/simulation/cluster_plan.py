@@ -65,30 +65,30 @@ GONE = ((("kill", "follower"),), (("power", "follower"),), (("partition", "leade
 DEAD = (("power", "leader"), ("lease", "any"))
 TRAPS = {
     "T3 that adds is in doubt, and the follower is gone": (
-        ("T3 add sent", ("reset",), tuple((LATE, *gone) for gone in GONE)), ("", (), ((("lease", "any"),), DEAD)),
+        ("T3 add sent", ("reset",), tuple((LATE, *gone) for gone in GONE), 5.0), ("", (), ((("lease", "any"),), DEAD), 5.0),
     ),
     "T3 that drops is in doubt": (
-        ("T3 drop sent", ("reset", "partition"), tuple((doubt, *gone) for gone in GONE for doubt in (LATE, LOST))),
+        ("T3 drop sent", ("reset", "partition"), tuple((doubt, *gone) for gone in GONE for doubt in (LATE, LOST)), 5.0),
     ),
     "T2 comes late, and another one leads and dies": (
-        ("T2 sent", ("lease", "kill"), ((LATE, ("partition", "leader")),)), ("", (), (DEAD,)),
+        ("T2 sent", ("lease", "kill"), ((LATE, ("partition", "leader")),), 2.5), ("", (), (DEAD,), 5.0),
     ),
     "T3 comes late, in the next life of the leader that sent it": (
-        ("T3 add sent", ("reset",), ((LATE, ("kill", "leader"), ("partition", "leader")),)),
+        ("T3 add sent", ("reset",), ((LATE, ("kill", "leader"), ("partition", "leader")),), 5.0),
     ),
     "a leader that is no more drops a follower": (
-        ("T3 drop sent", ("partition", "power"), ((LATE, ("long_pause", "leader")), (LATE, ("kill", "leader")))),
-        ("", (), ((("long_pause", "leader"), ("reset", "leader")), (("lease", "any"),))),
+        ("T3 drop sent", ("partition", "power"), ((LATE, ("long_pause", "leader")), (LATE, ("kill", "leader"))), 5.0),
+        ("", (), ((("long_pause", "leader"), ("reset", "leader")), (("lease", "any"),)), 5.0),
     ),
     "the leader that was read is not the one that is reached": (
         ("connecting", ("partition", "reset"), ((("kill", "leader"), ("etcd_cut", "follower")),
-                                               (("lease", "leader"), ("etcd_cut", "follower"), ("partition", "leader")))),
+                                               (("lease", "leader"), ("etcd_cut", "follower"), ("partition", "leader"))), 5.0),
     ),
     "all lose power when a follower was added": (
-        ("T3 add done", ("reset",), ((("power_of_all", "leader"),), (("power", "follower"), ("partition", "leader")))),
+        ("T3 add done", ("reset",), ((("power_of_all", "leader"),), (("power", "follower"), ("partition", "leader"))), 5.0),
     ),
 }  # fmt: skip
-"""The windows of the rules, each as steps: when, provoked by one of these, one of these acts."""
+"""The windows of the rules, each as steps: when, provoked by one of these, one of these acts, the longest rest."""
 
 WHOM = ("leader", "leader", "follower", "follower", "any")
 RESTS_S = (0.01, 0.3, 1.0, 3.0, 6.0)
@@ -151,8 +151,8 @@ def _steps(rng: random.Random) -> tuple[Step, ...]:
 def _trap(rng: random.Random) -> tuple[Step, ...]:
     parts = TRAPS[rng.choice(list(TRAPS))] * 2
     return tuple(
-        Step(rng.choice(acts), when, rng.choice(provoked_by or ("",)), round(rng.uniform(0.5, 5.0), 3), rng.randrange(1 << 30))
-        for when, provoked_by, acts in parts
+        Step(rng.choice(acts), when, rng.choice(provoked or ("",)), round(rng.uniform(0.5, rest_s), 3), rng.randrange(1 << 30))
+        for when, provoked, acts, rest_s in parts
     )
 
 

@@ -128,6 +128,8 @@ class Machines:
         self._loops: list[MachineLoop] = []
         self._dead: list[MachineLoop] = []
         self._steps_left = STEPS
+        self.after_pass: Callable[[], None] | None = None
+        """Called between two passes."""
 
     def new_loop(self) -> MachineLoop:
         loop = MachineLoop(self.time, random.Random(self._rng.random()), self._on_bug)
@@ -166,6 +168,8 @@ class Machines:
                 raise RuntimeError(f"the world hangs at {self.time.now:.3f} s")
             self.time.now = max(now, at)
             (first[0] if len(first) == 1 else self._rng.choice(first)).run_pass()
+            if self.after_pass is not None:
+                self.after_pass()
 
     def end(self) -> None:
         loops = (*self._dead, *self._loops)
