@@ -61,6 +61,7 @@ THEN = (
 
 LATE = ("late_requests", "leader")
 LOST = ("lost_answers", "leader")
+SLOW = ("slow_disk", "follower")
 GONE = ((("kill", "follower"),), (("power", "follower"),), (("partition", "leader"), ("reset", "follower")))
 DEAD = (("power", "leader"), ("lease", "any"))
 TRAPS = {
@@ -84,8 +85,8 @@ TRAPS = {
         ("connecting", ("partition", "reset"), ((("kill", "leader"), ("etcd_cut", "follower")),
                                                (("lease", "leader"), ("etcd_cut", "follower"), ("partition", "leader"))), 5.0),
     ),
-    "all lose power when a follower was added": (
-        ("T3 add done", ("reset",), ((("power_of_all", "leader"),), (("power", "follower"), ("partition", "leader"))), 5.0),
+    "a new leader serves, and a member is not dropped yet": (
+        ("T2 done", ("lease", "kill", "power"), ((LATE, SLOW), (LOST, SLOW), (SLOW,)), 1.2),
     ),
 }  # fmt: skip
 """The windows of the rules, each as steps: when, provoked by one of these, one of these acts, the longest rest."""
