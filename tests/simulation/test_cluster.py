@@ -22,8 +22,8 @@ from tests.simulation.cluster_runs import Outcome, look_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 """At its end a killed process begins coroutines that nothing runs."""
-SEEDS = 16
-QUICK = 5
+SEEDS = 12
+QUICK = 4
 """Rules that the default tests leave out; the others are torture's."""
 
 
@@ -41,7 +41,7 @@ def test_no_promise_is_broken() -> None:
         happened += world.happened
         told += len(world.ledger.keys)
     assert told > 25 * SEEDS, "the worlds publish next to nothing"
-    for what in ("cut, power", "kill", "term ended", "partition", "reset", "late_requests"):
+    for what in ("cut of all, power", "kill", "term ended", "partition", "reset", "late_requests"):
         assert happened[what] > 2, f"{what} happens: {happened}"
 
 
@@ -111,9 +111,9 @@ def test_a_plan_that_fails_is_made_smaller() -> None:
 
 
 def test_the_command_counts_worlds() -> None:
-    outcome = CliRunner().invoke(main, ["--cluster", "--seeds", "2"])
+    outcome = CliRunner().invoke(main, ["--cluster", "--seeds", "1"])
     assert outcome.exit_code == 0, outcome.output
-    assert "2 clusters in" in outcome.stdout
+    assert "1 clusters in" in outcome.stdout
 
 
 def test_the_command_prints_the_smallest_plan_of_a_world_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
