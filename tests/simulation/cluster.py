@@ -40,6 +40,7 @@ from toymq_py.replication.replica_file import ReplicaFile
 DRAIN_S = 90.0
 """In a world without faults everything is as it should be after so long."""
 WIPED_S = 15.0
+"""Within so long no copy leads under an etcd that was wiped."""
 
 
 class Broken(AssertionError):

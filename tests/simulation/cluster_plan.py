@@ -112,7 +112,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a world is, and what goes wrong in it. ``ending``: see ``ClusterWorld``."""
+    """How a world is, and what goes wrong in it. ``ending``: "resets", followers join while the last offsets are flushed;
+    "wipe", etcd loses all its keys."""
 
     hosts: int = 2
     min_in_sync: int = 1
