@@ -22,6 +22,7 @@ from toymq_py.replication.manifest import (
     encode_manifest,
     encode_plan,
     make_plan,
+    may_be_cached_only,
     missing_bytes,
     take_manifest,
 )
@@ -192,3 +193,10 @@ def test_too_many_files_are_refused_before_they_are_sent(monkeypatch: pytest.Mon
     monkeypatch.setattr(manifest_module, "COMPARED_BYTES_MAX", 100)
     with pytest.raises(BadOperation, match="at most 100"):
         encode_plan(JoinPlan(tuple(FilePlan(f"topics/t/{n:020d}.log", Action.COPY) for n in range(5)), ("topics", "topics/t")))
+
+
+def test_of_segments_only_the_newest_can_be_in_the_cache_alone() -> None:
+    offsets = "topics/t/offsets.json"
+    manifest = take_manifest(disk_with({LOG: RECORDS, OTHER: RECORDS + bytes(500), offsets: b"{}"}), ROOT, StopFlag())
+    assert may_be_cached_only(manifest, any_file=False) == {OTHER: len(RECORDS), offsets: 2}
+    assert may_be_cached_only(manifest, any_file=True) == {LOG: len(RECORDS), OTHER: len(RECORDS), offsets: 2}
