@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from toymq_py.errors import EtcdError
-from toymq_py.replication import decisions, follower_stream, manifest, node
+from toymq_py.replication import decisions, follower_link, follower_stream, manifest, node
 from toymq_py.replication.agreement import GroupState
 from toymq_py.replication.decisions import ComeBack, Decision, Elect, Open, Standing, Wait
 from toymq_py.replication.follower_link import _Following
@@ -282,6 +282,11 @@ def serves_undropped(patch: Patch) -> None:
     patch.setattr(RequiredFollowers, "all_dropped", all_dropped)
 
 
+def cache_trusted(patch: Patch) -> None:
+    """A copy that joins does not write again what a failed sync may have left in the cache alone (ADR 0002, 0118)."""
+    patch.setattr(follower_link, "may_be_cached_only", lambda manifest, any_file: {})
+
+
 def ack_before_replay(patch: Patch) -> None:
     patch.setattr(ReplicaFiles, "redo", lambda self, operations: [None for _ in operations] and None)
 
@@ -319,7 +324,8 @@ FOUND = [
     Mutant(ack_local, 2), Mutant(shrink_unfenced, 2), Mutant(expand_on_beat, 7), Mutant(expand_count_late, 7),
     Mutant(expand_early, 7), Mutant(forget_isr, 10), Mutant(no_truncate, 10), Mutant(ack_before_replay, 10),
     Mutant(no_spool, 10), Mutant(shrink_after_ack, 11), Mutant(unclean, 14), Mutant(epoch_reused, 55), Mutant(read_settles, 68),
-    Mutant(timeout_is_no, 68), Mutant(join_unsettled, 68), Mutant(serves_undropped, 74), Mutant(rename_by_name, 121),
+    Mutant(timeout_is_no, 68), Mutant(join_unsettled, 68), Mutant(serves_undropped, 74), Mutant(cache_trusted, 91),
+    Mutant(rename_by_name, 121),
     Mutant(timeout_is_yes, 125), Mutant(wipe_in_isr, 141), Mutant(stale_isr, 240), Mutant(no_epoch_check, 678),
 ]  # fmt: skip
 """Those found soonest come first."""
