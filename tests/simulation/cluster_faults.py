@@ -35,7 +35,7 @@ def state_of(etcd: SimulatedEtcd, agreement: KeptAgreement) -> GroupState:
 
 @dataclass(slots=True)
 class _Armed:
-    """A step that waits for a transaction. ``by``: which client sent it, when it has."""
+    """A step that waits for its moment. ``came``: set when that has come."""
 
     step: Step
     rng: random.Random
