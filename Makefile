@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo cluster-demo test test-all test-spark-slow test-browser spark-demo simulate model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo cluster-demo test test-all test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -96,6 +96,10 @@ spark-demo: $(TESTABLE) ## publish data, archive it with Spark, kill both in the
 
 simulate: $(READY) ## run simulated worlds with crashes and power cuts: make simulate SEEDS=5000 FROM=0
 	$(BIN)/python -m tests.simulation --seeds "$(or $(SEEDS),1000)" --from "$(or $(FROM),0)"
+
+simulate-cluster: $(READY) ## run simulated clusters, shrink the plan of one that fails: make simulate-cluster SEEDS=5000 FROM=0 JOBS=2
+	$(BIN)/python -m tests.simulation --cluster --seeds "$(or $(SEEDS),1000)" --from "$(or $(FROM),0)" --jobs "$(or $(JOBS),2)" \
+	  $(if $(WITHOUT),--without $(WITHOUT))
 
 model: $(READY) ## search the replication protocol for a lost message: make model MODEL="--nodes 3 --records 1" (default: all)
 	$(if $(MODEL),$(BIN)/python -m tests.model $(MODEL),$(BIN)/python -m tests.model --rules && $(BIN)/python -m tests.model --long)

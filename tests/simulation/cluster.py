@@ -1,9 +1,13 @@
 """One seed, one world of a cluster: two or three nodes of the real code, an etcd in memory, clients, and what goes wrong.
 
     world = run(seed)                  # raises Broken when a promise is broken
+    world = run(seed, Plan(...))       # the same dice, another plan
 
 What is real: the node, its terms and links, the broker and its server. What is simulated: time, threads, disks, the network,
 etcd. ``SimOffice`` stands for ``cluster.office``, and ``SimProcess`` for ``cluster.process`` and the supervisor.
+
+What is looked at: all that clients are told (``Ledger``); whenever the leader or the in-sync set changes in etcd, and with each
+fault, the disk of each copy that may be elected, as a power cut at that moment leaves it; at the end, every copy.
 """
 
 import asyncio
@@ -12,11 +16,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from tests.simulation.cluster_clients import TOPICS, Consumer, Ledger, Publisher
 from tests.simulation.cluster_faults import Faults, state_of
 from tests.simulation.cluster_hosts import CLUSTER, GROUP, ROOT, UUID, SimHost
+from tests.simulation.cluster_plan import Plan, plan_of
 from tests.simulation.world import VirtualClock
 from tests.support.fake_clock import FakeClock
 from tests.support.replica_rig import shared_files
@@ -27,34 +31,26 @@ from tests.support.simulated_etcd import SimulatedEtcd
 from toymq_chaos.workload import Client
 from toymq_py.broker import Broker
 from toymq_py.config.options import BrokerOptions
+from toymq_py.errors import ToymqError
 from toymq_py.replication.agreement import ClusterSettings
+from toymq_py.replication.key_values import Delete, Transaction
 from toymq_py.replication.link_options import LinkOptions
 from toymq_py.replication.replica_file import ReplicaFile
 
 DRAIN_S = 90.0
 """In a world without faults everything is as it should be after so long."""
+WIPED_S = 15.0
+"""Within so long no copy leads under an etcd that was wiped."""
 
 
 class Broken(AssertionError):
     """A promise was broken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much happens in one world."""
-
-    hosts: int | None = None
-    faults: int = 5
-    publishers: int = 2
-    only: tuple[str, ...] = ()
-    """The kinds of faults; all without."""
-
-
 class ClusterWorld:
     """Everything of one seed."""
 
     def __init__(self, seed: int, plan: Plan) -> None:
-        self.seed = seed
         self.plan = plan
         self.rng = rng = random.Random(seed)
         random.seed(seed)  # of the node's own pauses
@@ -64,19 +60,22 @@ class ClusterWorld:
         self.loop = self.machines.new_loop()
         self.network = Network(random.Random(rng.random()))
         self.etcd = SimulatedEtcd(random.Random(rng.random()), self.loop)
-        count = plan.hosts or rng.choice((2, 3))
-        self.settings = ClusterSettings(UUID, count, rng.choice((1, count - 1)), 3.0)
-        self.link_options = LinkOptions(timeout_s=rng.choice((1.5, 3.0)), buffer_bytes=rng.choice((64 << 10, 64 << 20)))
+        self.etcd.on_transaction = self._on_transaction
+        self.settings = ClusterSettings(UUID, plan.hosts, plan.min_in_sync, 3.0)
+        self.link_options = LinkOptions(timeout_s=plan.timeout_s, buffer_bytes=plan.buffer_bytes)
         self.broker_options = BrokerOptions(
-            data_dir=ROOT, segment_bytes=rng.choice((4096, 16_384)), min_free_bytes=0, visibility_ms=2000,
+            data_dir=ROOT, segment_bytes=plan.segment_bytes, min_free_bytes=0, visibility_ms=2000,
             retain_acked_for_ms=10_000_000, shutdown_timeout_ms=500,
         )  # fmt: skip
-        self.hosts = {name: SimHost(self, name) for name in ("n1", "n2", "n3")[:count]}
+        self.hosts = {name: SimHost(self, name) for name in ("n1", "n2", "n3")[: plan.hosts]}
         self.tool = self.etcd.agreement("tool", CLUSTER, GROUP)
         self.ledger = Ledger()
         self.calm = False
         """The faults are over."""
-        self.faults = Faults(self, self.tool, plan.only)
+        self.faults = Faults(self, self.tool)
+        self._checked: dict[str, int] = {}  # messages told when a copy was looked at
+        self._in_sync: frozenset[str] = frozenset()
+        self._check_rng = random.Random(rng.random())
 
     # -- clients
 
@@ -108,19 +107,46 @@ class ClusterWorld:
             consumers = [
                 tasks.create_task(Consumer(self, f"c-{topic}", random.Random(rng.random()), topic).run()) for topic in TOPICS
             ]
-            await asyncio.sleep(rng.choice((0.1, 1.0, 2.0)))
-            for _ in range(self.plan.faults):
-                await self.faults.next()
-            self.check_copies(self.in_sync_hosts())
+            await asyncio.sleep(self.plan.begins_s)
+            for step in self.plan.steps:
+                await self.faults.do(step)
+                self.check_electable()
             self.calm = True
             self.faults.heal()
             await self._until(lambda: all(each.done() for each in publishers), "every message is published")
-            await self._until(lambda: not self.ledger.undelivered(), "every message is delivered")
+            await self._until(self.ledger.all_delivered, "every message is delivered")
             await self._until(self._all_in_sync, "all copies are in sync")
+            if self.plan.ending == "resets":
+                await self._join_again()
             for consumer in consumers:
                 consumer.cancel()
+        await self._until_equal()
+        self.check_copies(list(self.hosts.values()))
+        if self.plan.ending == "wipe":
+            await self._wipe()
+
+    async def _until_equal(self) -> None:
         await asyncio.sleep(1.5)  # offsets are flushed
         await self._until(lambda: self._all_in_sync() and not self._differing(), "all copies are equal")
+
+    async def _join_again(self) -> None:
+        """Followers copy while the last offsets are flushed, and nothing changes afterwards: what a copy lacks stays so."""
+        for turn in range(3):
+            await Publisher(self, f"last{turn}", random.Random(self.rng.random())).run()
+            await asyncio.sleep(0.1 * self.rng.random())
+            for host in self.hosts.values():
+                host.slow_s = 0.02
+                host.reset_links()
+            await self._until_equal()
+
+    async def _wipe(self) -> None:
+        """etcd loses all its keys, and an operator makes the cluster anew: no copy that knows better takes part."""
+        self.etcd.wipe()
+        await self.etcd.agreement("another tool", CLUSTER, GROUP).create_settings(self.settings)
+        await asyncio.sleep(WIPED_S)
+        leader = state_of(self.etcd, self.tool).leader
+        if leader is not None:
+            raise Broken(f"{leader.member.name} leads, and etcd was wiped")
         self.check_copies(list(self.hosts.values()))
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
@@ -142,17 +168,45 @@ class ClusterWorld:
                 nodes.append(f"{host.name} is down")
         return f"{'; '.join(nodes)}; differing: {self._differing()[:3]}; at {self.loop.now:.1f}"
 
-    def in_sync_hosts(self) -> list[SimHost]:
-        """The copies that may be elected."""
-        in_sync = state_of(self.etcd, self.tool).in_sync
-        members = in_sync.members if in_sync is not None else ()
-        found = []
+    # -- what is looked at
+
+    def _on_transaction(self, client: str, transaction: Transaction, done: bool) -> None:
+        self.faults.transaction(client, transaction, done=done)
+        keys = self.tool._keys
+        changed = {change.key: change for change in transaction.changes}
+        if done and keys.in_sync in changed:
+            self._check_promises()
+        if done and (keys.leader in changed or keys.in_sync in changed) and not isinstance(changed.get(keys.leader), Delete):
+            self.check_electable()
+
+    def _check_promises(self) -> None:
+        """A copy that was added has promised the epoch of the leader that added it. Notes a bug."""
+        state = state_of(self.etcd, self.tool)
+        before, self._in_sync = self._in_sync, frozenset(state.in_sync.members if state.in_sync is not None else ())
         for host in self.hosts.values():
-            with suppress(FileNotFoundError):
-                file = ReplicaFile.load(host.disk, ROOT) if host.disk._alive else None
-                if file is not None and file.record.replica in members:
-                    found.append(host)
-        return found
+            if state.leader is None or host.replica not in self._in_sync - before - {state.leader.member.replica}:
+                continue
+            file = ReplicaFile.load(host.disk.peek_crash(random.Random(self._check_rng.random())), ROOT)
+            promised = file.record.promised if file is not None else 0
+            if promised < state.leader.epoch:
+                self.bugs.append(f"{host.name} was added under epoch {state.leader.epoch}, and has promised {promised}")
+
+    def check_electable(self) -> None:
+        """Each copy that may be elected, and that of the leader, has all that was told. Notes a bug.
+
+        One that could be elected throughout is looked at again when more was told.
+        """
+        state = state_of(self.etcd, self.tool)
+        members = set(state.in_sync.members) if state.in_sync is not None else set()
+        if state.leader is not None:
+            members.add(state.leader.member.replica)
+        hosts = [host for host in self.hosts.values() if host.replica in members]
+        told = len(self.ledger.keys)
+        checked, self._checked = self._checked, {host.name: told for host in hosts}
+        try:
+            self.check_copies([host for host in hosts if checked.get(host.name) != told])
+        except Broken as error:
+            self.bugs.append(str(error))
 
     def _all_in_sync(self) -> bool:
         for host in self.hosts.values():
@@ -170,14 +224,15 @@ class ClusterWorld:
     def check_copies(self, hosts: list[SimHost]) -> None:
         """Open each copy as after a power cut of all at this moment. Raises: Broken."""
         for host in hosts:
-            rng = random.Random(self.rng.random())
+            rng = random.Random(self._check_rng.random())
             disk = host.disk.peek_crash(rng)
+            disk.capacity_bytes = None
             loop = SimLoop(FakeClock(VirtualClock(self.loop).wall_ns()), rng)
             broker = Broker(self.broker_options, fs=disk, scheduler=loop, clock=loop.clock)
-            broker.open(1)
             try:
+                broker.open(1)
                 self.ledger.check(broker, host.name)
-            except AssertionError as error:
+            except (AssertionError, OSError, ToymqError) as error:
                 raise Broken(str(error)) from None
             broker.close()
 
@@ -215,9 +270,9 @@ def _log_for(bugs: list[str], verbose: bool) -> Iterator[None]:
         logger.setLevel(before[0])
 
 
-def run(seed: int, plan: Plan = Plan(), *, verbose: bool = False) -> ClusterWorld:
-    """The world of a seed, to its end. Raises: Broken."""
-    world = ClusterWorld(seed, plan)
+def run(seed: int, plan: Plan | None = None, *, verbose: bool = False) -> ClusterWorld:
+    """The world of a seed, to its end; ``plan``: that of the seed without. Raises: Broken."""
+    world = ClusterWorld(seed, plan or plan_of(seed))
     with _log_for(world.bugs, verbose):
         task = world.loop.create_task(world.run())
         try:
@@ -225,15 +280,15 @@ def run(seed: int, plan: Plan = Plan(), *, verbose: bool = False) -> ClusterWorl
         except RuntimeError as error:
             raise Broken(f"seed {seed}: {error}; {world.shown()}") from error
         finally:
-            error = task.exception() if task.done() and not task.cancelled() else None
+            failure = task.exception() if task.done() and not task.cancelled() else None
             bugs = list(world.bugs)
             world.machines.end()
     if bugs:
         raise Broken(f"seed {seed}: {bugs[0]}")
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, AssertionError):
-        raise Broken(f"seed {seed}: {error}") from error
-    if error is not None:
-        raise error
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    if isinstance(failure, AssertionError):
+        raise Broken(f"seed {seed}: {failure}") from failure
+    if failure is not None:
+        raise failure
     return world

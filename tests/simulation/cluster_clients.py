@@ -6,12 +6,16 @@ from collections import deque
 from collections.abc import Awaitable, Iterator
 from typing import Protocol
 
+from tests.simulation.cluster_plan import Plan
 from toymq_chaos.workload import Client
 from toymq_py.broker import Broker
+from toymq_py.errors import NotEnoughReplicas
 from toymq_py.protocol import Ack, DupReply, ErrReply, MessagePush, OkReply, Publish, Subscribe, encode_command
 from toymq_py.topic import Topic
 
 TOPICS = ("t", "u")
+MANY = 60
+"""A publisher that has made so many messages goes on more slowly: a world costs what its messages cost."""
 PATIENCE_S = 4.0
 """A client that hears nothing for so long looks for another node."""
 
@@ -19,6 +23,7 @@ PATIENCE_S = 4.0
 class World(Protocol):
     calm: bool
     ledger: "Ledger"
+    plan: Plan
 
     def connect(self, client: Client) -> Awaitable[int]:
         """Connect to a node that serves. Returns: the epoch that it leads."""
@@ -36,6 +41,7 @@ class Ledger:
         self.acks_sent: set[tuple[str, int]] = set()
         self._acked: dict[tuple[str, int], int] = {}
         self._given: dict[str, dict[int, tuple[int, int]]] = {}
+        self._first_ok_at: dict[int, float] = {}  # by epoch
         self.refused = 0
 
     def told(self, topic: str, msg_id: int, key: bytes, what: str) -> None:
@@ -44,11 +50,16 @@ class Ledger:
         id_before = self._ids.setdefault((topic, key), msg_id)
         assert id_before == msg_id, f"{what}: {key!r} of {topic} is {msg_id}, and it was {id_before}: one message with two ids"
 
-    def ok(self, topic: str, msg_id: int, key: bytes, epoch: int, *, is_duplicate: bool) -> None:
+    def ok(self, topic: str, msg_id: int, key: bytes, epoch: int, sent_at: float, *, is_duplicate: bool) -> None:
+        """``sent_at``: when the publish was."""
         self.told(topic, msg_id, key, f"epoch {epoch}, {'DUP' if is_duplicate else 'OK'}")
         self.acknowledged.add((topic, msg_id))
         if is_duplicate:
             return
+        self._first_ok_at.setdefault(epoch, asyncio.get_running_loop().time())
+        for other, at in self._first_ok_at.items():
+            is_behind = other > epoch and at < sent_at
+            assert not is_behind, f"epoch {epoch}: OK to what was sent when epoch {other} had said OK: two leaders"
         given = self._given.setdefault(topic, {})
         low, high = given.get(epoch, (msg_id, msg_id))
         given[epoch] = low, high = min(low, msg_id), max(high, msg_id)
@@ -68,6 +79,9 @@ class Ledger:
 
     def undelivered(self) -> list[tuple[str, int]]:
         return sorted(self.acknowledged - self._delivered)
+
+    def all_delivered(self) -> bool:
+        return self.acknowledged <= self._delivered
 
     def check(self, broker: Broker, where: str) -> None:
         """Whether a copy has all that was told."""
@@ -103,6 +117,7 @@ class Publisher:
         self._rng = rng
         self._made = 0
         self._open: deque[tuple[str, bytes, bytes]] = deque()
+        self._may_be_stored: set[bytes] = set()
 
     async def run(self) -> None:
         while self._open or not self._world.calm or self._made == 0:
@@ -122,30 +137,46 @@ class Publisher:
             self._made += 1
 
     async def _use(self, client: Client, epoch: int) -> None:
-        rng, ledger = self._rng, self._world.ledger
+        rng = self._rng
         while not client.lost:
             if not self._world.calm or self._made == 0:
-                self._fill(rng.choice((1, 1, 2, 8)))
+                self._fill(rng.choice((1, 1, 2, 4)))
             if not self._open:
                 return
-            flying = list(self._open)
-            client.write(b"".join(encode_command(Publish(topic, [key], [body])) for topic, key, body in flying))
-            refused = False
-            for each in flying:
-                reply = await heard(client)
-                if isinstance(reply, OkReply | DupReply):
-                    is_duplicate = isinstance(reply, DupReply)
-                    msg_id = reply.msg_id if isinstance(reply, DupReply) else reply.value
-                    ledger.ok(each[0], msg_id, each[1], epoch, is_duplicate=is_duplicate)
-                    self._open.remove(each)
-                elif isinstance(reply, ErrReply):
-                    refused = True
-                    ledger.refused += 1
-                else:
-                    return
-            await asyncio.sleep(rng.choice((0.01, 0.3, 1.0)) * rng.random())
-            if refused:
+            if not await self._publish(client, epoch):
                 return
+            pause_s = rng.choice(self._world.plan.pauses_s) * rng.random()
+            await asyncio.sleep(pause_s if self._made < MANY else 10 * pause_s)
+
+    async def _publish(self, client: Client, epoch: int) -> bool:
+        """Publish all that is open. Returns: whether all of it was stored."""
+        flying = list(self._open)
+        sent_at = asyncio.get_running_loop().time()
+        client.write(b"".join(encode_command(Publish(topic, [key], [body])) for topic, key, body in flying))
+        highest: dict[str, int] = {}
+        refused = 0
+        for at, each in enumerate(flying):
+            topic, key, _ = each
+            reply = await heard(client)
+            if isinstance(reply, OkReply):
+                before = highest.get(topic, -1)
+                assert reply.value > before, f"{topic}: {key!r} got {reply.value}, and one sent before it {before}"
+                highest[topic] = reply.value
+                self._world.ledger.ok(topic, reply.value, key, epoch, sent_at, is_duplicate=False)
+                self._open.remove(each)
+            elif isinstance(reply, DupReply):
+                assert key in self._may_be_stored, f"{topic}: {key!r} is a duplicate, and no publish of it may have been stored"
+                self._world.ledger.ok(topic, reply.msg_id, key, epoch, sent_at, is_duplicate=True)
+                self._open.remove(each)
+            elif isinstance(reply, ErrReply):
+                refused += 1
+                if reply.code != NotEnoughReplicas.code:
+                    self._may_be_stored.add(key)
+            else:
+                self._may_be_stored.update(key for _, key, _ in flying[at:])
+                return False
+        self._world.ledger.refused += refused
+        return not refused
 
 
 class Consumer:
@@ -175,7 +206,7 @@ class Consumer:
             reply = await heard(client)
             if isinstance(reply, MessagePush):
                 ledger.delivered(topic, reply.msg_id, reply.key, epoch)
-                if rng.random() < 0.95:
+                if self._world.calm or rng.random() < 0.95:
                     sync = rng.random() < 0.3
                     ledger.acks_sent.add((topic, reply.msg_id))
                     client.send(Ack(topic, "c", ((reply.msg_id, reply.msg_id),), sync))

@@ -94,7 +94,8 @@ class JobThreads:
         try:
             ticket = self._run_job(job)
         except Killed:
-            self._process.host.die("job", power=self._loop.rng.random() < 0.7)
+            if self._process.host.process is self._process:
+                self._process.host.die("job", power=self._loop.rng.random() < 0.7)
             return None
         finally:
             disk.mortal = False
@@ -172,6 +173,7 @@ class SimProcess:
         self.disk = host.disk
         self.loop = world.machines.new_loop()
         self.clock = VirtualClock(self.loop)
+        self.clock.jumped_ns = host.clock_ns
         self.transports: list[HostTransport] = []
         self.node: Node | None = None
         self.office: SimOffice | None = None
@@ -186,7 +188,7 @@ class SimProcess:
         file = ReplicaFile.load(self.disk, ROOT)
         if file is None:
             file = ReplicaFile.create(self.disk, ROOT, ReplicaRecord(UUID, GROUP, f"{world.rng.getrandbits(128):032x}"))
-        replica = file.record.replica
+        host.replica = replica = file.record.replica
         identity = Identity(UUID, GROUP, replica, host.name)
         threads = JobThreads(self)
         self.office = SimOffice(self)
@@ -288,16 +290,24 @@ class SimHost:
         self.has_no_power = False
         self.had_faults = False
         self.slow_s = 0.0
-        self.stays_down = False
+        self.clock_ns = 0
+        """By so much its wall clock is wrong."""
+        self.replica = ""
+        """Its id, once it has run."""
 
     def job_s(self, rng: random.Random) -> float:
         return self.slow_s * rng.random() + rng.choice((0.0001, 0.0005, 0.002, 0.01))
 
     def start(self) -> None:
         """No error when it runs."""
-        if self.process is None and not self.stays_down:
+        if self.process is None:
             self.has_no_power = False
             self.process = SimProcess(self)
+
+    def reset_links(self) -> None:
+        """All connections between this node and others end."""
+        for transport in self.process.transports if self.process is not None else ():
+            transport.loop.call_soon(transport.abort)
 
     def die(self, how: str, *, power: bool, restart_s: float | None = None) -> None:
         """SIGKILL, a power cut, or the end of the process by itself. No error when there is no process."""

@@ -83,17 +83,6 @@ class MachineLoop(SimEventLoop):
     def create_future(self) -> "asyncio.Future[Any]":
         return _Future(loop=self)
 
-    def due_at(self) -> float:
-        """When it runs next."""
-        if self.paused:
-            return NEVER
-        if self._ready:
-            return max(self._time.now, self.busy_until)
-        scheduled = self._scheduled
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
-        return max(scheduled[0]._when, self.busy_until) if scheduled else NEVER
-
     def run_pass(self) -> None:
         """All that is due now."""
         ready, scheduled = self._ready, self._scheduled
@@ -139,6 +128,8 @@ class Machines:
         self._loops: list[MachineLoop] = []
         self._dead: list[MachineLoop] = []
         self._steps_left = STEPS
+        self.after_pass: Callable[[], None] | None = None
+        """Called between two passes."""
 
     def new_loop(self) -> MachineLoop:
         loop = MachineLoop(self.time, random.Random(self._rng.random()), self._on_bug)
@@ -155,17 +146,30 @@ class Machines:
         """Raises: RuntimeError, when that never comes."""
         while not holds():
             self._steps_left -= 1
-            at, first = NEVER, []
+            now, at, first = self.time.now, NEVER, []
             for loop in self._loops:
-                due_at = loop.due_at()
+                if loop.paused:
+                    continue
+                due_at = loop.busy_until
+                if loop._ready:
+                    due_at = max(due_at, now)
+                else:
+                    scheduled = loop._scheduled
+                    while scheduled and scheduled[0]._cancelled:
+                        heapq.heappop(scheduled)._scheduled = False
+                    if not scheduled:
+                        continue
+                    due_at = max(due_at, scheduled[0]._when)
                 if due_at < at:
                     at, first = due_at, [loop]
                 elif due_at == at:
                     first.append(loop)
             if at == NEVER or self._steps_left < 0:
                 raise RuntimeError(f"the world hangs at {self.time.now:.3f} s")
-            self.time.now = max(self.time.now, at)
+            self.time.now = max(now, at)
             (first[0] if len(first) == 1 else self._rng.choice(first)).run_pass()
+            if self.after_pass is not None:
+                self.after_pass()
 
     def end(self) -> None:
         loops = (*self._dead, *self._loops)

@@ -10,7 +10,6 @@ Under ``SimEventLoop`` one seed is one run. Every wait is a timer of the loop, d
 """
 
 import asyncio
-import contextlib
 import enum
 import math
 import random
@@ -60,6 +59,10 @@ class SimulatedEtcd:
         self.away = False
         self.loss_chance = 0.0
         """Of each call of any client: one of ``Loss``, drawn."""
+        self.slow_s = self.watch_lag_s = 0.0
+        """At most so much longer is each way of a call, and each piece of news."""
+        self.on_transaction: Callable[[str, Transaction, bool], None] = lambda client, transaction, done: None
+        """Called when a client sends a transaction, and when one is done."""
         self._keys: dict[str, KeyValue] = {}
         self._changes: list[tuple[int, str]] = []
         self._leases: dict[int, _Lease] = {}
@@ -95,6 +98,13 @@ class SimulatedEtcd:
     def reaches(self, client: str) -> bool:
         return not self.away and client not in self._cut_off
 
+    def be_well(self) -> None:
+        """Nothing goes wrong any more; what is late still arrives."""
+        self.away = False
+        self.loss_chance = self.slow_s = self.watch_lag_s = 0.0
+        self._cut_off.clear()
+        self._losses.clear()
+
     def end_lease(self, lease: int) -> None:
         """As if its time were over. No error when it is gone."""
         self._end_lease(lease)
@@ -121,7 +131,7 @@ class SimulatedEtcd:
         found = tuple(self._keys[key] for key in sorted(self._keys) if keys.start <= key < keys.end)
         return Found(found, self.revision)
 
-    def commit(self, transaction: Transaction) -> Outcome:
+    def commit(self, transaction: Transaction, client: str = "") -> Outcome:
         """Raises: LeaseLost."""
         for change in transaction.changes:  # etcd looks before it compares or writes
             if isinstance(change, Put) and change.lease and change.lease not in self._leases and self._holds(transaction):
@@ -137,7 +147,9 @@ class SimulatedEtcd:
             else:
                 self._delete(change.key)
         self.tell()
-        return Outcome(done=True, revision=self.revision)
+        outcome = Outcome(done=True, revision=self.revision)
+        self.on_transaction(client, transaction, True)
+        return outcome
 
     def grant(self, ttl_s: float) -> int:
         self._next_lease += 1
@@ -242,7 +254,8 @@ class SimulatedClient:
 
     async def commit(self, transaction: Transaction) -> Outcome:
         at_least = self._highest
-        outcome = await self._call(lambda: self._etcd.commit(transaction), transaction=True)
+        self._etcd.on_transaction(self._name, transaction, False)
+        outcome = await self._call(lambda: self._etcd.commit(transaction, self._name), transaction=True)
         self._look_at(outcome.revision, at_least)
         return outcome
 
@@ -262,7 +275,7 @@ class SimulatedClient:
                 while not (self._etcd.reaches(self._name) and self._etcd.changed_since(keys, since)):
                     self._check_open()
                     await self._etcd.news()
-                await self._on_the_way()
+                await asyncio.sleep(self._etcd.rng.choice(WAYS_S) + self._etcd.watch_lag_s * self._etcd.rng.random())
         except TimeoutError:
             return
 
@@ -273,46 +286,52 @@ class SimulatedClient:
     # -- parts
 
     async def _call(self, act: Callable[[], T], *, transaction: bool = False) -> T:
-        """There and back, within a third of the TTL. Raises: EtcdError; what ``act`` raises, when the answer arrives."""
-        limit_s = self._ttl_s / CALLS_PER_TTL
-        loss = self._etcd.next_loss(self._name, transaction=transaction)
-        await self._on_the_way()
-        if self._closed or not self._etcd.reaches(self._name) or loss is Loss.REQUEST:
-            await asyncio.sleep(limit_s)
-            raise EtcdError("no answer: the request was lost")
-        if loss is Loss.LATE:
-            self._etcd.loop.call_later(limit_s + self._etcd.rng.uniform(*LATE_S), _ignoring_lost_lease(act))
-            await asyncio.sleep(limit_s)
-            raise EtcdError("no answer: the request is late")
+        """There and back, within a third of the TTL. What was sent arrives though its caller is cancelled, or dead.
+
+        Raises: EtcdError; what ``act`` raises, when the answer arrives.
+        """
+        etcd, limit_s = self._etcd, self._ttl_s / CALLS_PER_TTL
+        loss = etcd.next_loss(self._name, transaction=transaction)
+        there_s, back_s = self._way_s(), self._way_s()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def arrive() -> None:
+            if loss is not Loss.LATE and (self._closed or not etcd.reaches(self._name)):
+                return
+            outcome: T | LeaseLost
+            try:
+                outcome = act()
+            except LeaseLost as error:
+                outcome = error
+            if loss is None and not loop.is_closed():
+                loop.call_later(back_s, hear, outcome)
+
+        def hear(outcome: T | LeaseLost) -> None:
+            if not etcd.reaches(self._name) or answer.done():
+                return
+            if isinstance(outcome, LeaseLost):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+
+        if loss is not Loss.REQUEST:
+            etcd.loop.call_later(limit_s + etcd.rng.uniform(*LATE_S) if loss is Loss.LATE else there_s, arrive)
         try:
-            answer = act()
-        except LeaseLost:
-            if loss is Loss.ANSWER:
-                await asyncio.sleep(limit_s)
-                raise EtcdError("no answer: it was lost") from None
-            raise
-        await self._on_the_way()
-        if not self._etcd.reaches(self._name) or loss is Loss.ANSWER:
-            await asyncio.sleep(limit_s)
-            raise EtcdError("no answer: it was lost")
-        return answer
+            async with asyncio.timeout(limit_s):
+                return await answer
+        except TimeoutError:
+            raise EtcdError(f"no answer: {loss.value if loss is not None else 'etcd is not reached'}") from None
 
     def _check_open(self) -> None:
         if self._closed:
             raise EtcdError("the client is closed")
 
-    async def _on_the_way(self) -> None:
-        await asyncio.sleep(self._etcd.rng.choice(WAYS_S))
+    def _way_s(self) -> float:
+        way_s, slow_s = self._etcd.rng.choice(WAYS_S), self._etcd.slow_s
+        return way_s + slow_s * self._etcd.rng.random() if slow_s else way_s
 
     def _look_at(self, revision: int, at_least: int) -> None:
         if revision < at_least:
             raise EtcdWentBack(f"revision {revision}, and {at_least} before")
         self._highest = max(self._highest, revision)
-
-
-def _ignoring_lost_lease(act: Callable[[], object]) -> Callable[[], None]:
-    def late() -> None:
-        with contextlib.suppress(LeaseLost):
-            act()
-
-    return late

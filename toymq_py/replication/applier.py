@@ -222,6 +222,8 @@ class Applier:
         def ended() -> None:
             self.running -= 1
             if self._stopped:
+                if failures[0] is not None and self.failed is None:  # the link ends: it is not reported, but known
+                    self.failed = Failed(operation.seq, failures[0].errno or errno.EIO)
                 self._on_room()
                 return
             if failures[0] is not None:

@@ -30,7 +30,7 @@ from toymq_py.replication.handshake import (
 )
 from toymq_py.replication.handshake import encode as encode_message
 from toymq_py.replication.link_options import Identity, LinkOptions
-from toymq_py.replication.manifest import Manifest, encode_manifest, take_manifest
+from toymq_py.replication.manifest import Manifest, encode_manifest, may_be_cached_only, take_manifest
 from toymq_py.replication.replica_file import ReplicaFile
 from toymq_py.replication.spool import Spool
 from toymq_py.storage.fs import FileSystem
@@ -111,6 +111,7 @@ class FollowerLink:
         self._offload = offload
         self._connect = connect
         self._following: _Following | None = None
+        self._trusts_cache = False  # of a life before, a sync may have failed
 
     @property
     def state(self) -> str:
@@ -191,6 +192,8 @@ class _Following:
             try:
                 await self._end()
             finally:
+                if self.stream is not None:
+                    self._link._trusts_cache = self.stream.trusts_cache and failure is None
                 if failure is None:
                     self._writer.transport.abort()
         if failure is not None:
@@ -271,6 +274,7 @@ class _Following:
         self.stream = stream = FollowerStream(
             fs=link._fs, root=link._root, file=link._file, offload=link._offload, clock=link._clock, manifest=manifest,
             place=f"{self._epoch}-{lead.stream_id}", spool=spool, after=begins.seq, send=self._send, stop=self._stop,
+            again={} if link._trusts_cache else may_be_cached_only(manifest, any_file=link._file.record.copying),
         )  # fmt: skip
         tasks.create_task(stream.work())
         data = self._handshake.take_rest()

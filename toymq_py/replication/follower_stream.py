@@ -14,7 +14,7 @@ import asyncio
 import enum
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from toymq_py.clock import Clock
@@ -56,7 +56,7 @@ class FollowerStream:
 
     def __init__(
         self, *, fs: FileSystem, root: str, file: ReplicaFile, offload: Offload, clock: Clock, manifest: Manifest, place: str,
-        spool: Spool, after: int, send: Callable[[Report], None], stop: StopFlag,
+        spool: Spool, after: int, send: Callable[[Report], None], stop: StopFlag, again: Mapping[str, int],
     ) -> None:  # fmt: skip
         """
         Args:
@@ -66,6 +66,7 @@ class FollowerStream:
             after: the seq of the last operation that does not come.
             send: sends a report.
             stop: set by ``end``; its steps show that a long job goes on.
+            again: as of ``ReplicaFiles.sync_all``.
         """
         self.phase = Phase.COMPARING
         self.clock_offset_s: float | None = None
@@ -78,6 +79,8 @@ class FollowerStream:
         self._place = place
         self._send = send
         self._stop = stop
+        self._again = again
+        self._is_synced = False
         self._files = ReplicaFiles(fs, root)
         self._reader = OperationReader()
         self._received = after
@@ -245,10 +248,16 @@ class FollowerStream:
                 yield operation
 
         self._files.redo(steps(self._spool.take(spool_end)))
-        self._files.sync_all(self._stop.check)
+        self._files.sync_all(self._stop.check, self._again)
         damages = self._damages()
         self._file.change(copying=False)
+        self._is_synced = True
         return damages
+
+    @property
+    def trusts_cache(self) -> bool:
+        """Whether the copy was synced and no sync has failed since: what is read from the files will be on the disk."""
+        return self._is_synced and (self._applier is None or self._applier.failed is None)
 
     def _damages(self) -> list[Damaged]:
         """Where segments that were copied fail their checks: so they do on the leader's disk, for what was sent is the same."""

@@ -223,6 +223,22 @@ def _entry(fs: FileSystem, root: str, path: str, stop: StopFlag) -> FileEntry:
         file.close()
 
 
+def may_be_cached_only(manifest: Manifest, *, any_file: bool) -> dict[str, int]:
+    """Files that may be in the cache and not on the disk after a sync has failed, and the bytes of their content.
+
+    A sync is over before what comes next in its topic: of segments, only the newest can have failed. ``any_file``: a bulk copy
+    was not whole, so any can. Files that are no segments are small.
+    """
+    newest: dict[str, str] = {}
+    for each in manifest.files:  # in order
+        if each.path.endswith(".log"):
+            newest[_parent(each.path)] = each.path
+    return {
+        each.path: each.size for each in manifest.files
+        if any_file or not has_records(each.path) or newest.get(_parent(each.path)) == each.path
+    }  # fmt: skip
+
+
 def make_plan(fs: FileSystem, root: str, manifest: Manifest, stop: StopFlag) -> JoinPlan:
     """Compare a follower's files with a leader's, which may change meanwhile: what changes since the join has begun is in the
     stream, too. Raises: OSError; Stopped."""

@@ -4,7 +4,7 @@ Contract: replication.md, section 4. Blocks. All methods raise ``OSError``. Know
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from toymq_py.replication.operations import (
     Change,
@@ -20,9 +20,10 @@ from toymq_py.replication.operations import (
     Write,
 )
 from toymq_py.replication.paths import is_directory, is_file
-from toymq_py.storage.fs import File, FileSystem, remove_tree, write_all, write_synced
+from toymq_py.storage.fs import File, FileSystem, remove_tree, write_again, write_all, write_synced
 
 OPEN_FILES_MAX = 256
+NOTHING: Mapping[str, int] = {}
 
 
 class ReplicaFiles:
@@ -84,8 +85,13 @@ class ReplicaFiles:
                     self._redo(operation)
                 self.make_room()
 
-    def sync_all(self, step: Callable[[], None] = lambda: None) -> None:
-        """Put every shared file and directory on stable storage: the end of a bulk copy. ``step`` is called before each."""
+    def sync_all(self, step: Callable[[], None] = lambda: None, again: Mapping[str, int] = NOTHING) -> None:
+        """Put every shared file and directory on stable storage: the end of a bulk copy.
+
+        Args:
+            step: called before each file.
+            again: bytes at the beginning of files that are in the cache, and perhaps not on the disk: written again.
+        """
         fs = self._fs
         self.close()
         pending = [""]
@@ -97,6 +103,7 @@ class ReplicaFiles:
                     step()
                     file = fs.open(self._full(path))
                     try:
+                        write_again(file, 0, again.get(path, 0))
                         file.sync()
                     finally:
                         file.close()

@@ -281,6 +281,20 @@ def write_all(file: File, data: bytes, offset: int) -> None:
         taken += more
 
 
+AGAIN_BYTES = 1 << 20
+
+
+def write_again(file: File, start: int, end: int) -> None:
+    """Write what a file shows once more, so that the next sync puts it on the disk: pages whose sync failed are clean in the
+    cache and not on the disk. Raises: OSError."""
+    while start < end:
+        data = file.pread(min(AGAIN_BYTES, end - start), start)
+        if not data:
+            return
+        write_all(file, data, start)
+        start += len(data)
+
+
 def write_synced(fs: FileSystem, path: str, data: bytes, *, exclusive: bool = False) -> None:
     """Make ``data`` the content of a file, synced; its name is not. ``exclusive``: the file must not exist before.
 

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TypeVar
 
 from toymq_py.records import IdRange
-from toymq_py.storage.fs import File, FileSystem, write_all
+from toymq_py.storage.fs import FileSystem, write_again
 from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
@@ -244,20 +244,11 @@ def _settle(fs: FileSystem, path: str, newest: InventoryEntry, next_id: int, fou
         if found.torn_bytes and not segment.damages:  # else the bytes are evidence, see Segment.damages
             file.truncate(segment.end)
         if next_id < segment.next_id:
-            _write_again(file, segment.seek_id(next_id)[1] if next_id > segment.base_id else segment.start, segment.end)
+            write_again(file, segment.seek_id(next_id)[1] if next_id > segment.base_id else segment.start, segment.end)
         file.sync()
     finally:
         file.close()
     fs.sync_dir(path)
-
-
-def _write_again(file: File, start: int, end: int) -> None:
-    while start < end:
-        data = file.pread(min(WINDOW_BYTES, end - start), start)
-        if not data:
-            return
-        write_all(file, data, start)
-        start += len(data)
 
 
 def _report(segment: Segment) -> None:

@@ -254,3 +254,13 @@ def test_after_stop_nothing_begins_and_what_runs_is_told_when_it_ends() -> None:
     assert (rig.applier.running, rig.room) == (0, 2)
     assert rig.done() == ["sync /a", "sync /b"]
     assert not rig.reports
+
+
+def test_a_sync_that_fails_behind_the_end_of_the_link_is_known_and_not_reported() -> None:
+    rig = Rig()
+    rig.apply(lambda seq: ops.Sync(seq, log("a")))
+    rig.applier.stop()
+    rig.disk.fail("sync", 1, errno.EIO)
+    rig.finish()
+    assert rig.applier.failed == Failed(1, errno.EIO)
+    assert rig.reports == []

@@ -25,6 +25,7 @@ from toymq_py.replication.manifest import (
     encode_manifest,
     encode_plan,
     make_plan,
+    may_be_cached_only,
     missing_bytes,
     take_manifest,
 )
@@ -227,3 +228,10 @@ async def test_without_a_later_segment_in_common_the_leaders_word_counts(tmp_pat
 def _plan_of(ours: Path, theirs: Path) -> JoinPlan:
     fs = RealFileSystem()
     return make_plan(fs, str(ours), take_manifest(fs, str(theirs), StopFlag()), StopFlag())
+
+
+def test_of_segments_only_the_newest_can_be_in_the_cache_alone() -> None:
+    offsets = "topics/t/offsets.json"
+    manifest = take_manifest(disk_with({LOG: RECORDS, OTHER: RECORDS + bytes(500), offsets: b"{}"}), ROOT, StopFlag())
+    assert may_be_cached_only(manifest, any_file=False) == {OTHER: len(RECORDS), offsets: 2}
+    assert may_be_cached_only(manifest, any_file=True) == {LOG: len(RECORDS), OTHER: len(RECORDS), offsets: 2}

@@ -154,3 +154,16 @@ def test_after_a_copy_all_that_is_shared_is_on_stable_storage() -> None:
     files.sync_all()
     for seed in range(30):
         assert shown(disk.peek_crash(random.Random(seed))) == {LOG: b"x" * 9000, "webhooks.json": b"{}"}
+
+
+def test_what_a_failed_sync_left_in_the_cache_alone_is_written_again() -> None:
+    """Found by a simulated cluster (seed 91): a copy whose sync had failed joined again; its file was equal, and not on its
+    disk."""
+    disk, files = follower(Copy(0, LOG, 0, b"x" * 9000))
+    disk.sync_dir(f"{ROOT}/{TOPIC}")
+    disk.fail("sync", 1, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        files.sync_all()
+    files.sync_all(again={LOG: 9000})
+    for seed in range(30):
+        assert shown(disk.peek_crash(random.Random(seed))) == {LOG: b"x" * 9000}

@@ -104,6 +104,57 @@ def test_an_etcd_that_was_wiped_is_noticed() -> None:
     simulate(scenario)
 
 
+def test_what_was_sent_arrives_though_its_sender_is_dead() -> None:
+    async def scenario(etcd: SimulatedEtcd, agreement: KeptAgreement, epoch: int) -> None:
+        etcd.lose("n1", Loss.LATE)
+        sending = asyncio.ensure_future(agreement.change_in_sync(epoch, epoch, [N1.replica, "2" * 32]))
+        await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.sleep(2 * LATE_S[1])
+        state = await agreement.read()
+        assert state.in_sync is not None
+        assert len(state.in_sync.members) == 2
+
+    simulate(scenario)
+
+
+def test_a_slow_etcd_does_what_it_answers_too_late() -> None:
+    async def scenario(etcd: SimulatedEtcd, agreement: KeptAgreement, epoch: int) -> None:
+        etcd.slow_s = 3.0
+        done: list[bool] = []
+        etcd.on_transaction = lambda client, _, is_done: done.append(is_done)
+        silent = 0
+        for _ in range(20):
+            try:
+                await agreement.change_in_sync(epoch, epoch, [N1.replica])
+            except EtcdError:
+                silent += 1
+        etcd.be_well()
+        await asyncio.sleep(3.0)
+        assert silent > 10
+        assert done.count(False) == 20
+        assert (await agreement.read()).revision == epoch + 1
+        assert done.count(True) == 1, "the others compare a revision that is over"
+
+    simulate(scenario)
+
+
+def test_news_may_lag() -> None:
+    async def scenario(etcd: SimulatedEtcd, agreement: KeptAgreement, epoch: int) -> None:
+        etcd.watch_lag_s = 2.0
+        slowest_s = 0.0
+        for turn in range(5):
+            revision = (await agreement.read()).revision
+            watching = asyncio.ensure_future(agreement.changed(revision))
+            began = asyncio.get_running_loop().time()
+            await agreement.change_in_sync(epoch, revision, [N1.replica] if turn % 2 else [N1.replica, "2" * 32])
+            await watching
+            slowest_s = max(slowest_s, asyncio.get_running_loop().time() - began)
+        assert 0.5 < slowest_s < 2.1
+
+    simulate(scenario)
+
+
 def test_one_seed_is_one_run() -> None:
     def trace(seed: int) -> list[str]:
         said: list[str] = []
