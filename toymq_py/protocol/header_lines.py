@@ -168,7 +168,7 @@ VERBS: dict[str, _Verb] = {
     "HELLO": _verb(1, "auth name", _hello),
     "SUB": _verb(2, "window visibility start mode lease", _subscribe),
     "UNSUB": _verb(2, "uncounted", _unsubscribe),
-    "PULL": _verb(3, "wait visibility lease", _pull),
+    "PULL": _verb(3, "wait visibility lease mode", _pull),
     "ACK": _verb(3, "sync", _ack),
     "NACK": _verb(3, f"delay dead uncounted lease {' '.join(_FAILURE)}", _nack),
     "TOUCH": _verb(3, "visibility lease", _touch),
