@@ -10,7 +10,7 @@ import pytest
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
 
 GUIDES = (
-    "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "dead-letters",
+    "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "order-per-key", "dead-letters",
     "delays-and-expiry", "embedded", "tracing", "testing-your-app",
 )  # fmt: skip
 COMING = sorted(path.stem for path in (ROOT / "docs").glob("coming-from-*.md"))

@@ -12,7 +12,7 @@ from toymq_py.consumer.id_set import IdSet
 
 WAITING_MAX: Final = 20_000
 """Messages that one consumer knows to wait for their key, at 8 bytes each. Behind so many it looks no further until one of
-their keys goes on. A hot key fills it; SQS stops at as many for a FIFO queue, Pulsar's Key_Shared too."""
+their keys goes on. A hot key fills it; Pulsar's Key_Shared looks ahead as far by default."""
 
 _NONE: Final = array("Q")
 
