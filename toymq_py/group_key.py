@@ -21,7 +21,7 @@ def group_key(topic: str, key: bytes, block: bytes) -> bytes:
     """
     if not block:
         return b"" if key.startswith(PRODUCER_PREFIX) else key
-    at = block.find(_LINE)
+    at = 0 if block.startswith(_LINE) else block.find(_LINE)
     while at > 0 and block[at - 1 : at] != b"\n":
         at = block.find(_LINE, at + 1)
     if at < 0:

@@ -163,14 +163,16 @@ class KeyedDeliverer(Deliverer):
             stop = start + self._drop_expired(run, start, stop - start)
         if run.headers is not None and stop > start:
             stop = start + self._drop_others(run, start, stop - start)
+        topic, ids, keys, payloads, headers = self._context.topic, run.ids, run.keys, run.payloads, run.headers
         chosen: list[int] = []
         size, row = 0, start
         while row < stop and len(chosen) < room and not lanes.full:
-            cost = len(run.payloads[row]) + (0 if run.headers is None else len(run.headers[row]))
+            block = b"" if headers is None else headers[row]
+            cost = len(payloads[row]) + len(block)
             if chosen and size + cost > max_bytes:
                 break
-            key = self._key(run, row)
-            if not key or lanes.enter(run.ids[row], key):
+            key = group_key(topic, keys[row], block)
+            if not key or lanes.enter(ids[row], key):
                 chosen.append(row)
                 size += cost
             row += 1
