@@ -32,13 +32,14 @@ class KeyedDeliverer(Deliverer):
     """Leases the next messages whose keys are free: redeliveries and messages that waited for their key by ascending id, then
     what follows in the log. What is not free waits in the lanes; it is read again when its turn comes."""
 
-    __slots__ = ("_lanes",)
+    __slots__ = ("_lanes", "_read")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> None:
         """Begin to order a consumer. ``notify_ready`` is called soon after the turn of a waiting message has come, and as
         ``on_examined`` of ``Deliverer``."""
         super().__init__(context, consumer, notify_ready)
         self._lanes = consumer.lanes = KeyLanes(consumer.floor, lambda: context.scheduler.soon(notify_ready))
+        self._read: Records | None = None  # what the last scan read and had no room for; ``READ_BYTES`` at most
 
     def available(self) -> int:
         lanes = self._lanes
@@ -149,12 +150,17 @@ class KeyedDeliverer(Deliverer):
         """Enter the records that follow, and lease those whose keys are free."""
         consumer, lanes = self._consumer, self._lanes
         first, last = span
-        count = min(max(room, SCAN_ROWS), last - first + 1)
-        run, start, next_id = self._log.read(first, count, READ_BYTES)
+        run, start = self._read, 0
+        if run is not None and run.ids[0] <= first <= run.ids[-1]:
+            start = first - run.ids[0]
+            next_id = run.ids[-1] + 1
+        else:
+            run, start, next_id = self._log.read(first, min(max(room, SCAN_ROWS), last - first + 1), READ_BYTES)
         if run is None:
             self._pass_over_unread(lessee, first, min(next_id - 1, last), now)
             return None
-        stop = start + min(count, next_id - first)
+        self._read = None
+        stop = start + min(last + 1, next_id) - first
         if not self._is_new(first):
             self._enter_delivered(run, start, stop)
             return None
@@ -179,6 +185,8 @@ class KeyedDeliverer(Deliverer):
         if row == start:
             return None  # dropped
         lanes.scanned = run.ids[row - 1] + 1
+        if row < stop:
+            self._read = run
         if len(chosen) == row - start and consumer.cursor == first:
             consumer.take_fresh(lessee, first, lanes.scanned - 1, deadline, now)
             return run, start, row, 1, size
