@@ -38,8 +38,8 @@ class Event:
     ``origin_consumer``, a redriven message the latter. ``note`` of a "declare" is what may happen to the messages of a topic or
     pattern: "drop" (limits, retention), "delete"; or "share" or "keyed" of a consumer. "config" has a setting and the value it
     was set to, "settings" the value that was read. ``group``: group key of a message. ``count``: messages that a "redrive"
-    moved, a "purge" or "delete" removed, a limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is set
-    ahead from then on.
+    moved, a "purge" or "delete" removed, a limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is
+    set ahead from then on.
 
     Clients of the product's own (``users``) write the same. Their "sub" is noted "buffered"; an ack that waits for no answer is
     "unknown". "stalled": one had neither a delivery nor an answer since the broker started, when the others had done their
