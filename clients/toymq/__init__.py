@@ -18,9 +18,11 @@ if _TYPE_CHECKING:
     from toymq import errors, sync, testing, tracing  # noqa: F401 (two need optional packages and stay out of ``import *``)
     from toymq.client import Client, Publishing, connect
     from toymq.subscription import Message, Subscription
+    from toymq.workers.app import App
     from toymq_py.embedded.asyncio import open
 
 _LOADED_ON_USE = {
+    "App": "toymq.workers.app",
     "Client": "toymq.client",
     "Message": "toymq.subscription",
     "Publishing": "toymq.client",
@@ -48,7 +50,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Client", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription", "__version__", "connect",
-    "errors", "open", "sync",
+    "App", "Client", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription", "__version__",
+    "connect", "errors", "open", "sync",
 ]  # fmt: skip
 __all__ += _errors

@@ -16,7 +16,7 @@ from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.link import Link, close_all
-from toymq.message import Item, Key, Receipt, chunks, outgoing
+from toymq.message import Item, Key, Receipt, chunks, json_payload, outgoing
 from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, PublishMany
@@ -154,6 +154,22 @@ class Client(ClientBase):
             batch.abandoned = True
             raise
         return _receipt(batch, 0)
+
+    async def pub_json(
+        self, topic: str, value: object, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None,
+    ) -> Receipt:  # fmt: skip
+        """Publish a value as JSON, with the header ``content-type: application/json``; ``Message.json`` reads it.
+
+        Args:
+            value: of numbers, texts, lists, dicts, None. Dates, times, UUIDs and Decimals become texts, bytes base64, enums
+                their value, dataclasses objects.
+            key, headers, delay, ttl: as of ``pub``.
+
+        Raises: TypeError, BadArgument, for what JSON cannot say; and as ``pub``.
+        """
+        payload, headers = json_payload(value, headers)
+        return await self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl)
 
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024

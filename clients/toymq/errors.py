@@ -5,6 +5,7 @@
     ├─ SubscriptionEnded           the broker ended a subscription, and it stays ended
     │  ├─ TakenOver                another session subscribed as the same consumer
     │  └─ ConsumerDeleted          the topic or the consumer was deleted
+    ├─ JobFailed                   a job that was called for its result has failed for good
     └─ LocalError
        ├─ ConfigError              an option or URL that makes no sense
        ├─ ConnectFailed            no broker could be reached (also a builtin ConnectionError)
@@ -63,11 +64,11 @@ from toymq_py.errors import (
 __all__ = [
     "AlreadySubscribed", "AuthFailed", "AuthRequired", "BadArgument", "BadFraming", "BadName", "BadVersion", "ClientClosed",
     "CommandFailed", "ConfigError", "ConnectFailed", "ConnectionLost", "ConsumerDeleted", "DamagedData", "DataDirectoryError",
-    "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden", "InternalError", "LineTooLong", "LocalError",
-    "ModeConflict", "NoSuchConsumer", "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp", "OutOfRange",
-    "OutOfSequence", "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown",
-    "StorageFailed", "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions",
-    "TooManyTopics", "TopicExists", "ToymqError", "UnknownCommand",
+    "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden", "InternalError", "JobFailed", "LineTooLong",
+    "LocalError", "ModeConflict", "NoSuchConsumer", "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp",
+    "OutOfRange", "OutOfSequence", "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout",
+    "ShuttingDown", "StorageFailed", "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers",
+    "TooManySubscriptions", "TooManyTopics", "TopicExists", "ToymqError", "UnknownCommand",
 ]  # fmt: skip
 
 
@@ -87,6 +88,21 @@ class ConsumerDeleted(SubscriptionEnded):
     """The topic was deleted, or the consumer forgotten."""
 
     code = "DELETED"
+
+
+class JobFailed(ToymqError):
+    """A job that was called for its result has failed for good: it is a dead letter.
+
+    Attributes:
+        error_type, text: of the exception that its worker saw last.
+    """
+
+    code = "JOB_FAILED"
+
+    def __init__(self, job: str, error_type: str, text: str) -> None:
+        super().__init__(f"{job}: {error_type}: {text}")
+        self.error_type = error_type
+        self.text = text
 
 
 class ConnectFailed(LocalError, ConnectionError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toymq import arguments
 from toymq.arguments import Seconds
@@ -82,6 +82,12 @@ class Delivery:
     def headers(self) -> dict[str, str]:
         """Headers, as a new dict; ``traceparent`` is one when the publisher sent it."""
         return parse_headers(self._headers) if self._headers else {}
+
+    def json(self) -> Any:
+        """The payload as a JSON document. Raises: BadArgument, where it is none."""
+        from toymq.json_values import load  # most applications need none of it
+
+        return load(self.payload)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(topic={self.topic!r}, id={self.id}, attempt={self.attempt}, payload={self.payload!r})"
@@ -205,6 +211,16 @@ def outgoing(
     if len(body) > body_bytes_max:
         raise too_large(body, body_bytes_max)
     return name, body, options
+
+
+JSON_TYPE = ("content-type", "application/json")
+
+
+def json_payload(value: object, headers: Mapping[str, str] | None) -> tuple[bytes, dict[str, str]]:
+    """Payload and headers of a value that is published as JSON. Raises: TypeError, BadArgument."""
+    from toymq.json_values import dump  # most applications need none of it
+
+    return dump("the value", value), dict([JSON_TYPE]) | dict(arguments.headers(headers or {}))
 
 
 def _sequenced_options(item: Sequenced) -> bytes:

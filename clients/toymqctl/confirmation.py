@@ -3,6 +3,7 @@
 import click
 
 from toymq import sync
+from toymq_py.units import counted
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -13,7 +14,7 @@ def confirm(client: sync.Client, topic: str, verb: str, participle: str) -> None
     Raises: NoSuchTopic; UsageError when stdin ends without an answer.
     """
     found = client.describe(topic)
-    question = f"{verb} {topic}: {found['messages']} messages, {len(found['consumers'])} consumers?"
+    question = f"{verb} {topic}: {counted(found['messages'], 'message')}, {counted(len(found['consumers']), 'consumer')}?"
     try:
         sure = click.confirm(question, err=True)
     except click.Abort:

@@ -83,7 +83,7 @@ def _say_when_new(client: sync.Client, topic: str) -> None:
     with suppress(NoSuchTopic):
         client.offsets(topic)
         return
-    click.echo(f"toymqctl: {topic} is a new topic: it has no messages yet", err=True)
+    click.echo(f"toymqctl: {topic} was not there and is made now: `toymqctl delete {topic}` removes it", err=True)
 
 
 def _say_when_elsewhere(client: sync.Client, topic: str, consumer: str, start: Start) -> None:

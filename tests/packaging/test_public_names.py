@@ -22,8 +22,8 @@ PACKAGES = sorted(
 PUBLIC = {
     "toymq_py": ["__version__"],
     "toymq": sorted([
-        "Client", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription", "__version__", "connect",
-        "errors", "open", "sync", *errors.__all__,
+        "App", "Client", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription", "__version__",
+        "connect", "errors", "open", "sync", *errors.__all__,
     ]),
     "toymq.sync": ["Client", "Message", "Subscription", "connect", "open"],
 }  # fmt: skip

@@ -141,7 +141,7 @@ def demo(path: Path) -> None:
         click.echo(f"  published {len(ledger.ids)}, then SIGKILL with up to {WINDOW} in flight")
         broker.start()
         duplicates = publish(broker, ledger, kill_at=None)
-        click.echo(f"  restarted, published the rest: {duplicates} of it was on the disk already (DUP, no second copy)")
+        click.echo(f"  restarted, published the rest; {duplicates} of these lines were on the disk already (DUP, no copy)")
         broker.restart()
         consume(broker, ledger, count=total // 4)
         click.echo(f"  consumed and acked {len(ledger.seen)}, then SIGKILL")

@@ -35,7 +35,7 @@ SAME_MAX = 5
 ALIKE_MAX = 200
 """Lines from one place in the source that differ in their facts: whoever makes us log must not fill the disk with it."""
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-FIELDS = ("session", "trace_id", "span_id", "audit")
+FIELDS = ("session", "trace_id", "span_id", "audit", "job", "message_id", "attempt")
 """What a line may carry beside its message, with ``extra=``."""
 IN_TEXT = ("trace_id", "span_id")
 """Those that the message of a line of text does not have already."""
@@ -55,7 +55,7 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     """One object a line: ``ts`` (UTC), ``level``, ``logger``, ``message``; ``session``, ``trace_id``, ``span_id``,
-    ``audit``, ``exception`` where there is one."""
+    ``audit``, of ``toymq worker`` ``job``, ``message_id``, ``attempt``, and ``exception`` where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         row: dict[str, Any] = {

@@ -12,6 +12,7 @@ from toymq_py.version import __version__
 
 COMMANDS = {
     "serve": "serve",
+    "worker": "worker",
     "config": "config",
     "definitions": "definitions",
     "verify": "verify",

@@ -18,7 +18,7 @@ from toymq.client_base import ClientBase, as_method
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
-from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
+from toymq.message import Item, Key, Outgoing, Receipt, chunks, json_payload, outgoing
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, Outcome, PublishMany
@@ -126,6 +126,14 @@ class Client(ClientBase):
         finally:
             if ended is not None:
                 ended(batch.outcomes[0])
+
+    def pub_json(
+        self, topic: str, value: object, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None,
+    ) -> Receipt:  # fmt: skip
+        """Publish a value as JSON. Arguments and errors are those of the asyncio client's ``pub_json``."""
+        payload, headers = json_payload(value, headers)
+        return self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl)
 
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import date
 
 import pytest
 
@@ -89,7 +90,7 @@ async def test_mistakes_are_named_before_anything_is_sent(mq: Client) -> None:
         await mq.pub_many("t", ["text"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"not str: use payload.encode\(\)"):
         await mq.pub("t", "text")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"not dict: use json.dumps\(payload\).encode\(\)"):
+    with pytest.raises(TypeError, match=r"not dict: use pub_json, or json.dumps"):
         await mq.pub("t", {"id": 17})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a number of seconds or a text with a unit, not b'5s'"):
         await mq.pub("t", b"", delay=b"5s")  # type: ignore[arg-type]
@@ -195,3 +196,18 @@ async def test_what_pub_many_got_before_a_wrong_item_is_published_and_has_its_re
         with pytest.raises(error):
             await asyncio.wait_for(publish(), 10)
         assert [receipt.msg_id for receipt in receipts] == list(range(number * count, (number + 1) * count)), wrong
+
+
+async def test_a_value_goes_and_comes_as_json(mq: Client) -> None:
+    await mq.pub_json("t", {"id": 17, "at": date(2026, 11, 27)}, key="a", headers={"colour": "red"})
+    await mq.pub_json("t", [1], headers={"content-type": "application/vnd.list+json"})
+    first, second = await mq.pull("t", "c", 2)
+    assert first.json() == {"id": 17, "at": "2026-11-27"}
+    assert (first.key, first.headers) == (b"a", {"content-type": "application/json", "colour": "red"})
+    assert (second.json(), second.headers) == ([1], {"content-type": "application/vnd.list+json"})
+    with pytest.raises(TypeError, match="the value is of type object, which JSON does not have"):
+        await mq.pub_json("t", object())
+    await mq.pub("t", b"\xff")
+    (third,) = await mq.pull("t", "c")
+    with pytest.raises(BadArgument, match="the payload is no JSON"):
+        third.json()

@@ -16,7 +16,7 @@ def test_nothing_happens_without_a_yes(ctl: Ctl, verb: str, participle: str) -> 
     ):
         found = ctl(verb, topic, stdin=answer)
         assert (found.exit_code, found.stdout) == (code, "")
-        assert f"{verb} {topic}: 1 messages, 0 consumers? [y/N]" in found.stderr, "the question is no part of the output"
+        assert f"{verb} {topic}: 1 message, 0 consumers? [y/N]" in found.stderr, "the question is no part of the output"
         assert says in found.stderr
     assert "messages  1" in ok(ctl("describe", topic))
     assert ctl(verb, topic, stdin="y\n").exit_code == 0

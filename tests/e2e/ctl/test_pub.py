@@ -53,7 +53,7 @@ def test_pub_refuses_what_makes_no_sense(ctl: Ctl, arguments: list[str], text: s
 def test_a_topic_that_is_new_is_said_to_whoever_waits(ctl: Ctl) -> None:
     result = ctl("sub", "mispelled", "--timeout", "10ms")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "toymqctl: mispelled is a new topic: it has no messages yet\n"
+    assert result.stderr == "toymqctl: mispelled was not there and is made now: `toymqctl delete mispelled` removes it\n"
 
 
 def test_delays_and_ttls(ctl: Ctl) -> None:

@@ -289,7 +289,7 @@ def test_one_warning_an_outage_with_two_connections(tmp_path: Path, caplog: pyte
 def test_what_is_no_payload_and_no_duration_is_named_with_its_remedy(client: Client) -> None:
     with pytest.raises(TypeError, match=r"a payload is bytes, not str: use payload.encode\(\)"):
         client.pub("t", "text")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"a payload is bytes, not dict: use json.dumps\(payload\).encode\(\)"):
+    with pytest.raises(TypeError, match=r"a payload is bytes, not dict: use pub_json, or json.dumps"):
         client.pub("t", {"id": 17})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a number of seconds or a text with a unit, not b'5s': delay=5 is"):
         client.pub("t", b"", delay=b"5s")  # type: ignore[arg-type]
@@ -344,3 +344,10 @@ def test_what_is_said_of_a_message_after_the_client_closed_is_an_error(broker: B
     with pytest.raises(ZeroDivisionError), message.process():
         raise ZeroDivisionError("the handler's own error goes on")
     assert not message.extend()
+
+
+def test_a_value_goes_and_comes_as_json(client: Client) -> None:
+    client.pub_json("values", {"id": 17}, key="a", headers={"colour": "red"}, ttl=60)
+    (message,) = client.pull("values", "c")
+    assert (message.json(), message.key) == ({"id": 17}, b"a")
+    assert message.headers == {"content-type": "application/json", "colour": "red"}

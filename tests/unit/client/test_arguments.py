@@ -25,6 +25,7 @@ URL = "unix:/in/memory"
 VALUES = (None, 5, b"x", "", "a b", [], object(), math.nan, -1, 0, 10**30)
 CLIENT: dict[str, dict[str, Any]] = {
     "pub": {"topic": "t", "payload": b"x", "key": "k"},
+    "pub_json": {"topic": "t", "value": 1, "key": "k"},
     "pub_many": {"topic": "t", "items": [b"x"]},
     "sub": {"topic": "t", "consumer": "c"},
     "pull": {"topic": "t", "consumer": "c"},
@@ -46,7 +47,7 @@ CLIENT: dict[str, dict[str, Any]] = {
     "drain": {"timeout": 1},
     "open": {},
 }
-MESSAGE: dict[str, dict[str, Any]] = {"ack": {}, "nack": {}, "dead_letter": {}, "extend": {}, "process": {}}
+MESSAGE: dict[str, dict[str, Any]] = {"ack": {}, "nack": {}, "dead_letter": {}, "extend": {}, "process": {}, "json": {}}
 SUBSCRIPTION: dict[str, dict[str, Any]] = {"next": {}, "batches": {"max": 1, "wait": 0}}
 LAST = {"close": {}, "drain": {"timeout": 1}}
 """Of a subscription; each has one of its own."""
@@ -368,7 +369,7 @@ def fail(items: list[Outgoing], error: Exception | None) -> None:
     ("call", "said"),
     [
         (lambda: payload_bytes("text"), "a payload is bytes, not str: use payload.encode()"),
-        (lambda: payload_bytes({"id": 17}), "a payload is bytes, not dict: use json.dumps(payload).encode()"),
+        (lambda: payload_bytes({"id": 17}), "a payload is bytes, not dict: use pub_json, or json.dumps(payload).encode()"),
         (lambda: payload_bytes(None), 'a payload is bytes, not None: use b"" for an empty one'),
         (lambda: fail(*next(chunks(["text"], 8, 100, None, None, None))), "a payload is bytes, not str: use payload.encode()"),  # type: ignore[list-item]
         (

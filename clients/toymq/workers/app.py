@@ -1,0 +1,237 @@
+"""``App``: the workers of an application and its connection to a broker."""
+
+import asyncio
+import logging
+import os
+import ssl as ssl_module
+from collections.abc import Callable, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from toymq import arguments
+from toymq.arguments import Seconds
+from toymq.client import Client, connect
+from toymq.errors import ClientClosed
+from toymq.nack_reason import DeadOn
+from toymq.options import MessageTracing
+from toymq.url import DEFAULT_URL
+from toymq.workers.job import Job, Settings
+from toymq.workers.replies import Replies
+from toymq.workers.retries import Retries
+from toymq.workers.runner import Runner
+from toymq.workers.schedule import Schedule
+from toymq_py.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+logger = logging.getLogger("toymq.workers")
+CONCURRENCY_MAX = 10_000
+WINDOW_PER_SLOT = 4
+"""Messages that a process holds for each job that may run: enough to hide the network, few enough to leave work for others."""
+CONNECT_S = 3600.0
+"""How long a worker waits for its first connection: it may be started before the broker."""
+SHUTDOWN_S = 25.0
+"""Below the 30 s that Kubernetes waits before it kills."""
+PERIODIC = "every"
+"""First word of the topics of periodic jobs."""
+
+
+class App:
+    """Workers, and a connection. Make one in a module, decorate functions, run ``toymq worker module:app``.
+
+    ``async with app:`` connects, so that ``Job.send`` publishes, in a web application say.
+    """
+
+    def __init__(
+        self, urls: str | Sequence[str] | None = None, *, name: str | None = None, ssl: ssl_module.SSLContext | None = None,
+        tracing: MessageTracing | None = None, describe_errors: bool = True,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            urls: as of ``connect``; None takes the environment's TOYMQ_URL, else a broker on this machine.
+            name, ssl, tracing, describe_errors: as of ``connect``.
+        """
+        self._urls = urls if urls is not None else os.environ.get("TOYMQ_URL") or DEFAULT_URL
+        self._name, self._ssl, self._tracing, self._describe_errors = name, ssl, tracing, describe_errors
+        self._client: Client | None = None
+        self._replies: Replies | None = None
+        self._jobs: list[Job[..., Any]] = []
+        self._schedules: list[Schedule] = []
+        self.runners: list[Runner] = []
+        """Of ``run``, while it lasts."""
+
+    # -- workers
+
+    def worker(
+        self, topic: str, *, consumer: str = "workers", concurrency: int = 1, window: int | None = None,
+        retries: int | None = None, backoff: Seconds | None = None, dead_on: DeadOn = (), timeout: Seconds | None = None,
+        visibility: Seconds | None = None,
+    ) -> Callable[[Callable[P, R]], Job[P, R]]:  # fmt: skip
+        """Decorate a function that does the jobs of a topic: a coroutine function, or a plain one, which runs in threads.
+
+        The job is acked when the function returns. When it raises, the job is tried again; after the last retry, or an
+        exception of ``dead_on``, it is a dead letter with the exception's type, text and traceback. A message whose payload
+        does not fit the function's parameters is one at once. Each job runs at least once: make a second run harmless.
+
+        Args:
+            topic: a name, or a pattern.
+            consumer: workers with the same topic and consumer share the jobs.
+            concurrency: most jobs at once in one process.
+            window: most unacked messages of one process; default four for each job at once.
+            retries: how often a failed job is tried again; None: until the topic's ``max_attempts``, a limit in any case.
+            backoff: time before it is tried again, ``"10s"``, or ``"1s..1m"``, which doubles each time; None: the topic's.
+            dead_on: exceptions after which a retry would fail, too.
+            timeout: of a coroutine function: it is cancelled after this time, and the job has failed.
+            visibility: of a lease; it is renewed while the job runs or waits in the window.
+
+        Raises: TypeError, BadName, BadArgument, ConfigError (another function has this topic and consumer).
+        """
+        concurrency = arguments.whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        settings = Settings(
+            arguments.consumer(consumer),
+            concurrency,
+            concurrency * WINDOW_PER_SLOT if window is None else arguments.count("window", window),
+            visibility,
+            None if timeout is None else arguments.duration_ms("timeout", timeout, 1) / 1000,
+            Retries.checked(retries, backoff, dead_on),
+        )
+        arguments.to_ms("visibility", visibility, 1)
+        topic = arguments.topic_or_pattern(topic)
+
+        def decorate(function: Callable[P, R]) -> Job[P, R]:
+            if not callable(function) or isinstance(function, Job):
+                raise TypeError(f"worker decorates a function, not {arguments.shown(function)}")
+            job = Job(self, function, topic, settings)
+            for other in self._jobs:
+                if (other.topic, other.settings.consumer) == (topic, settings.consumer):
+                    raise ConfigError(
+                        f"{other.name} takes the jobs of {topic} as {settings.consumer} already: give {job.name} a topic of its"
+                        " own, or another consumer, which gets each message, too"
+                    )
+            self._jobs.append(job)
+            return job
+
+        return decorate
+
+    def every(
+        self, period: Seconds, *, topic: str | None = None, retries: int | None = 0, backoff: Seconds | None = None,
+        dead_on: DeadOn = (), timeout: Seconds | None = None,
+    ) -> Callable[[Callable[[], R]], Job[[], R]]:  # fmt: skip
+        """Decorate a function that runs once each period, in one worker of all, at whole multiples of it since 1970 (UTC).
+
+        Args:
+            period: ``"1h"``, or seconds; from a second to ten years.
+            topic: where its runs are published; default ``every.<name of the function>``.
+            retries, backoff, dead_on, timeout: as of ``worker``.
+
+        Raises: as ``worker``.
+        """
+        period_ms = arguments.duration_ms("period", period, 1000)
+
+        def decorate(function: Callable[[], R]) -> Job[[], R]:
+            name = topic if topic is not None else f"{PERIODIC}.{getattr(function, '__name__', '')}"
+            job = self.worker(name, retries=retries, backoff=backoff, dead_on=dead_on, timeout=timeout)(function)
+            self._schedules.append(Schedule(job, period_ms))
+            return job
+
+        return decorate
+
+    # -- the connection
+
+    @property
+    def client(self) -> Client:
+        """The connection, for publishing and all else. Raises: ClientClosed."""
+        if self._client is None:
+            raise ClientClosed("this app is not connected: publish within `async with` it, or in a worker")
+        return self._client
+
+    @property
+    def replies(self) -> Replies:
+        """What waits for results, over a connection of its own: it still hears while the workers are drained. Raises:
+        ClientClosed."""
+        self.client  # noqa: B018 (raises when there is none)
+        if self._replies is None:
+            self._replies = Replies(self._new_client(0.0))
+        return self._replies
+
+    async def _leave(self) -> Client:
+        """Close what is beside the client. Returns: the client."""
+        client, self._client = self.client, None
+        replies, self._replies = self._replies, None
+        if replies is not None:
+            await replies.close()
+        return client
+
+    async def __aenter__(self) -> "App":
+        await self._connect(0.0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        client = await self._leave()
+        await client.__aexit__(kind, error, trace)
+
+    async def _connect(self, wait_s: float) -> Client:
+        if self._client is not None:
+            raise ConfigError("this app is connected already")
+        self._client = self._new_client(wait_s)
+        try:
+            return await self._client
+        except BaseException:
+            self._client = None
+            raise
+
+    def _new_client(self, wait_s: float) -> Client:
+        return connect(
+            self._urls, name=self._name, ssl=self._ssl, tracing=self._tracing, describe_errors=self._describe_errors,
+            wait_s=wait_s,
+        )  # fmt: skip
+
+    # -- working
+
+    async def run(self, stop: asyncio.Event, *, concurrency: int | None = None, shutdown: Seconds = SHUTDOWN_S) -> bool:
+        """Do jobs until ``stop`` is set. Then no job is begun, those that run have ``shutdown`` to end, and what is left goes
+        to other workers.
+
+        Args:
+            concurrency: in place of what each worker says.
+
+        Returns: False when a thread goes on with a job that another worker has now.
+
+        Raises: ConfigError (there is no worker, or it is connected), ConnectFailed, RequestError, SubscriptionEnded.
+        """
+        if not self._jobs:
+            raise ConfigError("this app has no worker: decorate a function with `@app.worker(\"topic\")`")
+        shutdown_s = arguments.timeout("shutdown", shutdown)
+        client = await self._connect(CONNECT_S)
+        try:
+            return await self._work(client, stop, concurrency, shutdown_s)
+        finally:
+            self.runners = []
+            await self._leave()
+            await client.close()
+
+    async def _work(self, client: Client, stop: asyncio.Event, concurrency: int | None, shutdown_s: float) -> bool:
+        random = Random()
+        self.runners = [Runner(job.at_once(concurrency, WINDOW_PER_SLOT), client, random) for job in self._jobs]
+        loop = asyncio.get_running_loop()
+        stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
+        working = [loop.create_task(one.run(), name=one.job.name) for one in self.runners]
+        ticking = [loop.create_task(one.run(client), name=one.job.name) for one in self._schedules]
+        try:
+            await asyncio.wait((stopping, *working, *ticking), return_when=asyncio.FIRST_COMPLETED)
+            for task in ticking:
+                task.cancel()
+            logger.info("no more jobs are taken; those that run have %g s", shutdown_s)
+            await client.drain(shutdown_s)
+        finally:
+            ended = [await one.stop() for one in self.runners]
+            for task in (stopping, *working, *ticking):
+                task.cancel()
+            await asyncio.gather(stopping, *working, *ticking, return_exceptions=True)
+        for task in (*working, *ticking):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        return all(ended)

@@ -1,0 +1,204 @@
+"""A job: a function that is called for each message of a topic, and how its arguments become a message.
+
+The payload is a JSON object of the arguments by name, ``{"path": "a.png", "width": 100}``, so any program can publish one.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from toymq import arguments, json_values
+from toymq.arguments import Seconds, shown
+from toymq.client import Client
+from toymq.message import Delivery, Key, Receipt
+from toymq.workers.replies import Replies
+from toymq.workers.retries import Retries
+from toymq_py.errors import BadArgument, ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one worker takes and runs its jobs.
+
+    Attributes:
+        consumer: name of the shared consumer; each job goes to one worker of it.
+        concurrency: most jobs at once in one process; of a plain function, its threads.
+        window: most unacked messages of one process.
+        visibility: seconds of a lease, which is renewed while a job runs; None takes the topic's.
+        timeout_s: seconds after which a coroutine is cancelled; None: never.
+    """
+
+    consumer: str
+    concurrency: int
+    window: int
+    visibility: Seconds | None
+    timeout_s: float | None
+    retries: Retries
+
+
+class Connection(Protocol):
+    """What jobs are published with. Raises: ClientClosed, where there is no connection."""
+
+    @property
+    def client(self) -> Client: ...
+    @property
+    def replies(self) -> Replies: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """As of ``Client.pub``; ``timeout_s`` of ``Job.call``."""
+
+    key: Key | None = None
+    headers: Mapping[str, str] | None = None
+    delay: Seconds | None = None
+    ttl: Seconds | None = None
+    timeout_s: float = 30.0
+
+
+class Job(Generic[P, R]):
+    """What ``App.worker`` makes of a function. Calling it calls the function, here and now; ``send`` publishes a job.
+
+    Attributes:
+        function: the function itself.
+        name: its module and name, for logs.
+        topic: where its jobs are published.
+    """
+
+    def __init__(self, connection: Connection, function: Callable[P, R], topic: str, settings: Settings) -> None:
+        """Raises: TypeError, for a parameter that no JSON can fill; ConfigError."""
+        self.function = function
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.topic = topic
+        self.settings = settings
+        self.is_async = inspect.iscoroutinefunction(function)
+        if settings.timeout_s is not None and not self.is_async:
+            raise ConfigError(
+                f"timeout of {self.name}: a function that runs in a thread cannot be stopped; write `async def`, or give the"
+                " calls in it time limits of their own"
+            )
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__wrapped__ = function
+        self._connection = connection
+        self._options = PublishOptions()
+        self._read_signature()
+
+    def _read_signature(self) -> None:
+        """Raises: TypeError."""
+        self._signature = inspect.signature(self.function)
+        try:
+            hints = typing.get_type_hints(self.function)
+        except Exception as error:
+            raise TypeError(f"the annotations of {self.name} cannot be read: {error}") from error
+        self._readers: dict[str, json_values.Reader] = {}
+        self._needed: set[str] = set()
+        self._message_names: list[str] = []
+        for name, parameter in self._signature.parameters.items():
+            hint = hints.get(name, Any)
+            if parameter.kind not in _NAMED:
+                raise TypeError(f"{self.name}: its parameter {parameter} has no name of its own: a job's arguments go by name")
+            if isinstance(hint, type) and issubclass(hint, Delivery):
+                self._message_names.append(name)
+                continue
+            self._readers[name] = json_values.reader_of(f"parameter {name} of {self.name}", hint)
+            if parameter.default is inspect.Parameter.empty:
+                self._needed.add(name)
+        self._read_result = json_values.result_reader(hints.get("return", Any))
+        self._sent = self._signature.replace(
+            parameters=[one for name, one in self._signature.parameters.items() if name in self._readers]
+        )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name} of {self.topic}>"
+
+    # -- publishing
+
+    def options(
+        self, *, key: Key | None = None, headers: Mapping[str, str] | None = None, delay: Seconds | None = None,
+        ttl: Seconds | None = None, timeout: Seconds = 30.0,
+    ) -> "Job[P, R]":  # fmt: skip
+        """The same job, published with options of ``Client.pub``: ``resize.options(delay="5m").send("a.png")``. ``timeout``:
+        how long ``call`` waits."""
+        other = object.__new__(Job)
+        other.__dict__.update(self.__dict__)
+        other._options = PublishOptions(key, headers, delay, ttl, arguments.duration_ms("timeout", timeout, 1) / 1000)
+        return other
+
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
+        """The message of a call, for any client: ``mq.pub(resize.topic, resize.payload("a.png"))``.
+
+        Raises: TypeError, for arguments that the function does not take, or that JSON cannot say; BadArgument.
+        """
+        if not self._readers and self._message_names:
+            raise TypeError(f"{self.name} takes the message itself: publish any payload to {self.topic}")
+        try:
+            bound = self._sent.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}") from None
+        values = {name: json_values.write(f"argument {name} of {self.name}", one) for name, one in bound.arguments.items()}
+        return json_values.dump(f"the job of {self.name}", values)
+
+    async def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """Publish a job, and wait until it is on stable storage.
+
+        Raises: TypeError, BadArgument, and as ``Client.pub``; ClientClosed outside of ``async with`` the app.
+        """
+        payload, with_ = self.payload(*args, **kwargs), self._options
+        return await self._connection.client.pub(
+            self.topic, payload, key=with_.key, headers=with_.headers, delay=with_.delay, ttl=with_.ttl
+        )
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Publish a job and wait for what its function returns. A job that no worker has begun by ``timeout`` is dropped.
+
+        Raises: JobFailed (it is a dead letter), RequestTimeout, and as ``send``.
+        """
+        payload, with_ = self.payload(*args, **kwargs), self._options
+
+        async def publish(headers: dict[str, str]) -> Receipt:
+            return await self._connection.client.pub(
+                self.topic, payload, key=with_.key, headers={**(with_.headers or {}), **headers}, delay=with_.delay,
+                ttl=with_.timeout_s if with_.ttl is None else with_.ttl,
+            )  # fmt: skip
+
+        found = await self._connection.replies.call(self.name, publish, with_.timeout_s)
+        return self._read_result(f"the result of {self.name}", found)
+
+    # -- running
+
+    def at_once(self, concurrency: int | None, window_per_slot: int) -> "Job[P, R]":
+        """The same job with another concurrency; None keeps it."""
+        if concurrency is None:
+            return self
+        other = object.__new__(Job)
+        other.__dict__.update(self.__dict__)
+        other.settings = replace(self.settings, concurrency=concurrency, window=concurrency * window_per_slot)
+        return other
+
+    def arguments_of(self, message: Delivery) -> dict[str, Any]:
+        """What the function is called with for a message. Raises: BadArgument, which names the argument and the value."""
+        found: dict[str, Any] = dict.fromkeys(self._message_names, message)
+        if not self._readers and (self._message_names or not message.payload):
+            return found
+        values = json_values.load(message.payload)
+        if not isinstance(values, dict):
+            raise BadArgument(f"a job is a JSON object of arguments by name, not {shown(values)}")
+        if not values.keys() >= self._needed:
+            missing = ", ".join(sorted(self._needed - values.keys()))
+            raise BadArgument(f"the job has no {missing}, which {self.name} needs")
+        for name, value in values.items():
+            reader = self._readers.get(name)
+            if reader is None:
+                raise BadArgument(f"the job has {shown(name)}, which {self.name} does not know")
+            found[name] = reader(f"argument {name} of {self.name}", value)
+        return found

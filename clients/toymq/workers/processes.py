@@ -1,0 +1,133 @@
+"""Several worker processes: started, restarted when they die, stopped together, started anew when a source file changes.
+
+Each process ends by itself when this one is gone, kill -9 included: it holds the reading end of a pipe.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toymq_py.clock import Clock, SystemClock
+
+logger = logging.getLogger("toymq.workers")
+UNUSABLE = 2
+"""Exit code of a process whose app cannot be loaded: the next one would end the same way."""
+LOOK_S = 0.2
+QUICK_S = 2.0
+"""A process that lived shorter counts as one that fails at its start."""
+BACK_OFF_MIN_S, BACK_OFF_MAX_S = 0.1, 10.0
+KILLED_BEHIND_S = 5.0
+"""How much longer than its time to shut down a process may take."""
+SKIPPED = frozenset(("__pycache__", "node_modules", "build", "dist"))
+
+
+def sources(root: Path) -> Iterator[tuple[str, int]]:
+    """Python files below a directory with the times of their last change; not those of virtual environments."""
+    for folder, names, files in os.walk(root):
+        if "pyvenv.cfg" in files:
+            names.clear()
+            continue
+        names[:] = [name for name in names if name not in SKIPPED and not name.startswith(".")]
+        for name in files:
+            if name.endswith(".py"):
+                path = Path(folder, name)
+                try:
+                    changed_ns = path.stat().st_mtime_ns
+                except OSError:  # it was removed meanwhile
+                    continue
+                yield str(path), changed_ns
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One process, and the next in its place."""
+
+    child: subprocess.Popen[bytes] | None = None
+    began: float = 0.0
+    due: float = 0.0
+    """When the next one starts, on the monotonic clock."""
+    back_off_s: float = BACK_OFF_MIN_S
+
+
+class Processes:
+    """Runs a command ``count`` times. ``watch``: a directory whose changed sources start all anew, gracefully."""
+
+    def __init__(
+        self, command: Sequence[str], count: int, *, watch: Path | None, shutdown_s: float, clock: Clock | None = None
+    ) -> None:
+        """``command``: gets ``--parent FD`` appended, the pipe's reading end."""
+        self._command = list(command)
+        self._slots = [_Slot() for _ in range(count)]
+        self._watch = watch
+        self._shutdown_s = shutdown_s
+        self._monotonic = (clock or SystemClock()).monotonic
+        self._stopping = False
+        self._unusable = False
+
+    def run(self) -> int:
+        """Returns: the exit code: 0, or that of a command that cannot run."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        reads, writes = os.pipe()
+        self._pipe = reads
+        try:
+            seen = self._sources()
+            while not self._stopping:
+                self._look()
+                if self._unusable and self._watch is None:
+                    break
+                time.sleep(LOOK_S)
+                if (now := self._sources()) != seen:
+                    seen = now
+                    logger.info("a source file changed: the workers start anew")
+                    self._end()
+                    self._unusable = False
+            self._end()
+            return UNUSABLE if self._unusable else 0
+        finally:
+            os.close(writes)
+            os.close(reads)
+
+    def _sources(self) -> dict[str, int]:
+        return {} if self._watch is None else dict(sources(self._watch))
+
+    def _look(self) -> None:
+        """Start what is due, and see what has ended."""
+        now = self._monotonic()
+        for slot in self._slots:
+            if slot.child is None and now >= slot.due and not self._unusable:
+                slot.began = now
+                slot.child = subprocess.Popen([*self._command, "--parent", str(self._pipe)], pass_fds=(self._pipe,))
+            elif slot.child is not None and (code := slot.child.poll()) is not None:
+                slot.child = None
+                if code == UNUSABLE:
+                    self._unusable = True
+                    continue
+                slot.back_off_s = BACK_OFF_MIN_S if now - slot.began >= QUICK_S else min(slot.back_off_s * 2, BACK_OFF_MAX_S)
+                slot.due = now + slot.back_off_s
+                how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has exited with {code}"
+                logger.warning("a worker process %s: the next one starts in %.1f s", how, slot.back_off_s)
+
+    def _end(self) -> None:
+        """Stop all processes: SIGTERM, and SIGKILL for what does not end."""
+        living = [slot.child for slot in self._slots if slot.child is not None]
+        for child in living:
+            child.terminate()
+        deadline = self._monotonic() + self._shutdown_s + KILLED_BEHIND_S
+        for child in living:
+            try:
+                child.wait(max(0.0, deadline - self._monotonic()))
+            except subprocess.TimeoutExpired:
+                logger.error("worker process %d does not end: it is killed", child.pid)  # noqa: TRY400 (expected)
+                child.kill()
+                child.wait()
+        for slot in self._slots:
+            slot.child, slot.due, slot.back_off_s = None, 0.0, BACK_OFF_MIN_S
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._stopping = True

@@ -1,0 +1,58 @@
+"""What happens to a job that failed: how often it is tried again, and after what time."""
+
+from dataclasses import dataclass
+from random import Random
+
+from toymq import arguments
+from toymq.nack_reason import DeadOn
+from toymq_py.errors import BadArgument
+
+RETRIES_MAX = 1_000_000
+JITTER = 0.1
+"""Jobs that failed together are not all tried again at once: a delay is longer by up to this part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Retries of one worker.
+
+    Attributes:
+        count: how often a job is tried again; None leaves it to the topic's ``max_attempts``.
+        first_s, last_s: the delay behind the first failure and the longest, seconds; each is twice the one before. None leaves
+            it to the topic's backoff.
+        dead_on: exceptions after which a retry would fail, too.
+    """
+
+    count: int | None = None
+    first_s: float | None = None
+    last_s: float = 0.0
+    dead_on: DeadOn = ()
+
+    @classmethod
+    def checked(cls, retries: object, backoff: object, dead_on: DeadOn) -> "Retries":
+        """Arguments of ``App.worker``. Raises: TypeError, BadArgument."""
+        arguments.exceptions("dead_on", dead_on)
+        count = None if retries is None else arguments.whole("retries", retries, 0, RETRIES_MAX)
+        if backoff is None:
+            return cls(count, dead_on=dead_on)
+        first, dots, last = backoff.partition("..") if isinstance(backoff, str) else (backoff, "", "")
+        first_s = arguments.duration_ms("backoff", first, 1) / 1000
+        last_s = arguments.duration_ms("backoff", last, 1) / 1000 if dots else first_s
+        if last_s < first_s:
+            raise BadArgument(f'backoff is a duration or a range of them, the shorter first, "1s..1m" say, not {backoff!r}')
+        return cls(count, first_s, last_s, dead_on)
+
+    def is_last(self, attempt: int) -> bool:
+        """Whether a failure of this attempt makes the job a dead letter. ``attempt`` counts from 1."""
+        return self.count is not None and attempt > self.count
+
+    def is_used_up(self, attempt: int) -> bool:
+        """Whether all attempts were begun before, and the last one ended without an answer: its worker was killed."""
+        return self.count is not None and attempt > self.count + 1
+
+    def delay_s(self, attempt: int, random: Random) -> float | None:
+        """The delay behind a failure of this attempt, seconds; None takes the topic's."""
+        if self.first_s is None:
+            return None
+        doublings = min(attempt - 1, 64)
+        return min(self.first_s * 2.0**doublings, self.last_s) * (1 + random.uniform(0, JITTER))

@@ -1,0 +1,413 @@
+"""Jobs of a real broker: done, tried again, dead, cancelled, left to others."""
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toymq
+from tests.support.in_process import InProcess, serving
+from toymq import App, Client
+from toymq_py.errors import ModeConflict
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[InProcess]:
+    async with serving(tmp_path / "d") as served:
+        yield served
+
+
+@pytest.fixture
+async def mq(broker: InProcess) -> AsyncIterator[Client]:
+    async with toymq.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+        yield client
+
+
+@pytest.fixture
+def app(broker: InProcess) -> App:
+    return App(f"toymq://127.0.0.1:{broker.port}")
+
+
+@asynccontextmanager
+async def working(app: App, **options: Any) -> AsyncIterator[asyncio.Task[bool]]:
+    """The app's workers, stopped at the end."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        try:
+            yield tasks.create_task(app.run(stop, **options))
+        finally:
+            stop.set()
+
+
+async def until(done: Callable[[], Awaitable[bool]] | Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            found = done()
+            if (await found if isinstance(found, Awaitable) else found):
+                return
+            await asyncio.sleep(0.005)
+
+
+async def letters(mq: Client, topic: str) -> list[tuple[bytes, dict[str, str]]]:
+    """Payloads and headers of the dead letters."""
+    return [(one.payload, one.headers) for one in await mq.pull(f"{topic}.dlq", "test", 100, wait=10)]
+
+
+async def test_jobs_are_done_and_acked(app: App, mq: Client) -> None:
+    done: list[int] = []
+
+    @app.worker("sums", concurrency=3)
+    async def add(first: int, second: int = 1) -> None:
+        done.append(first + second)
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await add.send(1, 2)
+        for number in range(50):
+            await add.send(number)
+        await until(lambda: len(done) == 51)
+    assert sorted(done) == sorted([3, *range(1, 51)])
+    described = await mq.describe("sums")
+    assert described["consumers"][0]["ready"] == described["consumers"][0]["inflight"] == 0
+
+
+async def test_never_more_at_once_than_the_concurrency(app: App) -> None:
+    at_once = most = done = 0
+
+    @app.worker("t", concurrency=3)
+    async def work() -> None:
+        nonlocal at_once, most, done
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+        done += 1
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await asyncio.gather(*(work.send() for _ in range(40)))
+        await until(lambda: done == 40)
+    assert most == 3
+
+
+async def test_a_failed_job_is_tried_again_and_then_dead_with_its_exception(app: App, mq: Client) -> None:
+    attempts: list[str] = []
+
+    @app.worker("t", retries=2, backoff="1ms")
+    async def fails(name: str) -> None:
+        attempts.append(name)
+        raise RuntimeError(f"no {name}")
+
+    @app.worker("u", retries=2, backoff="1ms", dead_on=KeyError)
+    async def hopeless() -> None:
+        attempts.append("hopeless")
+        raise KeyError("x")
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await fails.send("a")
+        await hopeless.send()
+        await until(lambda: [one.counts.dead for one in app.runners] == [1, 1])
+        counts = [vars(one.counts) for one in app.runners]
+    assert sorted(attempts) == ["a", "a", "a", "hopeless"]
+    assert [(one["failed"], one["done"], one["running"]) for one in counts] == [(3, 0, 0), (1, 0, 0)]
+    ((payload, headers),) = await letters(mq, "t")
+    assert json.loads(payload) == {"name": "a"}
+    assert "RuntimeError" in str(headers)
+    assert "no a" in str(headers)
+
+
+async def test_a_message_that_does_not_fit_is_dead_at_once_and_says_why(app: App, mq: Client) -> None:
+    @app.worker("t")
+    async def takes(number: int) -> None: ...
+
+    await mq.pub("t", b'{"number": "one"}')
+    async with working(app):
+        await until(lambda: app.runners != [] and app.runners[0].counts.dead == 1)
+    ((_, headers),) = await letters(mq, "t")
+    assert "takes is a whole number, not 'one'" in str(headers)
+
+
+async def test_a_job_whose_worker_was_killed_each_time_is_dead_behind_its_last_attempt(app: App, mq: Client) -> None:
+    ran: list[int] = []
+
+    @app.worker("t", retries=1)
+    async def work(message: toymq.Message) -> None:
+        ran.append(message.attempt)
+
+    await mq.pub("t", b"")
+    for _ in range(2):  # two workers that never say how it ended
+        (message,) = await mq.pull("t", "workers")
+        await message.nack(0)
+    async with working(app):
+        await until(lambda: app.runners != [] and app.runners[0].counts.dead == 1)
+    assert ran == []
+    ((_, headers),) = await letters(mq, "t")
+    assert "all 2 attempts are used up" in str(headers)
+
+
+async def test_a_coroutine_that_takes_too_long_is_cancelled_and_has_failed(
+    app: App, mq: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    cancelled = 0
+
+    @app.worker("t", timeout=0.01, retries=0)
+    async def slow() -> None:
+        nonlocal cancelled
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled += 1
+            raise
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await slow.send()
+        await until(lambda: app.runners[0].counts.dead == 1)
+    assert cancelled == 1
+    assert "took longer than 0.01 s" in str(await letters(mq, "t"))
+
+
+async def test_a_time_out_of_the_function_itself_is_its_own(app: App, mq: Client) -> None:
+    @app.worker("t", timeout=30, retries=0)
+    async def fails() -> None:
+        raise TimeoutError("of the database")
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await fails.send()
+        await until(lambda: app.runners[0].counts.dead == 1)
+    assert "of the database" in str(await letters(mq, "t"))
+
+
+async def test_plain_functions_run_in_threads_at_once(app: App) -> None:
+    together = threading.Barrier(3, timeout=20)
+    done: list[str] = []
+
+    @app.worker("t", concurrency=3)
+    def work() -> None:
+        together.wait()
+        done.append(threading.current_thread().name)
+
+    @app.worker("u", retries=0)
+    def stops() -> None:
+        raise StopIteration
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        for _ in range(3):
+            await work.send()
+        await stops.send()
+        await until(lambda: len(done) == 3 and app.runners[1].counts.dead == 1)
+    assert len(set(done)) == 3
+
+
+async def test_at_the_end_running_jobs_are_finished_and_no_other_is_begun(
+    app: App, mq: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, go_on = asyncio.Event(), asyncio.Event()
+    done: list[int] = []
+
+    @app.worker("t", window=8)
+    async def work(number: int) -> None:
+        began.set()
+        await go_on.wait()
+        done.append(number)
+
+    async def go_on_later() -> None:
+        await until(lambda: "no more jobs are taken" in caplog.text)
+        for _ in range(5):  # turns in which the subscriptions are closed
+            await asyncio.sleep(0)
+        go_on.set()
+
+    with caplog.at_level(logging.INFO, logger="toymq.workers"):
+        async with asyncio.TaskGroup() as tasks, working(app) as running:
+            await until(lambda: app.runners != [])
+            for number in range(4):
+                await work.send(number)
+            await began.wait()
+            tasks.create_task(go_on_later())
+    assert running.result() is True
+    assert done == [0]
+    assert (await mq.describe("t"))["consumers"][0]["ready"] == 3
+
+
+async def test_a_job_that_does_not_end_in_time_goes_to_another_worker_at_once(app: App, mq: Client) -> None:
+    began = asyncio.Event()
+
+    @app.worker("t")
+    async def work() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with working(app, shutdown=0.01) as running:
+        await until(lambda: app.runners != [])
+        await work.send()
+        await began.wait()
+    assert running.result() is True
+    (message,) = await mq.pull("t", "workers", wait=10)
+    assert message.attempt == 2
+
+
+async def test_a_thread_that_does_not_end_in_time_is_told(app: App) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    @app.worker("t")
+    def work() -> None:
+        began.set()
+        go_on.wait(20)
+
+    try:
+        async with working(app, shutdown=0.01) as running:
+            await until(lambda: app.runners != [])
+            await work.send()
+            await until(began.is_set)
+        assert running.result() is False
+    finally:
+        go_on.set()
+
+
+async def test_a_consumer_that_is_exclusive_ends_the_workers_with_its_error(app: App, mq: Client) -> None:
+    @app.worker("t")
+    async def work() -> None: ...
+
+    await mq.pub("t", b"{}")
+    async with mq.sub("t", "workers"):
+        with pytest.raises(ModeConflict):
+            await app.run(asyncio.Event())
+
+
+async def test_a_periodic_job_runs_once_over_all_its_workers(broker: InProcess, mq: Client) -> None:
+    ran: list[str] = []
+    apps = [App(f"toymq://127.0.0.1:{broker.port}") for _ in range(3)]
+    for app in apps:
+        app.every("1s", topic="ticks")(lambda: ran.append("x"))
+        app._schedules[0].period_ms = 50
+    async with working(apps[0]), working(apps[1]), working(apps[2]):
+        await until(lambda: len(ran) >= 2)
+    assert (await mq.describe("ticks"))["next_id"] - len(ran) in (0, 1)  # a tick may come at the end
+
+
+async def test_a_call_returns_what_the_function_returns_as_its_annotation_says(app: App, mq: Client) -> None:
+    @app.worker("sums", concurrency=4)
+    async def add(first: int, second: int) -> Decimal:
+        return Decimal(first + second)
+
+    @app.worker("plain")
+    def plain() -> None: ...
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        found = await asyncio.gather(*(add.call(number, 1) for number in range(20)))
+        assert found == [Decimal(number + 1) for number in range(20)]
+        assert await plain.call() is None
+        (topic,) = await mq.topics("replies.>")
+        assert topic["consumers"][0]["sessions"] == 1
+    assert await mq.topics("replies.>") == []
+
+
+async def test_a_call_raises_what_became_of_its_job(app: App, mq: Client) -> None:
+    tries: list[int] = []
+
+    @app.worker("t", retries=1, backoff="1ms")
+    async def fails(number: int) -> None:
+        tries.append(number)
+        raise ValueError("not today")
+
+    @app.worker("u")
+    async def odd() -> object:
+        return object()
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        with pytest.raises(toymq.JobFailed, match="fails: ValueError: not today") as failed:
+            await fails.call(1)
+        assert (failed.value.error_type, failed.value.text, tries) == ("ValueError", "not today", [1, 1])
+        with pytest.raises(toymq.JobFailed, match="is a whole number, not 'x'"):
+            await fails.call("x")  # type: ignore[arg-type]
+        with pytest.raises(toymq.JobFailed, match="is of type object, which JSON does not have"):
+            await odd.call()
+
+
+async def test_a_call_without_a_worker_ends_and_is_not_done_later(app: App, mq: Client) -> None:
+    @app.worker("t")
+    async def work() -> None: ...
+
+    async with app:
+        with pytest.raises(toymq.RequestTimeout, match=r"no result of .*work within 0.05 s"):
+            await work.options(timeout=0.05).call()
+        assert await mq.pull("t", "workers") == []
+
+
+async def test_a_worker_answers_to_topics_of_results_alone(app: App, mq: Client) -> None:
+    done = asyncio.Event()
+
+    @app.worker("t")
+    async def work() -> None:
+        done.set()
+
+    await mq.pub("t", b"{}", headers={"toymq-reply-to": "orders", "toymq-call": "1"})
+    async with working(app):
+        await done.wait()
+    with pytest.raises(toymq.NoSuchTopic):
+        await mq.describe("orders")
+
+
+async def test_a_call_whose_topic_of_results_is_deleted_is_told_and_the_next_has_another(app: App, mq: Client) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.worker("t")
+    async def work() -> int:
+        begun.set()
+        await go_on.wait()
+        return 5
+
+    async with working(app), asyncio.TaskGroup() as tasks:
+        await until(lambda: app.runners != [])
+        calling = tasks.create_task(_outcome(work.call()))
+        await begun.wait()
+        (topic,) = await mq.topics("replies.>")
+        await mq.delete(topic["topic"])
+        assert "the topic of results is gone" in str(await calling)
+        go_on.set()
+        assert await work.call() == 5
+
+
+async def _outcome(call: Coroutine[Any, Any, object]) -> object:
+    try:
+        return await call
+    except toymq.ConnectionLost as error:
+        return error
+
+
+async def test_topics_of_callers_that_were_killed_are_removed_in_the_end(app: App, mq: Client) -> None:
+    for name in ("replies.5.left", "replies.99999999999.young", "replies.other"):
+        await mq.create(name)
+    await mq.create("replies.6.attached")
+
+    @app.worker("t")
+    async def work() -> None: ...
+
+    async with mq.sub("replies.6.attached", "caller"), working(app):
+        await until(lambda: app.runners != [])
+        await work.call()
+    left = {one["topic"] for one in await mq.topics("replies.>")}
+    assert left == {"replies.6.attached", "replies.99999999999.young", "replies.other"}
+
+
+async def test_another_concurrency_for_all_workers(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.worker("t", concurrency=1)
+    async def work() -> None: ...
+
+    with caplog.at_level(logging.INFO, logger="toymq.workers"):
+        async with working(app, concurrency=5):
+            await until(lambda: app.runners != [])
+            assert app.runners[0].job.settings.concurrency == 5
+    assert work.settings.concurrency == 1

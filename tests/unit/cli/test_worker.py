@@ -1,0 +1,59 @@
+"""``toymq worker``: which app it runs, and what it says when there is none."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from toymq import App
+from toymq_py.cli.main import main
+from toymq_py.cli.worker import load
+from toymq_py.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test imports is forgotten."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("shop_"):
+            del sys.modules[name]
+
+
+def test_an_app_is_loaded_from_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "shop_jobs.py").write_text("import toymq\nmq = toymq.App()\n")
+    assert isinstance(load("shop_jobs:mq"), App)
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "text"),
+    [
+        ("shop_a", "", "shop_a names no app: write MODULE:APP, `toymq worker shop.jobs:app` say"),
+        ("shop_b:app", "", "shop_b has no toymq.App that is called app; write `app = toymq.App()` there"),
+        ("shop_c:app", "import toymq\nmq = toymq.App()", "shop_c has no toymq.App that is called app; there is shop_c:mq"),
+        ("shop_no:app", None, "there is no module shop_no: start from the directory that it is in, "),
+        ("shop_d:app", "import nowhere_at_all", "shop_d cannot be imported: ModuleNotFoundError, see above"),
+        ("shop_e:app", "1 +", "shop_e cannot be imported: SyntaxError, see above"),
+    ],
+)
+def test_a_target_without_an_app_is_told_in_a_line(
+    tmp_path: Path, target: str, source: str | None, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if source is not None:
+        (tmp_path / f"{target.partition(':')[0]}.py").write_text(source)
+    with pytest.raises(ConfigError) as refused:
+        load(target)
+    assert str(refused.value).startswith(text)
+    said = capsys.readouterr().err
+    assert ("site-packages" in said, "importlib" in said) == (False, False)
+    assert ("see above" in text) == (said != "")
+
+
+def test_the_exit_code_is_that_of_wrong_usage() -> None:
+    result = CliRunner().invoke(main, ["worker", "shop"])
+    assert result.exit_code == 2
+    assert result.stderr == "toymq: shop names no app: write MODULE:APP, `toymq worker shop.jobs:app` say\n"

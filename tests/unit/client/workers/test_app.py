@@ -1,0 +1,71 @@
+"""``App``: what its decorators refuse, and where it connects."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from toymq import App
+from toymq.workers.app import WINDOW_PER_SLOT
+from toymq_py.errors import BadArgument, BadName, ConfigError
+
+
+def test_the_window_follows_the_concurrency() -> None:
+    app = App()
+    job = app.worker("t", concurrency=3)(lambda: None)
+    assert (job.settings.window, app.worker("u", window=7)(lambda: None).settings.window) == (3 * WINDOW_PER_SLOT, 7)
+
+
+def test_one_function_for_a_topic_and_consumer() -> None:
+    app = App()
+    app.worker("t")(lambda: None)
+    app.worker("t", consumer="others")(lambda: None)
+    with pytest.raises(ConfigError, match="takes the jobs of t as workers already: give"):
+        app.worker("t")(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"topic": "a b"}, BadName, "a b"),
+        ({"consumer": ""}, BadName, "consumer"),
+        ({"concurrency": 0}, BadArgument, "concurrency is a whole number from 1"),
+        ({"window": 0}, BadArgument, "window is a whole number from 1"),
+        ({"timeout": "soon"}, BadArgument, "timeout: invalid duration"),
+        ({"visibility": 0}, BadArgument, "visibility is a duration in seconds, from 0.001"),
+        ({"retries": -1}, BadArgument, "retries is"),
+    ],
+)
+def test_a_wrong_argument_of_worker_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as refused:
+        App().worker(**{"topic": "t", **arguments})
+    assert text in str(refused.value)
+
+
+def test_worker_decorates_functions_once() -> None:
+    app = App()
+    job = app.worker("t")(lambda: None)
+    for wrong in ("t", job):
+        with pytest.raises(TypeError, match="worker decorates a function, not"):
+            app.worker("u")(wrong)  # type: ignore[arg-type]
+
+
+def test_a_periodic_job_has_a_topic_of_its_name_and_no_retry() -> None:
+    app = App()
+
+    @app.every("1h")
+    def clean_up() -> None: ...
+
+    assert (clean_up.topic, clean_up.settings.retries.count) == ("every.clean_up", 0)
+    with pytest.raises(BadArgument, match="period is a duration in seconds, from 1 to ten years"):
+        app.every("10ms")
+
+
+def test_the_environment_names_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOYMQ_URL", "toymq://elsewhere:1")
+    assert (App()._urls, App("toymq://here")._urls) == ("toymq://elsewhere:1", "toymq://here")
+
+
+async def test_an_app_without_workers_does_not_run() -> None:
+    with pytest.raises(ConfigError, match="this app has no worker"):
+        await App().run(asyncio.Event())

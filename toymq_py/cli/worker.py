@@ -1,0 +1,102 @@
+"""``toymq worker``: runs the workers of an application."""
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toymq.click_support import Duration
+from toymq_py.cli import log_output
+from toymq_py.config.options import LogFormat
+from toymq_py.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toymq import App
+
+THREAD_LEFT = 1
+"""Exit code when a job in a thread had to be left."""
+
+
+@click.command(no_args_is_help=True)
+@click.argument("target", metavar="MODULE:APP")
+@click.option("--concurrency", type=click.IntRange(1, 10_000), help="Most jobs at once of each worker. Default: what it says.")
+@click.option("--processes", type=click.IntRange(1, 512), default=1, show_default=True, help="Processes that share the jobs.")
+@click.option("--reload", is_flag=True, help="Start anew when a Python file below the working directory changes.")
+@click.option("--shutdown-timeout", type=Duration(), default="25s", show_default=True, help="Time for running jobs to end.")
+@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--parent", type=int, hidden=True, help="A descriptor that becomes readable when --processes is gone.")
+def worker(
+    target: str, *, concurrency: int | None, processes: int, reload: bool, shutdown_timeout: float, log_level: str,
+    log_format: LogFormat, parent: int | None,
+) -> None:  # fmt: skip
+    """Run the workers of an application.
+
+    APP is a `toymq.App` in MODULE, which is imported from the working directory: `toymq worker shop.jobs:app`. The broker
+    is the app's own, or that of TOYMQ_URL.
+
+    SIGTERM and Ctrl-C stop it: no job is begun, running ones have the time of --shutdown-timeout, and what is left goes to
+    other workers. It ends with 0, or with 1 when something failed.
+    """
+    with log_output.to_stderr(log_level, log_format):
+        if reload or processes > 1:
+            own = [target, "--shutdown-timeout", f"{shutdown_timeout}s", "--log-level", log_level, "--log-format", log_format]
+            own += [] if concurrency is None else ["--concurrency", str(concurrency)]
+            raise SystemExit(_run_processes(own, processes, shutdown_timeout, watch=reload))
+        code = asyncio.run(_work(load(target), concurrency, shutdown_timeout, parent))
+    if code == THREAD_LEFT:
+        os._exit(code)  # Python would wait for the thread
+    raise SystemExit(code)
+
+
+def _run_processes(arguments: Sequence[str], count: int, shutdown_s: float, *, watch: bool) -> int:
+    """Run this command several times. Returns: the exit code."""
+    from toymq.broker_process import TOYMQ
+    from toymq.workers.processes import Processes
+
+    command = [*TOYMQ, "worker", *arguments]
+    return Processes(command, count, watch=Path.cwd() if watch else None, shutdown_s=shutdown_s).run()
+
+
+def load(target: str) -> "App":
+    """The app that ``MODULE:APP`` names. Raises: ConfigError."""
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise ConfigError(f"{target} names no app: write MODULE:APP, `toymq worker shop.jobs:app` say")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # noqa: BLE001 (of the user's module)
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"there is no module {error.name}: start from the directory that it is in, {here} now") from None
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename][1:]
+        sys.stderr.write("".join([*traceback.format_list(own), *traceback.format_exception_only(error)]))
+        raise ConfigError(f"{module_name} cannot be imported: {type(error).__name__}, see above") from None
+    from toymq import App
+
+    found = getattr(module, name, None)
+    if isinstance(found, App):
+        return found
+    apps = sorted(key for key, value in vars(module).items() if isinstance(value, App))
+    hint = f"; there is {module_name}:{apps[0]}" if apps else f"; write `{name} = toymq.App()` there"
+    raise ConfigError(f"{module_name} has no toymq.App that is called {name}{hint}")
+
+
+async def _work(app: "App", concurrency: int | None, shutdown_s: float, parent: int | None) -> int:
+    """Returns: the exit code. Raises: ToymqError."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if parent is not None:
+        loop.add_reader(parent, stop.set)
+    return 0 if await app.run(stop, concurrency=concurrency, shutdown=shutdown_s) else THREAD_LEFT
