@@ -15,6 +15,7 @@ from toymq_py.auth.quotas import Quotas, acting_token
 from toymq_py.clock import Clock
 from toymq_py.config.options import STATS_LIMITS, BrokerOptions, TopicSettings
 from toymq_py.consumer import FailureBudget
+from toymq_py.consumer_options import Mode
 from toymq_py.data_directory import DataDirectory
 from toymq_py.deadletter import LETTER_KEYS, DeadLetters, RedriveDone
 from toymq_py.dedupe import KeyBudget
@@ -319,7 +320,9 @@ class Broker:
         """Call ``made`` with every new topic. Returns: a function that ends it."""
         return self._subscriptions.watch(made)
 
-    def poll(self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool]) -> AnyPoll:
+    def poll(
+        self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool], mode: Mode | None = None
+    ) -> AnyPoll:
         """Lease messages of a topic, or of all topics of a pattern, without a subscription; see ``Poll``. A plain topic is
         created; a new consumer begins at the first id. Assumes checked names.
 
@@ -333,15 +336,16 @@ class Broker:
             wake: called when there may be messages after there were none, or when no more will come (``poll.closed``, or
                 ``take`` raises). Returns whether the caller takes soon: with False another waiting poll is woken instead. It
                 must not call ``take`` itself, but later in this loop pass or in the next.
+            mode: shared or keyed; None leaves it as it is.
 
-        Raises: ShuttingDown, TooManyTopics, TooManyConsumers, BeingDeleted, StorageFailed, OSError.
+        Raises: ModeConflict, ShuttingDown, TooManyTopics, TooManyConsumers, BeingDeleted, StorageFailed, OSError.
         """
         self.refuse_late()
         if is_pattern(name):
-            group_poll = PatternPoll(TopicPattern(name), consumer, visibility_s=visibility_s, wake=wake)
+            group_poll = PatternPoll(TopicPattern(name), consumer, visibility_s=visibility_s, wake=wake, mode=mode)
             self._subscriptions.poll(group_poll, self.topics)
             return group_poll
-        poll = Poll(name, consumer, visibility_s=visibility_s, wake=wake)
+        poll = Poll(name, consumer, visibility_s=visibility_s, wake=wake, mode=mode)
         self._subscriptions.attach_one(poll, self.topic_or_new(name))
         return poll
 

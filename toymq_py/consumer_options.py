@@ -7,12 +7,23 @@ from typing import Literal
 from toymq_py.errors import BadArgument
 from toymq_py.records import MSG_ID_MAX
 
-Mode = Literal["exclusive", "shared"]
-"""How sessions share one consumer: one at a time, or many that compete."""
+Mode = Literal["exclusive", "shared", "keyed"]
+"""How sessions share one consumer: one at a time, many that compete, or many that compete and keep the order of each key."""
+MODES: tuple[Mode, ...] = ("exclusive", "shared", "keyed")
+POLL_MODES: tuple[Mode, ...] = ("shared", "keyed")
+"""Of a PULL, which takes over from none."""
 LEASE_NUMBER_MAX = 2**53 - 1
 """JSON numbers are exact up to this."""
 OLDEST_MS = 978_307_200_000
 """2001-01-01. A smaller time was most likely meant in seconds, and would be in January 1970."""
+
+
+def parse_mode(value: object, modes: tuple[Mode, ...] = MODES) -> Mode:
+    """Raises: BadArgument."""
+    for mode in modes:
+        if mode == value:
+            return mode
+    raise BadArgument(f"invalid mode {str(value)[:50]!a}: write {', '.join(modes[:-1])} or {modes[-1]}")
 
 
 @dataclass(frozen=True, slots=True)

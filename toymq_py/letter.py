@@ -69,7 +69,7 @@ def letter_key(topic: str, consumer: str, msg_id: int, ts_ns: int, since_ns: int
 def message_headers(topic: str, key: bytes, block: bytes, msg_id: int) -> bytes:
     """The first part of a letter's headers: the message's own headers, its id, and its key."""
     kept, reserved = split_headers(block)
-    if not key.startswith(_redrive_key(topic)) or REDRIVES not in reserved:
+    if not came_back(topic, key) or REDRIVES not in reserved:
         own = key and not key.startswith(PRODUCER_PREFIX)
         reserved = {ORIGIN_KEY: key} if own else {}  # drop what a publisher wrote under these names
     redrives = b"" if REDRIVES not in reserved else b"%b: %b\n" % (REDRIVES, reserved[REDRIVES])
@@ -130,15 +130,20 @@ def rows_for(topic: str, records: Records, start: int, stop: int, consumer: byte
     Returns: (first row, row behind those that follow it without a gap); (stop, stop) where there is none.
     """
     assert records.headers is not None
-    came_back = _redrive_key(topic)
+    prefix = _redrive_key(topic)
     first = -1
     for row in range(start, stop):
-        if not records.keys[row].startswith(came_back) or _is_for(records.headers[row], consumer):
+        if not records.keys[row].startswith(prefix) or _is_for(records.headers[row], consumer):
             if first < 0:
                 first = row
         elif first >= 0:
             return first, row
     return (first, stop) if first >= 0 else (stop, stop)
+
+
+def came_back(topic: str, key: bytes) -> bool:
+    """Whether a record has the key of one that came back to the topic from its own dead letters."""
+    return key.startswith(_redrive_key(topic))
 
 
 def _redrive_key(topic: str) -> bytes:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from toymq_chaos.fates import Fates
 from toymq_chaos.history import Event
+from toymq_chaos.key_order import KeyOrder
 from toymq_chaos.leases import Leases, covers
 from toymq_chaos.verdict import Verdict
 
@@ -66,6 +67,7 @@ class Checker:
         self._retain_acked_for_ms: int | None = None
         self._leases = Leases()
         self._fates = Fates()
+        self._key_order = KeyOrder()
         self._falling: list[tuple[Event, Event]] = []  # first deliveries of one connection that do not ascend
         self._greatest: dict[str, list[Event]] = defaultdict(list)  # by topic: publishes with an id above all before
         self._last_published: dict[tuple[str, str], Event] = {}
@@ -89,13 +91,16 @@ class Checker:
                 self._delivered(event)
             case "ack":
                 self._acked(event)
+                self._key_order.acked(event)
                 self._leases.asked(event)
             case "nack":
                 self._leases.asked(event)
                 self._fates.given_back(event)
             case "declare":
-                if event.note == "share":
+                if event.note in ("share", "keyed"):
                     self._leases.share(event.topic or "", event.consumer or "")
+                    if event.note == "keyed":
+                        self._key_order.declare(event.topic or "", event.consumer or "")
                 else:
                     self._fates.declare(event)
             case "config" | "settings":
@@ -155,6 +160,7 @@ class Checker:
             self._accepted[event.topic, event.id] = event
             self._verdict.acknowledged += 1
         self._identify(event)
+        self._key_order.stored(event)
         if event.result == "ok":
             last = self._last_published.get((event.process, event.topic))
             if last is not None and last.id is not None and event.id <= last.id:
@@ -176,6 +182,7 @@ class Checker:
         assert event.consumer is not None
         assert event.id is not None
         self._verdict.delivered += 1
+        self._key_order.delivered(event)
         self._fates.delivered(event, self._leases.not_before_ns(event), self._verdict)
         if self._fates.may("delete", event.topic):
             self._fleeting.append(event)
@@ -359,6 +366,7 @@ class Checker:
             self._attempts, verdict, drained=self._drained is not None, digest_of=self._digest_of,
             gone=self._may_be_gone, removed=self._may_be_removed,
         )  # fmt: skip
+        self._key_order.judge(verdict)
         if self._drained is not None:
             drained_ns = self._drained.t_ns
             self._leases.judge(

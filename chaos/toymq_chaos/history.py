@@ -36,10 +36,10 @@ class Event:
     A "pull" comes before what it leased. ``delay_ms`` and ``ttl_ms`` are a publish's; with ``seq`` its key is the producer's
     name and that number, and the id of a "dup" is the producer's highest. A delivered dead letter has ``origin_id`` and
     ``origin_consumer``, a redriven message the latter. ``note`` of a "declare" is what may happen to the messages of a topic or
-    pattern: "drop" (limits, retention), "delete"; or "share" of a consumer. "config" has a setting and the value it was set to,
-    "settings" the value that was read. ``count``: messages that a "redrive" moved, a
-    "purge" or "delete" removed, a limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is set ahead
-    from then on.
+    pattern: "drop" (limits, retention), "delete"; or "share" or "keyed" of a consumer. "config" has a setting and the value it
+    was set to, "settings" the value that was read. ``group``: group key of a message. ``count``: messages that a "redrive"
+    moved, a "purge" or "delete" removed, a limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is
+    set ahead from then on.
 
     Clients of the product's own (``users``) write the same. Their "sub" is noted "buffered"; an ack that waits for no answer is
     "unknown". "stalled": one had neither a delivery nor an answer since the broker started, when the others had done their
@@ -69,6 +69,7 @@ class Event:
     origin_consumer: str | None = None
     count: int | None = None
     ahead_ns: int | None = None
+    group: str | None = None
 
     def to_json(self) -> str:
         """One line, without what is not set."""

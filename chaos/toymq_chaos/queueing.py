@@ -3,6 +3,7 @@
     jobs    delays, ttls, producer sequences; three workers of one shared consumer, one of which polls, and an auditor; a
             message is a dead letter after three attempts or by NACK, is read in ``jobs.dlq`` and sent back (REDRIVE)
     ev.*    topics that appear and are deleted, under patterns
+    lanes   groups of messages; three workers of one keyed consumer, one of which polls
     full    a backlog that rejects, its limit changed while it is full; PURGE
     ring    a backlog that drops the oldest, by messages, bytes and age
 
@@ -19,6 +20,7 @@ from typing import Literal
 
 from toymq_chaos.history import Recorder, Result
 from toymq_chaos.workload import SEQUENCED, Asked, Client, Habits, Message, Publisher, Subscriber, World
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import ConnectionLost
 from toymq_py.protocol import (
     ClosedPush,
@@ -34,17 +36,18 @@ from toymq_py.protocol import (
     Redrive,
 )
 
-JOBS, FULL, RING = "jobs", "full", "ring"
+JOBS, FULL, RING, LANES = "jobs", "full", "ring", "lanes"
 LETTERS = JOBS + ".dlq"
 EVENTS, EVENT_TOPICS = "ev.*", ("ev.0", "ev.1", "ev.2")
-WORKER, AUDITOR, READER, EVERYONE = "worker", "auditor", "reader", "everyone"
-TOPICS = (JOBS, LETTERS, FULL, RING, *EVENT_TOPICS)
+WORKER, AUDITOR, READER, EVERYONE, ORDERLY = "worker", "auditor", "reader", "everyone", "orderly"
+TOPICS = (JOBS, LETTERS, FULL, RING, LANES, *EVENT_TOPICS)
 """All topics."""
 MAX_ATTEMPTS = 3
 SETTINGS = {
     JOBS: {"max_attempts": str(MAX_ATTEMPTS), "nack_backoff_min": "10", "nack_backoff_max": "40"},
     FULL: {"backlog_max_messages": "8"},
     RING: {"backlog_max_messages": "8", "when_full": "drop-oldest"},
+    LANES: {"max_attempts": "0", "nack_backoff_min": "10", "nack_backoff_max": "40"},
     # The reader acks each letter at once; retention must not remove it before the operator redrives it.
     LETTERS: {"retain_acked_for": "86400000"},
 }
@@ -57,17 +60,20 @@ CHANGES = (
 """Settings that change while the broker runs: topic, setting, values."""
 DECLARED = (
     (RING, None, "drop"), (EVENTS, None, "delete"), (JOBS, WORKER, "share"), (EVENTS, EVERYONE, "share"),
+    (LANES, ORDERLY, "keyed"),
 )  # fmt: skip
 """Topic or pattern, consumer, note of "declare" events."""
 DELAYS_MS = (None, None, None, 20, 150, 400)
 TTLS_MS = (None, None, None, 100, 86_400_000)
+GROUPS = ("red", "green", "blue")
 PAYLOAD_BYTES = (0, 3, 40, 900, 2500)
 CHORES = ("redrive", "config", "config", "settings", "purge", "delete")
 """Work of the operator until the faults are over; afterwards it only redrives."""
 REDRIVE_S = 0.3
 """Interval of redrives at the end."""
 NEEDED = frozenset((
-    (JOBS, WORKER), (JOBS, AUDITOR), (LETTERS, READER), (FULL, AUDITOR), (RING, AUDITOR), (EVENTS, EVERYONE), ("", "operator"),
+    (JOBS, WORKER), (JOBS, AUDITOR), (LETTERS, READER), (FULL, AUDITOR), (RING, AUDITOR), (EVENTS, EVERYONE), (LANES, ORDERLY),
+    ("", "operator"),
 ))  # fmt: skip
 """Subscriptions, and the operator's start, that ``World.subscribed`` awaits before anything is published."""
 
@@ -78,17 +84,18 @@ def messages(name: str, rng: random.Random) -> Iterator[Message]:
     n = 0
     while True:
         payload = rng.randbytes(rng.choice(PAYLOAD_BYTES))
-        topic = rng.choice((JOBS, JOBS, JOBS, FULL, RING, *EVENT_TOPICS))
+        topic = rng.choice((JOBS, JOBS, JOBS, FULL, RING, LANES, LANES, *EVENT_TOPICS))
+        group = rng.choice(GROUPS) if topic == LANES else None
         delay_ms, ttl_ms = (rng.choice(DELAYS_MS), rng.choice(TTLS_MS)) if topic == JOBS else (None, None)
         if sequenced and not topic.startswith("ev"):
-            yield Message(topic, SEQUENCED + name, b"%d " % n + payload, delay_ms, ttl_ms, n)
+            yield Message(topic, SEQUENCED + name, b"%d " % n + payload, delay_ms, ttl_ms, n, group)
         else:
-            yield Message(topic, f"{name}-{n}", payload, delay_ms, ttl_ms)
+            yield Message(topic, f"{name}-{n}", payload, delay_ms, ttl_ms, group=group)
         n += 1
 
 
 def declare(recorder: Recorder) -> None:
-    """Record for the checker which topics drop, are deleted or are shared."""
+    """Record for the checker which topics drop or are deleted, and which consumers are shared or keyed."""
     for topic, consumer, note in DECLARED:
         recorder("supervisor", "declare", topic=topic, consumer=consumer, note=note)
 
@@ -100,6 +107,7 @@ def clients(
     habits = replace(habits, give_up=0.5)
     poison = replace(habits, forget=0.1, nack=0.3, dead=0.03)
     letters = replace(habits, forget=0.0, nack=0.0)
+    anyhow: Mode = rng.choice(("shared", "keyed"))  # keys of events are unique, so both mean the same
 
     def drawn(name: str, seed: random.Random) -> Iterator[Message]:
         for n, message in enumerate(messages(name, seed)):
@@ -120,8 +128,10 @@ def clients(
         Subscriber(world, "reader-jobs.dlq", own(), LETTERS, READER, letters),
         Subscriber(world, "auditor-full", own(), FULL, AUDITOR, habits),
         Subscriber(world, "auditor-ring", own(), RING, AUDITOR, habits),
-        Subscriber(world, "e0-ev", own(), EVENTS, EVERYONE, habits, mode="shared"),
-        Puller(world, "e1-ev", own(), EVENTS, EVERYONE, habits),
+        Subscriber(world, "e0-ev", own(), EVENTS, EVERYONE, habits, mode=anyhow),
+        Puller(world, "e1-ev", own(), EVENTS, EVERYONE, habits, mode=rng.choice((None, anyhow))),
+        *(Subscriber(world, f"o{n}-lanes", own(), LANES, ORDERLY, habits, mode="keyed") for n in range(2)),
+        Puller(world, "o2-lanes", own(), LANES, ORDERLY, habits, mode="keyed"),
         Operator(world, "operator", own()),
     ]
     return senders, others
@@ -138,7 +148,7 @@ class Puller(Subscriber):
             while not client.lost:
                 wait_ms = rng.choice((0, 30, 300))
                 asked.append(Asked("pull", world.recorder.now_ns(), self._topic))
-                client.send(Pull(self._topic, self._consumer, rng.choice((1, 3, 50)), wait_ms))
+                client.send(Pull(self._topic, self._consumer, rng.choice((1, 3, 50)), wait_ms, mode=self._mode))
                 leaves = not world.calm and rng.random() < habits.leave
                 if leaves:
                     await asyncio.sleep(rng.random() * wait_ms / 1000)

@@ -40,6 +40,7 @@ class Message(NamedTuple):
     delay_ms: int | None = None
     ttl_ms: int | None = None
     seq: int | None = None
+    group: str | None = None
 
     @property
     def told_key(self) -> str:
@@ -48,14 +49,19 @@ class Message(NamedTuple):
 
     def encode(self) -> bytes:
         """Its PUB."""
-        options: dict[str, list[int]] = {}
+        options: dict[str, Any] = {}
+        body = self.payload
+        if self.group is not None:
+            block = f"toymq-group: {self.group}\n".encode()
+            options["hdr"] = len(block)
+            body = block + body
         if self.delay_ms is not None:
             options["delays_ms"] = [self.delay_ms]
         if self.ttl_ms is not None:
             options["ttls_ms"] = [self.ttl_ms]
         if self.seq is not None:
             options["seqs"] = [self.seq]
-        return encode_command(Publish(self.topic, [self.key.encode()], [self.payload], **options))  # type: ignore[arg-type]
+        return encode_command(Publish(self.topic, [self.key.encode()], [body], **options))
 
 
 SEQUENCED = "seq-"
@@ -204,6 +210,7 @@ class Publisher:
         self._world.recorder(
             client.name, "pub", result, topic=message.topic, key=message.told_key, digest=digest_of(message.payload), id=msg_id,
             sent_ns=sent_ns, note=note, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, seq=message.seq,
+            group=message.group,
         )  # fmt: skip
 
     async def _use(self, client: Client) -> None:
@@ -361,7 +368,7 @@ class Subscriber:
 
 
 def told_by_headers(block: bytes) -> dict[str, Any]:
-    """Origin of a record by its header block, as fields of an ``Event``."""
+    """Origin or group of a record by its header block, as fields of an ``Event``."""
     lines = (line.partition(b": ") for line in block.split(b"\n"))
     found = {name.decode(): value.decode() for name, _, value in lines}
     told: dict[str, Any] = {}
@@ -372,4 +379,6 @@ def told_by_headers(block: bytes) -> dict[str, Any]:
         }  # fmt: skip
     elif "toymq-redrive-consumer" in found:
         told = {"origin_consumer": found["toymq-redrive-consumer"]}
+    elif "toymq-group" in found:
+        told = {"group": found["toymq-group"]}
     return told

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from toymq.url import is_token
-from toymq_py.consumer_options import LEASE_NUMBER_MAX, Mode, Start
+from toymq_py.consumer_options import LEASE_NUMBER_MAX, MODES, Mode, Start, parse_mode
 from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.names import check_name, check_topic_or_pattern
 from toymq_py.protocol import publish_key
@@ -190,14 +190,9 @@ def flag(what: str, value: object) -> bool:
     return value
 
 
-def mode(value: object) -> Mode | None:
+def mode(value: object, modes: tuple[Mode, ...] = MODES) -> Mode | None:
     """Raises: TypeError, BadArgument."""
-    if value is None:
-        return None
-    found = text("mode", value)
-    if found not in ("exclusive", "shared"):
-        raise BadArgument(f'mode is "exclusive" or "shared", not {shown(value)}')
-    return found  # type: ignore[return-value]
+    return None if value is None else parse_mode(text("mode", value), modes)
 
 
 def start(what: str, value: object) -> Start:

@@ -203,8 +203,9 @@ class Client(ClientBase, AsyncWith):
             auto_extend: renew the leases of all delivered, unsettled messages, also of those that wait for the next iteration.
             window: most delivered and unacked messages.
             visibility: seconds after which an unsettled message is delivered again; None takes the topic's.
-            mode: ``exclusive`` (a newer subscriber takes over) or ``shared`` (subscribers share the work); None takes the
-                broker's default, exclusive.
+            mode: ``exclusive`` (a newer subscriber takes over), ``shared`` (subscribers share the work) or ``keyed`` (they
+                share it, and of each group key one message at a time is delivered, in order); None takes the broker's default,
+                exclusive.
             start: ``earliest``, ``latest``, an id or ``@<unix-ms>``; matters only when the consumer is new.
 
         Raises: BadName, BadArgument, AlreadySubscribed (this client has the same subscription); when it is entered
@@ -232,8 +233,9 @@ class Client(ClientBase, AsyncWith):
         return free
 
     async def pull(
-        self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None
-    ) -> list[Message]:
+        self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None,
+        mode: Mode | None = None,
+    ) -> list[Message]:  # fmt: skip
         """Lease up to ``max`` messages without a subscription, as one of several workers. Leases end by time, not with the
         connection. A consumer that this call creates is shared.
 
@@ -245,11 +247,12 @@ class Client(ClientBase, AsyncWith):
             max: most messages; fewer come when fewer are ready, or they exceed 1 MiB together.
             wait: seconds to wait for the first one; 0 does not wait.
             visibility: seconds of the lease; None takes the topic's.
+            mode: ``shared`` or ``keyed``, as of ``sub``; None takes that of the consumer's subscribers, or the last one.
 
         Raises: RequestError, ConnectionLost (no time was left to ask again; leased messages come again when their leases end),
             RequestTimeout, BadName, BadArgument.
         """
-        command = requests.pull_command(topic, consumer, max, wait, visibility)
+        command = requests.pull_command(topic, consumer, max, wait, visibility, mode)
         main = self._link
         loop = asyncio.get_running_loop()
         wait = command.wait_ms / 1000

@@ -19,7 +19,7 @@ from toymq.nack_reason import describe as describe_failure
 from toymq.options import DEFAULT_VISIBILITY_S
 from toymq.pending_replies import CallSlot, PullSlot
 from toymq_py import protocol
-from toymq_py.consumer_options import Mode
+from toymq_py.consumer_options import POLL_MODES, Mode
 from toymq_py.errors import ToymqError
 from toymq_py.failure import Failure
 from toymq_py.protocol.frames import DEFAULT_FETCH_BYTES, FETCH_BYTES_MAX
@@ -298,11 +298,14 @@ def subscription(
     )  # fmt: skip
 
 
-def pull_command(topic: str, consumer: str, max_count: int, wait: Seconds, visibility: Seconds | None) -> protocol.Pull:
+def pull_command(
+    topic: str, consumer: str, max_count: int, wait: Seconds, visibility: Seconds | None, mode: Mode | None
+) -> protocol.Pull:
     """Raises: TypeError, BadName, BadArgument."""
     return protocol.Pull(
         arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("max", max_count),
         arguments.duration_ms("wait", wait), arguments.to_ms("visibility", visibility, 1),
+        mode=arguments.mode(mode, POLL_MODES),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import click
 
 from toymq.click_support import Duration
 from toymq_py import terminal
+from toymq_py.consumer_options import POLL_MODES, Mode
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import CONSUMER, TOPIC
@@ -17,6 +18,7 @@ from toymqctl.quantities import CONSUMER, TOPIC
 @click.option("--max", "max_count", type=click.IntRange(1), default=1, help="Most messages to lease.")
 @click.option("--wait", "wait_s", type=Duration(), default="0s", help="Time to wait for the first message.")
 @click.option("--visibility", "visibility_s", type=Duration(), help="Length of the lease; default: the topic's.")
+@click.option("--mode", type=click.Choice(POLL_MODES), help="keyed: one message of each group key at a time, in order.")
 @click.option("--ack", "acks", is_flag=True, help="Ack each message after printing it.")
 @format_option
 @json_flag
@@ -28,6 +30,7 @@ def pull(
     max_count: int,
     wait_s: float,
     visibility_s: float | None,
+    mode: Mode | None,
     acks: bool,
     form: str,
 ) -> None:
@@ -44,7 +47,7 @@ def pull(
     Without a message the exit code is 0 and a note goes to stderr.
     """
     with broker.connect() as client:
-        found = client.pull(topic, consumer, max_count, wait=wait_s, visibility=visibility_s)
+        found = client.pull(topic, consumer, max_count, wait=wait_s, visibility=visibility_s, mode=mode)
         for message in found:
             terminal.write(replace(Row.delivered(message), lease=message.lease).format(form))
             if acks:

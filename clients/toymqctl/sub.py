@@ -7,7 +7,7 @@ import click
 from toymq import RequestTimeout, sync
 from toymq.click_support import Duration
 from toymq_py import terminal
-from toymq_py.consumer_options import Mode, Start
+from toymq_py.consumer_options import MODES, Mode, Start
 from toymq_py.errors import NoSuchTopic
 from toymq_py.names import is_pattern
 from toymqctl.broker import Broker
@@ -25,8 +25,8 @@ from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 @click.option("--window", type=click.IntRange(1), default=1024, help="Most messages in flight.")
 @click.option("--visibility", "visibility_s", type=Duration(), help="Lease of each message; default: the topic's.")
 @click.option(
-    "--mode", type=click.Choice(("exclusive", "shared")), help="shared: share messages with other subscribers (a work queue); "
-    "exclusive (default): take over from the current subscriber."
+    "--mode", type=click.Choice(MODES), help="shared: share messages with other subscribers (a work queue); keyed: the same, "
+    "and of each group key one message at a time, in order; exclusive (default): take over from the current subscriber."
 )  # fmt: skip
 @format_option
 @json_flag

@@ -1,4 +1,5 @@
-"""The promise of a work queue: workers and the broker are killed, and every message is done, by one worker at a time."""
+"""The promise of a work queue: workers and the broker are killed, and every message is done, by one worker at a time, and with
+mode=keyed in the order of each key."""
 
 import asyncio
 import logging
@@ -7,6 +8,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +18,8 @@ import pytest
 
 import toymq
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment, run
-from toymq import Client
+from toymq import Client, Receipt
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import NoSuchTopic
 
 TOPIC, CONSUMER = "jobs", "workers"
@@ -36,8 +39,10 @@ class Shop:
     """The workers, each replaced when it is killed, and all they said."""
 
     port: int
+    mode: Mode = "shared"
     handed: dict[int, list[Handed]] = field(default_factory=lambda: defaultdict(list))
-    done: set[int] = field(default_factory=set)
+    done: dict[int, int] = field(default_factory=dict)
+    """When each message was done first, in nanoseconds."""
     died_ns: dict[int, int] = field(default_factory=dict)
     living: dict[int, Process] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
@@ -49,7 +54,7 @@ class Shop:
         code = -signal.SIGKILL
         while code == -signal.SIGKILL and not self.closing:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.support.queue_worker", str(self.port), TOPIC, CONSUMER,
+                sys.executable, "-m", "tests.support.queue_worker", str(self.port), TOPIC, CONSUMER, self.mode,
                 env=environment(), stdin=PIPE, stdout=PIPE,
             )  # fmt: skip
             self.living[number] = process
@@ -68,7 +73,8 @@ class Shop:
         elif words[0] == b"ready":
             self.ready.add(worker)
         elif words[0] == b"done":
-            self.done.add(int(words[1]))
+            msg_id, at_ns = int(words[1]), int(words[2])
+            self.done[msg_id] = min(at_ns, self.done.get(msg_id, at_ns))
             self._more.set()
 
     async def until_done(self, count: int) -> None:
@@ -108,6 +114,14 @@ def check(shop: Shop, broker_died_ns: list[int]) -> int:
     return again
 
 
+def check_order(shop: Shop, keys: int) -> None:
+    """A message goes to no worker before the last one of its key (its id modulo ``keys``) was done, whatever is killed."""
+    for msg_id, handed in shop.handed.items():
+        before = msg_id - keys
+        first_ns = min(one.at_ns for one in handed)
+        assert before < 0 or shop.done[before] <= first_ns, f"{msg_id} was handed out before {before} was done"
+
+
 async def until_acked(mq: Client) -> None:
     """What was done before a kill of the broker whose ack was not stored comes again, and a worker has to be there for it."""
     async with asyncio.timeout(TIMEOUT_S):
@@ -115,16 +129,23 @@ async def until_acked(mq: Client) -> None:
             await asyncio.sleep(0.05)
 
 
-async def work_off(tmp_path: Path, *, workers: int, kills: int, count: int, seed: int) -> int:
-    """All of it; every third kill is the broker's. Returns: how often a message was handed out once more."""
+async def work_off(tmp_path: Path, *, workers: int, kills: int, count: int, seed: int, keys: int | None = None) -> int:
+    """All of it; every third kill is the broker's. With ``keys`` in the order of so many. Returns: how often a message was
+    handed out once more."""
     random = Random(seed)
     broker_died_ns: list[int] = []
     with BrokerProcess(tmp_path / "d") as broker:
-        shop = Shop(broker.port)
+        shop = Shop(broker.port, "shared" if keys is None else "keyed")
 
         async def publish(mq: Client) -> None:
-            async for _ in mq.pub_many(TOPIC, ((f"job-{n}", b"%d" % n) for n in range(count)), window=64):
-                pass
+            def pub(n: int) -> Coroutine[object, object, Receipt]:
+                headers = None if keys is None else {"toymq-group": f"key {n % keys}"}
+                return mq.pub(TOPIC, b"%d" % n, key=f"job-{n}", headers=headers)
+
+            for first in range(0, count, 64):
+                ids = range(first, min(first + 64, count))
+                receipts = await asyncio.gather(*map(pub, ids))
+                assert [receipt.msg_id for receipt in receipts] == list(ids)
 
         async with toymq.connect(f"127.0.0.1:{broker.port}", backoff_max_s=0.2, timeout_s=120) as mq:
             async with asyncio.TaskGroup() as tasks:
@@ -146,13 +167,15 @@ async def work_off(tmp_path: Path, *, workers: int, kills: int, count: int, seed
                         process.kill()
                     raise
                 shop.close()
-            assert shop.done == set(range(count))
+            assert shop.done.keys() == set(range(count))
             assert await mq.offsets(TOPIC) == (0, count), "each was stored once"
             (consumer,) = (await mq.describe(TOPIC))["consumers"]
             assert (consumer["backlog"], consumer["inflight"]) == (0, 0), "and each is acked"
             with pytest.raises(NoSuchTopic):
                 await mq.offsets(f"{TOPIC}.dlq")
         again = check(shop, broker_died_ns)
+        if keys is not None:
+            check_order(shop, keys)
     assert run("verify", str(tmp_path / "d")).returncode == 0
     return again
 
@@ -165,6 +188,24 @@ async def test_workers_and_broker_are_killed_and_every_job_is_done(tmp_path: Pat
 @pytest.mark.parametrize("seed", range(3))
 async def test_eight_workers_under_twenty_kills(tmp_path: Path, seed: int) -> None:
     assert await work_off(tmp_path, workers=8, kills=20, count=8000, seed=seed) > 20
+
+
+async def test_workers_and_broker_are_killed_and_the_order_of_each_key_is_kept(tmp_path: Path) -> None:
+    assert await work_off(tmp_path, workers=3, kills=4, count=240, seed=2, keys=12) > 0, "no kill was noticed"
+
+
+@pytest.mark.torture
+async def test_the_order_of_each_key_under_a_hundred_kills(tmp_path: Path) -> None:
+    assert await work_off(tmp_path, workers=8, kills=100, count=12_000, seed=3, keys=40) > 100
+
+
+def test_the_check_finds_a_key_out_of_order() -> None:
+    shop = Shop(0, done={0: 10, 1: 20})
+    shop.handed = {0: [Handed(1, 0, 1)], 1: [Handed(2, 1, 1)], 2: [Handed(10, 0, 1)]}
+    check_order(shop, 2)
+    shop.handed[2].append(Handed(9, 1, 1))
+    with pytest.raises(AssertionError, match="2 was handed out before 0"):
+        check_order(shop, 2)
 
 
 def test_the_check_finds_a_message_with_two_workers() -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
 
 GUIDES = (
-    "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "workers", "dead-letters",
-    "delays-and-expiry", "embedded", "tracing", "testing-your-app",
+    "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "workers", "order-per-key",
+    "dead-letters", "delays-and-expiry", "embedded", "tracing", "testing-your-app",
 )  # fmt: skip
 COMING = sorted(path.stem for path in (ROOT / "docs").glob("coming-from-*.md"))
 """Pages with the other system's code (```py, not run) beside ours (```python and what it prints)."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.support.broker_rig import BrokerRig
+from toymq_py.consumer_options import Mode
 from toymq_py.subscription import PatternSubscription, Poll
 from toymq_py.topic import Delivery, Subscription
 
@@ -42,16 +43,16 @@ class Row:
 class Worker:
     """A session that is told when to look. ``stalled``: its socket takes no more."""
 
-    def __init__(self, rig: BrokerRig, name: str, window: int) -> None:
+    def __init__(self, rig: BrokerRig, name: str, window: int, mode: Mode) -> None:
         self.name = name
         self.window = window
         self.hungry = True
         self.stalled = False
         self.hold: Subscription | PatternSubscription
         if "*" in name:
-            self.hold = rig.follow(name, window=window, mode="shared", wake=self.woken)
+            self.hold = rig.follow(name, window=window, mode=mode, wake=self.woken)
         else:
-            self.hold = rig.subscribe(name, window=window, mode="shared", wake=self.woken)
+            self.hold = rig.subscribe(name, window=window, mode=mode, wake=self.woken)
 
     def woken(self, _: object) -> bool:
         self.hungry = True
@@ -66,12 +67,12 @@ class Worker:
 class Poller(Worker):
     """A poll that waits, and takes once."""
 
-    def __init__(self, rig: BrokerRig, name: str, max_count: int) -> None:
+    def __init__(self, rig: BrokerRig, name: str, max_count: int, mode: Mode) -> None:
         self.name = name
         self.window = max_count
         self.hungry = True
         self.stalled = False
-        self.poll: Poll = rig.poll(name, visibility_s=VISIBILITY_S, wake=lambda: self.woken(None))
+        self.poll: Poll = rig.poll(name, visibility_s=VISIBILITY_S, wake=lambda: self.woken(None), mode=mode)
 
     def take(self) -> list[Delivery]:
         taken = self.poll.take(self.window, TAKE_BYTES)
@@ -83,6 +84,7 @@ class SharedMachine(RuleBasedStateMachine):
     """``seen`` counts what happened, and the test asks for enough of each."""
 
     seen: ClassVar[Counter[str]] = Counter()
+    mode: Mode = "shared"
     at = st.integers(0, 99)
     names = st.sampled_from([*TOPICS, "a.*"])
 
@@ -117,12 +119,12 @@ class SharedMachine(RuleBasedStateMachine):
     @rule(name=names, window=st.integers(1, 4))
     def join(self, name: str, window: int) -> None:
         if len(self.workers) < 5:
-            self.workers.append(Worker(self.rig, name, window))
+            self.workers.append(Worker(self.rig, name, window, self.mode))
 
     @rule(name=names, max_count=st.integers(1, 4))
     def poll(self, name: str, max_count: int) -> None:
         if len(self.workers) < 6:
-            self.workers.append(Poller(self.rig, name, max_count))
+            self.workers.append(Poller(self.rig, name, max_count, self.mode))
 
     @rule(at=at)
     def look(self, at: int) -> None:
@@ -135,6 +137,7 @@ class SharedMachine(RuleBasedStateMachine):
         for delivery in deliveries:
             for msg_id in delivery.records.ids[delivery.start : delivery.stop]:
                 row = self.rows[delivery.topic, msg_id]
+                self.check_delivery(delivery.topic, msg_id)
                 assert not row.acked, f"{delivery.topic} {msg_id} was acked"
                 assert row.holder is None, f"{delivery.topic} {msg_id} is with another worker"
                 assert row.delayed_until <= self.now, f"{delivery.topic} {msg_id} comes before its backoff is over"
@@ -148,6 +151,9 @@ class SharedMachine(RuleBasedStateMachine):
             worker.poll.close()
             self.workers.remove(worker)
         self.seen["redelivered"] += any(delivery.attempt > 1 for delivery in deliveries)
+
+    def check_delivery(self, topic: str, msg_id: int) -> None:
+        """Check what else the mode promises."""
 
     @rule(at=at)
     def stall(self, at: int) -> None:

@@ -12,7 +12,7 @@ from tests.simulation.world import QUEUES, run
 from toymq_chaos.verdict import Verdict
 from toymq_py.broker import Broker
 from toymq_py.config.options import TopicSettings
-from toymq_py.consumer import Consumer
+from toymq_py.consumer import Consumer, KeyLanes
 from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.transfer import TransferBatch
 from toymq_py.errors import QueueFull
@@ -24,6 +24,7 @@ from toymq_py.topic.channel import Channel
 from toymq_py.topic.consumer_offsets import ConsumerOffsets
 from toymq_py.topic.delays import Schedule
 from toymq_py.topic.deliverer import Deliverer
+from toymq_py.topic.keyed_deliverer import KeyedDeliverer
 from toymq_py.topic.publisher import Published, Publisher, Refused
 from toymq_py.topic.redrive_consumer import RedriveConsumer
 from toymq_py.topic.retention import Retention
@@ -57,14 +58,6 @@ def test_every_promise_is_kept_in_many_worlds() -> None:
         assert verdict.ok, f"seed {seed}: {verdict.violations[0]}"
 
 
-def test_a_delivery_that_is_read_late_may_be_older_than_what_another_worker_has_read() -> None:
-    """Both say attempt 1: what a worker has not read counts as no attempt (ADR 0053). The checker took it for a lease that was
-    cut short."""
-    _, verdict = run(101_162, QUEUES)
-    assert verdict.ok, verdict.violations
-    assert verdict.duplicated["it was read late"]
-
-
 def test_the_same_seed_is_the_same_history() -> None:
     first, _ = run(4711, QUEUES)
     second, _ = run(4711, QUEUES)
@@ -96,6 +89,22 @@ def test_a_schedule_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest
 
     monkeypatch.setattr("toymq_py.broker.recover_log", punctual)
     assert caught("a message came before its time")
+
+
+def test_a_key_that_is_with_two_workers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeyLanes, "enter", lambda self, msg_id, key: True)
+    assert caught("a message came before the ack of the one before it of its group")
+
+
+def test_a_key_whose_order_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = KeyedDeliverer.__init__
+
+    def late(self: KeyedDeliverer, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self._lanes.scanned = self._consumer.cursor
+
+    monkeypatch.setattr(KeyedDeliverer, "__init__", late)
+    assert caught("a message came before the ack of the one before it of its group")
 
 
 def drop_expired(monkeypatch: pytest.MonkeyPatch, over: Callable[[int, int], int]) -> None:

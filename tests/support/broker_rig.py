@@ -115,9 +115,10 @@ class BrokerRig:
         return subscription
 
     def poll(
-        self, name: str, consumer: str = "c", *, visibility_s: float = 30, wake: Callable[[], bool] = lambda: True
-    ) -> AnyPoll:
-        poll = self.broker.poll(name, consumer, visibility_s=visibility_s, wake=wake)
+        self, name: str, consumer: str = "c", *, visibility_s: float = 30, wake: Callable[[], bool] = lambda: True,
+        mode: Mode | None = None,
+    ) -> AnyPoll:  # fmt: skip
+        poll = self.broker.poll(name, consumer, visibility_s=visibility_s, wake=wake, mode=mode)
         self.settle(poll)
         return poll
 

@@ -1,6 +1,7 @@
-"""A worker of a shared consumer: says each message it is handed and each it is done with. Ends when its standard input does.
+"""A worker of a shared or keyed consumer: says each message it is handed and each it is done with. Ends when its standard input
+does.
 
-Arguments: port, topic, consumer. Lines: ``got <id> <attempt> <ns>``, ``done <id>``; the clock is the machine's.
+Arguments: port, topic, consumer, mode. Lines: ``got <id> <attempt> <ns>``, ``done <id> <ns>``; the clock is the machine's.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import time
 from contextlib import suppress
 
 import toymq
+from toymq_py.consumer_options import Mode, parse_mode
 
 WORK_S = 0.002
 WINDOW = 4
@@ -20,15 +22,15 @@ def say(*words: object) -> None:
     os.write(sys.stdout.fileno(), (" ".join(map(str, words)) + "\n").encode())
 
 
-async def work(port: int, topic: str, consumer: str) -> None:
+async def work(port: int, topic: str, consumer: str, mode: Mode) -> None:
     async with toymq.connect(f"127.0.0.1:{port}", wait_s=60, backoff_max_s=0.2, timeout_s=120) as mq:
-        messages = await mq.sub(topic, consumer, mode="shared", window=WINDOW, visibility=600)
+        messages = await mq.sub(topic, consumer, mode=mode, window=WINDOW, visibility=600)
 
         async def handle() -> None:
             async for message in messages:
                 say("got", message.id, message.attempt, time.perf_counter_ns())
                 await asyncio.sleep(WORK_S)
-                say("done", message.id)
+                say("done", message.id, time.perf_counter_ns())
                 await message.ack()
 
         async with asyncio.TaskGroup() as tasks:
@@ -42,4 +44,4 @@ async def work(port: int, topic: str, consumer: str) -> None:
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        asyncio.run(work(int(sys.argv[1]), *sys.argv[2:]))
+        asyncio.run(work(int(sys.argv[1]), sys.argv[2], sys.argv[3], parse_mode(sys.argv[4])))

@@ -5,6 +5,7 @@ from toymq_py.consumer.consumer import Consumer
 from toymq_py.consumer.delivery_policy import DeliveryPolicy
 from toymq_py.consumer.failure_book import FailureBudget
 from toymq_py.consumer.id_set import IdSet
+from toymq_py.consumer.key_lanes import KeyLanes
 from toymq_py.consumer.lease_run import HeldRange, Lessee
 from toymq_py.consumer.message_counts import MessageCounts
 from toymq_py.consumer.snapshot import ConsumerSnapshot
@@ -17,6 +18,7 @@ __all__ = [
     "FailureBudget",
     "HeldRange",
     "IdSet",
+    "KeyLanes",
     "Lessee",
     "MessageCounts",
 ]

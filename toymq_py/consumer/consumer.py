@@ -10,24 +10,24 @@ from itertools import chain
 
 from toymq_py.consumer.ack_set import AckSet
 from toymq_py.consumer.common_acks import CommonAcks, WatchedAcks
+from toymq_py.consumer.consumer_view import ConsumerView
 from toymq_py.consumer.delivery_policy import DeliveryPolicy
 from toymq_py.consumer.failure_book import Failed, FailureBook, FailureBudget
 from toymq_py.consumer.id_set import IdSet
-from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, READY, AttemptRange, HeldRange, Lessee
-from toymq_py.consumer.lease_table import DELIVERED, STORED, LeaseTable
-from toymq_py.consumer.message_counts import MessageCounts
+from toymq_py.consumer.lease_run import HELD, AttemptRange, HeldRange, Lessee
+from toymq_py.consumer.lease_table import DELIVERED, STORED
 from toymq_py.consumer.snapshot import ConsumerSnapshot
 from toymq_py.id_rows import IdRows
 from toymq_py.records import MSG_ID_MAX, IdRange
 
 
-class Consumer:
+class Consumer(ConsumerView):
     """The state of one consumer on one topic. Touched only by the event loop, through its topic.
 
     With ack floor F (``floor``) and cursor C (``cursor``, the lowest id that was neither delivered nor skipped):
     - F <= C, and neither F nor C is acked;
     - every id in [F, C) is in exactly one place: the acked ranges, a run, the scheduled ids, or the ids that fell due behind
-      the cursor, which are ready and were never delivered;
+      the cursor, which were never delivered and are ready, or wait for their key (``lanes``);
     - at or above C there are no runs, but maybe acked ranges: ids skipped ahead of their turn;
     - an id at or above F that is scheduled and also acked or in a run is settled: nothing happens when it falls due. Skipped
       ids become so, and others after a restart with a wall clock that was set back.
@@ -35,40 +35,7 @@ class Consumer:
     ``changes`` counts the changes that a snapshot shows: not leases and deadlines.
     """
 
-    __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "failures", "has_acked",
-                 "maybe_delivered_below", "name", "since_ns", "start")  # fmt: skip
-
-    def __init__(self, name: str, *, start: int, since_ns: int, scheduled: IdSet | None = None) -> None:
-        """A consumer that has seen nothing; ids below ``start`` count as acked.
-
-        Args:
-            scheduled: ids of the topic that are not due; owned by the topic, read only here.
-        """
-        self.name = name
-        self.start = start
-        self.since_ns = since_ns
-        self.cursor = start
-        self.has_acked = False
-        self.changes = 0
-        self.failures: FailureBook | None = None
-        """Failures that NACKs gave for messages that are not acked; None before the first."""
-        self.maybe_delivered_below = 0
-        """An ACK of an id below is accepted although no lease is known: the last deliveries before a kill are not on disk."""
-        self._acks = AckSet(start)
-        self._scheduled = IdSet() if scheduled is None else scheduled
-        self._settled = IdSet()
-        self._due = IdSet()
-        self._runs = LeaseTable(self._scheduled, self._due)
-
-    @property
-    def floor(self) -> int:
-        """The lowest id that is not acked."""
-        return self._acks.floor
-
-    @property
-    def last_acked(self) -> int:
-        """The id below the floor; meaningless without ``has_acked``, and -1 while id 0 is open."""
-        return self._acks.floor - 1
+    __slots__ = ()
 
     # -- delivery
 
@@ -103,14 +70,6 @@ class Consumer:
         self.cursor = self._acks.next_open(last + 1)
         self.changes += 1
 
-    def has_ready(self) -> bool:
-        """Whether an id waits for redelivery, or fell due behind the cursor."""
-        return self._runs.messages(READY) > 0 or len(self._due) > 0
-
-    def available(self, limit: int) -> int:
-        """How many ids below ``limit`` could be leased now. Above the cursor, skipped and scheduled ids are counted, too."""
-        return self._runs.messages(READY) + len(self._due) + max(limit - self.cursor, 0)
-
     def take_ready(
         self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None, now: float | None = None
     ) -> list[AttemptRange]:
@@ -136,12 +95,27 @@ class Consumer:
         self._runs.lease_each(owner, ids, deadline, now)
         self.changes += 1
 
+    def pass_over(self, last: int) -> None:
+        """Move the cursor behind ``last``: ids of ``next_unread`` up to there are ready behind it."""
+        while self.cursor <= last and (span := self.next_unread(self.cursor, last + 1)) is not None:
+            self._due.add_range(*span)
+            self.cursor = span[1] + 1
+        self.cursor = self._acks.next_open(max(self.cursor, last + 1))
+
+    def take_each(self, owner: Lessee, ids: list[int], deadline: float, now: float) -> None:
+        """Lease ids for which ``is_due`` holds, in ascending order."""
+        self._due.discard_each(ids)
+        self._runs.lease_each(owner, ids, deadline, now)
+        self.changes += 1
+
     def fall_due(self, ids: Iterable[int]) -> None:
         """End the schedule of these ids: those behind the cursor are ready at once."""
         floor, cursor, settled, due = self.floor, self.cursor, self._settled, self._due
         for msg_id in ids:
             if floor <= msg_id < cursor and not (settled and settled.discard(msg_id)):
                 due.add(msg_id)
+                if self.lanes is not None and msg_id < self.lanes.scanned:
+                    self.lanes.late.add(msg_id)
 
     def skip(self, first: int, last: int) -> int:
         """Ack ids whatever their state, since their records are lost or expired; above the cursor, too. Returns: how many were
@@ -167,10 +141,15 @@ class Consumer:
         """Ack ids that stand in no run. Returns: how many were not acked before."""
         if self._due:
             self._due.discard_range(first, last)
-        if self.failures is not None:
-            self.failures.discard(first, last)
         if self._scheduled:
             self._settled.copy_range(self._scheduled, max(first, self.floor), last)
+        return self._add_acked(first, last)
+
+    def _add_acked(self, first: int, last: int) -> int:
+        if self.failures is not None:
+            self.failures.discard(first, last)
+        if self.lanes is not None:
+            self.lanes.acked(first, last)
         return self._acks.add(first, last)
 
     def drop_below(self, first_id: int) -> int:
@@ -216,9 +195,7 @@ class Consumer:
         for first, last in ranges:
             before = taken
             for span_first, span_last in self._runs.remove(first, last, DELIVERED):
-                taken += self._acks.add(span_first, span_last)
-                if self.failures is not None:
-                    self.failures.discard(span_first, span_last)
+                taken += self._add_acked(span_first, span_last)
             if first < self.maybe_delivered_below and taken - before <= last - first:
                 taken += self._ack_earlier(first, min(last, self.maybe_delivered_below - 1))
         if taken:
@@ -245,10 +222,6 @@ class Consumer:
         if taken:
             self.has_acked = True
         return taken
-
-    def leased_under(self, ranges: Iterable[IdRange], number: int | None) -> list[IdRange]:
-        """The parts of the ranges that are inflight, to the lessee of that number or to any."""
-        return self._runs.leased(ranges, number)
 
     def note_failure(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:
         """Store the failure that a NACK of these leases reports. Call it before the leases end."""
@@ -279,10 +252,6 @@ class Consumer:
             return True
         return False
 
-    def next_deadline(self) -> float | None:
-        """When ``tick`` has work next; None when nothing waits for a time."""
-        return self._runs.next_deadline()
-
     # -- dead letters
 
     def limit_attempts(self, max_attempts: int) -> None:
@@ -294,10 +263,6 @@ class Consumer:
         given_up = sum(self._runs.give_up(first, last) for first, last in ranges)
         self.changes += given_up > 0
         return given_up
-
-    def has_held(self) -> bool:
-        """Whether messages wait to become dead letters, or are on their way."""
-        return self._runs.messages(HELD) > 0
 
     def take_held(self, max_count: int) -> list[HeldRange]:
         """Hand over held messages, lowest ids first, to be stored as dead letters; each once, until ``unhold``."""
@@ -311,24 +276,14 @@ class Consumer:
         """Ack messages that were handed over and are dead letters on stable storage now. Returns: how many."""
         before = self._runs.messages(HELD)
         for span in self._runs.remove(first, last, STORED):
-            self._acks.add(*span)
-            if self.failures is not None:
-                self.failures.discard(*span)
+            self._add_acked(*span)
         buried = before - self._runs.messages(HELD)
         if buried:
             self.has_acked = True
             self.changes += 1
         return buried
 
-    # -- questions
-
-    def next_unacked(self, from_id: int, limit: int) -> IdRange | None:
-        """The lowest range of ids from ``from_id`` on and below ``limit`` that are not acked."""
-        return self._acks.next_gap(from_id, limit)
-
-    def unacked(self, limit: int) -> int:
-        """How many ids below ``limit`` are not acked, due or not."""
-        return self._acks.open_below(limit)
+    # -- questions that change something
 
     @staticmethod
     def track_common_acks(consumers: "Sequence[Consumer]") -> CommonAcks:
@@ -345,47 +300,6 @@ class Consumer:
         acks.take_over(self._acks)
         self._acks = acks
 
-    def has_acked_all(self, first: int, last: int) -> bool:
-        """Whether every id of the range counts as acked."""
-        return self._acks.next_open(first) > last
-
-    def is_inflight(self, msg_id: int) -> bool:
-        """Whether the message is leased."""
-        run = self._runs.run_of(msg_id)
-        return run is not None and run.state is INFLIGHT
-
-    def has_delivered(self, first: int, last: int) -> bool:
-        """Whether all messages of the range were delivered and ``ack`` would take them."""
-        return self._runs.all_delivered(first, last)
-
-    def maybe_delivered(self, msg_id: int) -> bool:
-        """Whether ``ack`` would take the message because the broker may have delivered it before its restart."""
-        run = self._runs.run_of(msg_id)
-        return (
-            msg_id < self.maybe_delivered_below
-            and not self._acks.overlaps(msg_id, msg_id)
-            and msg_id not in self._scheduled
-            and (run is None or run.state is not HELD)
-        )
-
-    def is_held(self, msg_id: int) -> bool:
-        """Whether the message waits to become a dead letter, or is being moved."""
-        return bool(self._runs.held(msg_id, msg_id))
-
-    def failed(self, msg_id: int) -> int:
-        """How many deliveries of the message ended without an ack; 0 when it is acked."""
-        run = self._runs.run_of(msg_id)
-        return 0 if run is None else max(run.attempt - (run.state is INFLIGHT), 0)
-
-    @property
-    def inflight(self) -> int:
-        """Messages inflight to all owners together."""
-        return self._runs.messages(INFLIGHT)
-
-    def inflight_to(self, owner: Lessee) -> list[IdRange]:
-        """The ids of this consumer that are inflight to an owner; ``owner.inflight`` counts those of all its consumers."""
-        return self._runs.leased_to(owner)
-
     def take_freed(self) -> list[Lessee]:
         """Take the list of lessees that asked for room and got some since the last call."""
         freed = self._runs.freed
@@ -393,24 +307,12 @@ class Consumer:
             self._runs.freed = []
         return freed
 
-    def counts(self, next_id: int) -> MessageCounts:
-        """Count messages by what they wait for. Assumes that no id at or above ``next_id`` was delivered."""
-        inflight = self.inflight + self._runs.messages(HELD)
-        scheduled = self._runs.messages(DELAYED)
-        scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
-        backlog = self._acks.open_below(next_id) - scheduled
-        return MessageCounts(backlog - inflight, inflight, scheduled, backlog)
-
     def first_due(self, limit: int) -> list[int]:
         """The lowest id below ``limit`` of each kind that is due and not acked: delivered, fallen due, never delivered."""
         delivered, fresh = self._runs.first_due(), self.next_fresh(limit)
         due = [] if delivered is None else [delivered]
         due += self._due.lowest(1, limit)
         return due if fresh is None else [*due, fresh[0]]
-
-    def most_attempted(self) -> tuple[int, int]:
-        """The highest number of deliveries of a message that is not acked, and the lowest id that has it; zeros for none."""
-        return self._runs.most_attempted()
 
     # -- seeks and restarts
 
@@ -426,6 +328,8 @@ class Consumer:
         self._due.clear()
         self.failures = None
         self._runs.clear()
+        if self.lanes is not None:
+            self.lanes.clear(target)
 
     def snapshot(self) -> ConsumerSnapshot:
         """The state that survives a restart: no leases, no deadlines."""

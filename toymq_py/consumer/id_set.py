@@ -4,7 +4,7 @@ Contract: delivery.md, "Delay" (a million scheduled ids in bounded memory, none 
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 _SHIFT: Final = 12
@@ -60,6 +60,17 @@ class IdSet:
             return False
         self._put(chunk, bits, bits ^ bit)
         return True
+
+    def discard_each(self, ids: Sequence[int]) -> None:
+        """Remove ascending ids."""
+        at = 0
+        while at < len(ids):
+            chunk, gone = ids[at] >> _SHIFT, 0
+            while at < len(ids) and ids[at] >> _SHIFT == chunk:
+                gone |= 1 << (ids[at] & _MASK)
+                at += 1
+            bits = self._bits.get(chunk, 0)
+            self._put(chunk, bits, bits & ~gone)
 
     def discard_range(self, first: int, last: int) -> None:
         for chunk in self._between(first, last):

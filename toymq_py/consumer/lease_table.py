@@ -189,7 +189,7 @@ class LeaseTable(RunList):
                 returned += run.last + 1 - run.first
                 if owner is None:
                     run.spare()
-                else:
+                elif run.deadline != inf:  # else it was held, uncounted
                     run.attempt -= 1
                     run.delivered = None  # the time of the delivery before was overwritten
                 self._to_ready(run)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from toymq_py.broker import Broker
+from toymq_py.consumer_options import Mode
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import RequestError
 from toymq_py.gateway.waiters import Waiting, made, stored
@@ -16,13 +17,17 @@ from toymq_py.topic import Delivery
 class LongPoll:
     """Leases messages once, waiting for the first if need be. Leases nothing after ``end``."""
 
-    def __init__(self, broker: Broker, waiting: Waiting, name: str, consumer: str, *, visibility_s: float | None) -> None:
+    def __init__(
+        self, broker: Broker, waiting: Waiting, name: str, consumer: str, *, visibility_s: float | None,
+        mode: Mode | None = None,
+    ) -> None:  # fmt: skip
         """Assumes checked names."""
         self._broker = broker
         self._waiting = waiting
         self.name = name
         self._consumer = consumer
         self._visibility_s = visibility_s
+        self._mode = mode
         self.lease = new_lease_number()
         """The number of what it leases."""
         self.charge: Callable[[int], RequestError | None] = lambda size: None
@@ -85,7 +90,9 @@ class LongPoll:
 
         Raises: RequestError, OSError, and what ``check`` raises. When cancelled it has leased nothing.
         """
-        begin = partial(self._broker.poll, self.name, self._consumer, visibility_s=self._visibility_s, wake=self._wake)
+        begin = partial(
+            self._broker.poll, self.name, self._consumer, visibility_s=self._visibility_s, wake=self._wake, mode=self._mode
+        )
         poll = await made(begin)
         poll.number = self.lease
         if isinstance(poll, PatternPoll):

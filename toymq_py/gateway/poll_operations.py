@@ -13,9 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from toymq_py.consumer_options import POLL_MODES, Mode, parse_mode
 from toymq_py.errors import (
     BadArgument,
     BadName,
+    ModeConflict,
     NoSuchConsumer,
     NoSuchTopic,
     RequestError,
@@ -28,7 +30,7 @@ from toymq_py.gateway.access import check_again
 from toymq_py.gateway.consumer_operations import VISIBILITY_S
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.message_operations import MESSAGE, READ_BYTES, message_json
-from toymq_py.gateway.operations import CONSUMER, PATTERN_OR_TOPIC, Answer, Operation, count, seconds
+from toymq_py.gateway.operations import CONSUMER, PATTERN_OR_TOPIC, Answer, Operation, Parameter, count, seconds
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.topic import Delivery
 
@@ -40,6 +42,11 @@ WAIT_S_MAX = 60.0
 
 MAX = count("max", "Messages to return at most.", 1, LEASE_MAX, default=1)
 WAIT_S = seconds("wait_s", "How long to wait for the first message.", 0, WAIT_S_MAX, default=0)
+
+MODE: Parameter[Mode] = Parameter(
+    "mode", "query", "How workers share the consumer; keyed: one message of each group key at a time, in order. Default: as it "
+    "was last used.", {"type": "string", "enum": list(POLL_MODES)}, lambda text: parse_mode(text, POLL_MODES),
+)  # fmt: skip
 
 
 class LeasedResponse(Response):
@@ -126,7 +133,9 @@ async def lease(gateway: Gateway, request: Request) -> Response:
     name, consumer, wait_s = PATTERN_OR_TOPIC.need(request), CONSUMER.need(request), WAIT_S.or_(0.0, request)
     max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
     gateway.refuse_late()
-    polling = LongPoll(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
+    polling = LongPoll(
+        gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s, mode=MODE.of(request)
+    )
     polling.charge = partial(answer_room.charge, request)
     deliveries = await lease_for(gateway, request, polling, max_count, wait_s)
     if not deliveries:
@@ -143,7 +152,7 @@ OPERATIONS = (
         "GET", "/v1/topics/{topic}/messages", "lease",
         "Lease messages for a consumer, which is created if need be. A message that is not acked before its lease ends is "
         "delivered again.",
-        lease, "subscribe", (PATTERN_OR_TOPIC, CONSUMER, MAX, WAIT_S, VISIBILITY_S),
+        lease, "subscribe", (PATTERN_OR_TOPIC, CONSUMER, MAX, WAIT_S, VISIBILITY_S, MODE),
         answers={
             200: Answer("Leased messages, and the number of their lease for nack and extend.", {
                 "type": "object", "required": ["lease", "messages"],
@@ -151,6 +160,9 @@ OPERATIONS = (
             }),
             204: Answer("None in time."),
         },
-        errors=(BadArgument, BadName, NoSuchTopic, NoSuchConsumer, TooManyTopics, TooManyConsumers, StorageFailed), brief=True,
+        errors=(
+            BadArgument, BadName, NoSuchTopic, NoSuchConsumer, ModeConflict, TooManyTopics, TooManyConsumers, StorageFailed,
+        ),
+        brief=True,
     ),
 )  # fmt: skip

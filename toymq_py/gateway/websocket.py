@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat
-from toymq_py.consumer_options import Start
+from toymq_py.consumer_options import Start, parse_mode
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import (
     AlreadySubscribed,
@@ -311,15 +311,13 @@ class Conversation:
             raise BadArgument("subscribe needs consumer, a string")
         if window is not None:
             check_number("window", window, 1, WINDOW_MAX)
-        if mode not in (None, "exclusive", "shared"):
-            raise BadArgument(f"invalid mode {str(mode)[:50]!a}: write exclusive or shared")
         if start is not None and type(start) not in (str, int):
             raise BadArgument("start must be earliest, latest, a message id or @<unix-ms>")
         topic = await made(partial(self._gateway.broker.topic_or_new, self._name))
         subscription, registration = topic.subscribe(
             check_name("consumer", consumer),
             None if start is None else Start.parse_checked(str(start)),
-            mode="shared" if mode == "shared" else "exclusive",
+            mode="exclusive" if mode is None else parse_mode(mode),
             window=WINDOW if window is None else window,
             visibility_s=_seconds(frame, "visibility_s", 1),
             wake=self._wake,

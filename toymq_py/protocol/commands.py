@@ -62,7 +62,8 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Lease up to ``max_count`` messages, and wait up to ``wait_ms`` for the first. ``lease``: see ``Subscribe``."""
+    """Lease up to ``max_count`` messages, and wait up to ``wait_ms`` for the first. ``lease``: see ``Subscribe``; ``mode``:
+    ``shared``, ``keyed``, or as the consumer was last used."""
 
     topic: str
     consumer: str
@@ -70,6 +71,7 @@ class Pull:
     wait_ms: int = 0
     visibility_ms: int | None = None
     lease: int | None = None
+    mode: Mode | None = None
 
 
 @dataclass(slots=True)

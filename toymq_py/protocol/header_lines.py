@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toymq_py.consumer_options import LEASE_NUMBER_MAX, Start
+from toymq_py.consumer_options import LEASE_NUMBER_MAX, POLL_MODES, Start, parse_mode
 from toymq_py.errors import BadArgument, RequestError, UnknownCommand
 from toymq_py.failure import Failure, decode_text, encode_text, failure_of
 from toymq_py.names import check_name, check_topic_or_pattern
@@ -92,13 +92,11 @@ def _hello(a: list[str], o: Options) -> Command:
 
 
 def _subscribe(a: list[str], o: Options) -> Command:
-    mode = o.get("mode")
-    if mode not in (None, "exclusive", "shared"):
-        raise BadArgument(f"invalid mode {mode[:50]!a}: write exclusive or shared")
+    mode = parse_mode(o["mode"]) if "mode" in o else None
     start = Start.parse(o["start"]) if "start" in o else None
     return commands.Subscribe(
         check_topic_or_pattern(a[0]), consumer_name(a[1]), _number(o, "window", 1, COUNT_MAX), _ms(o, "visibility", 1),
-        start, mode, _lease(o),  # type: ignore[arg-type]
+        start, mode, _lease(o),
     )  # fmt: skip
 
 
@@ -109,7 +107,8 @@ def _unsubscribe(a: list[str], o: Options) -> Command:
 def _pull(a: list[str], o: Options) -> Command:
     count = parse_number("max", a[2], 1, COUNT_MAX)
     wait_ms, visibility_ms = _ms(o, "wait") or 0, _ms(o, "visibility", 1)
-    return commands.Pull(check_topic_or_pattern(a[0]), consumer_name(a[1]), count, wait_ms, visibility_ms, _lease(o))
+    mode = parse_mode(o["mode"], POLL_MODES) if "mode" in o else None
+    return commands.Pull(check_topic_or_pattern(a[0]), consumer_name(a[1]), count, wait_ms, visibility_ms, _lease(o), mode)
 
 
 def _ack(a: list[str], o: Options) -> Command:
@@ -169,7 +168,7 @@ VERBS: dict[str, _Verb] = {
     "HELLO": _verb(1, "auth name", _hello),
     "SUB": _verb(2, "window visibility start mode lease", _subscribe),
     "UNSUB": _verb(2, "uncounted", _unsubscribe),
-    "PULL": _verb(3, "wait visibility lease", _pull),
+    "PULL": _verb(3, "wait visibility lease mode", _pull),
     "ACK": _verb(3, "sync", _ack),
     "NACK": _verb(3, f"delay dead uncounted lease {' '.join(_FAILURE)}", _nack),
     "TOUCH": _verb(3, "visibility lease", _touch),
@@ -295,8 +294,9 @@ def _encode(command: Command) -> bytes:
             return _line("SUB", topic, consumer, window=window, visibility=visibility_ms, **named)
         case commands.Unsubscribe(topic, consumer, uncounted):
             return _line("UNSUB", topic, consumer, uncounted=1 if uncounted else None)
-        case commands.Pull(topic, consumer, max_count, wait_ms, visibility_ms, lease):
-            return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms, lease=lease)
+        case commands.Pull(topic, consumer, max_count, wait_ms, visibility_ms, lease, mode):
+            named = {"lease": lease, "mode": mode}
+            return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms, **named)
         case Ack(topic, consumer, ids, sync):
             return _line("ACK", topic, consumer, format_ids(ids), sync=1 if sync else None)
         case commands.Nack(topic, consumer, ids, delay_ms, dead, failure, uncounted, lease):

@@ -40,7 +40,9 @@ class PendingPull:
         """It found no message and waits at the head of the replies."""
         self._taken: list[tuple[Delivery, Frames]] = []
         visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
-        self._poll = broker.poll(command.topic, command.consumer, visibility_s=visibility_s, wake=self._woken)
+        self._poll = broker.poll(
+            command.topic, command.consumer, visibility_s=visibility_s, wake=self._woken, mode=command.mode
+        )
         self._poll.number = command.lease or 0
         self._held = PendingReply(WAIT_COST_BYTES)
         self._registered = False

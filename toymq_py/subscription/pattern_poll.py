@@ -12,6 +12,7 @@ from collections.abc import Callable
 from sys import maxsize
 
 from toymq_py.consumer import Lessee
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import RequestError
 from toymq_py.names import TopicPattern
 from toymq_py.subscription.pattern_subscription import Done, MultiSubscription
@@ -25,16 +26,19 @@ PART_COST_BYTES = 512
 class PatternPoll(Lessee):
     """One PULL of a pattern; as ``Poll``, whose docstring says how it is used."""
 
-    __slots__ = ("_registering", "_wake", "closed", "consumer_name", "group", "name", "on_cost", "pattern", "visibility_s")
+    __slots__ = ("_registering", "_wake", "closed", "consumer_name", "group", "mode", "name", "on_cost", "pattern",
+                 "visibility_s")  # fmt: skip
 
     def __init__(
-        self, pattern: TopicPattern, consumer_name: str, *, visibility_s: float | None, wake: Callable[[], bool]
-    ) -> None:
+        self, pattern: TopicPattern, consumer_name: str, *, visibility_s: float | None, wake: Callable[[], bool],
+        mode: Mode | None,
+    ) -> None:  # fmt: skip
         Lessee.__init__(self, maxsize)
         self.pattern = pattern
         self.name = pattern.text
         self.consumer_name = consumer_name
         self.visibility_s = visibility_s
+        self.mode = mode
         self.closed = False
         self.group: PollGroup | None = None
         """Set by the registry."""
@@ -84,7 +88,7 @@ class PatternPoll(Lessee):
 
 
 class PollGroup(MultiSubscription):
-    """The polls of one consumer on one pattern, with one part a topic; it ends with the last of them.
+    """The polls of one consumer on one pattern in one mode, with one part a topic; it ends with the last of them.
 
     ``_idle``: polls that found nothing, the longest idle first; of those that were told of messages and have not looked yet
     ``_told`` knows. The leases are the polls' own.
@@ -92,10 +96,11 @@ class PollGroup(MultiSubscription):
 
     __slots__ = ("_idle", "_payer", "_polls", "_told")
 
-    def __init__(self, pattern: TopicPattern, consumer_name: str) -> None:
+    def __init__(self, pattern: TopicPattern, consumer_name: str, mode: Mode | None) -> None:
         MultiSubscription.__init__(
             self, pattern.text, consumer_name, pattern=pattern, mode=None, window=maxsize, visibility_s=None, start=None
         )
+        self.poll_mode = mode
         self._polls: dict[PatternPoll, None] = {}
         self._idle: OrderedDict[PatternPoll, None] = OrderedDict()
         self._told: dict[PatternPoll, None] = {}

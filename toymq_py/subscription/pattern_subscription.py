@@ -48,7 +48,7 @@ class MultiSubscription(Lessee, ABC):
     """
 
     __slots__ = ("_promised", "_registering", "_takeable", "closed", "consumer_name", "matched", "mode", "name",
-                 "parts", "pattern", "problem", "registered", "registry", "start", "visibility_s")  # fmt: skip
+                 "parts", "pattern", "poll_mode", "problem", "registered", "registry", "start", "visibility_s")  # fmt: skip
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class MultiSubscription(Lessee, ABC):
         self.consumer_name = consumer_name
         self.pattern = pattern
         self.mode = mode
+        self.poll_mode: Mode | None = None
+        """The mode that a poll asks for."""
         self.visibility_s = visibility_s
         self.start = start
         self.parts: dict[str, Subscription] = {}
@@ -89,7 +91,7 @@ class MultiSubscription(Lessee, ABC):
         """Add a part for a topic. Raises: ModeConflict, TooManyConsumers, OSError."""
         part, registration = topic.subscribe(
             self.consumer_name, start,
-            mode=self.mode, window=self.window, visibility_s=self.visibility_s,
+            mode=self.mode, poll_mode=self.poll_mode, window=self.window, visibility_s=self.visibility_s,
             wake=self._part_woken, ended=self._part_ended, lessee=self,
         )  # fmt: skip
         self.parts[topic.name] = part

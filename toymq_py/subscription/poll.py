@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from sys import maxsize
 
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic
 from toymq_py.subscription.pattern_subscription import MultiSubscription
 from toymq_py.topic import Delivery, Subscription
@@ -83,10 +84,13 @@ class Poll(MultiSubscription):
 
     __slots__ = ("_wake",)
 
-    def __init__(self, name: str, consumer_name: str, *, visibility_s: float | None, wake: Callable[[], bool]) -> None:
+    def __init__(
+        self, name: str, consumer_name: str, *, visibility_s: float | None, wake: Callable[[], bool], mode: Mode | None
+    ) -> None:
         MultiSubscription.__init__(
             self, name, consumer_name, pattern=None, mode=None, window=maxsize, visibility_s=visibility_s, start=None
         )
+        self.poll_mode = mode
         self._wake = wake
 
     def on_messages(self) -> bool:

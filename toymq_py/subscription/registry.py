@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 
 from toymq_py.auth.quotas import Holder, acting_token
-from toymq_py.consumer_options import Start
+from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import ModeConflict, RequestError, TooManyConsumers
 from toymq_py.names import TopicPattern
 from toymq_py.storage.commit.sync_threads import Scheduler
@@ -27,6 +27,8 @@ NAMES_PER_TOPIC = 128
 RETIRE_S = 5.0
 """Polls that come so long after a group passed over a topic (TOO_MANY_CONSUMERS) try it again, with a group of their own."""
 
+_GroupName = tuple[str, str, Mode | None]
+"""Pattern, consumer, and the mode that the polls ask for."""
 Work = Callable[[int], int | None]
 """Attaches or leaves so many topics at most. Returns: how many, or None when all is done."""
 
@@ -40,7 +42,7 @@ class SubscriptionRegistry:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._patterns: dict[MultiSubscription, None] = {}
-        self._groups: dict[tuple[str, str], PollGroup] = {}  # by pattern and consumer; those that polls may join
+        self._groups: dict[_GroupName, PollGroup] = {}  # those that polls may join
         self._works: deque[tuple[Work, Holder | None]] = deque()  # what is left to do, and for which token
         self._due = False
         self._watchers: dict[Callable[[Topic], None], None] = {}
@@ -67,18 +69,18 @@ class SubscriptionRegistry:
 
     def poll(self, poll: PatternPoll, topics: Mapping[str, Topic]) -> None:
         """Have a poll join those of the same pattern and consumer, or attach the first of them."""
-        key = (poll.name, poll.consumer_name)
+        key = (poll.name, poll.consumer_name, poll.mode)
         group = self._groups.get(key)
         if group is not None:
             group.join(poll)
             return
-        group = self._groups[key] = PollGroup(poll.pattern, poll.consumer_name)
+        group = self._groups[key] = PollGroup(poll.pattern, poll.consumer_name, poll.mode)
         group.join(poll)
         self.follow(group, topics)
 
     def retire(self, subscription: MultiSubscription) -> None:
         """Let no more polls join a group."""
-        key = (subscription.name, subscription.consumer_name)
+        key = (subscription.name, subscription.consumer_name, subscription.poll_mode)
         if self._groups.get(key) is subscription:
             del self._groups[key]
 
@@ -152,7 +154,7 @@ class SubscriptionRegistry:
             flushes.ask(topic, registration)
 
     def attach_one(self, subscription: MultiSubscription, topic: Topic) -> None:
-        """Attach a poll to a single topic. Raises: TooManyConsumers, OSError."""
+        """Attach a poll to a single topic. Raises: ModeConflict, TooManyConsumers, OSError."""
         flushes = _PendingFlushes(subscription)
         subscription.registry = self
         flushes.ask(topic, subscription.attach(topic, None))

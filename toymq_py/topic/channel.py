@@ -15,7 +15,8 @@ from toymq_py.errors import BadArgument, ModeConflict
 from toymq_py.failure import Failure
 from toymq_py.names import DEAD_LETTERS, TopicPattern
 from toymq_py.records import IdRange, Records
-from toymq_py.topic.deliverer import ChannelContext, Deliverer, NoDelivery, ranges_of, stretches_of
+from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of, stretches_of
+from toymq_py.topic.keyed_deliverer import deliverer_for
 
 
 class Registration(Enum):
@@ -210,7 +211,7 @@ class Channel:
         self.context = context
         self.consumer = consumer
         self.mode: Mode = "exclusive"
-        """Of the sessions; when there are none, of the last one. A consumer that PULL made is shared."""
+        """Of the sessions; without, of the last one or of the last PULL with a mode. A consumer that PULL made is shared."""
         self.sessions: dict[Subscription, None] = {}
         self.polls: dict[Subscription, None] = {}
         self.idle: OrderedDict[Subscription, None] = OrderedDict()
@@ -218,7 +219,7 @@ class Channel:
         """The consumer was deleted."""
         self._arm = arm
         self._held = held
-        self._deliverer = Deliverer(context, consumer, self.notify_ready)
+        self._deliverer = deliverer_for(self.mode, context, consumer, self.notify_ready)
 
     # -- takers
 
@@ -236,13 +237,14 @@ class Channel:
         wake: Callable[[Subscription], bool],
         ended: Callable[[Subscription, str], None],
         lessee: Lessee | None,
+        poll_mode: Mode | None,
     ) -> Subscription:
         """Attach a session, or a poll (``mode`` None); see ``Topic.subscribe``. Raises: ModeConflict."""
-        if mode is not None and self.sessions and self.mode != mode:
-            remedy = f"subscribe with mode={self.mode}, or as another consumer"
-            raise ModeConflict(f"{self.consumer.name} on {self.context.topic} is consumed with mode={self.mode}: {remedy}")
-        if mode == "exclusive":
-            self.end_sessions("TAKEN_OVER")
+        if (wanted := mode or poll_mode) is not None:
+            if self.sessions and self.mode != wanted:
+                remedy = f"subscribe with mode={self.mode}, or as another consumer"
+                raise ModeConflict(f"{self.consumer.name} on {self.context.topic} is consumed with mode={self.mode}: {remedy}")
+            self._set_mode(wanted)
         subscription = Subscription(
             self, mode=mode, window=window, visibility_s=visibility_s, wake=wake, ended=ended, lessee=lessee
         )
@@ -250,9 +252,15 @@ class Channel:
             self.polls[subscription] = None
         else:
             self.sessions[subscription] = None
-            self.mode = mode
         self._count_takers(1)
         return subscription
+
+    def _set_mode(self, mode: Mode) -> None:
+        if mode == "exclusive":
+            self.end_sessions("TAKEN_OVER")
+        if mode != self.mode:
+            self.mode = mode
+            self._deliverer = deliverer_for(mode, self.context, self.consumer, self.notify_ready)
 
     def detach(self, subscription: Subscription) -> None:
         """Remove a closed subscription. The leases of a session end, attempts kept; those of a poll stay."""
@@ -297,7 +305,7 @@ class Channel:
 
     def available(self) -> int:
         """About how many messages could be taken now."""
-        return self.consumer.available(self.context.log.committed_id)
+        return self._deliverer.available()
 
     def wake(self, messages: int) -> None:
         """Wake takers for messages that became ready. One that cannot take now is passed over and looks later by itself."""
@@ -372,6 +380,8 @@ class Channel:
         self.arm()
         context.changed()
         context.metrics.deliver_total += stop - start
+        if attempt > 1:
+            context.metrics.redeliver_total += stop - start
         return Delivery(subscription, records, start, stop, attempt, size)
 
     def unsend(self, subscription: Subscription, first: int, last: int) -> None:

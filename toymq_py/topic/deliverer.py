@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice, pairwise
-from math import inf
 from operator import lt
 
 from toymq_py.clock import Clock
@@ -87,25 +86,32 @@ class Deliverer:
 
         Raises: OSError when the log cannot be read.
         """
-        consumer = self._consumer
         passes = 0
         while True:
             passes += 1
             if passes > PASSES_MAX and not patient:
                 return NoDelivery.OTHERS_FIRST
             try:
-                if consumer.has_ready():
-                    rows = self._take_ready(lessee, room, max_bytes, deadline, now)
-                else:
-                    fresh = consumer.next_fresh(self._log.committed_id)
-                    if fresh is None:
-                        return NoDelivery.NOTHING_READY
-                    rows = self._take_fresh(lessee, fresh, room, max_bytes, deadline, now)
+                rows = self._next(lessee, room, max_bytes, deadline, now)
             except BeingExamined as busy:
                 self._wait_for(busy)
                 return NoDelivery.BEING_EXAMINED
             if rows is not None:
                 return rows
+
+    def available(self) -> int:
+        """About how many messages could be taken now."""
+        return self._consumer.available(self._log.committed_id)
+
+    def _next(self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float) -> LeasedRows | NoDelivery | None:
+        """One pass of ``take``: None when a read found nothing to deliver, and the next may."""
+        consumer = self._consumer
+        if consumer.has_ready():
+            return self._take_ready(lessee, room, max_bytes, deadline, now)
+        fresh = consumer.next_fresh(self._log.committed_id)
+        if fresh is None:
+            return NoDelivery.NOTHING_READY
+        return self._take_fresh(lessee, fresh, room, max_bytes, deadline, now)
 
     def _wait_for(self, busy: BeingExamined) -> None:
         if not self._waiting:
@@ -119,9 +125,15 @@ class Deliverer:
     def _take_ready(
         self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
-        consumer = self._consumer
-        if ids := consumer.due(min(room, DUE_PER_DELIVERY)):
+        if ids := self._consumer.due(min(room, DUE_PER_DELIVERY)):
             return self._take_due(lessee, ids, max_bytes, deadline, now)
+        return self._take_again(lessee, room, max_bytes, deadline, now)
+
+    def _take_again(
+        self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
+    ) -> LeasedRows | None:
+        """Lease the lowest messages that wait for redelivery."""
+        consumer = self._consumer
         ((first, last, attempt),) = consumer.take_ready(lessee, min(room, 256), deadline, max_runs=1, now=now)
         try:
             run, start, next_id = self._log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
@@ -143,7 +155,6 @@ class Deliverer:
         stop, size = _fit(run, start, count, max_bytes)
         if run.ids[stop - 1] < last:
             consumer.unsend(lessee, run.ids[stop - 1] + 1, last)
-        self._context.metrics.redeliver_total += stop - start if attempt > 1 else 0
         return run, start, stop, attempt, size
 
     def _take_due(
@@ -214,7 +225,7 @@ class Deliverer:
         consumer = self._consumer
         if self._log.is_unreadable(first):
             if fresh:
-                consumer.take_fresh(lessee, first, last, inf)
+                consumer.take_fresh(lessee, first, last, 0.0)
             consumer.unsend(lessee, first, last)
             consumer.hold(UNREADABLE, first, last)
         else:

@@ -272,6 +272,7 @@ class Topic:
         wake: Callable[[Subscription], bool],
         ended: Callable[[Subscription, str], None],
         lessee: Lessee | None = None,
+        poll_mode: Mode | None = None,
     ) -> tuple[Subscription, Registration]:
         """Attach a session to a consumer, or a poll (``mode`` None). An exclusive session takes over from an older one at once.
 
@@ -279,10 +280,11 @@ class Topic:
             start: where the consumer begins if it is new; by default at the first id.
             visibility_s: its visibility timeout; the topic's when None.
             window, wake, ended, lessee: see ``Subscription``.
+            poll_mode: the mode that a poll asks for; None leaves the consumer's.
 
         Returns: the subscription, and what ``when_registered`` needs before the caller answers.
 
-        Raises: ModeConflict (sessions of the other mode are attached), TooManyConsumers, OSError.
+        Raises: ModeConflict (sessions of another mode are attached), TooManyConsumers, OSError.
         """
         channel = self.channels.get(name)
         registration = Registration.KNOWN
@@ -293,7 +295,7 @@ class Topic:
             if mode is None:
                 channel.mode = "shared"
         subscription = channel.attach(
-            mode=mode, window=window, visibility_s=visibility_s, wake=wake, ended=ended, lessee=lessee
+            mode=mode, window=window, visibility_s=visibility_s, wake=wake, ended=ended, lessee=lessee, poll_mode=poll_mode
         )
         return subscription, registration
 

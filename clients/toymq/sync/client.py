@@ -254,11 +254,12 @@ class Client(ClientBase, PlainWith):
 
     @one_thread
     def pull(
-        self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None
-    ) -> list[Message]:
+        self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None,
+        mode: Mode | None = None,
+    ) -> list[Message]:  # fmt: skip
         """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. An interrupted pull gives
         back what was leased to it; what an interruption left half read comes again when its lease ends."""
-        command = requests.pull_command(topic, consumer, max, wait, visibility)
+        command = requests.pull_command(topic, consumer, max, wait, visibility, mode)
         wait = command.wait_ms / 1000
         deadline = now() + wait
         feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)

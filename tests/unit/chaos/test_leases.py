@@ -58,6 +58,20 @@ def test_what_an_earlier_life_sent_is_no_redelivery_of_what_a_later_one_had_acke
     assert "an acked message was delivered again" in [violation.promise for violation in found]
 
 
+def test_a_delivery_that_is_read_late_may_be_older_than_what_another_worker_has_read() -> None:
+    """Both say attempt 1: what a worker has not read counts as no attempt (ADR 0053). The checker took it for a lease that was
+    cut short."""
+    shared = Event(0, "supervisor", "declare", topic="t", consumer="c", note="share")
+    begin = [shared, START, sub(1, "c.1"), sub(1, "c.2"), pub(2, 0, sent_ms=1), ack(1990, 7, sent_ms=1989, result="err")]
+    end = [deliver(1995, 0), deliver(1996, 0, process="c.2"), ack(1999, 0, sent_ms=1998), DRAINED]
+    late = check([*begin, *end])
+    assert late.ok, late.violations
+    assert late.duplicated == {"it was read late": 1}
+    begin.insert(-1, ack(1990, 8, sent_ms=1989, result="err", process="c.2"))
+    (found,) = check([*begin, *end]).violations
+    assert found.promise == TOO_EARLY
+
+
 def test_a_late_delivery_was_not_sent_before_an_answer_that_stands_before_it() -> None:
     late = [START, SUB, pub(1, 0, sent_ms=1), ack(2990, 7, sent_ms=2980, result="err"), deliver(3000, 0)]
     (violation,) = check([*late, deliver(3001, 0, attempt=2), ack(3002, 0), DRAINED]).violations

@@ -25,6 +25,17 @@ async def test_a_message_is_leased_once_and_acked(rig: HttpRig) -> None:
     refused(await rig.ask("DELETE", "/v1/topics/u/messages/0?consumer=c"), 404, "NO_SUCH_TOPIC")
 
 
+async def test_of_each_group_one_message_is_leased_at_a_time(rig: HttpRig) -> None:
+    for text in ("a", "b"):
+        await rig.ask("POST", "/v1/topics/t/messages", content=text, headers={"X-Header-Toymq-Group": "Ann"})
+    await rig.publish("t", "c")
+    assert ids(await rig.lease("t", max=10, mode="keyed")) == [(0, 1), (2, 1)]
+    assert await rig.lease("t", max=10, mode="keyed") == []
+    assert (await rig.ask("DELETE", "/v1/topics/t/messages/0?consumer=c")).status_code == 204
+    assert ids(await rig.lease("t", max=10)) == [(1, 1)], "without a mode the consumer stays as it is"
+    refused(await rig.ask("GET", "/v1/topics/t/messages?consumer=c&mode=exclusive"), 422, "BAD_ARGUMENT")
+
+
 async def test_an_ack_that_was_answered_survives_a_power_cut(fs: SimDisk) -> None:
     async with gateway(DIR, fs=fs) as rig:
         await rig.publish("t", "a", "b", "c", "d")

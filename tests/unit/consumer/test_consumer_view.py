@@ -1,0 +1,47 @@
+"""What a consumer says of itself. Its changes: test_consumer.py."""
+
+from math import inf
+
+from toymq_py.consumer import Consumer, IdSet, Lessee
+
+
+def consumer_with(*, acked: tuple[int, ...] = (), scheduled: tuple[int, ...] = ()) -> Consumer:
+    ids = IdSet()
+    for msg_id in scheduled:
+        ids.add(msg_id)
+    consumer = Consumer("c", start=0, since_ns=0, scheduled=ids)
+    for msg_id in acked:
+        consumer.skip(msg_id, msg_id)
+    return consumer
+
+
+def test_what_is_unread_is_due_and_not_acked_whether_it_was_delivered_or_not() -> None:
+    consumer = consumer_with(acked=(2, 3), scheduled=(5, 8))
+    consumer.take_fresh(Lessee(9), 0, 1, inf)
+    found, position = [], 0
+    while (span := consumer.next_unread(position, 9)) is not None:
+        found.append(span)
+        position = span[1] + 1
+    assert found == [(0, 1), (4, 4), (6, 7)]
+    assert consumer.next_unread(8, 9) is None
+
+
+def test_ids_that_are_passed_over_are_due_behind_the_cursor() -> None:
+    consumer = consumer_with(acked=(2, 6), scheduled=(1,))
+    consumer.pass_over(5)
+    assert [msg_id for msg_id in range(7) if consumer.is_due(msg_id)] == [0, 3, 4, 5]
+    assert consumer.cursor == 7, "6 is acked"
+    consumer.take_each(Lessee(9), [0, 4], inf, 0.0)
+    assert [msg_id for msg_id in range(7) if consumer.is_due(msg_id)] == [3, 5]
+    assert consumer.inflight == 2
+
+
+def test_what_waits_for_redelivery_is_counted_and_the_lowest_is_known() -> None:
+    consumer, owner = consumer_with(), Lessee(9)
+    assert consumer.first_ready() is None
+    consumer.take_fresh(owner, 0, 4, inf)
+    consumer.unsend(owner, 2, 3)
+    assert (consumer.first_ready(), consumer.redeliverable, consumer.inflight) == (2, 2, 3)
+    assert consumer.has_ready()
+    assert not consumer.is_due(2)
+    assert (consumer.floor, consumer.unacked(5), consumer.has_acked_all(0, 0)) == (0, 5, False)

@@ -1,0 +1,158 @@
+"""The state of one consumer, for those that ask: counts, positions, what an id waits for.
+
+Changes nothing: ``Consumer`` does.
+"""
+
+from collections.abc import Iterable
+
+from toymq_py.consumer.ack_set import AckSet
+from toymq_py.consumer.failure_book import FailureBook
+from toymq_py.consumer.id_set import IdSet
+from toymq_py.consumer.key_lanes import KeyLanes
+from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, READY, Lessee
+from toymq_py.consumer.lease_table import LeaseTable
+from toymq_py.consumer.message_counts import MessageCounts
+from toymq_py.records import IdRange
+
+
+class ConsumerView:
+    """Ack set, lease table and cursor of a consumer, and the questions about them. See ``Consumer``."""
+
+    __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "failures", "has_acked",
+                 "lanes", "maybe_delivered_below", "name", "since_ns", "start")  # fmt: skip
+
+    def __init__(self, name: str, *, start: int, since_ns: int, scheduled: IdSet | None = None) -> None:
+        """A consumer that has seen nothing; ids below ``start`` count as acked.
+
+        Args:
+            scheduled: ids of the topic that are not due; owned by the topic, read only here.
+        """
+        self.name = name
+        self.start = start
+        self.since_ns = since_ns
+        self.cursor = start
+        self.has_acked = False
+        self.changes = 0
+        self.failures: FailureBook | None = None
+        """Failures that NACKs gave for messages that are not acked; None before the first."""
+        self.lanes: KeyLanes | None = None
+        """Order per key; None without ``mode=keyed``. What waits for its key stands with the ids that fell due."""
+        self.maybe_delivered_below = 0
+        """An ACK of an id below is accepted although no lease is known: the last deliveries before a kill are not on disk."""
+        self._acks = AckSet(start)
+        self._scheduled = IdSet() if scheduled is None else scheduled
+        self._settled = IdSet()
+        self._due = IdSet()
+        self._runs = LeaseTable(self._scheduled, self._due)
+
+    @property
+    def floor(self) -> int:
+        """The lowest id that is not acked."""
+        return self._acks.floor
+
+    @property
+    def last_acked(self) -> int:
+        """The id below the floor; meaningless without ``has_acked``, and -1 while id 0 is open."""
+        return self._acks.floor - 1
+
+    def available(self, limit: int) -> int:
+        """How many ids below ``limit`` could be leased now. Above the cursor, skipped and scheduled ids are counted, too."""
+        return self._runs.messages(READY) + len(self._due) + max(limit - self.cursor, 0)
+
+    def has_ready(self) -> bool:
+        """Whether an id waits for redelivery, or fell due behind the cursor."""
+        return self._runs.messages(READY) > 0 or len(self._due) > 0
+
+    @property
+    def redeliverable(self) -> int:
+        """Messages that wait for redelivery."""
+        return self._runs.messages(READY)
+
+    def next_unread(self, from_id: int, limit: int) -> IdRange | None:
+        """The lowest range of ids from ``from_id`` on and below ``limit`` that are due and not acked, delivered or not."""
+        while (gap := self._acks.next_gap(from_id, limit)) is not None:
+            from_id = self._scheduled.next_out(gap[0])
+            if from_id <= gap[1]:
+                return from_id, self._scheduled.next_in(from_id, gap[1] + 1) - 1
+        return None
+
+    def first_ready(self) -> int | None:
+        """The lowest id that waits for redelivery."""
+        return self._runs.first_ready()
+
+    def is_due(self, msg_id: int) -> bool:
+        """Whether the id is ready behind the cursor and was never delivered."""
+        return msg_id in self._due
+
+    def next_unacked(self, from_id: int, limit: int) -> IdRange | None:
+        """The lowest range of ids from ``from_id`` on and below ``limit`` that are not acked."""
+        return self._acks.next_gap(from_id, limit)
+
+    def unacked(self, limit: int) -> int:
+        """How many ids below ``limit`` are not acked, due or not."""
+        return self._acks.open_below(limit)
+
+    def has_acked_all(self, first: int, last: int) -> bool:
+        """Whether every id of the range counts as acked."""
+        return self._acks.next_open(first) > last
+
+    def is_inflight(self, msg_id: int) -> bool:
+        """Whether the message is leased."""
+        run = self._runs.run_of(msg_id)
+        return run is not None and run.state is INFLIGHT
+
+    def has_delivered(self, first: int, last: int) -> bool:
+        """Whether all messages of the range were delivered and ``ack`` would take them."""
+        return self._runs.all_delivered(first, last)
+
+    def maybe_delivered(self, msg_id: int) -> bool:
+        """Whether ``ack`` would take the message because the broker may have delivered it before its restart."""
+        run = self._runs.run_of(msg_id)
+        return (
+            msg_id < self.maybe_delivered_below
+            and not self._acks.overlaps(msg_id, msg_id)
+            and msg_id not in self._scheduled
+            and (run is None or run.state is not HELD)
+        )
+
+    def is_held(self, msg_id: int) -> bool:
+        """Whether the message waits to become a dead letter, or is being moved."""
+        return bool(self._runs.held(msg_id, msg_id))
+
+    def failed(self, msg_id: int) -> int:
+        """How many deliveries of the message ended without an ack; 0 when it is acked."""
+        run = self._runs.run_of(msg_id)
+        return 0 if run is None else max(run.attempt - (run.state is INFLIGHT), 0)
+
+    @property
+    def inflight(self) -> int:
+        """Messages inflight to all owners together."""
+        return self._runs.messages(INFLIGHT)
+
+    def inflight_to(self, owner: Lessee) -> list[IdRange]:
+        """The ids of this consumer that are inflight to an owner; ``owner.inflight`` counts those of all its consumers."""
+        return self._runs.leased_to(owner)
+
+    def counts(self, next_id: int) -> MessageCounts:
+        """Count messages by what they wait for. Assumes that no id at or above ``next_id`` was delivered."""
+        inflight = self.inflight + self._runs.messages(HELD)
+        scheduled = self._runs.messages(DELAYED)
+        scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
+        backlog = self._acks.open_below(next_id) - scheduled
+        return MessageCounts(backlog - inflight, inflight, scheduled, backlog)
+
+    def most_attempted(self) -> tuple[int, int]:
+        """The highest number of deliveries of a message that is not acked, and the lowest id that has it; zeros for none."""
+        return self._runs.most_attempted()
+
+    def has_held(self) -> bool:
+        """Whether messages wait to become dead letters, or are on their way."""
+        return self._runs.messages(HELD) > 0
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has work next; None when nothing waits for a time."""
+        return self._runs.next_deadline()
+
+    def leased_under(self, ranges: Iterable[IdRange], number: int | None) -> list[IdRange]:
+        """The parts of the ranges that are inflight, to the lessee of that number or to any."""
+        return self._runs.leased(ranges, number)

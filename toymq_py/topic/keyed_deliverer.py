@@ -1,0 +1,256 @@
+"""The next delivery of a consumer with mode=keyed: of each group key one message at a time, in order.
+
+Contract: delivery.md, "mode"; ADR 0122. The order is ``KeyLanes``', leases come from the consumer, records and keys from the
+log. Belongs to the event loop.
+"""
+
+from collections.abc import Callable
+from itertools import takewhile
+from sys import maxsize
+
+from toymq_py.consumer import Consumer, KeyLanes, Lessee
+from toymq_py.consumer_options import Mode
+from toymq_py.group_key import group_key
+from toymq_py.records import MSG_ID_MAX, IdRange, Records
+from toymq_py.storage.log import READ_BYTES
+from toymq_py.topic.deliverer import (
+    DUE_PER_DELIVERY,
+    UNREADABLE,
+    ChannelContext,
+    Deliverer,
+    LeasedRows,
+    NoDelivery,
+)
+
+SCAN_ROWS = 256
+"""What one pass looks at, where less is wanted: records whose keys are busy are read to learn that."""
+KEY_ORDER = Lessee(0)
+"""Owner of the leases of messages that were delivered before the consumer was keyed, and wait for their key now."""
+
+
+class KeyedDeliverer(Deliverer):
+    """Leases the next messages whose keys are free: redeliveries and messages that waited for their key by ascending id, then
+    what follows in the log. What is not free waits in the lanes; it is read again when its turn comes."""
+
+    __slots__ = ("_lanes", "_read")
+
+    def __init__(self, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> None:
+        """Begin to order a consumer. ``notify_ready`` is called soon after the turn of a waiting message has come, and as
+        ``on_examined`` of ``Deliverer``."""
+        super().__init__(context, consumer, notify_ready)
+        self._lanes = consumer.lanes = KeyLanes(consumer.floor, lambda: context.scheduler.soon(notify_ready))
+        self._read: Records | None = None  # what the last scan read and had no room for; ``READ_BYTES`` at most
+
+    def available(self) -> int:
+        lanes = self._lanes
+        ready = self._consumer.redeliverable + len(lanes.free) + len(lanes.turns)
+        return ready if lanes.full else ready + len(lanes.late) + max(self._log.committed_id - lanes.scanned, 0)
+
+    def _next(self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float) -> LeasedRows | NoDelivery | None:
+        consumer, lanes = self._consumer, self._lanes
+        if lanes.turns:
+            self._take_turns()
+        again = consumer.first_ready()
+        if again is not None and again >= lanes.scanned:
+            again = None  # a lower id may have its key
+        if lanes.free and (again is None or lanes.free[0] < again):
+            return self._take_free(lessee, maxsize if again is None else again, room, max_bytes, deadline, now)
+        if again is not None:
+            return self._take_heads_again(lessee, min(room, lanes.scanned - again), max_bytes, deadline, now)
+        if lanes.full:
+            return NoDelivery.NOTHING_READY
+        if lanes.late:
+            self._enter_late(lessee, now)
+            return None
+        limit = self._log.committed_id
+        span = consumer.next_unread(lanes.scanned, limit)
+        if span is not None:
+            return self._scan(lessee, span, room, max_bytes, deadline, now)
+        if lanes.scanned < limit:  # the rest is acked or not due
+            consumer.pass_over(limit - 1)
+            lanes.scanned = limit
+            return None
+        return NoDelivery.NOTHING_READY
+
+    def _take_turns(self) -> None:
+        """Look at the messages that have become heads of their lanes."""
+        consumer, lanes = self._consumer, self._lanes
+        while lanes.turns:
+            msg_id = lanes.turns.pop()
+            if consumer.has_acked_all(msg_id, msg_id):
+                lanes.acked(msg_id, msg_id)
+            elif consumer.is_due(msg_id):
+                lanes.release(msg_id)
+            else:
+                consumer.unsend(KEY_ORDER, msg_id, msg_id)
+
+    def _take_free(
+        self, lessee: Lessee, limit: int, room: int, max_bytes: int, deadline: float, now: float
+    ) -> LeasedRows | None:
+        """Lease heads below ``limit`` that were never delivered, as far as one cheap read gives their records."""
+        consumer, free = self._consumer, self._lanes.free
+        lowest = list(takewhile(lambda msg_id: msg_id < limit, free[: min(room, DUE_PER_DELIVERY)]))
+        ids = list(filter(consumer.is_due, lowest))  # the others are acked
+        run = self._log.read_each(ids, min(max_bytes, READ_BYTES)) if ids else None
+        count = 0
+        if run is not None:
+            count = len(run) if run.expires_at_ns is None else self._drop_expired(run, 0, len(run))
+            if run.headers is not None and count:
+                count = self._drop_others(run, 0, count)
+            if count:
+                consumer.take_each(lessee, ids[:count], deadline, now)
+        elif ids:
+            self._read_closer(lessee, ids[0], now)
+        free[: len(lowest)] = list(filter(consumer.is_due, ids))
+        return None if run is None or not count else (run, 0, count, 1, run.payload_bytes)
+
+    def _read_closer(self, lessee: Lessee, msg_id: int, now: float) -> None:
+        """Make an id that is due ready like a redelivery: its record needs a closer read than ``read_each``."""
+        self._consumer.take_each(lessee, [msg_id], 0.0, now)
+        self._consumer.unsend(lessee, msg_id, msg_id)
+
+    def _take_heads_again(
+        self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
+    ) -> LeasedRows | None:
+        """Lease redeliveries; one that is not the head of its lane waits."""
+        rows = self._take_again(lessee, room, max_bytes, deadline, now)
+        if rows is None:
+            return None
+        run, start, stop, attempt, size = rows
+        for row in range(start, stop):
+            msg_id, key = run.ids[row], self._key(run, row)
+            if key and not self._lanes.enter(msg_id, key):
+                self._consumer.unsend(lessee, msg_id, run.ids[stop - 1])
+                self._consumer.hold(KEY_ORDER, msg_id, msg_id)
+                return (run, start, row, attempt, size) if row > start else None
+        return rows
+
+    def _key(self, run: Records, row: int) -> bytes:
+        return group_key(self._context.topic, run.keys[row], b"" if run.headers is None else run.headers[row])
+
+    def _enter_late(self, lessee: Lessee, now: float) -> None:
+        """Enter messages that fell due behind what was scanned."""
+        lanes, consumer = self._lanes, self._consumer
+        ids = lanes.late.lowest(DUE_PER_DELIVERY, MSG_ID_MAX + 1)
+        run = self._log.read_each(ids, READ_BYTES)
+        if run is None:
+            lanes.late.discard(ids[0])
+            if consumer.is_due(ids[0]):
+                self._read_closer(lessee, ids[0], now)
+            return
+        for row, msg_id in enumerate(run.ids):
+            lanes.late.discard(msg_id)
+            key = self._key(run, row)
+            if consumer.is_due(msg_id) and (not key or lanes.enter(msg_id, key)):
+                lanes.release(msg_id)
+
+    def _scan(
+        self, lessee: Lessee, span: IdRange, room: int, max_bytes: int, deadline: float, now: float
+    ) -> LeasedRows | None:
+        """Enter the records that follow, and lease those whose keys are free."""
+        consumer, lanes = self._consumer, self._lanes
+        first, last = span
+        run, start = self._read, 0
+        if run is not None and run.ids[0] <= first <= run.ids[-1]:
+            start = first - run.ids[0]
+            next_id = run.ids[-1] + 1
+        else:
+            run, start, next_id = self._log.read(first, min(max(room, SCAN_ROWS), last - first + 1), READ_BYTES)
+        if run is None:
+            self._pass_over_unread(lessee, first, min(next_id - 1, last), now)
+            return None
+        self._read = None
+        stop = start + min(last + 1, next_id) - first
+        if not self._is_new(first):
+            self._enter_delivered(run, start, stop)
+            return None
+        stop = self._stop_of_new(run, start, stop)
+        if run.expires_at_ns is not None:
+            stop = start + self._drop_expired(run, start, stop - start)
+        if run.headers is not None and stop > start:
+            stop = start + self._drop_others(run, start, stop - start)
+        topic, ids, keys, payloads, headers = self._context.topic, run.ids, run.keys, run.payloads, run.headers
+        chosen: list[int] = []
+        size, row = 0, start
+        while row < stop and len(chosen) < room and not lanes.full:
+            block = b"" if headers is None else headers[row]
+            cost = len(payloads[row]) + len(block)
+            if chosen and size + cost > max_bytes:
+                break
+            key = group_key(topic, keys[row], block)
+            if not key or lanes.enter(ids[row], key):
+                chosen.append(row)
+                size += cost
+            row += 1
+        if row == start:
+            return None  # dropped
+        lanes.scanned = run.ids[row - 1] + 1
+        if row < stop:
+            self._read = run
+        if len(chosen) == row - start and consumer.cursor == first:
+            consumer.take_fresh(lessee, first, lanes.scanned - 1, deadline, now)
+            return run, start, row, 1, size
+        consumer.pass_over(lanes.scanned - 1)
+        if not chosen:
+            return None
+        consumer.take_each(lessee, [run.ids[row] for row in chosen], deadline, now)
+        return _rows_of(run, chosen), 0, len(chosen), 1, size
+
+    def _is_new(self, msg_id: int) -> bool:
+        """Whether the id was never delivered."""
+        return msg_id >= self._consumer.cursor or self._consumer.is_due(msg_id)
+
+    def _stop_of_new(self, run: Records, start: int, stop: int) -> int:
+        """The row behind those that were never delivered, from ``start`` on."""
+        for row in range(start + 1, stop):
+            if run.ids[row] >= self._consumer.cursor:
+                break
+            if not self._is_new(run.ids[row]):
+                return row
+        return stop
+
+    def _enter_delivered(self, run: Records, start: int, stop: int) -> None:
+        """Enter records that were delivered before this began."""
+        for row in range(start, stop):
+            msg_id = run.ids[row]
+            if self._is_new(msg_id) or self._lanes.full:
+                return
+            if key := self._key(run, row):
+                self._lanes.enter(msg_id, key)
+            self._lanes.scanned = msg_id + 1
+
+    def _pass_over_unread(self, lessee: Lessee, first: int, last: int, now: float) -> None:
+        """As ``_pass_over``, for ids that may have been delivered before."""
+        consumer = self._consumer
+        if self._log.is_unreadable(first):
+            last = min(last, first + SCAN_ROWS)
+            consumer.pass_over(last)
+            if ids := [msg_id for msg_id in range(first, last + 1) if consumer.is_due(msg_id)]:
+                consumer.take_each(lessee, ids, 0.0, now)
+                consumer.unsend(lessee, first, last)
+            consumer.hold(UNREADABLE, first, last)
+        else:
+            consumer.skip(first, last)
+            consumer.pass_over(last)
+        self._lanes.scanned = last + 1
+        self._context.changed()
+
+
+def deliverer_for(mode: Mode, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> Deliverer:
+    """The deliverer of a mode. What waits for its key is ready where the mode does not order keys."""
+    if mode == "keyed":
+        return KeyedDeliverer(context, consumer, notify_ready)
+    if consumer.lanes is not None:
+        consumer.lanes = None
+        consumer.unsend(KEY_ORDER, consumer.floor, consumer.cursor)
+    return Deliverer(context, consumer, notify_ready)
+
+
+def _rows_of(run: Records, rows: list[int]) -> Records:
+    headers, expires_at_ns = run.headers, run.expires_at_ns
+    return Records(
+        [run.ids[row] for row in rows], [run.ts_ns[row] for row in rows], [run.keys[row] for row in rows],
+        [run.payloads[row] for row in rows],
+        None if headers is None else [headers[row] for row in rows],
+        None if expires_at_ns is None else [expires_at_ns[row] for row in rows],
+    )  # fmt: skip
