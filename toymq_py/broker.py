@@ -63,18 +63,10 @@ class Broker:
     """Serves after ``open``; ``topics`` by name is for reading only."""
 
     def __init__(
-        self,
-        options: BrokerOptions,
-        *,
-        fs: FileSystem,
-        scheduler: Scheduler,
-        clock: Clock,
-        rss_bytes: Callable[[], int] = lambda: 0,
-        tasks: Callable[[], int] = lambda: 0,
-        loop_lag_s: Callable[[], float] = lambda: 0.0,
-        tracer: Tracer | None = None,
-        open_files_max: int = OPEN_FILES_MAX,
-    ) -> None:
+        self, options: BrokerOptions, *, fs: FileSystem, scheduler: Scheduler, clock: Clock,
+        rss_bytes: Callable[[], int] = lambda: 0, tasks: Callable[[], int] = lambda: 0,
+        loop_lag_s: Callable[[], float] = lambda: 0.0, tracer: Tracer | None = None, open_files_max: int = OPEN_FILES_MAX,
+    ) -> None:  # fmt: skip
         """
         Args:
             rss_bytes: resident memory of the process, for STATS.
@@ -333,18 +325,18 @@ class Broker:
 
         Args:
             visibility_s: the visibility timeout of its leases; the topic's by default.
-            wake: called when there may be messages after there were none, or when no more will come (``poll.closed``, or
-                ``take`` raises). Returns whether the caller takes soon: with False another waiting poll is woken instead. It
-                must not call ``take`` itself, but later in this loop pass or in the next.
+            wake: called when there may be messages after there were none, or no more will come (``poll.closed``, or ``take``
+                raises). Returns whether the caller takes soon, later in this loop pass or in the next; otherwise another poll
+                is woken.
             mode: shared or keyed; None leaves it as it is.
 
         Raises: ModeConflict, ShuttingDown, TooManyTopics, TooManyConsumers, BeingDeleted, StorageFailed, OSError.
         """
         self.refuse_late()
         if is_pattern(name):
-            group_poll = PatternPoll(TopicPattern(name), consumer, visibility_s=visibility_s, wake=wake, mode=mode)
-            self._subscriptions.poll(group_poll, self.topics)
-            return group_poll
+            polls = PatternPoll(TopicPattern(name), consumer, visibility_s=visibility_s, wake=wake, mode=mode)
+            self._subscriptions.poll(polls, self.topics)
+            return polls
         poll = Poll(name, consumer, visibility_s=visibility_s, wake=wake, mode=mode)
         self._subscriptions.attach_one(poll, self.topic_or_new(name))
         return poll

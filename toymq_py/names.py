@@ -78,7 +78,8 @@ def check_topic_or_pattern(name: str) -> str:
 
 
 class TopicPattern:
-    """A topic name in which whole words may be ``*`` (one word) and the last ``>`` (one or more).
+    """A topic name in which whole words may be ``*`` (one word) and the last ``>`` (one or more). What stands between two
+    dots is a word, also when it is empty: ``a.`` has two.
 
     A wildcard never matches ``dlq`` as the last word: dead-letter topics must be spelled out.
     """
@@ -94,9 +95,9 @@ class TopicPattern:
         for i, word in enumerate(words):
             last = i == len(words) - 1
             if word == "*":
-                parts.append(r"(?!dlq\Z)[^.]+" if last else r"[^.]+")
+                parts.append(r"(?!dlq\Z)[^.]*" if last else r"[^.]*")
             elif word == ">" and last:
-                parts.append(r"(?:[^.]+\.)*(?!dlq\Z)[^.]+")
+                parts.append(r"(?:[^.]*\.)*(?!dlq\Z)[^.]*")
             elif "*" in word or ">" in word:
                 raise BadName("a wildcard is a whole word: * for one word, > for the rest at the end")
             else:
@@ -123,7 +124,7 @@ class TopicPattern:
             wild = word in ("*", ">")
             if not wild and other != word:
                 return False
-            if wild and (not other or (other == "dlq" and i == len(others) - 1)):
+            if wild and other == "dlq" and i == len(others) - 1:
                 return False
         return True
 
@@ -144,9 +145,9 @@ class TopicPattern:
 
 def _word_may_match(word: str, other: str, *, last: bool) -> bool:
     """Whether a word of a pattern and a word of another one can match the same word of a name."""
-    return word == other or (word == "*" and other != "" and not (last and other == "dlq"))
+    return word == other or (word == "*" and not (last and other == "dlq"))
 
 
 def _rest_may_match(rest: list[str], other: list[str]) -> bool:
     """Whether ``>`` and the remaining words of another pattern can match the same words."""
-    return rest == [">"] and "" not in other and other[-1] != "dlq"
+    return rest == [">"] and other[-1] != "dlq"

@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import httpx
+import pytest
+
 from tests.support.broker_process import BrokerProcess, Wire, run
 from toymq import sync
 from toymq_py.storage.fs import RealFileSystem
@@ -34,6 +37,35 @@ def zero_page(path: Path, page: int) -> set[int]:
         file.seek(page * PAGE_BYTES)
         file.write(bytes(PAGE_BYTES))
     return hit
+
+
+@pytest.mark.parametrize("way", ["topic", "pattern", "http"])
+def test_a_pull_without_a_wait_says_nothing_is_there_when_nothing_is(tmp_path: Path, way: str) -> None:
+    """Beside damage that was not known yet it answered OK 0 several times: who pulls until 0 stopped early."""
+    with BrokerProcess(tmp_path / "d", "--segment-bytes", "16KiB", "--http", "127.0.0.1:0") as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+            list(client.pub_many("t.x", [b"%d." % n + bytes(300) for n in range(100)]))
+        broker.stop()
+        path = min((tmp_path / "d" / "topics" / "t.x").glob("*.log"))
+        data = bytearray(path.read_bytes())
+        data[3460] ^= 1
+        path.write_bytes(data)
+        broker.start()
+        ids: list[int] = []
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+            while True:
+                found = ids_of(broker, client, way)
+                if not found:
+                    break
+                ids += found
+    assert len(ids) == 99
+
+
+def ids_of(broker: BrokerProcess, client: sync.Client, way: str) -> list[int]:
+    if way == "http":
+        answer = httpx.get(f"{broker.http}v1/topics/t.x/messages?consumer=w&max=1000", timeout=60)
+        return [message["id"] for message in answer.json()["messages"]] if answer.status_code == 200 else []
+    return [message.id for message in client.pull("t.x" if way == "topic" else "t.*", "w", 1000)]
 
 
 def test_a_zeroed_page_costs_its_own_messages(tmp_path: Path) -> None:

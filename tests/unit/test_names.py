@@ -42,6 +42,11 @@ def test_what_is_no_name(name: str) -> None:
         ("orders.*.dlq", "orders.eu.dlq", True),
         ("orders.*", "orders.dlq2", True),
         ("*.x", "dlq.x", True),
+        (">", "a.", True),  # a name may have empty words, and no wildcard saw it
+        ("a.*", "a.", True),
+        ("a.>", "a..b", True),
+        ("a.*.b", "a..b", True),
+        ("a.*", "a..b", False),
         ("a.*", "axb", False),
     ],
 )

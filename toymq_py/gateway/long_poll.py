@@ -13,6 +13,9 @@ from toymq_py.lease_number import new_lease_number
 from toymq_py.subscription import AnyPoll, PatternPoll
 from toymq_py.topic import Delivery
 
+EXAMINED_S = 60.0
+"""How long a poll waits, whatever it asked for, while a thread looks how far damage goes."""
+
 
 class LongPoll:
     """Leases messages once, waiting for the first if need be. Leases nothing after ``end``."""
@@ -107,6 +110,8 @@ class LongPoll:
                     raise self._refusal
                 deliveries = poll.take(max_count, max_bytes)
                 left_s = until - time()
+                if poll.is_examining:
+                    left_s = max(left_s, EXAMINED_S)  # "nothing" would be wrong
                 if deliveries or poll.closed or left_s <= 0:
                     return deliveries
                 await self._waiting.wait_for(self._wait, left_s)

@@ -37,7 +37,8 @@ class PendingPull:
         self._max_count = command.max_count
         self._timer: asyncio.TimerHandle | None = None
         self._at_head = False
-        """It found no message and waits at the head of the replies."""
+        """It found no message and waits at the head of the replies: for its time, or, without a wait, until it is known how far
+        damage goes: "nothing" would be wrong."""
         self._taken: list[tuple[Delivery, Frames]] = []
         visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
         self._poll = broker.poll(
@@ -106,7 +107,7 @@ class PendingPull:
         except (RequestError, OSError):
             self.close()
             raise
-        if not deliveries and self._timer is not None and not self._poll.closed:
+        if not deliveries and not self._poll.closed and (self._timer is not None or self._poll.is_examining):
             self._at_head = True
             self._deliveries.pull = self._poll
             self._held.make = None

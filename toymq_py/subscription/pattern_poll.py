@@ -56,6 +56,11 @@ class PatternPoll(Lessee):
         """See ``MultiSubscription.problem``."""
         return None if self.group is None else self.group.problem
 
+    @property
+    def is_examining(self) -> bool:
+        """See ``MultiSubscription.is_examining``."""
+        return self.group is not None and self.group.is_examining
+
     def when_registered(self, done: Done) -> None:
         """See ``MultiSubscription.when_registered``."""
         if self.closed or (self.group is not None and self.group.registered):

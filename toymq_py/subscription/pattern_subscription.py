@@ -103,6 +103,11 @@ class MultiSubscription(Lessee, ABC):
             part.channel.idle[part] = None
         return registration
 
+    @property
+    def is_examining(self) -> bool:
+        """Damage of some topic is being looked at: what is behind it comes soon, and ``on_messages`` is called."""
+        return any(part.channel.is_examining for part in self.parts.values())
+
     def attach_again(self, topic: Topic) -> None:
         """As ``attach``, for a topic whose consumer was moved, which ended the part: what is ready is taken from now on."""
         self.attach(topic, None)

@@ -196,13 +196,9 @@ class Channel:
     __slots__ = ("_arm", "_deliverer", "_held", "closed", "consumer", "context", "idle", "mode", "polls", "sessions")
 
     def __init__(
-        self,
-        context: ChannelContext,
-        consumer: Consumer,
-        *,
-        arm: Callable[["Channel", float], None],
+        self, context: ChannelContext, consumer: Consumer, *, arm: Callable[["Channel", float], None],
         held: Callable[["Channel"], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """
         Args:
             arm: has ``due`` called at a monotonic time, in seconds.
@@ -228,17 +224,15 @@ class Channel:
         """Sessions and polls that share the messages."""
         return len(self.sessions) + len(self.polls)
 
+    @property
+    def is_examining(self) -> bool:
+        """A thread looks how far damage goes; what is behind it can be taken then, and a taker is woken."""
+        return self._deliverer.is_examining
+
     def attach(
-        self,
-        *,
-        mode: Mode | None,
-        window: int,
-        visibility_s: float | None,
-        wake: Callable[[Subscription], bool],
-        ended: Callable[[Subscription, str], None],
-        lessee: Lessee | None,
-        poll_mode: Mode | None,
-    ) -> Subscription:
+        self, *, mode: Mode | None, window: int, visibility_s: float | None, wake: Callable[[Subscription], bool],
+        ended: Callable[[Subscription, str], None], lessee: Lessee | None, poll_mode: Mode | None,
+    ) -> Subscription:  # fmt: skip
         """Attach a session, or a poll (``mode`` None); see ``Topic.subscribe``. Raises: ModeConflict."""
         if (wanted := mode or poll_mode) is not None:
             if self.sessions and self.mode != wanted:

@@ -65,7 +65,7 @@ class ChannelContext:
 class Deliverer:
     """Leases the next messages of one consumer and reads them from the log."""
 
-    __slots__ = ("_consumer", "_context", "_log", "_on_examined", "_waiting")
+    __slots__ = ("_consumer", "_context", "_log", "_on_examined", "is_examining")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, on_examined: Callable[[], None]) -> None:
         """``on_examined`` is called when what was ``NoDelivery.BEING_EXAMINED`` can be taken."""
@@ -73,7 +73,8 @@ class Deliverer:
         self._consumer = consumer
         self._log = context.log
         self._on_examined = on_examined
-        self._waiting = False
+        self.is_examining = False
+        """A thread looks how far damage goes."""
 
     def take(
         self, lessee: Lessee, deadline: float, now: float, room: int, max_bytes: int, *, patient: bool
@@ -114,12 +115,12 @@ class Deliverer:
         return self._take_fresh(lessee, fresh, room, max_bytes, deadline, now)
 
     def _wait_for(self, busy: BeingExamined) -> None:
-        if not self._waiting:
-            self._waiting = True
+        if not self.is_examining:
+            self.is_examining = True
             busy.when_done(self._examined)
 
     def _examined(self) -> None:
-        self._waiting = False
+        self.is_examining = False
         self._on_examined()
 
     def _take_ready(

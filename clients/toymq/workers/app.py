@@ -7,7 +7,7 @@ import ssl as ssl_module
 from collections.abc import Callable, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from toymq import arguments
 from toymq.arguments import Seconds
@@ -21,7 +21,7 @@ from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
 from toymq.workers.runner import Runner
 from toymq.workers.schedule import Schedule
-from toymq_py.errors import ConfigError
+from toymq_py.errors import BadArgument, ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,7 +66,7 @@ class App:
     def worker(
         self, topic: str, *, consumer: str = "workers", concurrency: int = 1, window: int | None = None,
         retries: int | None = None, backoff: Seconds | None = None, dead_on: DeadOn = (), timeout: Seconds | None = None,
-        visibility: Seconds | None = None,
+        visibility: Seconds | None = None, mode: Literal["shared", "keyed"] = "shared",
     ) -> Callable[[Callable[P, R]], Job[P, R]]:  # fmt: skip
         """Decorate a function that does the jobs of a topic: a coroutine function, or a plain one, which runs in threads.
 
@@ -84,6 +84,7 @@ class App:
             dead_on: exceptions after which a retry would fail, too.
             timeout: of a coroutine function: it is cancelled after this time, and the job has failed.
             visibility: of a lease; it is renewed while the job runs or waits in the window.
+            mode: ``keyed`` does jobs with the same key one after the other, in the order of their publishing.
 
         Raises: TypeError, BadName, BadArgument, ConfigError (another function has this topic and consumer).
         """
@@ -95,7 +96,10 @@ class App:
             visibility,
             None if timeout is None else arguments.duration_ms("timeout", timeout, 1) / 1000,
             Retries.checked(retries, backoff, dead_on),
+            mode,
         )
+        if mode not in ("shared", "keyed"):
+            raise BadArgument(f'mode of a worker is "shared" or "keyed", not {arguments.shown(mode)}')
         arguments.to_ms("visibility", visibility, 1)
         topic = arguments.topic_or_pattern(topic)
 

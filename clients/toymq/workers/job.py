@@ -15,6 +15,7 @@ from toymq.client import Client
 from toymq.message import Delivery, Key, Receipt
 from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import BadArgument, ConfigError
 
 P = ParamSpec("P")
@@ -40,6 +41,7 @@ class Settings:
     visibility: Seconds | None
     timeout_s: float | None
     retries: Retries
+    mode: Mode = "shared"
 
 
 class Connection(Protocol):

@@ -46,7 +46,7 @@ class Runner:
         """
         settings = self.job.settings
         messages = self._client.sub(
-            self.job.topic, settings.consumer, mode="shared", window=settings.window, visibility=settings.visibility,
+            self.job.topic, settings.consumer, mode=settings.mode, window=settings.window, visibility=settings.visibility,
             auto_extend=True,
         )  # fmt: skip
         async with messages:

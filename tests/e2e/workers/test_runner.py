@@ -187,6 +187,27 @@ async def test_a_time_out_of_the_function_itself_is_its_own(app: App, mq: Client
     assert "of the database" in str(await letters(mq, "t"))
 
 
+async def test_keyed_jobs_of_a_key_come_one_after_the_other(app: App) -> None:
+    running: set[str] = set()
+    done: dict[str, list[int]] = {"a": [], "b": []}
+
+    @app.worker("t", concurrency=4, mode="keyed")
+    async def work(group: str, number: int) -> None:
+        assert group not in running
+        running.add(group)
+        await asyncio.sleep(0)
+        running.remove(group)
+        done[group].append(number)
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        for number in range(20):
+            group = "ab"[number % 2]
+            await work.options(headers={"toymq-group": group}).send(group, number)
+        await until(lambda: sum(map(len, done.values())) == 20)
+    assert done == {"a": list(range(0, 20, 2)), "b": list(range(1, 20, 2))}
+
+
 async def test_plain_functions_run_in_threads_at_once(app: App) -> None:
     together = threading.Barrier(3, timeout=20)
     done: list[str] = []

@@ -34,6 +34,7 @@ def test_one_function_for_a_topic_and_consumer() -> None:
         ({"timeout": "soon"}, BadArgument, "timeout: invalid duration"),
         ({"visibility": 0}, BadArgument, "visibility is a duration in seconds, from 0.001"),
         ({"retries": -1}, BadArgument, "retries is"),
+        ({"mode": "exclusive"}, BadArgument, 'mode of a worker is "shared" or "keyed", not \'exclusive\''),
     ],
 )
 def test_a_wrong_argument_of_worker_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
