@@ -76,8 +76,6 @@ def _split(body: bytes, delimiter: bytes) -> Iterator[tuple[Part, int]]:
         if begin is not None:
             part = _part(body[begin:found])
             yield part, found - begin - len(part[1])
-        if end[0] == b"--" and begin is None:
-            raise BadFraming("the multipart body has no part: it begins with its last boundary, --boundary--")
         if end[0] == b"--":
             return
         begin = at = end.end()

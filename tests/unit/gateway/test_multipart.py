@@ -142,9 +142,3 @@ def test_the_boundary_is_a_parameter(content_type: str, boundary: bytes) -> None
 def test_a_boundary_that_cannot_be_is_refused(content_type: str) -> None:
     with pytest.raises(BadFraming):
         parse_boundary(content_type)
-
-
-async def test_a_body_without_a_part_is_refused() -> None:
-    """It was answered with 201 and no result."""
-    with pytest.raises(BadFraming, match="the multipart body has no part"):
-        await parse_multipart("multipart/mixed; boundary=b", [b"--b--b--b"], 10, no_pause)
