@@ -167,14 +167,16 @@ class Broker:
             self.unopened[name] = StorageFailed(f"{name} could not be opened when the broker started: {error}")
 
     def _open_topic(self, name: str, path: str) -> None:
-        settings = settings_file.load(self._fs, path)
+        found = settings_file.load(self._fs, path)
+        if found.problem is not None and self.options.strict_recovery:
+            raise DataDirectoryError(f"topic {name}: {found.problem}, and --strict-recovery is on")
         loaded = offsets.load(self._fs, path)
         try:
             offsets.settle(self._fs, path, loaded)
         except OSError as error:
             logger.warning("topic %s: its damaged offsets cannot be set aside: %s", name, error)
         state = loaded.state
-        wanted = settings.dedupe_keys if settings.dedupe_keys is not None else self.options.dedupe_keys
+        wanted = found.settings.dedupe_keys if found.settings.dedupe_keys is not None else self.options.dedupe_keys
         if name.endswith(DEAD_LETTERS):
             wanted = max(wanted, LETTER_KEYS)
         recovered = recover_log(
@@ -182,7 +184,11 @@ class Broker:
             first_id_known=loaded.first_id_known,
             dedupe_keys=wanted, now_ns=self._clock.wall_ns(),
         )  # fmt: skip
-        topic = self._make(name, settings, recovered=recovered, offsets=loaded)
+        topic = self._make(name, found.settings, recovered=recovered, offsets=loaded)
+        if found.problem is not None:
+            topic.distrust_settings(found.problem)
+            advice = "the defaults hold and nothing is removed, until CONFIG or `toymq repair`"
+            logger.error("topic %s is degraded: its settings cannot be trusted: %s; %s", name, found.problem, advice)
         self.topics[name] = topic
         self.quotas.topic_there(name, self.topics)
         self._dead_letters.note_recovered_keys(name, recovered.keys)
@@ -389,7 +395,7 @@ class Broker:
 
         def changed(present: TopicSettings) -> TopicSettings | None:
             settings = present.changed(changes)
-            return None if settings == present else settings
+            return None if settings == present and topic.settings_problem is None else settings
 
         topic.settings_queue.change(changed, done)
 

@@ -170,7 +170,8 @@ def test_a_topic_that_cannot_be_opened_harms_itself_only(tmp_path: Path, file: s
         broker.kill()
         topic_dir = tmp_path / "d/topics/orders.eu"
         if damage == "settings":
-            (topic_dir / "topic.json").write_text('{"visib')
+            (topic_dir / "topic.json").unlink(missing_ok=True)
+            (topic_dir / "topic.json").mkdir()  # what the disk cannot read
         else:
             (segment,) = topic_dir.glob("*.log")
             segment.unlink()

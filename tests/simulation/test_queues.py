@@ -19,6 +19,7 @@ from toymq_py.errors import QueueFull
 from toymq_py.records import Records
 from toymq_py.storage import recovery
 from toymq_py.storage.recovery import RecoveredLog
+from toymq_py.storage.topic_settings import LoadedSettings
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.topic.channel import Channel
 from toymq_py.topic.consumer_offsets import ConsumerOffsets
@@ -279,5 +280,5 @@ def test_a_producer_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest
 
 
 def test_settings_that_are_forgotten_by_a_restart_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_py.storage.topic_settings.load", lambda fs, path: TopicSettings())
+    monkeypatch.setattr("toymq_py.storage.topic_settings.load", lambda fs, path: LoadedSettings(TopicSettings()))
     assert caught("a setting is not what it was set to", first=17)

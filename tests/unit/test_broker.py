@@ -44,26 +44,40 @@ def test_what_is_left_of_deleted_topics_goes_and_strangers_stay() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"colour": 1}', b'{"visibility": -1}', b"\xff"])
-def test_settings_that_cannot_be_read_close_that_topic_alone(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_whose_settings_cannot_be_read_is_degraded_and_goes_on(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """It was closed, with all of its intact records."""
     rig = BrokerRig()
     rig.publish("t", b"x")
-    rig.publish("other", b"x")
     rig.put("topics/t/topic.json", data)
     rig.reopen()
-    assert "topics/t/topic.json" in caplog.text
-    with pytest.raises(StorageFailed, match=r"topic\.json"):
-        rig.publish("t", b"y")
-    with pytest.raises(StorageFailed):
-        rig.broker.topic("t")
-    assert rig.change("create", "t") == "STORAGE_FAILED"
-    assert rig.publish("other", b"y")[0].first_id == 1
-    assert [(found["topic"], found["state"]) for found in rig.broker.describe(None)] == [("other", "ok"), ("t", "failed")]
-    assert [found["topic"] for found in rig.broker.describe("t*"[:1])] == ["t"]
-    assert [found["topic"] for found in rig.broker.describe("*")] == ["other", "t"]
-    rig.put("topics/t/topic.json", b'{"visibility": 5}')
+    assert "topic t is degraded: its settings cannot be trusted: topic.json: " in caplog.text
+    assert rig.publish("t", b"y")[0].first_id == 1
+    (found,) = rig.broker.describe("t")
+    assert (found["state"], found["settings_problem"].split(":")[0], found["settings"]) == ("degraded", "topic.json", {})
+    assert rig.change("configure", "t", visibility="default") == "OK"
+    (found,) = rig.broker.describe("t")
+    assert (found["state"], "settings_problem" in found) == ("ok", False), "they are said anew"
     rig.reopen()
-    assert rig.broker.topic("t").settings.visibility == 5, "mended, and nothing was lost"
-    assert rig.broker.topic("t").log.committed_id == 1
+    assert rig.broker.topic("t").state == "ok"
+
+
+def test_a_topic_that_has_the_settings_of_another_one_removes_nothing() -> None:
+    """Exchanged topic.json of two topics: the limit of the one dropped what the other was to keep, and all said ok."""
+    rig = BrokerRig(segment_bytes=4096)
+    rig.change("create", "cache", retain_max_bytes="1")
+    rig.change("create", "money", retain_acked_for="604800000")
+    for _ in range(30):
+        rig.publish("money", b"m" * 500)
+    data = {name: rig.disk.read_file(f"{DIR}/topics/{name}/topic.json") for name in ("cache", "money")}
+    rig.put("topics/money/topic.json", data["cache"])
+    rig.put("topics/cache/topic.json", data["money"])
+    rig.reopen()
+    money = rig.broker.topic("money")
+    money.retention.apply()
+    assert (money.state, money.first_id, money.retention.dropped_total) == ("degraded", 0, 0)
+    assert money.settings_problem == "topic.json: these are the settings of topic 'cache'"
+    assert rig.change("configure", "money", retain_max_bytes="1") == "OK"
+    assert money.first_id > 0
 
 
 def test_a_publish_to_a_low_disk_creates_no_topic() -> None:
@@ -82,7 +96,7 @@ def test_strict_recovery_does_not_start_without_a_topic() -> None:
     rig = BrokerRig(strict_recovery=True)
     rig.publish("t", b"x")
     rig.put("topics/t/topic.json", b"{")
-    with pytest.raises(DataDirectoryError, match=r"topics/t/topic\.json"):
+    with pytest.raises(DataDirectoryError, match=r"topic t: topic\.json: .*, and --strict-recovery is on"):
         rig.reopen()
 
 
@@ -100,6 +114,21 @@ def test_a_log_that_the_disk_refuses_closes_that_topic_alone() -> None:
     assert {found["topic"]: found["state"] for found in rig.broker.describe(None)} == {"other": "ok", "t": "failed"}
     rig.reopen()
     assert rig.broker.topic("t").log.committed_id == 1
+
+
+def test_a_topic_with_a_file_that_the_disk_refuses_is_closed_alone() -> None:
+    rig = BrokerRig()
+    for topic in ("t", "other"):
+        rig.publish(topic, b"x")
+    rig.disk.mkdir(f"{DIR}/topics/t/topic.json")
+    rig.reopen()
+    with pytest.raises(StorageFailed):
+        rig.broker.topic("t")
+    assert rig.change("create", "t") == "STORAGE_FAILED"
+    assert rig.publish("other", b"y")[0].first_id == 1
+    assert [(found["topic"], found["state"]) for found in rig.broker.describe(None)] == [("other", "ok"), ("t", "failed")]
+    assert [found["topic"] for found in rig.broker.describe("t*"[:1])] == ["t"]
+    assert [found["topic"] for found in rig.broker.describe("*")] == ["other", "t"]
 
 
 def test_a_directory_that_cannot_be_opened() -> None:
@@ -166,7 +195,7 @@ def test_an_id_is_never_used_twice_although_the_log_lost_its_end() -> None:
 def test_create_confirms_what_is_equal_and_refuses_what_is_not() -> None:
     rig = BrokerRig()
     assert rig.change("create", "t", visibility="5000") == "OK"
-    assert json.loads(rig.disk.read_file(f"{DIR}/topics/t/topic.json"))["settings"] == {"visibility": 5000}
+    assert json.loads(rig.disk.read_file(f"{DIR}/topics/t/topic.json"))["settings"] == {"topic": "t", "visibility": 5000}
     assert rig.change("create", "t", visibility="5000") == "OK"
     assert rig.change("create", "t") == "OK", "only what is named is compared"
     assert rig.change("create", "t", visibility="6000") == "EXISTS"

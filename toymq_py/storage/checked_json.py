@@ -73,8 +73,12 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
 def parse_object(name: str, data: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises: DamagedData for anything else, however deep it is nested."""
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(data.decode())
+    except UnicodeDecodeError:
+        raise DamagedData(f"the {name} is not JSON: it is not UTF-8") from None
+    except RecursionError:
+        raise DamagedData(f"the {name} is not JSON: it is nested too deeply") from None
+    except ValueError as error:
         raise DamagedData(f"the {name} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise DamagedData(f"the {name} is not a JSON object")

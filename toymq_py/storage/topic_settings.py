@@ -1,33 +1,50 @@
 """``topic.json``: the settings of a topic that differ from the defaults. No file, no such settings.
 
 Contract: delivery.md, "Per-topic settings" (whole numbers: milliseconds, bytes, counts). It has a checksum: one wrong digit of
-a limit would drop messages. ADR 0085.
+a limit would drop messages; and the topic's name: so would the file of another topic. ADR 0085, 0126.
 """
+
+from dataclasses import dataclass
 
 from toymq_py.config.options import TopicSettings
 from toymq_py.errors import DamagedData, RequestError
 from toymq_py.storage.checked_json import decode, encode, parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.offsets import topic_of
 
 FILE_NAME = "topic.json"
 
 
-def load(fs: FileSystem, path: str) -> TopicSettings:
-    """Load the settings of the topic in a directory. Raises: DamagedData, OSError."""
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings to use, and why they cannot be trusted: then the defaults stand for them, and nothing that they might keep
+    may be removed."""
+
+    settings: TopicSettings
+    problem: str | None = None
+
+
+def load(fs: FileSystem, path: str) -> LoadedSettings:
+    """Load the settings of the topic in a directory. Never raises for what the file holds. Raises: OSError."""
     file = f"{path}/{FILE_NAME}"
     if not fs.exists(file):
-        return TopicSettings()
+        return LoadedSettings(TopicSettings())
     try:
-        return parse(fs.read_file(file))
+        return LoadedSettings(parse(fs.read_file(file), topic_of(path)))
     except DamagedData as error:
-        raise DamagedData(f"{file}: {error}") from error
+        return LoadedSettings(TopicSettings(), f"{FILE_NAME}: {error}")
 
 
-def parse(data: bytes) -> TopicSettings:
-    """Parse the content of the file. That of a toymq before 2026-11-23 has no checksum. Raises: DamagedData."""
+def parse(data: bytes, topic: str) -> TopicSettings:
+    """Parse the content of the file. That of a toymq before 2026-11-23 has no checksum, before 2026-11-27 no name. Raises:
+    DamagedData, also for the settings of another topic."""
     checked = data.startswith(b'{"crc32"')
+    found = decode("settings", data) if checked else parse_object("settings file", data)
+    of = found.pop("topic", topic) if checked else topic
+    if of != topic:
+        raise DamagedData(f"these are the settings of topic {str(of)[:200]!a}")
     try:
-        return TopicSettings.from_json(decode("settings", data) if checked else parse_object("settings file", data))
+        return TopicSettings.from_json(found)
     except RequestError as error:
         raise DamagedData(f"the settings file is invalid: {error}") from error
 
@@ -38,7 +55,7 @@ def store(fs: FileSystem, path: str, settings: TopicSettings) -> None:
     fs.mkdir(path)
     fs.sync_dir(path.rpartition("/")[0])
     if settings != TopicSettings():
-        replace_file(fs, file, encode("settings", settings.to_json()))
+        replace_file(fs, file, encode("settings", {"topic": topic_of(path), **settings.to_json()}))
     elif fs.exists(file):
         fs.unlink(file)
         fs.sync_dir(path)

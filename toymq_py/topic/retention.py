@@ -62,6 +62,8 @@ class Retention:
         self.settings = TopicSettings()
         self.retain_acked_for_ms = 0
         self.stored: OffsetsState | None = None
+        self.suspended = False
+        """The settings cannot be trusted: nothing is removed."""
         self.pinned_from: Callable[[], int | None] = lambda: None
         self.dropped_total = 0
         """Messages that a limit dropped unacked, since the start of the broker."""
@@ -85,12 +87,12 @@ class Retention:
 
     def apply(self) -> None:
         """Remove the segments that may go, and roll the active one when it is old or large."""
-        if not self._context.topic_deleted:
+        if not self._context.topic_deleted and not self.suspended:
             self._apply(self.stored, full=False)
 
     def apply_on_full_disk(self, present: OffsetsState) -> None:
         """Remove what all consumers have acked in memory: the disk is too full to store that state."""
-        if not self._context.topic_deleted:
+        if not self._context.topic_deleted and not self.suspended:
             self._apply(present, full=True)
 
     def _apply(self, stored: OffsetsState | None, *, full: bool) -> None:

@@ -60,6 +60,8 @@ class Topic:
         self.name = name
         self.path = path
         self.settings = settings
+        self.settings_problem: str | None = None
+        """Why the settings of the disk are not in force."""
         self._services = services
         self._clock = clock
         self.log = Log(
@@ -167,8 +169,16 @@ class Topic:
         for channel in self.channels.values():
             channel.limit_attempts(self._max_attempts)
 
+    def distrust_settings(self, problem: str) -> None:
+        """The settings of the disk are damaged or another topic's: the defaults hold, and nothing is removed that the right
+        ones might keep, until some are stored anew (CONFIG, or ``toymq repair``)."""
+        self.settings_problem = problem
+        self.retention.suspended = True
+
     def apply_settings(self, settings: TopicSettings) -> None:
         """Take settings into use that are on stable storage."""
+        self.settings_problem = None
+        self.retention.suspended = False
         self.settings = settings
         self._set_policy()
         self.publisher.resize(self._setting("dedupe_keys"))
@@ -431,7 +441,8 @@ class Topic:
     def state(self) -> str:
         if self.committer.failed is not None:
             return "failed"
-        return "degraded" if self.log.degraded or self.offsets.lacks_consumers else "ok"
+        harmed = self.log.degraded or self.offsets.lacks_consumers or self.settings_problem is not None
+        return "degraded" if harmed else "ok"
 
     def describe(self, *, consumers: bool = True) -> dict[str, Any]:
         """The JSON object of protocol.md. Thousands of ``consumers`` take a while."""
@@ -453,6 +464,8 @@ class Topic:
         }
         if self.offsets.lacks_consumers:
             described["offsets_problem"] = self.offsets.problem
+        if self.settings_problem is not None:
+            described["settings_problem"] = self.settings_problem
         return described | (self.redrive_consumer.describe() if self.is_dead_letters else {})
 
     def describe_consumer(self, name: str) -> dict[str, Any]:

@@ -92,7 +92,9 @@ async def test_webhooks_are_kept_with_their_secrets(tmp_path: Path) -> None:
 async def test_a_topic_that_could_not_be_opened_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(tmp_path / "d") as served:
         await apply_definitions(WANTED, served.broker)
-    (tmp_path / "d" / "topics" / "orders.eu" / "topic.json").write_text("{")
+    file = tmp_path / "d" / "topics" / "orders.eu" / "topic.json"
+    file.unlink()
+    file.mkdir()  # what the disk cannot read
     async with serving(tmp_path / "d") as served:
         assert list(openable(WANTED, served.broker).topics) == ["plain"]
         assert "topic orders.eu: its definition is not applied" in caplog.text

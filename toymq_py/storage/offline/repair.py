@@ -321,7 +321,7 @@ class _TopicRepairer:
         if not self._fs.exists(file):
             return
         try:
-            topic_settings.parse(self._fs.read_file(file))
+            topic_settings.parse(self._fs.read_file(file), offsets.topic_of(self._path))
         except DamagedData as error:
             self._bury(file)
             self._fs.unlink(file)

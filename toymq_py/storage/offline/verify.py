@@ -195,6 +195,6 @@ def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:
     if not fs.exists(file):
         return
     try:
-        topic_settings.parse(fs.read_file(file))
+        topic_settings.parse(fs.read_file(file), offsets.topic_of(path))
     except DamagedData as error:
         report.findings.append(Finding(file, str(error)))
