@@ -37,7 +37,7 @@ from toymqctl.token import token as token_command
 from toymqctl.top import top
 from toymqctl.topics import topics
 
-OF_TOYMQ = ("serve", "definitions", "verify", "repair", "backup", "restore", "dump", "demo")
+OF_TOYMQ = ("serve", "worker", "definitions", "verify", "repair", "backup", "restore", "dump", "demo")
 """Commands of the other program, which serves a directory and works on one."""
 
 
