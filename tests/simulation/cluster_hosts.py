@@ -240,7 +240,9 @@ class SimProcess:
         reader = asyncio.StreamReader(loop=self.loop)
         return asyncio.StreamReaderProtocol(reader, self._accept_replica, loop=self.loop)
 
-    def _accept_replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept_replica(self, reader: asyncio.StreamReader | None, writer: asyncio.StreamWriter) -> None:
+        if reader is None:  # reset before it was accepted: a real loop tells of no such connection
+            return
         task = self.loop.create_task(self._replica(reader, writer))
         self._replicas.add(task)
         task.add_done_callback(self._replica_left)
