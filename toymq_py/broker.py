@@ -359,17 +359,17 @@ class Broker:
         self.refuse_late()
         TopicSettings().changed(changes)
         _check_dead_letter_settings(name, changes)
-        known = name in self.topics
-        if known and self.topics[name].deleted:
+        if (known := name in self.topics) and self.topics[name].deleted:
             raise self._deletions.busy(name)
         topic = self.topics[name] if known else self._new_topic(name)
         announce = None if known else self.on_topic_created(name)
 
         def changed(present: TopicSettings) -> TopicSettings:
             settings = present.changed(changes)
-            if known and settings != present:
+            if known and (topic.settings_problem is not None or settings != present):
+                found = topic.settings_problem or present.differences(settings)
                 remedy = "change that with CONFIG, that is config() of a client, PATCH over HTTP"
-                raise TopicExists(f"{name} exists with {present.differences(settings)}; {remedy}")
+                raise TopicExists(f"{name} exists with {found}; {remedy}")
             return settings  # also an existing topic may be in memory only
 
         def answer(error: OSError | RequestError | None) -> None:

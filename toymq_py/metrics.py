@@ -171,12 +171,14 @@ class Histogram:
 class Metrics:
     """Counters named in ``TABLE``, and ``errors`` by code. Belongs to the event loop."""
 
-    __slots__ = ("_fsync_s", "ack_total", "cluster", "commit_messages", "connections", "connections_evicted_total",
-                 "connections_opened_total", "connections_torn_total", "deliver_total", "duplicate_total", "errors",
-                 "fsync_seconds", "limits_reached", "loop_held_seconds", "nack_total", "publish_seconds", "publish_total",
-                 "redeliver_total")  # fmt: skip
+    __slots__ = ("_fsync_s", "ack_total", "channels_examining", "cluster", "commit_messages", "connections",
+                 "connections_evicted_total", "connections_opened_total", "connections_torn_total", "deliver_total",
+                 "duplicate_total", "errors", "fsync_seconds", "limits_reached", "loop_held_seconds", "nack_total",
+                 "publish_seconds", "publish_total", "redeliver_total")  # fmt: skip
 
     def __init__(self) -> None:
+        self.channels_examining = 0
+        """Consumers that wait until a thread has seen how far damage goes. Not shown."""
         self.publish_total = 0
         self.duplicate_total = 0
         self.deliver_total = 0

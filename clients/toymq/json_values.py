@@ -60,6 +60,8 @@ def write(what: str, value: object, depth: int = 0) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {one.name: write(f"{what}.{one.name}", getattr(value, one.name), depth + 1) for one in fields}
+    if hasattr(value, "model_dump"):  # a pydantic model
+        return value.model_dump(mode="json")
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str):

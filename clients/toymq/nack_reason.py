@@ -48,12 +48,17 @@ def _name(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an exception; of one whose ``str`` raises: none."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 (a handler's own class)
+        return ""
+
+
 def _details(error: BaseException) -> tuple[str, str | None]:
     """Text and traceback."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 (a handler's own class)
-        text = ""
+    text = text_of(error)
     if error.__traceback__ is None:
         return text, None
     return text, "".join(["Traceback (most recent call last):\n", *format_tb(error.__traceback__, -FRAMES_MAX)])

@@ -41,7 +41,7 @@ def zero_page(path: Path, page: int) -> set[int]:
 
 @pytest.mark.parametrize("way", ["topic", "pattern", "http"])
 def test_a_pull_without_a_wait_says_nothing_is_there_when_nothing_is(tmp_path: Path, way: str) -> None:
-    """Beside damage that was not known yet it answered OK 0 several times: who pulls until 0 stopped early."""
+    """Beside damage that was not known yet it answered OK 0 several times, and a program that pulls until 0 stopped early."""
     with BrokerProcess(tmp_path / "d", "--segment-bytes", "16KiB", "--http", "127.0.0.1:0") as broker:
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
             list(client.pub_many("t.x", [b"%d." % n + bytes(300) for n in range(100)]))

@@ -149,27 +149,27 @@ class Faults:
     # -- what
 
     def _strike(self, step: Step, rng: random.Random, client: str | None = None) -> None:
-        for kind, whom in step.acts:
-            self._act(kind, whom, rng, client)
+        for kind, target in step.acts:
+            self._act(kind, target, rng, client)
 
-    def _act(self, kind: str, whom: str, rng: random.Random, client: str | None = None) -> None:
+    def _act(self, kind: str, target: str, rng: random.Random, client: str | None = None) -> None:
         self._rng = rng
-        host = self._host(whom, rng, client)
+        host = self._host(target, rng, client)
         self._world.happened[kind] += 1
         end = self._kinds[kind](host)
         if end is not None:
             after_s = rng.choice((0.2, 1.0, 4.0, 8.0)) * rng.random()
             self._world.loop.call_later(after_s, lambda: None if self._calm else end())
 
-    def _host(self, whom: str, rng: random.Random, client: str | None) -> SimHost:
+    def _host(self, target: str, rng: random.Random, client: str | None) -> SimHost:
         hosts = list(self._world.hosts.values())
         leader = self._world.hosts.get(client or "")
         if leader is None:
             key = state_of(self._world.etcd, self._tool).leader
             leader = self._world.hosts[key.member.name] if key is not None else None
-        if whom == "leader" and leader is not None:
+        if target == "leader" and leader is not None:
             return leader
-        if whom == "follower":
+        if target == "follower":
             hosts = [each for each in hosts if each is not leader]
         return rng.choice(hosts)
 

@@ -91,7 +91,7 @@ TRAPS = {
 }  # fmt: skip
 """The windows of the rules, each as steps: when, provoked by one of these, one of these acts, the longest rest."""
 
-WHOM = ("leader", "leader", "follower", "follower", "any")
+TARGETS = ("leader", "leader", "follower", "follower", "any")
 RESTS_S = (0.01, 0.3, 1.0, 3.0, 6.0)
 
 
@@ -99,7 +99,7 @@ RESTS_S = (0.01, 0.3, 1.0, 3.0, 6.0)
 class Step:
     """Faults at one moment, then a rest.
 
-    ``acts``: kinds and whom each strikes, all at once; ``when``: the moment, "" is now; ``provoked_by``: the fault that should
+    ``acts``: kinds and the target of each, all at once; ``when``: the moment, "" is now; ``provoked_by``: the fault that should
     bring the moment about, "" is none; ``seed``: of all details.
     """
 
@@ -174,7 +174,7 @@ def _swarm(rng: random.Random) -> tuple[Step, ...]:
             acts, when, provoked_by = rng.choice(THEN), "", ""
         else:
             kinds = rng.choices(known, weights, k=rng.choice((1, 1, 1, 2)))
-            acts = tuple({kind: rng.choice(WHOM) for kind in kinds}.items())
+            acts = tuple({kind: rng.choice(TARGETS) for kind in kinds}.items())
         rest_s = round(rng.choice(rests_s) * rng.random(), 3)
         steps.append(Step(acts, when, provoked_by, rest_s, rng.randrange(1 << 30)))
     return tuple(steps)

@@ -54,6 +54,8 @@ def test_a_topic_whose_settings_cannot_be_read_is_degraded_and_goes_on(data: byt
     assert rig.publish("t", b"y")[0].first_id == 1
     (found,) = rig.broker.describe("t")
     assert (found["state"], found["settings_problem"].split(":")[0], found["settings"]) == ("degraded", "topic.json", {})
+    assert rig.change("create", "t") == "EXISTS", "an application that creates its topics at its start confirms nothing"
+    assert rig.broker.topic("t").state == "degraded"
     assert rig.change("configure", "t", visibility="default") == "OK"
     (found,) = rig.broker.describe("t")
     assert (found["state"], "settings_problem" in found) == ("ok", False), "they are said anew"

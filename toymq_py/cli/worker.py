@@ -15,13 +15,13 @@ import click
 from toymq.click_support import Duration
 from toymq_py.cli import log_output
 from toymq_py.config.options import LogFormat
-from toymq_py.errors import ConfigError
+from toymq_py.errors import ConfigError, ToymqError
 
 if TYPE_CHECKING:
     from toymq import App
 
-THREAD_LEFT = 1
-"""Exit code when a job in a thread had to be left."""
+FAILED = 1
+"""Exit code: the broker or the topic went away for good, or a job in a thread had to be left."""
 
 
 @click.command(no_args_is_help=True)
@@ -50,8 +50,16 @@ def worker(
             own = [target, "--shutdown-timeout", f"{shutdown_timeout}s", "--log-level", log_level, "--log-format", log_format]
             own += [] if concurrency is None else ["--concurrency", str(concurrency)]
             raise SystemExit(_run_processes(own, processes, shutdown_timeout, watch=reload))
-        code = asyncio.run(_work(load(target), concurrency, shutdown_timeout, parent))
-    if code == THREAD_LEFT:
+        app = load(target)
+        try:
+            code = asyncio.run(_work(app, concurrency, shutdown_timeout, parent))
+        except ToymqError as error:
+            if isinstance(error, ConfigError):  # the next one would end the same way
+                raise
+            click.echo(f"toymq: {error.code}: {error}", err=True)
+            raise SystemExit(FAILED) from None
+    if code == FAILED:
+        sys.stdout.flush()
         os._exit(code)  # Python would wait for the thread
     raise SystemExit(code)
 
@@ -99,4 +107,4 @@ async def _work(app: "App", concurrency: int | None, shutdown_s: float, parent: 
         loop.add_signal_handler(number, stop.set)
     if parent is not None:
         loop.add_reader(parent, stop.set)
-    return 0 if await app.run(stop, concurrency=concurrency, shutdown=shutdown_s) else THREAD_LEFT
+    return 0 if await app.run(stop, concurrency=concurrency, shutdown=shutdown_s) else FAILED

@@ -106,7 +106,9 @@ class MultiSubscription(Lessee, ABC):
     @property
     def is_examining(self) -> bool:
         """Damage of some topic is being looked at: what is behind it comes soon, and ``on_messages`` is called."""
-        return any(part.channel.is_examining for part in self.parts.values())
+        parts = self.parts.values()
+        seldom = next((part.channel.context.metrics.channels_examining for part in parts), 0)  # of all topics
+        return bool(seldom) and any(part.channel.is_examining for part in parts)
 
     def attach_again(self, topic: Topic) -> None:
         """As ``attach``, for a topic whose consumer was moved, which ended the part: what is ready is taken from now on."""

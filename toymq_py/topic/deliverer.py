@@ -117,10 +117,12 @@ class Deliverer:
     def _wait_for(self, busy: BeingExamined) -> None:
         if not self.is_examining:
             self.is_examining = True
+            self._context.metrics.channels_examining += 1
             busy.when_done(self._examined)
 
     def _examined(self) -> None:
         self.is_examining = False
+        self._context.metrics.channels_examining -= 1
         self._on_examined()
 
     def _take_ready(

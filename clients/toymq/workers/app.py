@@ -21,7 +21,8 @@ from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
 from toymq.workers.runner import Runner
 from toymq.workers.schedule import Schedule
-from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.consumer_options import POLL_MODES
+from toymq_py.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,10 +97,8 @@ class App:
             visibility,
             None if timeout is None else arguments.duration_ms("timeout", timeout, 1) / 1000,
             Retries.checked(retries, backoff, dead_on),
-            mode,
+            arguments.mode(mode, POLL_MODES) or "shared",
         )
-        if mode not in ("shared", "keyed"):
-            raise BadArgument(f'mode of a worker is "shared" or "keyed", not {arguments.shown(mode)}')
         arguments.to_ms("visibility", visibility, 1)
         topic = arguments.topic_or_pattern(topic)
 
@@ -134,7 +133,7 @@ class App:
         period_ms = arguments.duration_ms("period", period, 1000)
 
         def decorate(function: Callable[[], R]) -> Job[[], R]:
-            name = topic if topic is not None else f"{PERIODIC}.{getattr(function, '__name__', '')}"
+            name = arguments.topic(topic if topic is not None else f"{PERIODIC}.{getattr(function, '__name__', '')}")
             job = self.worker(name, retries=retries, backoff=backoff, dead_on=dead_on, timeout=timeout)(function)
             self._schedules.append(Schedule(job, period_ms))
             return job
@@ -156,7 +155,7 @@ class App:
         ClientClosed."""
         self.client  # noqa: B018 (raises when there is none)
         if self._replies is None:
-            self._replies = Replies(self._new_client(0.0))
+            self._replies = Replies(lambda: self._new_client(0.0))
         return self._replies
 
     async def _leave(self) -> Client:

@@ -6,6 +6,7 @@ The payload is a JSON object of the arguments by name, ``{"path": "a.png", "widt
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
@@ -131,8 +132,7 @@ class Job(Generic[P, R]):
     ) -> "Job[P, R]":  # fmt: skip
         """The same job, published with options of ``Client.pub``: ``resize.options(delay="5m").send("a.png")``. ``timeout``:
         how long ``call`` waits."""
-        other = object.__new__(Job)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other._options = PublishOptions(key, headers, delay, ttl, arguments.duration_ms("timeout", timeout, 1) / 1000)
         return other
 
@@ -167,10 +167,10 @@ class Job(Generic[P, R]):
         """
         payload, with_ = self.payload(*args, **kwargs), self._options
 
-        async def publish(headers: dict[str, str]) -> Receipt:
+        async def publish(headers: dict[str, str], left_s: float) -> Receipt:
             return await self._connection.client.pub(
                 self.topic, payload, key=with_.key, headers={**(with_.headers or {}), **headers}, delay=with_.delay,
-                ttl=with_.timeout_s if with_.ttl is None else with_.ttl,
+                ttl=left_s if with_.ttl is None else with_.ttl,
             )  # fmt: skip
 
         found = await self._connection.replies.call(self.name, publish, with_.timeout_s)
@@ -182,8 +182,7 @@ class Job(Generic[P, R]):
         """The same job with another concurrency; None keeps it."""
         if concurrency is None:
             return self
-        other = object.__new__(Job)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other.settings = replace(self.settings, concurrency=concurrency, window=concurrency * window_per_slot)
         return other
 

@@ -9,15 +9,20 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from random import Random
 
+from toymq.backoff import Backoff
 from toymq_py.clock import Clock, SystemClock
 
 logger = logging.getLogger("toymq.workers")
 UNUSABLE = 2
 """Exit code of a process whose app cannot be loaded: the next one would end the same way."""
 LOOK_S = 0.2
+LOOKS_PER_WATCH = 5
+"""A walk over a large tree is not free."""
 QUICK_S = 2.0
 """A process that lived shorter counts as one that fails at its start."""
 BACK_OFF_MIN_S, BACK_OFF_MAX_S = 0.1, 10.0
@@ -51,18 +56,18 @@ class _Slot:
     began: float = 0.0
     due: float = 0.0
     """When the next one starts, on the monotonic clock."""
-    back_off_s: float = BACK_OFF_MIN_S
+    backoff: Backoff = field(default_factory=lambda: Backoff(BACK_OFF_MIN_S, BACK_OFF_MAX_S, Random()))
 
 
 class Processes:
-    """Runs a command ``count`` times. ``watch``: a directory whose changed sources start all anew, gracefully."""
+    """Runs a command ``number`` times at once. ``watch``: a directory whose changed sources start all anew, gracefully."""
 
     def __init__(
-        self, command: Sequence[str], count: int, *, watch: Path | None, shutdown_s: float, clock: Clock | None = None
+        self, command: Sequence[str], number: int, *, watch: Path | None, shutdown_s: float, clock: Clock | None = None
     ) -> None:
         """``command``: gets ``--parent FD`` appended, the pipe's reading end."""
         self._command = list(command)
-        self._slots = [_Slot() for _ in range(count)]
+        self._slots = [_Slot() for _ in range(number)]
         self._watch = watch
         self._shutdown_s = shutdown_s
         self._monotonic = (clock or SystemClock()).monotonic
@@ -77,12 +82,14 @@ class Processes:
         self._pipe = reads
         try:
             seen = self._sources()
-            while not self._stopping:
+            for look in count():
+                if self._stopping:
+                    break
                 self._look()
                 if self._unusable and self._watch is None:
                     break
                 time.sleep(LOOK_S)
-                if (now := self._sources()) != seen:
+                if look % LOOKS_PER_WATCH == 0 and (now := self._sources()) != seen:
                     seen = now
                     logger.info("a source file changed: the workers start anew")
                     self._end()
@@ -108,10 +115,12 @@ class Processes:
                 if code == UNUSABLE:
                     self._unusable = True
                     continue
-                slot.back_off_s = BACK_OFF_MIN_S if now - slot.began >= QUICK_S else min(slot.back_off_s * 2, BACK_OFF_MAX_S)
-                slot.due = now + slot.back_off_s
+                if now - slot.began >= QUICK_S:
+                    slot.backoff.reset()
+                delay_s = slot.backoff.next_s()
+                slot.due = now + delay_s
                 how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has exited with {code}"
-                logger.warning("a worker process %s: the next one starts in %.1f s", how, slot.back_off_s)
+                logger.warning("a worker process %s: the next one starts in %.1f s", how, delay_s)
 
     def _end(self) -> None:
         """Stop all processes: SIGTERM, and SIGKILL for what does not end."""
@@ -127,7 +136,8 @@ class Processes:
                 child.kill()
                 child.wait()
         for slot in self._slots:
-            slot.child, slot.due, slot.back_off_s = None, 0.0, BACK_OFF_MIN_S
+            slot.child, slot.due = None, 0.0
+            slot.backoff.reset()
 
     def _stop(self, number: int, frame: object) -> None:
         self._stopping = True

@@ -17,10 +17,13 @@ from typing import Any
 
 from toymq import json_values
 from toymq.client import Client
-from toymq.errors import ConnectionLost, JobFailed, RequestTimeout, SubscriptionEnded
+from toymq.errors import ClientClosed, ConnectionLost, JobFailed, RequestTimeout, SubscriptionEnded
 from toymq.message import Receipt, Settings
+from toymq.nack_reason import text_of
+from toymq.options import GOODBYE_S
+from toymq.subscription import Subscription
 from toymq_py.clock import Clock, SystemClock
-from toymq_py.errors import BadArgument, ToymqError
+from toymq_py.errors import BadArgument, Forbidden, ToymqError
 
 logger = logging.getLogger("toymq.workers")
 REPLY_TO, CALL = "toymq-reply-to", "toymq-call"
@@ -31,8 +34,8 @@ SETTINGS: Settings = {"ttl": "1h", "retain_acked_for": 0}
 LEFT_BEHIND_S = 24 * 3600
 """A topic without a caller that is so old is removed."""
 SWEPT_MAX = 100
-Publish = Callable[[dict[str, str]], Coroutine[Any, Any, Receipt]]
-"""Publishes a job with headers."""
+Publish = Callable[[dict[str, str], float], Coroutine[Any, Any, Receipt]]
+"""Publishes a job with headers; the seconds are what is left of the time of its call."""
 
 
 def is_wanted(headers: Mapping[str, str]) -> bool:
@@ -50,27 +53,26 @@ def result_of(what: str, value: object) -> bytes:
 
 def failure_of(error: BaseException) -> bytes:
     """The message of a job that failed for good."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 (its own __str__)
-        text = ""
-    return json.dumps({"error": type(error).__name__, "text": text}).encode()
+    return json.dumps({"error": type(error).__name__, "text": text_of(error)}).encode()
 
 
 async def reply(client: Client, headers: Mapping[str, str], payload: bytes) -> None:
-    """Publish a result. The job is done in any case: a failure here is only logged."""
+    """Publish a result, to a topic that is there: a late one makes none, nor does a message that names thousands. The job is
+    done in any case: a failure here is only logged."""
     try:
+        await client.offsets(headers[REPLY_TO])
         await client.pub(headers[REPLY_TO], payload, headers={CALL: headers[CALL]})
     except ToymqError as error:
         logger.warning("a result is not told to %s: %s", headers[REPLY_TO], error)
 
 
 class Replies:
-    """The results that one process waits for. Owns its client."""
+    """The results that one process waits for, over a connection of its own."""
 
-    def __init__(self, client: Client, clock: Clock | None = None) -> None:
-        """``client``: not open yet."""
-        self._client = client
+    def __init__(self, new_client: Callable[[], Client], clock: Clock | None = None) -> None:
+        """``new_client``: a client that is not open yet; another one is made after a failure."""
+        self._new_client = new_client
+        self._client: Client | None = None
         self._now_ns = (clock or SystemClock()).wall_ns
         self._opening = asyncio.Lock()
         self._topic: str | None = None
@@ -81,15 +83,17 @@ class Replies:
     async def call(self, name: str, publish: Publish, timeout_s: float) -> Any:
         """Publish a job and wait for its result.
 
-        Raises: JobFailed, RequestTimeout, ConnectionLost (the topic of the results was deleted), and as ``Client.pub``.
+        Raises: JobFailed, RequestTimeout, ConnectionLost (the topic of the results was deleted), ClientClosed, and as
+        ``Client.pub``.
         """
-        topic = await self._open()
         self._calls += 1
         number = str(self._calls)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(timeout_s):
-                await publish({REPLY_TO: topic, CALL: number})
+            async with asyncio.timeout(timeout_s) as limit:
+                topic = await self._open()
+                left_s = (limit.when() or 0.0) - asyncio.get_running_loop().time()
+                await publish({REPLY_TO: topic, CALL: number}, max(left_s, 0.001))
                 payload = await answer
         except TimeoutError as error:
             if isinstance(error, ToymqError):
@@ -108,18 +112,23 @@ class Replies:
         """The topic of the results. Raises: RequestError, ConnectFailed, …"""
         async with self._opening:
             if self._topic is None:
-                await self._client
+                client = self._client
+                if client is None:
+                    client = await self._new_client()
+                    self._client = client
                 topic = f"{PREFIX}{self._now_ns() // 1_000_000_000}.{secrets.token_hex(8)}"
-                await self._client.create(topic, SETTINGS)
-                self._reader = asyncio.get_running_loop().create_task(self._read(topic), name=f"toymq {topic}")
+                with suppress(Forbidden):  # without rights to settings the subscription makes it
+                    await client.create(topic, SETTINGS)
+                messages = await client.sub(topic, CONSUMER)
+                self._reader = asyncio.get_running_loop().create_task(self._read(messages), name=f"toymq {topic}")
                 self._topic = topic
-                await self._sweep()
+                await self._sweep(client)
             return self._topic
 
-    async def _read(self, topic: str) -> None:
+    async def _read(self, subscription: Subscription) -> None:
         """Hand out results until the topic is deleted."""
         try:
-            async with self._client.sub(topic, CONSUMER) as messages:
+            async with subscription as messages:
                 async for message in messages:
                     answer = self._waiting.get(message.headers.get(CALL, ""))
                     if answer is not None and not answer.done():
@@ -127,26 +136,33 @@ class Replies:
                     await message.ack()
         except (SubscriptionEnded, ToymqError) as error:
             self._topic = None  # the next call makes another one
-            for answer in self._waiting.values():
-                if not answer.done():
-                    answer.set_exception(ConnectionLost(f"the topic of results is gone: {error}"))
+            self._fail(ConnectionLost(f"the topic of results is gone: {error}"))
 
-    async def _sweep(self) -> None:
+    def _fail(self, error: ToymqError) -> None:
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(error)
+
+    async def _sweep(self, client: Client) -> None:
         """Remove topics of callers that were killed. What the token may not delete stays."""
         with suppress(ToymqError):
             old = self._now_ns() // 1_000_000_000 - LEFT_BEHIND_S
-            for described in (await self._client.topics(f"{PREFIX}>"))[:SWEPT_MAX]:
+            for described in (await client.topics(f"{PREFIX}>"))[:SWEPT_MAX]:
                 words = described["topic"].split(".")
                 attached = any(consumer["sessions"] for consumer in described["consumers"])
                 if len(words) == 3 and words[1].isdigit() and int(words[1]) < old and not attached:
-                    await self._client.delete(described["topic"])
+                    await client.delete(described["topic"])
 
     async def close(self) -> None:
-        """Remove the topic and close the client."""
+        """End the calls that wait, remove the topic and close the client; a broker that is away is not waited for."""
+        self._fail(ClientClosed("the app was left while a call waited for its result"))
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.wait((self._reader,))
+        if self._client is None:
+            return
         if self._topic is not None:
-            with suppress(ToymqError):
-                await self._client.delete(self._topic)
+            with suppress(ToymqError, TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    await self._client.delete(self._topic)
         await self._client.close()

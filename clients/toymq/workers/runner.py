@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from toymq.client import Client
+from toymq.nack_reason import text_of
 from toymq.subscription import Message, Subscription
 from toymq.workers.job import Job
 from toymq.workers.replies import failure_of, is_wanted, reply, result_of
@@ -22,7 +23,7 @@ class Counts:
     """What became of jobs since the process began."""
 
     def __init__(self) -> None:
-        self.done = self.failed = self.dead = self.running = 0
+        self.done = self.failed = self.dead = 0
 
 
 class Runner:
@@ -81,22 +82,20 @@ class Runner:
             await asyncio.wait(tasks)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+        counts = self.counts
+        logger.info("%s: %d done, %d failed attempts, %d dead letters", self.job.name, counts.done, counts.failed, counts.dead)
         return self._threads is None or not tasks
 
     # -- one job
 
     async def _handle(self, message: Message) -> None:
         """Raises: ToymqError, where the broker cannot be told."""
-        self.counts.running += 1
         try:
-            try:
-                arguments = self._arguments(message)
-            except BadArgument as error:
-                await self._refuse(message, error)
-            else:
-                await self._run(message, arguments)
-        finally:
-            self.counts.running -= 1
+            arguments = self._arguments(message)
+        except BadArgument as error:
+            await self._refuse(message, error)
+        else:
+            await self._run(message, arguments)
 
     def _arguments(self, message: Message) -> dict[str, Any]:
         """What the function is called with. Raises: BadArgument, where it is not to be called."""
@@ -133,8 +132,8 @@ class Runner:
                 await self._reply(message, failure_of(error))
             end = "is a dead letter" if is_dead else "is tried again"
             logger.warning(
-                "%s %d failed at attempt %d and %s: %s", message.topic, message.id, attempt, end, _said(error),
-                exc_info=error, extra=self._facts(message),
+                "%s %d failed at attempt %d and %s: %s: %s", message.topic, message.id, attempt, end, type(error).__name__,
+                text_of(error), exc_info=error, extra=self._facts(message),
             )  # fmt: skip
         else:
             self.counts.done += 1
@@ -172,10 +171,3 @@ def _in_thread(function: Callable[..., object], arguments: dict[str, Any]) -> ob
         return function(**arguments)
     except StopIteration as error:  # a future cannot hold one
         raise RuntimeError("the function raised StopIteration") from error
-
-
-def _said(error: Exception) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 (its own __str__)
-        return type(error).__name__

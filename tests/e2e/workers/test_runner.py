@@ -3,10 +3,12 @@
 import asyncio
 import json
 import logging
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import pytest
 
 import toymq
 from tests.support.in_process import InProcess, serving
+from tests.support.tokens import authority, table, token
 from toymq import App, Client
+from toymq.workers.replies import Replies
 from toymq_py.errors import ModeConflict
 
 
@@ -117,7 +121,7 @@ async def test_a_failed_job_is_tried_again_and_then_dead_with_its_exception(app:
         await until(lambda: [one.counts.dead for one in app.runners] == [1, 1])
         counts = [vars(one.counts) for one in app.runners]
     assert sorted(attempts) == ["a", "a", "a", "hopeless"]
-    assert [(one["failed"], one["done"], one["running"]) for one in counts] == [(3, 0, 0), (1, 0, 0)]
+    assert [(one["failed"], one["done"]) for one in counts] == [(3, 0), (1, 0)]
     ((payload, headers),) = await letters(mq, "t")
     assert json.loads(payload) == {"name": "a"}
     assert "RuntimeError" in str(headers)
@@ -361,10 +365,15 @@ async def test_a_call_without_a_worker_ends_and_is_not_done_later(app: App, mq: 
     @app.worker("t")
     async def work() -> None: ...
 
+    consumers = (f"c{number}" for number in count())
+
+    async def is_dropped() -> bool:
+        return await mq.pull("t", next(consumers)) == []
+
     async with app:
-        with pytest.raises(toymq.RequestTimeout, match=r"no result of .*work within 0.05 s"):
-            await work.options(timeout=0.05).call()
-        assert await mq.pull("t", "workers") == []
+        with pytest.raises(toymq.RequestTimeout, match=r"no result of .*work within 0.1 s"):
+            await work.options(timeout=0.1).call()
+        await until(is_dropped)
 
 
 async def test_a_worker_answers_to_topics_of_results_alone(app: App, mq: Client) -> None:
@@ -379,6 +388,71 @@ async def test_a_worker_answers_to_topics_of_results_alone(app: App, mq: Client)
         await done.wait()
     with pytest.raises(toymq.NoSuchTopic):
         await mq.describe("orders")
+
+
+async def test_a_result_that_comes_late_makes_no_topic(app: App, mq: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does a message that asks for an answer in a topic that is not there: thousands of them would make thousands."""
+
+    @app.worker("t")
+    async def work() -> None: ...
+
+    await mq.pub("t", b"{}", headers={"toymq-reply-to": "replies.1.gone", "toymq-call": "1"})
+    async with working(app):
+        await until(lambda: "a result is not told to replies.1.gone" in caplog.text)
+    with pytest.raises(toymq.NoSuchTopic):
+        await mq.describe("replies.1.gone")
+
+
+async def test_a_caller_whose_first_connection_failed_has_another(broker: InProcess, app: App) -> None:
+    @app.worker("t")
+    async def work() -> int:
+        return 5
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        ports = iter((unused.getsockname()[1], broker.port))
+    replies = Replies(lambda: toymq.connect(f"toymq://127.0.0.1:{next(ports)}"))
+
+    async def publish(headers: dict[str, str], left_s: float) -> toymq.Receipt:
+        return await app.client.pub("t", b"{}", headers=headers)
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        with pytest.raises(toymq.ConnectFailed):
+            await replies.call("work", publish, 30)
+        assert await replies.call("work", publish, 30) == 5
+        await replies.close()
+
+
+async def test_a_caller_without_rights_to_settings_gets_its_results(tmp_path: Path) -> None:
+    rights = table("shop", 'publish = ["t", "replies.>"]\nsubscribe = ["t", "replies.>"]')
+    async with serving(tmp_path / "d2", authority=authority(rights)) as served:
+        app = App(f"toymq://{token('shop')}@127.0.0.1:{served.port}")
+
+        @app.worker("t")
+        async def work() -> int:
+            return 5
+
+        async with working(app):
+            await until(lambda: app.runners != [])
+            assert await work.call() == 5
+
+
+async def test_a_caller_whose_broker_is_away_ends_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq.workers.replies.GOODBYE_S", 0.01)
+    async with serving(tmp_path / "d2") as served:
+        replies = Replies(lambda: toymq.connect(f"toymq://127.0.0.1:{served.port}"))
+        published = asyncio.Event()
+
+        async def publish(headers: dict[str, str], left_s: float) -> toymq.Receipt:
+            published.set()
+            return toymq.Receipt(0, False)
+
+        calling = asyncio.get_running_loop().create_task(_outcome(replies.call("work", publish, 60)))
+        await published.wait()
+    async with asyncio.timeout(30):
+        await replies.close()
+    assert isinstance(await calling, toymq.ClientClosed)
 
 
 async def test_a_call_whose_topic_of_results_is_deleted_is_told_and_the_next_has_another(app: App, mq: Client) -> None:

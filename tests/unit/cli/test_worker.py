@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from toymq import App
 from toymq_py.cli.main import main
 from toymq_py.cli.worker import load
-from toymq_py.errors import ConfigError
+from toymq_py.errors import ConfigError, NoSuchTopic, ToymqError
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +57,21 @@ def test_the_exit_code_is_that_of_wrong_usage() -> None:
     result = CliRunner().invoke(main, ["worker", "shop"])
     assert result.exit_code == 2
     assert result.stderr == "toymq: shop names no app: write MODULE:APP, `toymq worker shop.jobs:app` say\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(NoSuchTopic("topic jobs was deleted"), 1), (ConfigError("no worker is registered"), 2)]
+)
+def test_workers_that_are_ended_by_an_error_say_it_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ToymqError, code: int
+) -> None:
+    """Exit code 2 tells the parent of ``--processes`` that the next one would end the same way; a topic may come again."""
+
+    async def run(*_: object, **__: object) -> bool:
+        raise error
+
+    (tmp_path / "shop_f.py").write_text("import toymq\napp = toymq.App()\n")
+    monkeypatch.setattr(App, "run", run)
+    result = CliRunner().invoke(main, ["worker", "shop_f:app"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (code, 1)
+    assert str(error) in result.stderr

@@ -133,6 +133,10 @@ def test_a_model_that_validates_itself_says_what_is_wrong() -> None:
                 raise ValueError("not this")
             return f"validated {value}"
 
+        def model_dump(self, *, mode: str) -> dict[str, str]:
+            return {"mode": mode}
+
+    assert write("it", [Model()]) == [{"mode": "json"}]
     read = reader_of("it", Model)
     assert read("it", 1) == "validated 1"
     with pytest.raises(BadArgument, match="it: not this"):

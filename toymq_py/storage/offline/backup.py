@@ -283,7 +283,12 @@ class _Backup:
             with contextlib.suppress(FileNotFoundError):
                 fs.unlink(file)
         else:
-            replace_file(fs, file, data)
+            try:
+                topic_settings.parse(data, name)
+            except DamagedData as error:
+                problem(f"topic {name}: {topic_settings.FILE_NAME}: {error}: the backup has none that are newer")
+            else:
+                replace_file(fs, file, data)
 
     def _lost_consumers(self, name: str, path: str, to: str) -> dict[str, dict[str, Any]]:
         """The consumers that the earlier backup has, and that the source lost with its offsets: after a restore one that the

@@ -34,7 +34,7 @@ def test_one_function_for_a_topic_and_consumer() -> None:
         ({"timeout": "soon"}, BadArgument, "timeout: invalid duration"),
         ({"visibility": 0}, BadArgument, "visibility is a duration in seconds, from 0.001"),
         ({"retries": -1}, BadArgument, "retries is"),
-        ({"mode": "exclusive"}, BadArgument, 'mode of a worker is "shared" or "keyed", not \'exclusive\''),
+        ({"mode": "exclusive"}, BadArgument, "invalid mode 'exclusive': write shared or keyed"),
     ],
 )
 def test_a_wrong_argument_of_worker_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -58,6 +58,8 @@ def test_a_periodic_job_has_a_topic_of_its_name_and_no_retry() -> None:
     def clean_up() -> None: ...
 
     assert (clean_up.topic, clean_up.settings.retries.count) == ("every.clean_up", 0)
+    with pytest.raises(BadName):
+        app.every("1h", topic="every.*")(lambda: None)  # it could not be published to
     with pytest.raises(BadArgument, match="period is a duration in seconds, from 1 to ten years"):
         app.every("10ms")
 

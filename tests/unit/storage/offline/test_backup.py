@@ -25,7 +25,7 @@ from tests.support.backups import (
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
-from toymq_py.storage import offsets, webhooks_file
+from toymq_py.storage import offsets, topic_settings, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.repair import repair
@@ -374,6 +374,21 @@ def test_damaged_offsets_are_said_and_those_of_an_earlier_backup_stay() -> None:
     assert report.problems == ["topic a: both generations of its offsets are damaged: the backup has none that are newer"]
     assert report.damaged
     assert offsets.load(rig.disk, f"{TO}/topics/a").state == state
+
+
+@pytest.mark.parametrize("damage", ["junk", "another topic's"])
+def test_settings_that_cannot_be_trusted_are_said_and_those_of_an_earlier_backup_stay(damage: str) -> None:
+    rig = broker()
+    assert rig.change("configure", "a", visibility="1000") == "OK"
+    assert rig.change("configure", "b", visibility="2000") == "OK"
+    do_backup(rig)
+    path = f"topics/a/{topic_settings.FILE_NAME}"
+    good = rig.disk.read_file(f"{DIR}/{path}")
+    rig.put(path, b"{" if damage == "junk" else rig.disk.read_file(f"{DIR}/topics/b/{topic_settings.FILE_NAME}"))
+    (problem,) = do_backup(rig).problems
+    assert problem.startswith("topic a: topic.json: ")
+    assert problem.endswith(": the backup has none that are newer")
+    assert rig.disk.read_file(f"{TO}/{path}") == good
 
 
 def test_the_webhooks_go_along() -> None:
