@@ -1,7 +1,9 @@
 """``toymq-pipeline``: Spark jobs as commands. Exit code 0: done; 1: failed, or a job found something; 2: wrong usage."""
 
+import errno
 import json
 import logging
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -68,13 +70,22 @@ USAGE = {f"{kind.__module__}.{kind.__name__}" for kind in (ConfigError, OptionEr
 """Class names of usage errors: of an error in another process Spark passes on only the text."""
 
 
+NO_SPACE = os.strerror(errno.ENOSPC)
+DISK_FULL = (
+    "a disk is full: that of the archive, of the checkpoint or of Spark's temporary files (spark.local.dir). "
+    "Make room and run the command again: it repeats what was not finished"
+)
+
+
 def explain(text: str) -> tuple[str | None, str]:
-    """Find our own error, class and text, in Spark's message of a failed job; else return None and the first line."""
+    """Find our own error, class and text, in Spark's message of a failed job; else return None and what is known."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq."))]
     if ours:
         kind, _, reason = ours[-1].partition(": ")
         return kind, reason or kind
+    if NO_SPACE in text:
+        return None, DISK_FULL
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         return None, lines[1].removeprefix(": ")  # Java's error; its stack trace follows
     return None, lines[0] if lines else "Spark failed without a message"
@@ -444,7 +455,9 @@ def watch(
                 pass
         finally:
             query.stop()
-    if once and count:
+    if once:
+        click.echo(f"{count or 'no'} finding{'s' * (count != 1)}", err=True)
+    if count and once:
         sys.exit(1)
 
 

@@ -195,6 +195,9 @@ class _Options:
 
     def refuse_unknown(self, known: tuple[str, ...]) -> None:
         left = set(self.given) - {name.lower() for name in known}
+        if kafkas := sorted(name for name in left if name.startswith("kafka.")):
+            remedy = "write toymq.bootstrap.servers" if kafkas[0] == "kafka.bootstrap.servers" else "leave it out"
+            raise OptionError(f"option {kafkas[0]} is of Kafka's client: {remedy}")
         if left:
             raise OptionError(f"unknown option {min(left)}: known are {', '.join(sorted(known))}")
 

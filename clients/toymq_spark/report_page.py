@@ -55,6 +55,7 @@ def _plot(rows: list[dict[str, Any]]) -> str:
     size.legend(frameon=False)
     for axes in (rate, size):
         axes.set_ylim(bottom=0)
+        axes.set_xlim(rows[0]["start"], rows[-1]["end"])  # around one window alone matplotlib shows four years
         axes.spines[["top", "right"]].set_visible(False)
         days = AutoDateLocator(tz=UTC, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(days)

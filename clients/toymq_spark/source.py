@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from toymq_py.errors import OutOfRange
+from toymq_py.errors import NoSuchTopic, OutOfRange
 from toymq_py.storage.reader import RecordRun, Walk
 from toymq_spark import offsets
 from toymq_spark.batches import joined
@@ -80,6 +80,9 @@ def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> I
                 break  # past the end
             offsets.lost(options, span.topic, expected, first_id - 1, "retention removed them while they were read")
             expected = first_id
+        except NoSuchTopic:
+            offsets.lost(options, span.topic, expected, span.end - 1, "the topic was deleted while they were read")
+            return
     if expected < span.end:
         offsets.lost(options, span.topic, expected, span.end - 1, "the log ends before them")
 

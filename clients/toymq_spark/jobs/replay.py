@@ -8,7 +8,7 @@ each piece looks up its files and counts its rows.
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from toymq.url import parse_url
 from toymq_py.errors import ConfigError, DamagedData, LocalError
 from toymq_spark import offsets
 from toymq_spark.jobs import archive as archive_job
-from toymq_spark.jobs.replay_ranges import Piece, overlapping, pieces_of_archive, pieces_of_topics
+from toymq_spark.jobs.replay_ranges import Piece, cut_anew, overlapping, pieces_of_archive, pieces_of_topics
 from toymq_spark.manifest import Archive, write_atomically
 from toymq_spark.options import parse_source
 from toymq_spark.record_sources import open_logs
@@ -36,11 +36,12 @@ class ArchiveChanged(LocalError):
 
 @dataclass(frozen=True)
 class Plan:
-    """The pieces of a replay; ``what`` is all that they depend on."""
+    """The pieces of a replay; ``what``: its source and sink; ``piece_rows``: the size of pieces that have not begun."""
 
     name: str
     what: dict[str, Any]
     pieces: list[Piece]
+    piece_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,13 @@ def replay(
         source: an archive, or options of ``format("toymq")``.
         sink: options of the sink, with the target as ``topic``.
         state: a directory for the plan and its progress.
-        rate: most rows per second.
+        rate: most rows per second; a run that goes on may have another one.
 
     Raises: ConfigError when the state belongs to another replay. NoArchive, DamagedData, and ArchiveChanged.
     """
-    what = {"source": str(source) if isinstance(source, Path) else _shown(source), "sink": _shown(sink), "rate": rate}
-    plan = _planned(state, what, lambda: _plan(source, what, PIECE_ROWS if rate is None else min(rate, PIECE_ROWS)))
-    done = _done(state)
+    what = {"source": str(source) if isinstance(source, Path) else _shown(source), "sink": _shown(sink)}
+    done, piece_rows = _done(state), PIECE_ROWS if rate is None else min(rate, PIECE_ROWS)
+    plan = _planned(state, what, lambda: _plan(source, what, piece_rows), done, piece_rows)
     began, rows = monotonic(), 0
     total = sum(piece.rows_max for piece in plan.pieces[done:])
     for number in range(done, len(plan.pieces)):
@@ -115,13 +116,13 @@ def _shown(options: Mapping[str, str]) -> dict[str, str]:
 def _plan(source: Mapping[str, str] | Path, what: dict[str, Any], piece_rows: int) -> Plan:
     name = f"replay-{uuid.uuid4().hex}"
     if isinstance(source, Path):
-        return Plan(name, what, pieces_of_archive(Archive(source), piece_rows))
+        return Plan(name, what, pieces_of_archive(Archive(source), piece_rows), piece_rows)
     options = parse_source(source, "batch")
     logs = open_logs(options.place)
     try:
         start = offsets.starting(options, logs, missing_is_empty=False)
         end = offsets.ending(options, logs, start)
-        return Plan(name, what, pieces_of_topics(options, logs, start, end, piece_rows))
+        return Plan(name, what, pieces_of_topics(options, logs, start, end, piece_rows), piece_rows)
     finally:
         logs.close()
 
@@ -141,7 +142,9 @@ def _read(spark: SparkSession, source: Mapping[str, str] | Path, piece: Piece) -
     return spark.read.format("toymq").options(**options).load()
 
 
-def _planned(state: Path, what: dict[str, Any], make: Callable[[], Plan]) -> Plan:
+def _planned(state: Path, what: dict[str, Any], make: Callable[[], Plan], done: int, piece_rows: int) -> Plan:
+    """The plan in the state, or a new one. With another rate the pieces that have not begun get another size; that which may
+    have begun stays, since the sink knows it by its number and rows. Raises: ConfigError, DamagedData, OSError."""
     file = state / "plan.json"
     if not file.exists():
         plan = make()
@@ -151,11 +154,19 @@ def _planned(state: Path, what: dict[str, Any], make: Callable[[], Plan]) -> Pla
         return plan
     found = archive_job.load_json(file)
     try:
-        plan = Plan(found["name"], found["what"], [Piece(**piece) for piece in found["pieces"]])
-    except (KeyError, TypeError):
+        planned_for = dict(found["what"])
+        planned_for.pop("rate", None)  # of a toymq before 2026-11-28
+        pieces = [Piece(**piece) for piece in found["pieces"]]
+        plan = Plan(found["name"], planned_for, pieces, found.get("piece_rows", 0))
+    except (KeyError, TypeError, ValueError):
         raise DamagedData(f"{file}: invalid plan of a replay") from None
     if plan.what != what:
         raise ConfigError(f"{state} belongs to another replay, of {plan.what}: use another directory")
+    if plan.piece_rows != piece_rows:
+        begun = done + 1
+        pieces = [*plan.pieces[:begun], *cut_anew(plan.pieces[begun:], piece_rows)]
+        plan = replace(plan, pieces=pieces, piece_rows=piece_rows)
+        write_atomically(file, asdict(plan))
     return plan
 
 

@@ -56,9 +56,36 @@ def pieces_of_topics(
     return found
 
 
+def cut_anew(pieces: Iterable[Piece], rows: int) -> list[Piece]:
+    """The same ids in pieces of another size. One that has gaps stays as it is: it is not known where they are."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if last is not None and _is_whole(last) and _is_whole(piece) and (last.topic, last.end) == (piece.topic, piece.start):
+            count = None if piece.rows is None or last.rows is None else last.rows + piece.rows
+            joined[-1] = Piece(piece.topic, last.start, piece.end, count)
+        else:
+            joined.append(piece)
+    return [part for piece in joined for part in _parts(piece, rows)]
+
+
 def overlapping(files: Iterable[ArchiveFile], piece: Piece) -> list[ArchiveFile]:
     """Files that may have rows of a piece."""
     return [file for file in files if file.topic == piece.topic and file.first_id < piece.end and piece.start <= file.last_id]
+
+
+def _is_whole(piece: Piece) -> bool:
+    """Whether each id has a record, as far as that is known."""
+    return piece.rows in (None, piece.end - piece.start)
+
+
+def _parts(piece: Piece, rows: int) -> Iterator[Piece]:
+    if not _is_whole(piece):
+        yield piece
+        return
+    for at in range(piece.start, piece.end, rows):
+        end = min(at + rows, piece.end)
+        yield Piece(piece.topic, at, end, None if piece.rows is None else end - at)
 
 
 def _next_id(logs: Logs, topic: str, at: int, end: int) -> int:

@@ -171,6 +171,8 @@ def test_of_what_spark_says_our_own_error_is_told() -> None:
     assert explain("\nPATH_NOT_FOUND\nmore") == (None, "PATH_NOT_FOUND")
     java = "An error occurred while calling o69.start.\n: java.io.IOException: file is there\n\tat a.B.c(B.java:1)\n"
     assert explain(java) == (None, "java.io.IOException: file is there")
+    full = java.replace("file is there", "No space left on device")
+    assert explain(full)[1].startswith("a disk is full: that of the archive, of the checkpoint")
     assert explain("") == (None, "Spark failed without a message")
 
 

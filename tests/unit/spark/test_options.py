@@ -81,7 +81,7 @@ def test_where_to_begin_and_end() -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"kafka__bootstrap__servers": "h:1"}, "unknown option kafka.bootstrap.servers"),
+        ({"kafka__bootstrap__servers": "h:1"}, "is of Kafka's client: write toymq.bootstrap.servers"),
         ({"startingOfsets": "earliest"}, "unknown option startingofsets"),
         ({"url": "http://h"}, "option url: a broker's URL is toymq://"),
         ({"toymq__bootstrap__servers": "a:1,b:2"}, "option toymq.bootstrap.servers: invalid value"),
@@ -115,6 +115,7 @@ def test_where_to_begin_and_end() -> None:
         ({"startingOffsetsByTimestampStrategy": "latest"}, "option startingOffsetsByTimestampStrategy: needs"),
         ({"minPartitions": "0"}, "option minPartitions: invalid number '0': write a whole number of at least 1"),
         ({"maxRecordsPerPartition": "-1"}, "option maxRecordsPerPartition"),
+        ({"kafka__group__id": "x"}, "option kafka.group.id is of Kafka's client: leave it out"),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: invalid value 'maybe': write true or false"),
         ({"fetchOffset__numRetries": "x"}, "option fetchOffset.numRetries"),
         ({"maxOffsetsPerTrigger": "5"}, "option maxOffsetsPerTrigger: has no effect here: a batch has no triggers"),

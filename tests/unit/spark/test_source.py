@@ -274,6 +274,21 @@ def test_retention_that_overtakes_a_query_while_it_reads(tmp_path: Path, caplog:
     assert "records 2 to 5 are gone" in caplog.text
 
 
+def test_a_topic_that_is_deleted_while_a_query_reads_is_a_loss_like_any_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was NO_SUCH_TOPIC, which ended the query whatever failOnDataLoss said."""
+    directory = directory_with(tmp_path, 9)
+    failing = stream({"path": str(directory)}, subscribe="t")
+    going_on = stream({"path": str(directory)}, subscribe="t", failOnDataLoss="false")
+    partitions = failing.partitions({"t": {"0": 2}}, {"t": {"0": 9}})
+    shutil.rmtree(directory / "topics" / "t")
+    with pytest.raises(DataLoss, match="topic t: records 2 to 8 are gone: the topic was deleted while they were read"):
+        rows_of(failing, partitions)
+    assert rows_of(going_on, partitions) == []
+    assert "topic t: records 2 to 8 are gone" in caplog.text
+
+
 @pytest.mark.parametrize("chosen", [{"subscribe": "t"}, {"subscribePattern": "t.*"}], ids=str)
 @pytest.mark.parametrize("once", [False, True])
 def test_a_topic_that_was_deleted_is_a_loss_however_it_was_chosen(

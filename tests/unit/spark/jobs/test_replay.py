@@ -1,5 +1,6 @@
 """``replay``: its pieces, its pace, and an archive that has changed since the plan."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,29 @@ def test_a_gap_in_a_topic_takes_no_time_either(broker: BrokerProcess, tmp_path: 
     assert [(one.start, one.end) for one in published.pieces] == [(0, 10), (290, 300), (0, 10), (10, 20), (20, 25)]
     assert [(one.rows, one.total) for one in found] == [(6, 41), (16, 41), (22, 37), (32, 37), (37, 37)]
     assert len(seen) == 7, "a question for each piece and each end, whatever lies between"
+
+
+def test_a_replay_goes_on_at_another_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It belonged to another replay. The piece that may have begun keeps its number and its rows."""
+    archive, state = archived(tmp_path / "a", ("a", [*range(100)])), tmp_path / "state"
+    published = Published(monkeypatch)
+    steps = replay.replay(NO_SPARK, archive.path, {"topic": "t"}, state, rate=20, monotonic=lambda: 0.0, sleep=lambda _: None)
+    next(steps)
+    next(steps)
+    (state / "done.json").write_text('{"pieces": 1}')  # it had not been written yet
+    published.pieces.clear()
+    assert published.run(archive.path, state, 50)[-1] == replay.Progress(4, 4, 80, 80)
+    assert [(piece.start, piece.end) for piece in published.pieces] == [(20, 40), (40, 90), (90, 100)]
+    assert published.run(archive.path, state, 7) == [], "it is done"
+
+
+def test_a_plan_of_an_earlier_version_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive, state = archived(tmp_path / "a", ("a", [*range(30)])), tmp_path / "state"
+    published = Published(monkeypatch)
+    published.run(archive.path, state, 10)
+    plan = json.loads((state / "plan.json").read_text())
+    del plan["piece_rows"]
+    plan["what"]["rate"] = 10
+    (state / "plan.json").write_text(json.dumps(plan))
+    (state / "done.json").write_text('{"pieces": 1}')
+    assert [step.rows for step in published.run(archive.path, state, 10)] == [10, 20]

@@ -11,7 +11,7 @@ from tests.support.archives import archived
 from toymq_py.errors import OutOfRange
 from toymq_py.storage.reader import RecordRun
 from toymq_spark.jobs import replay_ranges
-from toymq_spark.jobs.replay_ranges import Piece, overlapping, pieces_of_archive
+from toymq_spark.jobs.replay_ranges import Piece, cut_anew, overlapping, pieces_of_archive
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,22 @@ def test_pieces_of_an_archive_have_so_many_rows(
             if piece.start <= row < piece.end
         ]
         assert len(read) == piece.rows
+
+
+@pytest.mark.parametrize(
+    ("pieces", "rows", "expected"),
+    [
+        ([("a", 0, 10)], 4, [("a", 0, 4), ("a", 4, 8), ("a", 8, 10)]),
+        ([("a", 0, 4, 4), ("a", 4, 8, 4), ("a", 8, 10, 2)], 9, [("a", 0, 9, 9), ("a", 9, 10, 1)]),
+        ([("a", 0, 4), ("a", 9, 12), ("b", 12, 13)], 8, [("a", 0, 4), ("a", 9, 12), ("b", 12, 13)]),
+        ([("a", 0, 9, 4), ("a", 9, 13, 4)], 2, [("a", 0, 9, 4), ("a", 9, 11, 2), ("a", 11, 13, 2)]),
+    ],
+    ids=["smaller", "larger", "apart", "with gaps"],
+)
+def test_another_rate_cuts_pieces_anew(
+    pieces: list[tuple[Any, ...]], rows: int, expected: list[tuple[Any, ...]]
+) -> None:
+    assert cut_anew([Piece(*one) for one in pieces], rows) == [Piece(*one) for one in expected]
 
 
 def test_where_the_next_record_is() -> None:
