@@ -27,6 +27,7 @@ from toymq_py.errors import (
     DataDirectoryError,
     DirectoryLost,
     Forbidden,
+    Moved,
     NoSuchTopic,
     NotEnoughReplicas,
     RequestError,
@@ -69,9 +70,7 @@ class Broker:
     ) -> None:  # fmt: skip
         """
         Args:
-            rss_bytes: resident memory of the process, for STATS.
-            tasks: how many tasks the event loop has, for STATS.
-            loop_lag_s: the worst delay of the event loop in the last seconds, for STATS.
+            rss_bytes, tasks, loop_lag_s: for STATS: resident memory, tasks of the event loop, its worst delay of late.
             tracer: makes spans of messages; None costs nothing.
             open_files_max: how many segment files of all topics are open at a time.
         """
@@ -105,6 +104,8 @@ class Broker:
         self._dead_letters = DeadLetters(scheduler, clock, self._dead_letter_topic)
         self.on_topic_created: Callable[[str], Done] = lambda name: lambda error: None
         """Called with the name when a request creates a topic. What it returns is called with the outcome."""
+        self.moved: Callable[[str], Moved | None] = lambda name: None
+        """Gives the error for a topic that another worker has. Asked only for topics that are not here."""
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._subscriptions = SubscriptionRegistry(scheduler)
@@ -215,8 +216,7 @@ class Broker:
 
     def check_directory(self, done: Callable[[], None] = lambda: None) -> None:
         """Check on a sync thread that the directory, ``LOCK`` and the active segments were not removed or replaced. A missing
-        segment closes its topic for publishing, a missing directory ends the broker. On a low disk retention makes room,
-        although no commit asks for it."""
+        segment closes its topic for publishing, a missing directory ends the broker. A low disk makes retention act."""
         if self._directory_check is not None and self.lost is None:
             self._space.look()
             self._directory_check.run(done)
@@ -232,10 +232,10 @@ class Broker:
     # -- topics
 
     def topic(self, name: str) -> Topic:
-        """Raises: NoSuchTopic."""
+        """Raises: NoSuchTopic, Moved."""
         topic = self.topics.get(name)
         if topic is None:
-            raise self.unopened.get(name) or NoSuchTopic(f"there is no topic {name}")
+            raise self.unopened.get(name) or self.moved(name) or NoSuchTopic(f"there is no topic {name}")
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
         return topic
@@ -296,9 +296,9 @@ class Broker:
         return self._dead_letters.when_stored(topic, call)
 
     def _new_topic(self, name: str) -> Topic:
-        """Raises: TooManyTopics, StorageFailed."""
-        if name in self.unopened:
-            raise self.unopened[name]
+        """Raises: Moved, TooManyTopics, StorageFailed."""
+        if (error := self.unopened.get(name) or self.moved(name)) is not None:
+            raise error
         if self.lost is not None:
             raise StorageFailed(str(self.lost))
         self.quotas.admit_topic(name, len(self.topics))

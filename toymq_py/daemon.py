@@ -20,7 +20,7 @@ from toymq_py.command_line import install_hint
 from toymq_py.config.definitions import Definitions, parse
 from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
-from toymq_py.errors import ConfigError, DataDirectoryError
+from toymq_py.errors import ConfigError, DataDirectoryError, Moved
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.certificates import Certificates, PeerCertificates
 from toymq_py.net.host_names import AllowedHosts
@@ -53,7 +53,22 @@ IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https"}
 """Listeners without TLS, and the one with TLS."""
 
 
-def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
+@dataclass(frozen=True, slots=True)
+class OfWorker:
+    """What a process gets that serves a part of the topics."""
+
+    listeners: Listeners
+    """Bound by the supervisor, which keeps the addresses while the process is replaced."""
+    moved: Callable[[str], Moved | None]
+    """As ``Broker.moved``."""
+    lives: int
+    """Becomes readable when the supervisor has died; then the process ends."""
+
+
+def serve(
+    options: ServeOptions, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]],
+    of_worker: OfWorker | None = None,
+) -> None:  # fmt: skip
     """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once. SIGHUP reads tokens and
     certificates again.
 
@@ -66,7 +81,7 @@ def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Ma
     """
     files = read_files(options)
     options = prepared(options)
-    run(_serve(options, files, ready, reloads))
+    run(_serve(options, files, ready, reloads, of_worker))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +168,14 @@ def _read_definitions(options: ServeOptions) -> Definitions:
 
 
 async def _serve(
-    options: ServeOptions, files: Files, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]
-) -> None:
+    options: ServeOptions, files: Files, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]],
+    of_worker: OfWorker | None,
+) -> None:  # fmt: skip
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     reloads = {**reloads, **files.reloads(options)}
     with contextlib.ExitStack() as bound:
-        listeners = bind_all(options, bound)
+        listeners = bind_all(options, bound) if of_worker is None else of_worker.listeners
         url = f"toymq://{shown_address(listeners['--listen'][0])}"
         with opened_tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url) as broker:
             service = Service(options, broker, clock, loop, files.authority, files.certificates, listeners, ready)
@@ -167,6 +183,9 @@ async def _serve(
             reload_on_hangup(loop, reloads, service.debug_wire)
             claim(listeners)
             handle_signals(loop, service.stop)
+            if of_worker is not None:
+                broker.moved = of_worker.moved
+                _end_with_supervisor(loop, of_worker.lives, service.stop)
             await service.run()
 
 
@@ -368,6 +387,17 @@ def opened_tracer(options: ServeOptions, clock: Clock) -> Iterator[Tracer | None
 def shown_address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _end_with_supervisor(loop: asyncio.AbstractEventLoop, lives: int, stop: Callable[[], None]) -> None:
+    """Stop when the supervisor has died, so that the next one finds directories and addresses free."""
+
+    def orphaned() -> None:
+        loop.remove_reader(lives)
+        logger.error("the supervisor has died: this worker ends")
+        stop()
+
+    loop.add_reader(lives, orphaned)
 
 
 def handle_signals(loop: asyncio.AbstractEventLoop, begin: Callable[[], object]) -> None:

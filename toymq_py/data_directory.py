@@ -16,6 +16,7 @@ from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
 from toymq_py.storage.restoring import check_restored
+from toymq_py.storage.workers_file import check_undivided
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -46,12 +47,13 @@ class DataDirectory:
 
         Raises:
             DirectoryLocked: another process holds the lock.
-            DataDirectoryError: the directory cannot be used, or was not restored to the end.
+            DataDirectoryError: the directory cannot be used, was not restored to the end, or is divided over workers.
         """
         fs, path = self._fs, self.path
         self._lock = lock if lock is not None else made_and_locked(fs, path, pid, address)
         try:
             check_restored(fs, path)
+            check_undivided(fs, path)
         except DataDirectoryError:
             self.close()
             raise

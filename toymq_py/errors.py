@@ -15,6 +15,7 @@
     │  ├─ DiskLow  DiskFull  StorageFailed                 publishing is refused, reading goes on
     │  ├─ NotEnoughReplicas                                too few copies are in sync to publish
     │  ├─ TooManyConnections*  ShuttingDown*  NotLeader*
+    │  ├─ Moved                                            another worker has the topic
     │  └─ InternalError                                    a bug of ours; logged with its traceback
     └─ LocalError                   a problem of this machine or this caller; never sent to a peer
        ├─ ConfigError               an invalid option or setting
@@ -299,6 +300,17 @@ class NotLeader(RequestError):
         """The leader's ``host:port``."""
         found = str(self).partition(" ")[0]
         return found if found and found != "-" else None
+
+
+class Moved(RequestError):
+    """Another worker of this broker has the topic. The text begins with the worker's ``host:port``; nothing was done."""
+
+    code = "MOVED"
+
+    @property
+    def address(self) -> str:
+        """The ``host:port`` of the topic's worker."""
+        return str(self).partition(" ")[0]
 
 
 class InternalError(RequestError):

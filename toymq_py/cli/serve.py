@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from toymq_py import build
+from toymq_py import build, forking
 from toymq_py.cli import log_output
 from toymq_py.cli.options import doubts, read_file, serve_options, unknown_variables
 from toymq_py.config.options import ServeOptions
@@ -38,6 +38,8 @@ def serve(ctx: click.Context, /, *, config: str | None, **values: Any) -> None:
     said = (*doubts(ctx), *unknown_variables())
     if options.cluster is not None:
         raise SystemExit(_supervise(options, config, reloads, said))
+    if options.workers > 1:
+        raise SystemExit(_serve_workers(options, config, reloads, said))
     with log_output.to_stderr(options.log_level, options.log_format):
         for line in said:
             logger.warning("%s", line)
@@ -87,10 +89,10 @@ def _supervise(
                 return process.run(options, lambda addresses: _say_ready(options, file, addresses), reloads, lives)
             except LocalError as error:
                 logger.critical("%s", error)
-                return supervisor.UNUSABLE
+                return forking.UNUSABLE
             except OSError as error:  # of the disk: it may have room later
                 logger.critical("%s", error)
-                return supervisor.CRASHED
+                return forking.CRASHED
 
     def say(line: str) -> None:
         first[0] = False
@@ -99,3 +101,32 @@ def _supervise(
 
     process.preload(options)
     return supervisor.Supervisor(run, say, SystemClock()).supervise()
+
+
+def _serve_workers(
+    options: ServeOptions, file: str | None, reloads: Mapping[str, Callable[[], None]], said: Sequence[str]
+) -> int:
+    """Run a broker process for each worker. Each process has its own log, as a log has a thread. Returns: the exit code."""
+    from toymq_py import worker_processes  # only several workers need it
+    from toymq_py.clock import SystemClock
+
+    def run(seat: worker_processes.Seat) -> int:
+        with log_output.to_stderr(options.log_level, options.log_format):
+            try:
+                seat.serve(lambda addresses: _say_ready(seat.options, file, addresses), reloads)
+            except LocalError as error:
+                logger.critical("worker %d: %s", seat.worker, error)
+                return forking.UNUSABLE
+            except OSError as error:  # of the disk: it may have room later
+                logger.critical("worker %d: %s", seat.worker, error)
+                return forking.CRASHED
+        return 0
+
+    def say(line: str) -> None:
+        with log_output.to_stderr(options.log_level, options.log_format):
+            logger.warning("%s", line)
+
+    for line in said:
+        say(line)
+    with worker_processes.seats(options) as found:
+        return worker_processes.Workers(found, run, say, SystemClock()).supervise()

@@ -14,23 +14,14 @@ needs, has no threads and no loop, and forks: a new process needs no imports.
 import gc
 import os
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
 from toymq_py.clock import Clock
+from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, QUICK_S, UNUSABLE, LifeLine, fork, how_it_ended
 
 TERM_ENDED = 3
-UNUSABLE = 2
-CRASHED = 4
-"""A bug ended the node; its traceback is on stderr."""
-QUICK_S = 2.0
-"""A process that lived shorter counts as one that fails at its start."""
-BACK_OFF_MIN_S, BACK_OFF_MAX_S = 0.1, 5.0
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Supervisor:
@@ -74,39 +65,15 @@ class Supervisor:
 
     def _run_once(self) -> int:
         """Returns: the exit code, -N when signal N ended the process."""
-        lives, holds = os.pipe()
-        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # a signal before the child is known would be lost
-        pid = os.fork()
-        if not pid:
-            os.close(holds)
-            self._become_node(lives)
-        self._child = pid
+        line = LifeLine()
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        self._child = fork(self._run, line)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        os.close(lives)
         try:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            return os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
         finally:
             self._child = 0
-            os.close(holds)
-
-    def _become_node(self, lives: int) -> None:
-        """In the child. Does not return."""
-        code = CRASHED
-        try:
-            os.setpgid(0, 0)  # Ctrl-C reaches the supervisor, which passes it on: not twice
-            for number in PASSED_ON:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-            code = self._run(lives)
-        except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else CRASHED
-        except BaseException:  # noqa: BLE001 (the process ends here)
-            traceback.print_exc()
-        finally:
-            with suppress(OSError, ValueError):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)  # no atexit of the supervisor's, and no wait for threads whose disk hangs
+            line.close()
 
     def _pass_on(self, number: int, frame: object) -> None:
         if number in ENDING:
@@ -125,6 +92,4 @@ class Supervisor:
 def _how_it_ended(code: int) -> str:
     if code == TERM_ENDED:
         return "leads no longer"
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"has exited with {code}"
+    return how_it_ended(code)

@@ -171,6 +171,9 @@ class ServeOptions(BrokerOptions):
         None, "URL", parse_endpoint, noun="a URL such as http://localhost:4318",
         help="Spans of messages whose traceparent says sampled go to this collector, by OTLP over HTTP.",
     )  # fmt: skip
+    workers: int = count(
+        1, 1, 64, help="Broker processes, each with a part of the topics (docs/more-cores.md); fixed for a data directory."
+    )  # fmt: skip
     cluster: str | None = text(
         None, "NAME", check_cluster_name, noun="a name such as orders",
         help="Take part in a cluster (docs/clusters.md): one of several copies leads and serves, the others follow.",
@@ -232,6 +235,7 @@ class ServeOptions(BrokerOptions):
             if self.tls_listen is None and self.https is None and getattr(self, name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen or --https")
         self._check_cluster()
+        self._check_workers()
         for name in ("dialect", "private_webhooks"):
             if self.http is None and self.https is None and getattr(self, name):
                 raise ConfigError(f"--{name.replace('_', '-')} does nothing without --http or --https")
@@ -256,6 +260,28 @@ class ServeOptions(BrokerOptions):
                 raise ConfigError(f"{option} {where}: others cannot reach this node there: give --advertise HOST:PORT")
             if where is not None:
                 break
+
+    def _check_workers(self) -> None:
+        if self.workers == 1:
+            return
+        for name in ("cluster", "definitions", "dialect", "advertise"):
+            if getattr(self, name):
+                raise ConfigError(f"--{name} and --workers exclude each other")
+        host, _ = parse_address(self.listen)
+        if is_unspecified(host):
+            raise ConfigError(f"--listen {self.listen}: with --workers clients are sent there: give an address of this machine")
+        check_apart([
+            (f"{option} {where} of worker {worker}", parse_address(where))
+            for worker in range(self.workers) for option, where in self.of_worker(worker, self.data_dir).listeners().items()
+        ])  # fmt: skip
+
+    def of_worker(self, worker: int, data_dir: str) -> "ServeOptions":
+        """The options of one worker's process: ports count up from those of worker 0; a port 0 takes a free one."""
+        places: dict[str, str] = {}
+        for option, where in self.listeners().items():
+            host, _, port = where.rpartition(":")
+            places[option.removeprefix("--").replace("-", "_")] = f"{host}:{int(port) + worker if int(port) else 0}"
+        return replace(self, workers=1, data_dir=data_dir, **places)  # type: ignore[arg-type] # addresses
 
     def listeners(self) -> dict[str, str]:
         """The address of each listener, by its option."""

@@ -39,6 +39,7 @@ STATUS: dict[str, int] = {
     "SHUTTING_DOWN": 503,
     "NOT_ENOUGH_REPLICAS": 503,
     "NOT_LEADER": 503,
+    "MOVED": 421,
     "TOO_SLOW": 408,
     "UNKNOWN_CODING": 415,
     "UNKNOWN_EXPECTATION": 417,

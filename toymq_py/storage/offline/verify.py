@@ -20,6 +20,7 @@ from toymq_py.storage.segment import load_sidecar, parse_segment_name
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
+from toymq_py.storage.workers_file import check_undivided
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def check_data_directory(fs: FileSystem, data_dir: str) -> None:
     if not fs.is_dir(data_dir):
         raise DataDirectoryError(f"there is no directory {data_dir}")
     check_restored(fs, data_dir)
+    check_undivided(fs, data_dir)
     if not fs.is_dir(f"{data_dir}/topics"):
         raise DataDirectoryError(f"{data_dir} is not a data directory: it has no topics directory")
 

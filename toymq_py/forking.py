@@ -1,0 +1,73 @@
+"""A child process that notices the death of its parent, kill -9 included. For supervisors: no thread and no loop in the parent.
+
+The parent has imported all that its children need, so that a new child needs no imports.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+CRASHED = 4
+"""Exit code: a bug ended the child; its traceback is on stderr."""
+UNUSABLE = 2
+"""Exit code: options, files or the directory are unusable, and the log says why."""
+QUICK_S = 2.0
+"""A process that lived shorter counts as one that fails at its start."""
+BACK_OFF_MIN_S, BACK_OFF_MAX_S = 0.1, 5.0
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+class LifeLine:
+    """A pipe whose reading end becomes readable when the process that made it has ended, as no other holds its writing end."""
+
+    def __init__(self) -> None:
+        self.lives, self._holds = os.pipe()
+
+    def inherited(self) -> None:
+        """In a child: leave the writing end to the parent."""
+        os.close(self._holds)
+
+    def close(self) -> None:
+        os.close(self.lives)
+        os.close(self._holds)
+
+
+def fork(run: Callable[[int], int], line: LifeLine) -> int:
+    """Run ``run`` in a child, which gets the line's descriptor and returns its exit code. Returns: the process id.
+
+    Assumes that PASSED_ON are blocked: a signal before the child is known would be lost. Raises: OSError (no process).
+    """
+    pid = os.fork()
+    if not pid:
+        line.inherited()
+        _become_child(run, line.lives)
+    return pid
+
+
+def _become_child(run: Callable[[int], int], lives: int) -> NoReturn:
+    code = CRASHED
+    try:
+        os.setpgid(0, 0)  # Ctrl-C reaches the parent, which passes it on: not twice
+        for number in PASSED_ON:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        code = run(lives)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else CRASHED
+    except BaseException:  # noqa: BLE001 (the process ends here)
+        traceback.print_exc()
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)  # no atexit of the parent's, and no wait for threads whose disk hangs
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code, -N for signal N, for people."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has exited with {code}"

@@ -1,0 +1,171 @@
+"""``toymq serve --workers N``: broker processes over one data directory, each with a part of the topics, and their parent.
+
+Contract: groups.md, stage 2; ADR 0128. Loaded only with several workers. The parent holds the lock of the whole directory and
+the bound sockets, has no threads and no loop, and forks; a worker's broker holds the lock of its own directory. A worker that
+dies is replaced, with a back-off when it lives short, and the others go on.
+"""
+
+import contextlib
+import gc
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from toymq_py import daemon
+from toymq_py.clock import Clock
+from toymq_py.config.options import ServeOptions
+from toymq_py.data_directory import made_and_locked
+from toymq_py.errors import DataDirectoryError, Moved
+from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, QUICK_S, UNUSABLE, LifeLine, fork, how_it_ended
+from toymq_py.placement import worker_of
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.workers_file import divide, worker_path
+
+WAITED_FOR = {*PASSED_ON, signal.SIGCHLD}
+
+
+@dataclass(slots=True)
+class Seat:
+    """What a worker's process begins with, and the next one in its place."""
+
+    worker: int
+    options: ServeOptions
+    listeners: daemon.Listeners
+    addresses: Sequence[str]
+    """Of each worker: ``host:port``, and its other addresses behind it."""
+    lives: int = -1
+
+    def moved(self, topic: str) -> Moved | None:
+        """As ``Broker.moved``."""
+        worker = worker_of(topic, len(self.addresses))
+        return None if worker == self.worker else Moved(f"{self.addresses[worker]} (worker {worker}) has the topic {topic}")
+
+    def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
+        """See ``daemon.serve``."""
+        daemon.serve(self.options, ready, reloads, daemon.OfWorker(self.listeners, self.moved, self.lives))
+
+
+@contextlib.contextmanager
+def seats(options: ServeOptions) -> Iterator[list[Seat]]:
+    """Lock and divide the directory, and bind the addresses of all workers. Raises: ConfigError, DirectoryLocked,
+    DataDirectoryError."""
+    daemon.read_files(options)  # what is wrong there is wrong for each worker
+    fs, root = RealFileSystem(), options.data_dir
+    with contextlib.ExitStack() as held:
+        lock = made_and_locked(fs, root, os.getpid(), "toymq serve --workers")
+        held.callback(lock.release)
+        try:
+            divide(fs, root, options.workers)
+        except OSError as error:
+            raise DataDirectoryError(f"cannot divide {root}: {error.strerror or error}") from error
+        each = [options.of_worker(worker, worker_path(root, worker)) for worker in range(options.workers)]
+        bound = [daemon.bind_all(one, held) for one in each]
+        addresses = [_shown(listeners) for listeners in bound]
+        yield [Seat(worker, one, bound[worker], addresses) for worker, one in enumerate(each)]
+
+
+def _shown(listeners: daemon.Listeners) -> str:
+    shown = {option: daemon.shown_address(some[0]) for option, some in listeners.items() if option != "--metrics"}
+    others = [daemon.READY_AS[option].format(address) for option, address in shown.items() if option != "--listen"]
+    return " ".join((shown["--listen"], *others))
+
+
+@dataclass(slots=True)
+class _Process:
+    """A worker's process, and when the next one is due."""
+
+    seat: Seat
+    pid: int = 0
+    began: float = 0.0
+    due: float = 0.0
+    back_off_s: float = BACK_OFF_MIN_S
+    unusable: bool = False
+
+
+class Workers:
+    """Runs a process for each seat until it is stopped."""
+
+    def __init__(self, seats: Sequence[Seat], run: Callable[[Seat], int], say: Callable[[str], None], clock: Clock) -> None:
+        """
+        Args:
+            run: a worker, in its process; returns the exit code.
+            say: logs a line and leaves no thread behind.
+        """
+        self._processes = [_Process(seat) for seat in seats]
+        self._run = run
+        self._say = say
+        self._monotonic = clock.monotonic
+        self._stopping = False
+
+    def supervise(self) -> int:
+        """Returns: the exit code: 2 when no worker can start. Raises: OSError (no process)."""
+        gc.collect()
+        gc.freeze()  # what was imported stays shared with the workers: a collection there would copy its pages
+        signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
+        line = LifeLine()
+        try:
+            while True:
+                self._start_due(line)
+                if not any(each.pid for each in self._processes):
+                    if self._stopping:
+                        return 0
+                    if all(each.unusable for each in self._processes):
+                        return UNUSABLE
+                found = signal.sigtimedwait(WAITED_FOR, self._until_due_s())
+                if found is not None and found.si_signo != signal.SIGCHLD:
+                    self._pass_on(found.si_signo)
+                self._see_ended()
+        finally:
+            line.close()  # workers that are left, after an error here, end by themselves
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITED_FOR)
+
+    def _start_due(self, line: LifeLine) -> None:
+        now = self._monotonic()
+        for each in self._processes:
+            if not each.pid and now >= each.due and not self._stopping:
+                each.began = now
+                each.pid = fork(lambda lives, seat=each.seat: self._become(seat, lives), line)  # type: ignore[misc] # its default
+
+    def _become(self, seat: Seat, lives: int) -> int:
+        """In the child."""
+        for other in self._processes:
+            if other.seat is not seat:
+                for some in other.seat.listeners.values():
+                    for listener in some:
+                        listener.close()
+        seat.lives = lives
+        return self._run(seat)
+
+    def _until_due_s(self) -> float:
+        """How long nothing is to do without a signal; an hour for ever."""
+        waiting = [each.due for each in self._processes if not each.pid and not self._stopping]
+        return max(min(waiting) - self._monotonic(), 0.0) if waiting else 3600.0
+
+    def _pass_on(self, number: int) -> None:
+        if number in ENDING:
+            self._stopping = True
+        for each in self._processes:
+            if each.pid:
+                os.kill(each.pid, number)
+
+    def _see_ended(self) -> None:
+        for each in self._processes:
+            if not each.pid:
+                continue
+            pid, status = os.waitpid(each.pid, os.WNOHANG)
+            if not pid:
+                continue
+            each.pid = 0
+            if self._stopping:
+                continue
+            if status == signal.SIGHUP:  # it ends a process where there is nothing to read again: the terminal has gone
+                self._pass_on(signal.SIGTERM)
+                continue
+            code, now = os.waitstatus_to_exitcode(status), self._monotonic()
+            lived_long = now - each.began >= QUICK_S
+            each.unusable = code == UNUSABLE and not lived_long
+            each.back_off_s = BACK_OFF_MIN_S if lived_long else each.back_off_s
+            each.due = now + each.back_off_s
+            self._say(f"worker {each.seat.worker} {how_it_ended(code)}: it starts again in {each.back_off_s:.1f} s")
+            each.back_off_s = min(each.back_off_s * 2, BACK_OFF_MAX_S)
