@@ -9,7 +9,7 @@ import pytest
 from tests.support.broker_process import environment
 from toymq_py.forking import how_it_ended
 
-PROGRAM = """
+PROGRAM = r"""
 import os, select, sys
 from toymq_py.forking import LifeLine, fork
 line = LifeLine()
