@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.in_process import TIMEOUT_S
 from toymq_py.broker import Done
+from toymq_py.broker_waits import stored
 from toymq_py.errors import DiskFull, QueueFull
-from toymq_py.gateway.waiters import Waiting, stored
+from toymq_py.gateway.waiters import Waiting
 
 
 class Source:
