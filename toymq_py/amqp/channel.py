@@ -1,17 +1,17 @@
 """One channel of an AMQP connection: its methods, applied to the broker.
 
-Contract: amqp.md, "Model". A method is applied at once, or gives a coroutine where it waits for the disk: then what follows on the
-connection waits, too. Belongs to the event loop.
+Contract: amqp.md, "Model". A method is applied at once, or gives a coroutine where it waits for the disk: then what follows on
+the connection waits, too. Belongs to the event loop.
 """
 
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from toymq_py.amqp import arguments, methods, properties
+from toymq_py.amqp import methods, properties
 from toymq_py.amqp.connection import PUBLISH, Content
 from toymq_py.amqp.dead_letters import dead_letter_of
+from toymq_py.amqp.declarations import COUNT_MAX, Declarations, Later, Owner
 from toymq_py.amqp.deliveries import (
     LEASE_S,
     WINDOW,
@@ -27,24 +27,20 @@ from toymq_py.amqp.errors import (
     COMMAND_INVALID,
     NO_ROUTE,
     NOT_ALLOWED,
-    NOT_FOUND,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     AmqpError,
     amqp_error,
 )
 from toymq_py.amqp.methods import Method
-from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.properties import Envelope
 from toymq_py.amqp.publishing import Confirms, Publishes
 from toymq_py.amqp.queues import CONSUMER, Queues
-from toymq_py.amqp.topology import Binding, Exchange, Queue
 from toymq_py.broker_waits import stored
 from toymq_py.errors import RequestError
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.units import DURATION_MS_MAX
 
-Later = Coroutine[Any, Any, None] | None
 CONSUMERS_MAX = 1000
 """Of one channel."""
 TAKE_BYTES = 64 * 1024
@@ -53,22 +49,14 @@ TX_MAX = 10_000
 """Publishes and acks of one transaction."""
 
 
-class Rights(Protocol):
-    """What the connection's token may do. Each raises AmqpError (ACCESS_REFUSED)."""
-
-    def publish(self, topic: str) -> None: ...
-
-    def subscribe(self, topic: str) -> None: ...
-
-    def administer(self, topic: str) -> None: ...
-
-
-class Outlet(Protocol):
+class Outlet(Owner, Protocol):
     """The channel's connection."""
 
-    rights: Rights
-    frame_max: int
     body_bytes_max: int
+
+    @property
+    def frame_max(self) -> int:
+        """The largest frame that the client takes."""
 
     def write(self, *pieces: bytes) -> None: ...
 
@@ -102,18 +90,15 @@ class Channel:
         self._failed: AmqpError | None = None  # of a publish in the present transaction
         self._prefetch = 0
         self._channel_prefetch = 0
-        self._last_queue = ""
         self._stopped = False
         """The client has paused deliveries (channel.flow)."""
         self.publishes = Publishes(
             self._broker, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress
         )
+        self._declarations = Declarations(outlet, queues, self._reply)
         self._handlers: Mapping[str, Callable[[Method], Later]] = {
             "channel.flow": self._flow,
-            "exchange.declare": self._exchange_declare, "exchange.delete": self._exchange_delete,
-            "exchange.bind": partial(self._bind_exchange, bind=True), "exchange.unbind": partial(self._bind_exchange, bind=False),
-            "queue.declare": self._queue_declare, "queue.delete": self._queue_delete, "queue.purge": self._queue_purge,
-            "queue.bind": partial(self._bind_queue, bind=True), "queue.unbind": partial(self._bind_queue, bind=False),
+            **self._declarations.handlers,
             "basic.qos": self._qos, "basic.consume": self._consume, "basic.cancel": self._cancel, "basic.get": self._get,
             "basic.ack": self._ack, "basic.nack": self._nack, "basic.reject": self._nack,
             "basic.recover": self._recover, "basic.recover-async": self._recover,
@@ -163,9 +148,7 @@ class Channel:
             for topic in topics:
                 self._outlet.rights.publish(topic)
             block = properties.block_of(Envelope(exchange, routing_key, content.properties), found)
-            if len(body) + len(block) > self._outlet.body_bytes_max:
-                text = f"message and headers are larger than max size {self._outlet.body_bytes_max} (--max-payload)"
-                raise AmqpError(PRECONDITION_FAILED, text)
+            self._check_size(len(body) + len(block))
             ttl_ms = _ttl_ms(found.get("expiration"))
         except AmqpError as error:
             error.method = PUBLISH
@@ -173,6 +156,12 @@ class Channel:
         if not topics and method["mandatory"]:
             self._return(exchange, routing_key, content)
         self._in_transaction(lambda: self.publishes.add(topics, body, block, ttl_ms))
+
+    def _check_size(self, size: int) -> None:
+        """Raises: AmqpError."""
+        most = self._outlet.body_bytes_max
+        if size > most:
+            raise AmqpError(PRECONDITION_FAILED, f"message and headers are larger than max size {most} (--max-payload)")
 
     def _return(self, exchange: str, routing_key: str, content: Content) -> None:
         self.publishes.flush()  # the confirms before this one go first
@@ -247,103 +236,6 @@ class Channel:
         self._reply("tx.rollback-ok")
         return None
 
-    # -- exchanges and queues
-
-    def _exchange_declare(self, method: Method) -> Later:
-        name = method["exchange"]
-        if method["passive"]:
-            self.queues.topology.exchange(name)
-            if not method["no_wait"]:
-                self._reply("exchange.declare-ok")
-            return None
-        wanted = Exchange(
-            name, method["type"], method["durable"], method["auto_delete"], method["internal"],
-            arguments.checked(method["arguments"]),
-        )  # fmt: skip
-        rights = self._outlet.rights
-        work = self.queues.declare_exchange(wanted, lambda: rights.administer(name))
-        return self._then(work, method, "exchange.declare-ok")
-
-    def _exchange_delete(self, method: Method) -> Later:
-        self._outlet.rights.administer(method["exchange"])
-        work = self.queues.delete_exchange(method["exchange"], if_unused=method["if_unused"])
-        return self._then(work, method, "exchange.delete-ok")
-
-    def _bind_exchange(self, method: Method, *, bind: bool) -> Later:
-        source, target = method["source"], method["destination"]
-        self._outlet.rights.administer(target)
-        binding = Binding(source, target, True, method["routing_key"], arguments.checked(method["arguments"]))
-        work = self.queues.bind(binding, self._outlet) if bind else self.queues.unbind(binding)
-        return self._then(work, method, "exchange.bind-ok" if bind else "exchange.unbind-ok")
-
-    def _bind_queue(self, method: Method, *, bind: bool) -> Later:
-        queue = self._queue_of(method)
-        routing_key = method["routing_key"] or ("" if method["queue"] else queue)
-        self._outlet.rights.administer(self.queues.topic_name(queue))
-        binding = Binding(method["exchange"], queue, False, routing_key, arguments.checked(method["arguments"]))
-        work = self.queues.bind(binding, self._outlet) if bind else self.queues.unbind(binding)
-        if not bind:
-            return self._then(work, None, "queue.unbind-ok")
-        return self._then(work, method, "queue.bind-ok")
-
-    async def _then(self, work: Coroutine[Any, Any, None], method: Method | None, answer: str) -> None:
-        await work
-        if method is None or not method["no_wait"]:
-            self._reply(answer)
-
-    def _queue_of(self, method: Method) -> str:
-        """The queue that a method names; none is the one that was declared last. Raises: AmqpError."""
-        name: str = method["queue"] or self._last_queue
-        if not name:
-            raise AmqpError(NOT_FOUND, "no previously declared queue", method.index)
-        return name
-
-    def _queue_declare(self, method: Method) -> Later:
-        name: str = method["queue"]
-        if method["passive"]:
-            topic = self.queues.topic(self._queue_of(method), self._outlet)
-            ready, consumers = self.queues.counts(name, topic)
-            self._last_queue = name
-            return self._declared(method, name, ready, consumers)
-        if not name:
-            name = f"amq.gen-{secrets.token_urlsafe(16)}"
-        elif name.startswith("amq.") and name not in self.queues.topology.queues:
-            raise AmqpError(403, f"queue name '{name}' contains reserved prefix 'amq.*'", method.index)
-        return self._declare(method, name)
-
-    async def _declare(self, method: Method, name: str) -> None:
-        wanted = Queue(
-            name, topic_of(name), method["durable"], method["exclusive"], method["auto_delete"],
-            arguments.checked(method["arguments"]),
-        )  # fmt: skip
-        counts = await self.queues.declare(wanted, self._outlet, may_make=self._outlet.rights.administer)
-        self._last_queue = name
-        self._declared(method, name, *counts)
-
-    def _declared(self, method: Method, name: str, ready: int, consumers: int) -> None:
-        if not method["no_wait"]:
-            self._reply("queue.declare-ok", queue=name, message_count=min(ready, 0xFFFFFFFF), consumer_count=consumers)
-
-    def _queue_delete(self, method: Method) -> Later:
-        name = self._queue_of(method)
-        self._outlet.rights.administer(self.queues.topic_name(name))
-        return self._delete(method, name)
-
-    async def _delete(self, method: Method, name: str) -> None:
-        count = await self.queues.delete(name, self._outlet, if_unused=method["if_unused"], if_empty=method["if_empty"])
-        if not method["no_wait"]:
-            self._reply("queue.delete-ok", message_count=min(count, 0xFFFFFFFF))
-
-    def _queue_purge(self, method: Method) -> Later:
-        name = self._queue_of(method)
-        self._outlet.rights.administer(self.queues.topic_name(name))
-        return self._purge(method, name)
-
-    async def _purge(self, method: Method, name: str) -> None:
-        count = await self.queues.purge(name, self._outlet)
-        if not method["no_wait"]:
-            self._reply("queue.purge-ok", message_count=min(count, 0xFFFFFFFF))
-
     # -- consuming
 
     def _flow(self, method: Method) -> Later:
@@ -368,7 +260,7 @@ class Channel:
             self._outlet.wake(consumer)
 
     def _consume(self, method: Method) -> Later:
-        queue, tag = self._queue_of(method), method["consumer_tag"] or f"amq.ctag-{secrets.token_urlsafe(16)}"
+        queue, tag = self._declarations.queue_of(method), method["consumer_tag"] or f"amq.ctag-{secrets.token_urlsafe(16)}"
         topic = self.queues.topic(queue, self._outlet)
         self._outlet.rights.subscribe(topic.name)
         if tag in self.consumers:
@@ -396,7 +288,8 @@ class Channel:
         """Raises: RequestError, OSError."""
         subscription, _ = topic.subscribe(
             CONSUMER, mode="shared", window=window, visibility_s=LEASE_S,
-            wake=lambda _: consumer.tag in self.consumers and self._outlet.wake(consumer), ended=lambda _, code: self._cancelled(consumer),
+            wake=lambda _: consumer.tag in self.consumers and self._outlet.wake(consumer),
+            ended=lambda _, code: self._cancelled(consumer),
         )  # fmt: skip
         return subscription
 
@@ -466,7 +359,7 @@ class Channel:
             self._outlet.written(source, delivery.ranges())
 
     def _get(self, method: Method) -> Later:
-        queue = self._queue_of(method)
+        queue = self._declarations.queue_of(method)
         topic = self.queues.topic(queue, self._outlet)
         self._outlet.rights.subscribe(topic.name)
         getter = self._getters.get(queue)
@@ -484,7 +377,7 @@ class Channel:
         ready, _ = self.queues.counts(queue, topic)
         head = methods.encode(
             self.number, "basic.get-ok", delivery_tag=tag, redelivered=delivery.attempt > 1, exchange=envelope.exchange,
-            routing_key=envelope.routing_key, message_count=min(ready, 0xFFFFFFFF),
+            routing_key=envelope.routing_key, message_count=min(ready, COUNT_MAX),
         )  # fmt: skip
         self._outlet.write(head, *content_frames(self.number, envelope.properties, body, self._outlet.frame_max))
         if method["no_ack"]:

@@ -82,8 +82,8 @@ class _Letter:
 
 
 def with_death(found: dict[str, Any], queue: str, envelope: Envelope, reason: str, at_s: int) -> dict[str, Any]:
-    """The properties of a dead letter: RabbitMQ's ``x-death``, newest first, one entry a queue and reason, and ``x-first-death-…``.
-    A letter has no expiration of its own any more."""
+    """The properties of a dead letter: RabbitMQ's ``x-death``, newest first, one entry a queue and reason, and
+    ``x-first-death-…``. A letter has no expiration of its own any more."""
     found = {name: value for name, value in found.items() if name != "expiration"}
     headers = dict(found.get("headers", {}))
     before = headers.get("x-death")

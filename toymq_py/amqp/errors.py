@@ -1,4 +1,4 @@
-"""Errors of AMQP 0-9-1: a reply code that closes a channel or the whole connection. Contract: amqp.md; the specification, 1.2."""
+"""Errors of AMQP 0-9-1: a reply code that closes a channel or the connection. Contract: amqp.md; the specification, 1.2."""
 
 from toymq_py.errors import RequestError
 

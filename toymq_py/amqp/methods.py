@@ -1,6 +1,6 @@
 """The methods of AMQP 0-9-1: names, fields, and their bytes. Sans-IO.
 
-Contract: the specification, 1.4 to 1.9, with RabbitMQ's confirm, basic.nack, exchange.bind, connection.blocked and update-secret.
+Contract: the specification, 1.4 to 1.9, with RabbitMQ's confirm, basic.nack, exchange.bind, connection.blocked, update-secret.
 """
 
 import struct
@@ -36,7 +36,8 @@ _SPECIFICATION = """
 20 21 channel.flow-ok bit active
 20 40 channel.close short reply_code, shortstr reply_text, short class_id, short method_id
 20 41 channel.close-ok
-40 10 exchange.declare short reserved1, shortstr exchange, shortstr type, bit passive, bit durable, bit auto_delete, bit internal, bit no_wait, table arguments
+40 10 exchange.declare short reserved1, shortstr exchange, shortstr type, bit passive, bit durable, bit auto_delete, \
+bit internal, bit no_wait, table arguments
 40 11 exchange.declare-ok
 40 20 exchange.delete short reserved1, shortstr exchange, bit if_unused, bit no_wait
 40 21 exchange.delete-ok
@@ -44,7 +45,8 @@ _SPECIFICATION = """
 40 31 exchange.bind-ok
 40 40 exchange.unbind short reserved1, shortstr destination, shortstr source, shortstr routing_key, bit no_wait, table arguments
 40 51 exchange.unbind-ok
-50 10 queue.declare short reserved1, shortstr queue, bit passive, bit durable, bit exclusive, bit auto_delete, bit no_wait, table arguments
+50 10 queue.declare short reserved1, shortstr queue, bit passive, bit durable, bit exclusive, \
+bit auto_delete, bit no_wait, table arguments
 50 11 queue.declare-ok shortstr queue, long message_count, long consumer_count
 50 20 queue.bind short reserved1, shortstr queue, shortstr exchange, shortstr routing_key, bit no_wait, table arguments
 50 21 queue.bind-ok
@@ -56,7 +58,8 @@ _SPECIFICATION = """
 50 51 queue.unbind-ok
 60 10 basic.qos long prefetch_size, short prefetch_count, bit global
 60 11 basic.qos-ok
-60 20 basic.consume short reserved1, shortstr queue, shortstr consumer_tag, bit no_local, bit no_ack, bit exclusive, bit no_wait, table arguments
+60 20 basic.consume short reserved1, shortstr queue, shortstr consumer_tag, bit no_local, bit no_ack, \
+bit exclusive, bit no_wait, table arguments
 60 21 basic.consume-ok shortstr consumer_tag
 60 30 basic.cancel shortstr consumer_tag, bit no_wait
 60 31 basic.cancel-ok shortstr consumer_tag
@@ -123,6 +126,10 @@ class Method:
 
     def __getitem__(self, field: str) -> Any:
         return self._values[field]
+
+    def get(self, field: str) -> Any:
+        """A field's value, None where the method has no such field."""
+        return self._values.get(field)
 
     def __repr__(self) -> str:
         return f"{self.name}({self._values})"

@@ -1,7 +1,7 @@
 """Publishes of one AMQP channel on their way to the log, and the confirms that answer them.
 
-Contract: amqp.md, "Model" (basic.publish): a confirm comes when the message is on stable storage in each of its queues; confirms
-come in order. Belongs to the event loop.
+Contract: amqp.md, "Model" (basic.publish): a confirm comes when the message is on stable storage in each of its queues, in the
+order of the publishes. Belongs to the event loop.
 """
 
 from collections import deque

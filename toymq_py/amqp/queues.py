@@ -323,13 +323,16 @@ def _check_alike(present: Queue, wanted: Queue) -> None:
     for what in ("durable", "auto_delete", "exclusive"):
         given, has = getattr(wanted, what), getattr(present, what)
         if given != has:
-            text = f"inequivalent arg '{what}' for queue '{wanted.name}' in vhost '/': received '{given}' but current is '{has}'"
-            raise AmqpError(PRECONDITION_FAILED, text.replace("True", "true").replace("False", "false"))
+            raise AmqpError(PRECONDITION_FAILED, _differs(what, wanted.name, str(given).lower(), str(has).lower()))
     for name in sorted(present.arguments.keys() | wanted.arguments.keys()):
         given, has = wanted.arguments.get(name), present.arguments.get(name)
         if given != has:
-            text = f"inequivalent arg '{name}' for queue '{wanted.name}' in vhost '/': received {given!r} but current is {has!r}"
-            raise AmqpError(PRECONDITION_FAILED, text)
+            raise AmqpError(PRECONDITION_FAILED, _differs(name, wanted.name, given, has))
+
+
+def _differs(argument: str, queue: str, given: object, has: object) -> str:
+    """RabbitMQ's words, which clients match."""
+    return f"inequivalent arg '{argument}' for queue '{queue}' in vhost '/': received '{given}' but current is '{has}'"
 
 
 def _never(subscription: Subscription) -> bool:

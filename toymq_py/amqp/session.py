@@ -1,13 +1,13 @@
 """One AMQP connection: handshake, channels, heartbeats, the end.
 
-Contract: amqp.md; the specification, 2.2.4 and 4.2. What comes is applied in its turn (``FairQueue``), as of a TCP session, while
-there is room; messages are taken when the socket has room. Belongs to the event loop.
+Contract: amqp.md; the specification, 2.2.4 and 4.2. What comes is applied in its turn (``FairQueue``), as of a TCP session,
+while there is room; messages are taken when the socket has room. Belongs to the event loop.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from contextlib import closing
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import closing, suppress
 from typing import Any, cast
 
 from toymq_py.amqp import frames, methods
@@ -22,27 +22,25 @@ from toymq_py.amqp.errors import (
     INTERNAL_ERROR,
     NOT_ALLOWED,
     RESOURCE_ERROR,
-    SYNTAX_ERROR,
     AmqpError,
     amqp_error,
 )
+from toymq_py.amqp.handshake import CHANNEL_MAX, FRAME_MAX, Handshake
 from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.queues import Queues
+from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat, acting_token
+from toymq_py.broker_waits import stored
 from toymq_py.clock import Clock
 from toymq_py.disk_errors import storage_error
-from toymq_py.errors import AuthFailed, RequestError, TooManyConnections
+from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.net.peer import described_peer
 from toymq_py.topic import Channel as TopicChannel
-from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.amqp")
 
-CHANNEL_MAX = 2047
-FRAME_MAX = 131_072
-HEARTBEAT_S = 60
 LOGIN_S = 10.0
 """From the first byte to connection.open."""
 CLOSE_S = 5.0
@@ -52,13 +50,6 @@ READ_AHEAD_BYTES = 256 * 1024
 OUT_BYTES = 256 * 1024
 """Replies that the socket has not taken: then nothing more is applied."""
 RETRY_S = 0.5
-PROPERTIES = {
-    "product": "toymq", "version": __version__, "platform": "Python", "information": "AMQP 0-9-1 of a toymq broker",
-    "capabilities": {
-        "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
-        "per_consumer_qos": True, "authentication_failure_close": True,
-    },
-}  # fmt: skip
 
 
 class Session(asyncio.Protocol):
@@ -74,14 +65,12 @@ class Session(asyncio.Protocol):
             enter: takes a seat. Raises: TooManyConnections.
             ended: called once, when the connection is gone.
         """
-        self.rights = OpenRights()
-        self.frame_max = frames.FRAME_MIN
         self.body_bytes_max = queues.broker.options.max_payload_bytes
         self.address = address
         self._queues = queues
         self._clock = clock
         self._loop = loop
-        self._login = login
+        self._handshake = Handshake(login, address)
         self._enter = enter
         self._ended = ended
         self._runnable = Runnable(fair, self._turn)
@@ -92,7 +81,6 @@ class Session(asyncio.Protocol):
         self._seat: Seat | None = None
         self._channels: dict[int, Channel] = {}
         self._ready: dict[Consumer, None] = {}
-        self._expects = "connection.start-ok"
         self._work: asyncio.Task[None] | None = None
         self._out: list[bytes] = []
         self._stalled = False
@@ -100,7 +88,6 @@ class Session(asyncio.Protocol):
         self._unsent: list[tuple[TopicChannel, list[tuple[int, int]]]] = []
         self._closing = False
         self._gone = False
-        self._heartbeat_s = 0
         self._last_read = self._last_write = clock.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._blocked_by_publishes = False
@@ -200,10 +187,7 @@ class Session(asyncio.Protocol):
         if what is Signal.HEARTBEAT:
             return
         if what is Signal.GREETING:
-            self.write(methods.encode(
-                0, "connection.start", version_major=0, version_minor=9, server_properties=PROPERTIES,
-                mechanisms=" ".join(self._login.mechanisms), locales="en_US",
-            ))  # fmt: skip
+            self.write(self._handshake.begin())
             return
         if self._closing:
             if isinstance(what, Method) and what.name in ("connection.close-ok", "connection.close"):
@@ -215,7 +199,7 @@ class Session(asyncio.Protocol):
             if number == 0:
                 self._on_connection(cast("Method", what))
             else:
-                self._on_channel(number, cast("Method | Content", what))
+                self._on_channel(number, what)
         except AmqpError as error:
             self._refuse(number, error, what)
         except RequestError as error:
@@ -325,69 +309,45 @@ class Session(asyncio.Protocol):
 
     def _on_connection(self, method: Method) -> None:
         """Raises: AmqpError."""
-        name = method.name
-        if name == "connection.close":
+        if method.name == "connection.close":
             self.write(methods.encode(0, "connection.close-ok"))
             self._flush()
             self._close_transport()
-        elif name == "connection.update-secret" and self._expects == "":
-            self._admit(method["new_secret"].decode("utf-8", "replace"))
-            self.write(methods.encode(0, "connection.update-secret-ok"))
-        elif name != self._expects:
-            raise AmqpError(COMMAND_INVALID, f"{name} was not expected now", method.index)
-        elif name == "connection.start-ok":
-            self._start_ok(method)
-        elif name == "connection.tune-ok":
-            self._tune_ok(method)
-        else:
-            self._open(method)
+            return
+        handshake = self._handshake
+        self.write(handshake.apply(method))
+        if method.name == "connection.tune-ok":
+            self._connection.limit_frames(handshake.frame_max)
+            self._connection.channel_max = handshake.channel_max
+        elif method.name == "connection.open":
+            assert self._timer is not None
+            self._timer.cancel()
+            self._timer = None
+            self._beat()
+        elif (rights := handshake.rights).name is not None and self._seat is not None:
+            try:
+                self._seat.identify(rights.name, admin=rights.is_admin)
+            except TooManyConnections as error:
+                raise AmqpError(NOT_ALLOWED, str(error), method.index) from None
 
-    def _start_ok(self, method: Method) -> None:
-        try:
-            token = self._login.token_of(method["mechanism"], method["response"])
-        except ValueError as error:
-            raise AmqpError(SYNTAX_ERROR, str(error), method.index) from None
-        self._admit(token)
-        self._expects = "connection.tune-ok"
-        self.write(methods.encode(
-            0, "connection.tune", channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, heartbeat=HEARTBEAT_S
-        ))  # fmt: skip
+    @property
+    def rights(self) -> OpenRights:
+        return self._handshake.rights
 
-    def _admit(self, token: str) -> None:
-        """Raises: AmqpError (ACCESS_REFUSED)."""
-        try:
-            self.rights = self._login.rights_of(token, self.address)
-            if self._seat is not None and self.rights.name is not None:
-                self._seat.identify(self.rights.name, admin=self.rights.is_admin)
-        except (AuthFailed, TooManyConnections) as error:
-            raise AmqpError(ACCESS_REFUSED, f"login was refused: {error}", (10, 11)) from None
+    @property
+    def frame_max(self) -> int:
+        """The largest frame that the peer takes."""
+        return self._handshake.frame_max
 
-    def _tune_ok(self, method: Method) -> None:
-        frame_max, channel_max = method["frame_max"] or FRAME_MAX, method["channel_max"] or CHANNEL_MAX
-        if not frames.FRAME_MIN <= frame_max <= FRAME_MAX or channel_max > CHANNEL_MAX:
-            text = f"frame_max {frame_max} and channel_max {channel_max}: {frames.FRAME_MIN} to {FRAME_MAX}, up to {CHANNEL_MAX}"
-            raise AmqpError(NOT_ALLOWED, text, method.index)
-        self.frame_max = frame_max
-        self._connection.limit_frames(frame_max)
-        self._connection.channel_max = channel_max
-        self._heartbeat_s = method["heartbeat"]
-        self._expects = "connection.open"
-
-    def _open(self, method: Method) -> None:
-        if method["virtual_host"] not in ("/", ""):
-            raise AmqpError(NOT_ALLOWED, f"vhost '{method['virtual_host'][:100]}' not found: there is '/' alone", method.index)
-        self._expects = ""
-        assert self._timer is not None
-        self._timer.cancel()
-        self._timer = None
-        self._beat()
-        self.write(methods.encode(0, "connection.open-ok"))
+    def audit(self, action: str, about: Mapping[str, str]) -> None:
+        """Something was made, changed or removed."""
+        audit.record(action, audit.OK, token=self.rights.name, address=self.address, via="amqp", about=about)
 
     # -- channels
 
     def _on_channel(self, number: int, what: Method | Content) -> None:
         """Raises: AmqpError, RequestError, OSError."""
-        if self._expects:
+        if not self._handshake.is_over:
             raise AmqpError(COMMAND_INVALID, f"channel {number} before connection.open-ok")
         channel = self._channels.get(number)
         if isinstance(what, Method) and what.index[0] == 20 and what.name != "channel.flow":
@@ -448,11 +408,12 @@ class Session(asyncio.Protocol):
 
     def _beat(self) -> None:
         """Send a heartbeat where nothing else was written; end a connection whose peer is silent for two of them."""
-        if not self._heartbeat_s or self._gone:
+        heartbeat_s = self._handshake.heartbeat_s
+        if not heartbeat_s or self._gone:
             return
-        now, interval_s = self._clock.monotonic(), self._heartbeat_s / 2
-        if self._reading and now - self._last_read > 2 * self._heartbeat_s:
-            logger.warning("%s: missed heartbeats, %d s", described_peer(self._transport), self._heartbeat_s)
+        now, interval_s = self._clock.monotonic(), heartbeat_s / 2
+        if self._reading and now - self._last_read > 2 * heartbeat_s:
+            logger.warning("%s: missed heartbeats, %d s", described_peer(self._transport), heartbeat_s)
             self._transport.abort()
             return
         if now - self._last_write >= interval_s and not self._stalled:
@@ -477,9 +438,11 @@ class Session(asyncio.Protocol):
         self._loop.create_task(self._leave())
 
     async def _leave(self) -> None:
-        until = self._loop.time() + CLOSE_S / 2
-        while any(channel.publishes.waiting for channel in self._channels.values()) and self._loop.time() < until:
-            await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S / 2):
+                for channel in list(self._channels.values()):
+                    if channel.publishes.waiting:
+                        await stored(channel.publishes.when_answered)
         self._fail(AmqpError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
         self._flush()
 

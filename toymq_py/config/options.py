@@ -48,8 +48,8 @@ WhenFull = Literal["reject", "drop-oldest"]
 
 LEVELS = ("debug", "info", "warning", "error")
 SUBSYSTEMS = (
-    "acceptor", "amqp", "audit", "broker", "cluster", "daemon", "deadletter", "embedded", "gateway", "logs", "metrics", "replication",
-    "server", "session", "storage", "subscription", "topic", "tracing", "wire",
+    "acceptor", "amqp", "audit", "broker", "cluster", "daemon", "deadletter", "embedded", "gateway", "logs", "metrics",
+    "replication", "server", "session", "storage", "subscription", "topic", "tracing", "wire",
 )  # fmt: skip
 """What ``--log-level`` may name: the loggers below ``toymq_py``."""
 
@@ -233,7 +233,7 @@ class ServeOptions(BrokerOptions):
         for name in ("tls_cert", "tls_key", "tls_client_ca"):
             over_tls = any(option in OVER_TLS for option in self.listeners())
             if not over_tls and getattr(self, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')} does nothing without {', '.join(OVER_TLS[:-1])} or {OVER_TLS[-1]}")
+                raise ConfigError(f"--{name.replace('_', '-')} does nothing without {' or '.join(OVER_TLS)}")
         self._check_cluster()
         for name in ("dialect", "private_webhooks"):
             if self.http is None and self.https is None and getattr(self, name):
