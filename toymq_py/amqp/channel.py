@@ -84,6 +84,7 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.unacked = UnackedMessages()
         self._getters: dict[str, Subscription] = {}
+        self._acked: list[Unacked] = []  # since the last ``flush``
         self._retired: list[Subscription] = []  # of consumers that are gone, with messages that are not settled
         self._confirms: Confirms | None = None
         self._transaction: list[Callable[[], None]] | None = None
@@ -114,12 +115,22 @@ class Channel:
         handler = self._handlers.get(method.name)
         if handler is None:
             raise AmqpError(COMMAND_INVALID, f"{method.name} is not a client's", method.index)
-        self.publishes.flush()
+        if method.name != "basic.ack":
+            self.flush()
         return handler(method)
+
+    def flush(self) -> None:
+        """Carry out what was collected: publishes, and acks."""
+        self.publishes.flush()
+        if self._acked:
+            acked, self._acked = self._acked, []
+            for source, ids in by_source(acked):
+                source.ack(ids)
+            self._room_again()
 
     def close(self) -> None:
         """The channel ends: its consumers go, its messages are ready again. Idempotent."""
-        self.publishes.flush()
+        self.flush()
         for consumer in list(self.consumers.values()):
             self._drop(consumer)
         for subscription in (*self._getters.values(), *self._retired):
@@ -143,11 +154,10 @@ class Channel:
             raise AmqpError(NOT_IMPLEMENTED, "immediate=true", PUBLISH)
         exchange, routing_key = method["exchange"], method["routing_key"]
         try:
-            found = properties.decode(content.properties)
+            block, found = properties.as_logged(Envelope(exchange, routing_key, content.properties))
             topics = tuple(self.queues.targets(exchange, routing_key, found.get("headers", {})))
             for topic in topics:
                 self._outlet.rights.publish(topic)
-            block = properties.block_of(Envelope(exchange, routing_key, content.properties), found)
             self._check_size(len(body) + len(block))
             ttl_ms = _ttl_ms(found.get("expiration"))
         except AmqpError as error:
@@ -221,7 +231,7 @@ class Channel:
         calls, self._transaction, self._failed = self._transaction, [], None
         for call in calls:
             call()
-        self.publishes.flush()
+        self.flush()
         if self.publishes.waiting:
             await stored(self.publishes.when_answered)
         failed, self._failed = self._failed, None
@@ -398,13 +408,10 @@ class Channel:
 
     def _ack(self, method: Method) -> Later:
         found = self._settled(method, multiple=method["multiple"])
-
-        def ack() -> None:
-            for source, ids in by_source(found):
-                source.ack(ids)
-
-        self._in_transaction(ack)
-        self._room_again()
+        if self._transaction is None:
+            self._acked += found
+        else:
+            self._in_transaction(lambda: self._acked.extend(found))
         return None
 
     def _nack(self, method: Method) -> Later:

@@ -60,9 +60,8 @@ class Declarations:
             name, method["type"], method["durable"], method["auto_delete"], method["internal"],
             arguments.checked(method["arguments"]),
         )  # fmt: skip
-        rights = self._owner.rights
-        work = self.queues.declare_exchange(wanted, lambda: rights.administer(name))
-        return self._then(work, method, "exchange.declare-ok", {"exchange": name})
+        work = self.queues.declare_exchange(wanted, lambda: self._may_make(method, {"exchange": name}))
+        return self._then(work, method, "exchange.declare-ok")
 
     def _exchange_delete(self, method: Method) -> Later:
         self._owner.rights.administer(method["exchange"])
@@ -119,10 +118,14 @@ class Declarations:
             name, topic_of(name), method["durable"], method["exclusive"], method["auto_delete"],
             arguments.checked(method["arguments"]),
         )  # fmt: skip
-        counts = await self.queues.declare(wanted, self._owner, may_make=self._owner.rights.administer)
+        counts = await self.queues.declare(wanted, self._owner, lambda: self._may_make(method, {"topic": wanted.topic}))
         self._last_queue = name
-        self._owner.audit(method.name, {"topic": wanted.topic})
         self._declared(method, name, *counts)
+
+    def _may_make(self, method: Method, about: Mapping[str, str]) -> None:
+        """Raises: AmqpError (ACCESS_REFUSED)."""
+        self._owner.rights.administer(next(iter(about.values())))
+        self._owner.audit(method.name, about)
 
     def _declared(self, method: Method, name: str, ready: int, consumers: int) -> None:
         if not method["no_wait"]:

@@ -5,6 +5,7 @@ Contract: the specification, 1.4 to 1.9, with RabbitMQ's confirm, basic.nack, ex
 
 import struct
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from toymq_py.amqp import fields
@@ -102,6 +103,8 @@ class _Form:
 FORMS: Mapping[Index, _Form] = {form.index: form for form in map(_Form, _SPECIFICATION.strip().splitlines())}
 INDEXES: Mapping[str, Index] = {form.name: index for index, form in FORMS.items()}
 
+_ACK, _PUBLISH = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x28"
+ALIKE_MAX = 1024
 _INDEX = struct.Struct(">HH")
 _READ: Mapping[str, Callable[[Reader], Any]] = {
     "octet": Reader.octet, "short": Reader.short, "long": Reader.long, "longlong": Reader.longlong,
@@ -141,7 +144,16 @@ class Method:
 
 
 def decode(payload: bytes) -> Method:
-    """The method of a frame. Raises: AmqpError (COMMAND_INVALID, SYNTAX_ERROR)."""
+    """The method of a frame; it is not to be changed. Raises: AmqpError (COMMAND_INVALID, SYNTAX_ERROR)."""
+    if payload.startswith(_ACK) and len(payload) == 13:
+        values = {"delivery_tag": int.from_bytes(payload[4:12]), "multiple": bool(payload[12] & 1)}
+        return Method((60, 80), "basic.ack", values)
+    if payload.startswith(_PUBLISH):
+        return _decode_publish(payload)  # with few exchanges and routing keys
+    return _decode(payload)
+
+
+def _decode(payload: bytes) -> Method:
     reader = Reader(payload)
     index = reader.short(), reader.short()
     form = FORMS.get(index)
@@ -163,6 +175,9 @@ def decode(payload: bytes) -> Method:
         error.method = index
         raise
     return Method(index, form.name, values)
+
+
+_decode_publish = lru_cache(ALIKE_MAX)(_decode)
 
 
 def payload(name: str, **values: Any) -> bytes:

@@ -7,6 +7,7 @@ way. The lines behind it show the same to other protocols, as far as a header li
 
 import binascii
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from toymq_py.amqp import fields
@@ -32,6 +33,10 @@ _OWN = SHOWN | {EXCHANGE, ROUTING_KEY, "amqp-properties"}
 BROKERS = "toymq-"
 """Headers that the broker sets: a dead letter says why it is one."""
 GROUP = "toymq-group"
+
+
+ALIKE_MAX, ALIKE_BYTES_MAX = 1024, 1024
+"""Messages of one publisher are often alike but for their bodies: so many small properties are known."""
 
 
 class Envelope(NamedTuple):
@@ -76,6 +81,19 @@ def encode(found: Mapping[str, Any]) -> bytes:
     return b"".join(pieces)
 
 
+def as_logged(envelope: Envelope) -> tuple[bytes, Mapping[str, Any]]:
+    """The header block of a published message, and its properties, which are not to be changed. Raises: AmqpError."""
+    return (_as_logged_before if len(envelope.properties) <= ALIKE_BYTES_MAX else _as_logged)(envelope)
+
+
+def _as_logged(envelope: Envelope) -> tuple[bytes, Mapping[str, Any]]:
+    found = decode(envelope.properties)
+    return block_of(envelope, found), found
+
+
+_as_logged_before = lru_cache(ALIKE_MAX)(_as_logged)
+
+
 def block_of(envelope: Envelope, found: Mapping[str, Any]) -> bytes:
     """The header block of a published message. ``found``: its properties, decoded."""
     exchange, routing_key, properties = envelope
@@ -92,6 +110,11 @@ def block_of(envelope: Envelope, found: Mapping[str, Any]) -> bytes:
 
 
 def envelope_of(queue: str, block: bytes) -> Envelope:
+    """As ``_envelope_of``."""
+    return (_envelope_before if len(block) <= ALIKE_BYTES_MAX else _envelope_of)(queue, block)
+
+
+def _envelope_of(queue: str, block: bytes) -> Envelope:
     """What a message of the log is delivered with: as it was published, with what the broker adds to a dead letter; one that
     came by another protocol has the default exchange and its headers."""
     if block.startswith(MARK):
@@ -109,6 +132,9 @@ def envelope_of(queue: str, block: bytes) -> Envelope:
         kept = {name: value for name, value in properties.items() if name not in longs}
         headers = {name: value for name, value in {**found, **longs}.items() if len(name.encode()) <= fields.SHORT_STRING_MAX}
         return Envelope("", queue, encode({**kept, "headers": headers}))
+
+
+_envelope_before = lru_cache(ALIKE_MAX)(_envelope_of)
 
 
 def _as_published(blob: bytes, block: bytes) -> Envelope:

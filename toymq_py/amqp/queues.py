@@ -106,12 +106,12 @@ class Queues:
 
     # -- queues
 
-    async def declare(self, wanted: Queue, owner: object, *, may_make: Callable[[str], None]) -> tuple[int, int]:
+    async def declare(self, wanted: Queue, owner: object, may_make: Callable[[], None]) -> tuple[int, int]:
         """Declare a queue, or confirm one that is alike.
 
         Args:
             owner: the connection, which has an exclusive queue for itself.
-            may_make: checks the right to make a topic of this name. Raises: AmqpError.
+            may_make: called before a new one is made. Raises: AmqpError.
 
         Returns: messages and consumers. Raises: AmqpError, RequestError.
         """
@@ -123,7 +123,7 @@ class Queues:
             self._arm_expiry(wanted.name)
             return self.counts(wanted.name, self.broker.topic(present.topic))
         is_new = not self.broker.has(wanted.topic)
-        may_make(wanted.topic)
+        may_make()
         self.topology.queue_added(wanted)
         if wanted.exclusive:
             self._owners[wanted.name] = owner

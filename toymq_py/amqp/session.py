@@ -141,7 +141,7 @@ class Session(asyncio.Protocol):
         try:
             more = self._apply(slice_end)
             for channel in self._channels.values():
-                channel.publishes.flush()
+                channel.flush()
             more = self._deliver(slice_end) or more
             self._flush()
             self._settle()
