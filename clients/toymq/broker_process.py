@@ -104,6 +104,11 @@ class BrokerProcess:
         """Port of the protocol with TLS; 0 without one."""
         return next((int(address.rpartition(":")[2]) for address in self.addresses if address.startswith("toymqs://")), 0)
 
+    @property
+    def amqp(self) -> str:
+        """URL for AMQP clients; empty without ``--amqp``."""
+        return next((address for address in self.addresses if address.startswith("amqp://")), "")
+
     # -- its life
 
     @property

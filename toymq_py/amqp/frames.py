@@ -62,7 +62,7 @@ class FrameReader:
         self._chunks.clear()
         at, end = 0, len(data)
         try:
-            while end - at >= OVERHEAD:
+            while end - at >= _HEAD.size:
                 kind, channel, size = _HEAD.unpack_from(data, at)
                 if kind not in _KNOWN:
                     raise AmqpError(FRAME_ERROR, f"frame type {kind} is not known")
@@ -84,9 +84,9 @@ class FrameReader:
         rest = data[at:] if at else data
         self._chunks = [rest] if rest else []
         self._have = len(rest)
-        self._need = OVERHEAD
-        if len(rest) >= 7:
-            self._need += min(_HEAD.unpack_from(rest)[2], self.frame_max)
+        self._need = _HEAD.size
+        if len(rest) >= _HEAD.size:
+            self._need = OVERHEAD + min(_HEAD.unpack_from(rest)[2], self.frame_max)
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
