@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from toymq_py.amqp.login import Login
 from toymq_py.amqp.queues import Queues
-from toymq_py.amqp.session import CLOSE_S, Session
+from toymq_py.amqp.session import Session
 from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
@@ -21,6 +21,9 @@ from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.fair_queue import FairQueue
 from toymq_py.net.peer import peer_address
+
+GOODBYE_S = 1.0
+"""At a shutdown: for clients to answer connection.close, after the publishes that wait were answered."""
 
 
 class AmqpServer:
@@ -56,7 +59,7 @@ class AmqpServer:
         await self.queues.load()
 
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
-        """Accept and serve until ``stop``; then say goodbye, within ``CLOSE_S``."""
+        """Accept and serve until ``stop``; then answer the publishes that wait, and say goodbye."""
         acceptors = [Acceptor(listener, self._loop, self._accept) for listener in listeners]
         acceptors += [Acceptor(listener, self._loop, self._accept_tls) for listener in tls_listeners]
         async with asyncio.TaskGroup() as tasks:
@@ -66,10 +69,9 @@ class AmqpServer:
             await self._stopping.wait()
             for acceptor in acceptors:
                 acceptor.stop()
-            for session in list(self._sessions):
-                session.shut_down()
+            await asyncio.gather(*(session.shut_down() for session in list(self._sessions)))
             with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
+                async with asyncio.timeout(GOODBYE_S):
                     while self._sessions:
                         self._none_left.clear()
                         await self._none_left.wait()

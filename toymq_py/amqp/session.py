@@ -431,13 +431,10 @@ class Session(asyncio.Protocol):
             self._fail(AmqpError(ACCESS_REFUSED, f"the token was changed: {error}"))
             self._flush()
 
-    def shut_down(self) -> None:
+    async def shut_down(self) -> None:
         """Say that the broker stops, once the publishes that wait are answered."""
         for channel in self._channels.values():
             channel.stop()
-        self._loop.create_task(self._leave())
-
-    async def _leave(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S / 2):
                 for channel in list(self._channels.values()):

@@ -1,5 +1,6 @@
 """A broker that speaks AMQP, and a raw connection to it."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from tests.support.broker_process import BrokerProcess
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0") as process:
+    with socket.socket() as unused:  # a port that it has again after a restart
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    with BrokerProcess(tmp_path / "d", "--amqp", f"127.0.0.1:{port}") as process:
         yield process
 
 

@@ -376,6 +376,7 @@ def test_a_broker_that_stops_says_so(broker: BrokerProcess, wire: AmqpWire) -> N
         (methods.encode(1, "basic.deliver") + frame(HEADER, 1, b"\0\x3c" + bytes(12)), 503),
         (methods.encode(1, "basic.qos", prefetch_size=9), 540),
     ],
+    ids=["no frames", "body", "closed channel", "open twice", "cut", "channel 3000", "4 GB", "server's", "content", "qos"],
 )  # fmt: skip
 def test_hostile_bytes_end_their_connection_alone(broker: BrokerProcess, wire: AmqpWire, data: bytes, code: int) -> None:
     with AmqpWire(broker.amqp).login() as other:
