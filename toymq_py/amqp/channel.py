@@ -45,6 +45,8 @@ CONSUMERS_MAX = 1000
 """Of one channel."""
 TAKE_BYTES = 64 * 1024
 TAKE_MESSAGES = 128
+SEES_PUBLISHES = frozenset(("basic.get", "queue.declare", "queue.purge", "queue.delete"))
+"""Methods whose answers depend on what the channel has published before."""
 TX_MAX = 10_000
 """Publishes and acks of one transaction."""
 
@@ -117,7 +119,16 @@ class Channel:
             raise AmqpError(COMMAND_INVALID, f"{method.name} is not a client's", method.index)
         if method.name != "basic.ack":
             self.flush()
+        if method.name in SEES_PUBLISHES and self.publishes.waiting:
+            return self._behind_publishes(handler, method)
         return handler(method)
+
+    async def _behind_publishes(self, handler: Callable[[Method], Later], method: Method) -> None:
+        """RabbitMQ enqueues at once: what a channel has published it finds."""
+        await stored(self.publishes.when_answered)
+        later = handler(method)
+        if later is not None:
+            await later
 
     def flush(self) -> None:
         """Carry out what was collected: publishes, and acks."""
