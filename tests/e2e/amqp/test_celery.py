@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,12 @@ def said(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tasks(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def tasks(broker: BrokerProcess) -> Any:
     from tests.support import celery_tasks
 
     celery_tasks.app.conf.broker_url = f"{broker.amqp}//"
-    yield celery_tasks
-    celery_tasks.app.pool.force_close_all()
+    celery_tasks.app._after_fork()  # it forgets the connections to the broker of another test
+    return celery_tasks
 
 
 def done(said: Path) -> set[str]:
