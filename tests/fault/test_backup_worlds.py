@@ -217,6 +217,11 @@ def test_no_backup_loses_what_an_earlier_one_had(seed: int) -> None:
     live(seed, 12)
 
 
+def test_a_copy_of_a_damaged_segment_stays_when_retention_removes_what_is_left_of_it() -> None:
+    """A segment was cut, the backup kept its copy, and with the last record of the segment the copy went, too."""
+    live(4052, 16)
+
+
 @pytest.mark.torture
 def test_many_lives() -> None:
     for seed in range(1000, 6000):
