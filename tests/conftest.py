@@ -1,5 +1,6 @@
 """What holds for every test: requirements of the machine, and a run that says what it skipped and why."""
 
+import gc
 import logging
 import os
 import signal
@@ -28,6 +29,7 @@ LONG = (
 """Files that take long for the tests they have, the longest first: ``make test`` begins with them, or one core waits for the
 others at the end."""
 
+gc.disable()  # until pytest_collection_finish: collecting ten thousand tests leaves nearly no garbage
 INSISTED = pytest.StashKey[frozenset[str]]()
 
 
@@ -35,6 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[INSISTED] = requirements.insisted(os.environ)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job of a shell's background, which has no Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: no garbage collection of a test, or for one, looks through it."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -60,6 +69,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{report.nodeid}: {requirements.reason_of(report)}")
     if not skipped:
         terminalreporter.line("nothing was skipped")
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """For a test that freezes objects itself, or counts those that are frozen."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
