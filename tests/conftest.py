@@ -10,12 +10,13 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests.support import requirements
+from tests.support import requirements, shares
 
 # A deadline measures the neighbours on a busy machine; a bound on time belongs into a test that says so.
-hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True, max_examples=shares.examples(100))
+hypothesis.settings.register_profile("full", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
-hypothesis.settings.load_profile(os.environ.get("TOYMQ_HYPOTHESIS", "seeded"))
+hypothesis.settings.load_profile(shares.PROFILE)
 
 LONG = (
     "tests/spark/", "tests/packaging/test_guides", "tests/e2e/test_runbook", "tests/simulation/",
