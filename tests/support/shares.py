@@ -15,6 +15,11 @@ def one_in(number: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("share", [pytest.param(number, id=f"one-in-{number}"), every])
 
 
+def seeds(some: int, every: int) -> list[object]:
+    """Values of a parameter: numbers below ``every``. ``make test`` takes the first ``some``, ``make torture`` the others."""
+    return [*range(some), *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(some, every))]
+
+
 def examples(number: int) -> int:
     """How many examples of a property this run tries, where all are ``number``."""
     return -(-number // 3) if PROFILE == "seeded" else number
