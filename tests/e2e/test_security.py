@@ -310,7 +310,8 @@ def test_no_secret_in_anything_that_is_said(
     secret = token("all")
     said: list[str] = []
     levels = ["--log-level", "debug,wire=debug"]
-    with BrokerProcess(files / "d", *options(files), *levels, "--http", "127.0.0.1:0", "--dialect", "tinymq") as broker:
+    given = [*options(files), *levels, "--http", "127.0.0.1:0", "--dialect", "tinymq"]
+    with BrokerProcess(files / "d", *given, executed=True) as broker:  # its command line is looked at
         for header in (f"Bearer {secret}x", f"Basic {secret}", secret, f"Bearer {secret} {secret}"):
             answer = httpx.get(f"{broker.http}v1/topics", headers={"authorization": header})
             assert answer.status_code == 401
