@@ -18,8 +18,8 @@ def looks(broker: BrokerProcess) -> tuple[object, ...]:
     status = Path(f"/proc/{broker.pid}/status").read_text()
     signals = re.findall(r"^(SigBlk|SigIgn|SigCgt|Umask):\s*(\w+)$", status, re.MULTILINE)
     descriptors = Path(f"/proc/{broker.pid}/fd")
-    kinds = sorted(re.sub(r"\d+", "n", os.readlink(each)) for each in descriptors.iterdir())
-    return signals, kinds, os.readlink(f"/proc/{broker.pid}/cwd")
+    kinds = sorted(re.sub(r"\d+", "n", str(each.readlink())) for each in descriptors.iterdir())
+    return signals, kinds, str(Path(f"/proc/{broker.pid}/cwd").readlink())
 
 
 @pytest.mark.require("proc")
