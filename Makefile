@@ -129,9 +129,10 @@ bench-peers: $(RUN)/.stamp-bench ## measure other installed brokers beside toymq
 bench-compare: $(READY) ## compare CPU per message with another commit: make bench-compare BASE=ref
 	$(BIN)/toymq-bench commits --base "$(or $(BASE),HEAD~1)" $(BENCH)
 
-torture: $(TESTABLE) ## run the tests that take minutes each
+torture: $(TESTABLE) ## run the tests that take minutes each, and every example of the property tests
 	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(call EDITABLE,.venv) \
 	  '.[fuzz-http]' || true
+	TOYMQ_HYPOTHESIS=full $(BIN)/python -m pytest -m "hypothesis and not torture and not spark_slow"
 	$(BIN)/python -m pytest -m torture
 
 check: lint types imports test ## run what must pass before a change lands: lint, types, imports, test

@@ -57,10 +57,16 @@ SAID_AGAIN = {
 """What programs say the second time, where it is not what they said at first."""
 
 
-def test_every_program_says_what_its_guide_says_on_one_broker_and_runs_again(tmp_path: Path) -> None:
+TIMES = pytest.mark.parametrize(
+    "times", [pytest.param(1, id="once"), pytest.param(2, id="and-again", marks=pytest.mark.torture)]
+)
+
+
+@TIMES
+def test_every_program_says_what_its_guide_says_on_one_broker(tmp_path: Path, times: int) -> None:
     """As a reader runs them: in the order of GUIDES, in one directory, on one broker, and then once more."""
     with BrokerProcess(tmp_path / "d") as broker:
-        for again in ({}, SAID_AGAIN):
+        for again in ({}, SAID_AGAIN)[:times]:
             for name, program, said in programs():
                 done = run_program(program, broker, tmp_path)
                 assert done.stderr == "", name
@@ -71,8 +77,9 @@ def test_the_readme_links_every_guide() -> None:
     assert set(GUIDES) <= set(re.findall(r"\]\(docs/([\w-]+)\.md\)", README))
 
 
+@TIMES
 @pytest.mark.parametrize("page", COMING)
-def test_our_code_of_a_coming_from_page_runs_twice_on_one_broker_and_theirs_compiles(page: str, tmp_path: Path) -> None:
+def test_our_code_of_a_coming_from_page_runs_on_one_broker_and_theirs_compiles(page: str, tmp_path: Path, times: int) -> None:
     blocks = BLOCK.findall(text_of(page))
     for kind, program in blocks:
         if kind == "py":
@@ -81,7 +88,7 @@ def test_our_code_of_a_coming_from_page_runs_twice_on_one_broker_and_theirs_comp
     assert len(ours) >= 2
     assert [kind for kind, _ in ours] == ["python", "text"] * (len(ours) // 2)
     with BrokerProcess(tmp_path / "d") as broker:
-        for _ in range(2):
+        for _ in range(times):
             for (_, program), (_, said) in zip(ours[::2], ours[1::2], strict=True):
                 done = run_program(program, broker, tmp_path)
                 assert (done.stderr, done.stdout) == ("", said), program
