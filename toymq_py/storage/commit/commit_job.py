@@ -19,10 +19,10 @@ from toymq_py.storage.segment_heads import is_used
 
 PREALLOCATE_BYTES = 1024 * 1024
 PREALLOCATE_AFTER_BYTES = 64 * 1024
-"""A file of this size is doubled ahead of its writer, by ``PREALLOCATE_BYTES`` at most. Smaller ones, as of most topics, take no
-more than they hold."""
+"""A file of this size is doubled ahead of its writer, by ``PREALLOCATE_BYTES`` at most. Smaller ones, as of most topics, take
+no more than they hold."""
 PREALLOCATE_FOR_BYTES = 4096
-"""For batches below a block. Those that share one are synced without the file system's journal, in two thirds of the time. A batch
+"""For batches below a block. Those that share one are synced without the file system's journal, in two thirds of the time. One
 that begins a block makes a journal entry in any case, and a larger one in reserved space takes 10 to 20 % longer (ADR 0117)."""
 
 

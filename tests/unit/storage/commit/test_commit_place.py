@@ -93,7 +93,7 @@ def test_a_single_burst_does_not_last() -> None:
 
 
 def test_the_loop_waits_for_slow_commits_for_a_bounded_time() -> None:
-    """A disk turns from very quick to slow: whatever it takes, at most ``COMMITS_AVERAGED`` times ``QUICK_S`` in all, and one commit."""
+    """A disk turns from very quick to slow."""
     for seconds in (0.0011, 0.002, 0.005, LONG_S, 0.011, 1.0):
         place = CommitPlace("auto")
         for _ in range(10 * TRUST_AFTER):
