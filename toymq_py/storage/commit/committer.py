@@ -215,7 +215,8 @@ class Committer:
         if not self._start_due:
             self._start_due = True
             self._place.announce()
-            self._scheduler.soon(self._start_announced)
+            if not self._place.behind(self._start_announced):
+                self._scheduler.soon(self._start_announced)
 
     def _open_batch(self, *, roll: bool) -> Batch:
         batch = Batch(self.next_id, roll=roll)
