@@ -73,7 +73,6 @@ class Server:
         self._ticker: asyncio.TimerHandle | None = None
         broker.on_deadline = self._arm_ticker
         broker.commit_place.crowded = lambda: bool(self._fair_queue.waiting)
-        broker.commit_place.behind = self._fair_queue.behind
 
     @staticmethod
     def bind(host: str, port: int) -> list[socket.socket]:

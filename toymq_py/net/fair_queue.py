@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 
-from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
 
 SLICE_S = 0.002
@@ -57,7 +56,7 @@ class FairQueue:
     pass has time left. So a light session waits for one pass at most.
     """
 
-    __slots__ = ("_behind", "_clock", "_due", "_heavy", "_light", "_loop", "_passing")
+    __slots__ = ("_clock", "_due", "_heavy", "_light", "_loop")
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._clock = clock
@@ -65,8 +64,6 @@ class FairQueue:
         self._light: deque[Runnable] = deque()
         self._heavy: deque[Runnable] = deque()
         self._due = False
-        self._passing = False
-        self._behind: list[Callable[[], None]] = []
 
     @property
     def waiting(self) -> int:
@@ -80,29 +77,14 @@ class FairQueue:
             self._due = True
             self._loop.call_soon(self._pass)
 
-    def behind(self, call: Callable[[], None]) -> bool:
-        """Have ``call`` called behind the turns of this pass. Those that it wakes have their turn in the same pass: answers to
-        what it did at once wait for no turn of the loop. Returns: False when no turn is being taken; then it is not called."""
-        if self._passing:
-            self._behind.append(call)
-        return self._passing
-
     def _pass(self) -> None:
         light, heavy = self._light, self._heavy
-        self._passing = True
         now = self._clock.monotonic()
         pass_end = now + PASS_S
         heavy_ones = len(heavy)
         now = self._take(light, len(light), now, inf)
         if heavy_ones:
             self._take(heavy, heavy_ones, now, pass_end)
-        self._passing = False
-        if self._behind:
-            calls, self._behind = self._behind, []
-            left = len(light)
-            call_all(calls)
-            if len(light) > left:
-                self._take(light, len(light), self._clock.monotonic(), inf)
         if light or heavy:
             self._loop.call_soon(self._pass)
         else:

@@ -127,38 +127,3 @@ def test_a_closed_place_has_no_turn_and_holds_nothing(hall: Hall) -> None:
     worker.place.wake()
     assert hall.one_pass() == []
     assert worker.place.work is None
-
-
-def test_what_is_done_behind_the_turns_is_answered_in_the_same_pass(hall: Hall) -> None:
-    asker, other = Worker(hall, "asker", 0.0001, 1), Worker(hall, "other", 0.0001, 1)
-    commits = iter([True, False])
-
-    def commit() -> None:
-        hall.done.append("commit")
-        asker.place.wake()
-        assert not hall.queue.behind(commit), "no turn is being taken"
-
-    def work(slice_end: float) -> bool:
-        hall.done.append("asker")
-        return next(commits) and not hall.queue.behind(commit)
-
-    asker.place.work = work
-    asker.place.wake()
-    other.place.wake()
-    assert hall.one_pass() == ["asker", "other", "commit", "asker"]
-    assert hall.one_pass() == []
-
-
-def test_what_is_done_behind_the_turns_gives_no_second_turn_to_those_with_more_to_do(hall: Hall) -> None:
-    worker = Worker(hall, "busy", 0.0001, 3)
-    work = worker.place.work
-    assert work is not None
-
-    def and_commit(slice_end: float) -> bool:
-        assert hall.queue.behind(lambda: hall.done.append("commit"))
-        return work(slice_end)
-
-    worker.place.work = and_commit
-    worker.place.wake()
-    assert [hall.one_pass() for _ in range(4)] == [["busy", "commit"]] * 3 + [[]]
-    assert not hall.queue.behind(lambda: None)

@@ -38,8 +38,6 @@ class CommitPlace:
         self._held = held
         self.crowded: Callable[[], bool] = lambda: False
         """Whether sessions wait for their turn on the loop."""
-        self.behind: Callable[[Callable[[], None]], bool] = lambda call: False
-        """Has a batch started behind the turns of the sessions, if one of them is being taken (``FairQueue.behind``)."""
         self._due = 0  # logs with a batch to start at the end of this pass of the loop
         self._on_threads = 0  # batches
         self._mean_s, self._mean_records = QUICK_S, 0.0  # of the newest commits

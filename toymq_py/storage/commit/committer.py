@@ -215,8 +215,7 @@ class Committer:
         if not self._start_due:
             self._start_due = True
             self._place.announce()
-            if not self._place.behind(self._start_announced):
-                self._scheduler.soon(self._start_announced)
+            self._scheduler.soon(self._start_announced)
 
     def _open_batch(self, *, roll: bool) -> Batch:
         batch = Batch(self.next_id, roll=roll)
