@@ -90,3 +90,11 @@ class AmqpWire:
 
     def at_end(self) -> bool:
         return self.socket.recv(1) == b""
+
+
+def declare(wire: AmqpWire, queue: str, **how: Any) -> Any:
+    return wire.ask(1, "queue.declare", queue=queue, **{"durable": True, **how})
+
+
+def bodies(wire: AmqpWire, count: int) -> list[bytes]:
+    return [wire.content().body for _ in range(count)]

@@ -289,7 +289,7 @@ class Session(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Account for the bytes held here, and read no more than can be applied."""
-        held = self._connection.held_bytes
+        held = self._connection.held_bytes + sum(channel.transaction_bytes for channel in self._channels.values())
         if self._seat is not None and (held > FLOOR_BYTES or self._seat.held_bytes):
             published = sum(channel.publishes.held_bytes for channel in self._channels.values())
             if not self._seat.settle(held + published + sum(map(len, self._out))) and held > FLOOR_BYTES + FRAME_MAX:

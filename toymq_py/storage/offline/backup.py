@@ -12,8 +12,8 @@ order, and a copy that keeps to it is a state that a crash might have left.
     4  If segments went before they were copied, everything is gone through once more: a message of theirs may have moved to a
        topic that had been copied already.
 
-The webhooks, a file beside the topics, are those of the start, too. Other files there are not the broker's: they are neither
-read nor touched.
+The files beside the topics (webhooks; exchanges and bindings of AMQP) are those of the start, too. Other files there are not
+the broker's: they are neither read nor touched.
 
 The directory of a backup is one of a stopped broker with a mark in it, and is brought up to date in the same order: segments,
 offsets, then what retention has removed. No damage replaces what is good (ADR 0086): a segment stays that the source has lost,
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import offsets, segment_heads, topic_settings, webhooks_file
+from toymq_py.storage import offsets, segment_heads, topic_settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
 from toymq_py.storage.id_ranges import subtract, union
@@ -35,7 +35,7 @@ from toymq_py.storage.offline.backup_report import BackupReport
 from toymq_py.storage.offline.earlier_copy import keep_lost, lost_segments, read_part, same_log
 from toymq_py.storage.offline.segment_copies import OtherLog, SegmentCopies, SourceChanged
 from toymq_py.storage.offline.superseded_copies import SupersededCopies
-from toymq_py.storage.offline.verify import check_data_directory, topic_names, verify_topic
+from toymq_py.storage.offline.verify import BESIDE_TOPICS, check_data_directory, topic_names, verify_topic
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import segment_name
@@ -142,7 +142,7 @@ class _Backup:
         fs = self._fs
         fs.mkdir(self._to)
         fs.sync_dir(self._target)
-        webhooks = webhooks_file.read(fs, self._data_dir)
+        beside = [(file, file.read(fs, self._data_dir)) for file in BESIDE_TOPICS]
         for name in topic_names(fs, self._data_dir):
             with contextlib.suppress(FileNotFoundError):
                 self._topics[name] = self._look(name)
@@ -151,7 +151,9 @@ class _Backup:
                 break
         else:
             raise DataDirectoryError(f"segments of {self._data_dir} go faster than they can be copied: try again")
-        self._copy_webhooks(webhooks)
+        for file, data in beside:
+            self._copy_file(file, data)
+        fs.sync_dir(self._target)
         self._remove_what_was_removed()
 
     def _look(self, name: str) -> _Topic:
@@ -304,25 +306,23 @@ class _Backup:
             )
         return kept
 
-    def _copy_webhooks(self, data: bytes | None) -> None:
-        """Write the webhooks, also unchanged ones: an earlier backup may have left the file readable for every user."""
+    def _copy_file(self, file: Any, data: bytes | None) -> None:
+        """Write a file beside the topics, also an unchanged one: in an earlier backup every user may be able to read it."""
         fs = self._fs
-        copy = f"{self._target}/{webhooks_file.FILE_NAME}"
+        copy = f"{self._target}/{file.FILE_NAME}"
         if data is None:
             if fs.exists(copy):  # a broker replaces the file and never removes it
                 if self._prune:
                     fs.unlink(copy)
                 else:
-                    file = f"{self._data_dir}/{webhooks_file.FILE_NAME}"
-                    self.report.problem(f"{file} is gone: the backup keeps its copy (--prune)")
+                    self.report.problem(f"{self._data_dir}/{file.FILE_NAME} is gone: the backup keeps its copy (--prune)")
         else:
             try:
-                webhooks_file.decode(data)
+                file.decode(data)
             except DamagedData as error:
-                self.report.problems.append(f"{webhooks_file.FILE_NAME}: {error}: the backup has none that is newer")
+                self.report.problems.append(f"{file.FILE_NAME}: {error}: the backup has none that is newer")
             else:
-                webhooks_file.write(fs, self._target, data)
-        fs.sync_dir(self._target)
+                file.write(fs, self._target, data)
 
     def _remove_what_was_removed(self) -> None:
         """Remove segments that the source removed, after the offsets that say so are in the copy. Topics that it does not have,
