@@ -20,7 +20,7 @@ from toymq_py.command_line import install_hint
 from toymq_py.config.definitions import Definitions, parse
 from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
-from toymq_py.errors import ConfigError, DataDirectoryError
+from toymq_py.errors import ConfigError, DamagedData, DataDirectoryError
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.certificates import Certificates, PeerCertificates
 from toymq_py.net.host_names import AllowedHosts
@@ -198,7 +198,7 @@ class Service:
     async def prepare(self, wanted: Definitions) -> None:
         """Make what the definitions want, before clients can see it half made; then the gateway, which reads its webhooks.
 
-        Raises: ConfigError, also when an extra is missing.
+        Raises: ConfigError, also when an extra is missing; DataDirectoryError, where the exchanges of AMQP are damaged.
         """
         for change in await apply_definitions(openable(wanted, self._broker), self._broker):
             logger.info("%s: %s", self._options.definitions, change)
@@ -212,7 +212,11 @@ class Service:
             self._amqp = AmqpServer(
                 self._broker, self._clock, self._loop, authority=self._authority, certificates=self._certificates
             )
-            await self._amqp.load()
+            try:
+                await self._amqp.load()
+            except DamagedData as error:
+                problem = f"amqp.json: {error}; `toymq repair` puts it aside, its queues stay as topics"
+                raise DataDirectoryError(problem) from None
         gc.collect()
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
 

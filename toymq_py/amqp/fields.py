@@ -2,7 +2,7 @@
 
 Contract: the specification, 4.2.5, with RabbitMQ's types of table values (its page "AMQP 0-9-1 Errata"). Written by hand: the
 decoder of pamqp copies the rest of a table for each of its values, which is quadratic, and takes a string that is shorter than
-it says (ADR 0133).
+it says (ADR 0123).
 """
 
 import struct

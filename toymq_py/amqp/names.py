@@ -1,4 +1,4 @@
-"""Names of AMQP queues as names of topics: one to one. ADR 0132.
+"""Names of AMQP queues as names of topics: one to one. ADR 0123.
 
 A name that a topic may have stands for itself. Others, ``celery@host.celery.pidbox`` say, begin with ``_amqp-``, and each byte
 that a topic's name does not have is ``-`` and its two hexadecimal digits. A name that would be too long is known by its digest.

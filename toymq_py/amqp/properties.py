@@ -1,6 +1,6 @@
 """Properties of an AMQP message, and how they stand in the header block of the log.
 
-Contract: amqp.md, "Model" (basic.publish); the specification, 1.8.3; ADR 0132. The block of a message that came by AMQP begins
+Contract: amqp.md, "Model" (basic.publish); the specification, 1.8.3; ADR 0123. The block of a message that came by AMQP begins
 with the line ``amqp-properties``: exchange, routing key and properties byte for byte, in base64, so that nothing is lost on the
 way. The lines behind it show the same to other protocols, as far as a header line can.
 """

@@ -1,6 +1,6 @@
 """Exchanges, queues and bindings of a running broker: their topics, their file, their consumers.
 
-Contract: amqp.md, "Model"; ADR 0132. A queue is a topic with a shared consumer named ``amqp``. One object for all connections;
+Contract: amqp.md, "Model"; ADR 0123. A queue is a topic with a shared consumer named ``amqp``. One object for all connections;
 belongs to the event loop.
 """
 
@@ -22,7 +22,7 @@ from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.topology import Binding, Exchange, Queue, Topology
 from toymq_py.broker import Broker
 from toymq_py.broker_waits import made, stored
-from toymq_py.errors import ConfigError, DamagedData, NoSuchTopic, RequestError
+from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.topic import Subscription, Topic
 
 logger = logging.getLogger("toymq_py.amqp")
@@ -56,14 +56,11 @@ class Queues:
         self._changes = self._saved = 0
 
     async def load(self) -> None:
-        """Read the file, and remove what does not outlive a restart. Raises: ConfigError when it cannot be read, OSError."""
-        try:
-            found = self.broker.directory.read_amqp()
-            if not found:
-                return
-            self.topology = topology = Topology.from_json(found)
-        except (DamagedData, OSError) as error:
-            raise ConfigError(f"amqp.json cannot be read: {error}; `toymq repair DIR` puts it aside") from error
+        """Read the file, and remove what does not outlive a restart. Raises: DamagedData, OSError."""
+        found = self.broker.directory.read_amqp()
+        if not found:
+            return
+        self.topology = topology = Topology.from_json(found)
         for queue in list(topology.queues.values()):
             if queue.is_temporary:
                 await self._delete_topic(queue.topic)

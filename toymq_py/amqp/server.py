@@ -55,7 +55,7 @@ class AmqpServer:
             authority.on_change.append(self._rights_changed)
 
     async def load(self) -> None:
-        """Read exchanges, queues and bindings. Raises: ConfigError when they cannot be read, OSError."""
+        """Read exchanges, queues and bindings. Raises: DamagedData, OSError."""
         await self.queues.load()
 
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:

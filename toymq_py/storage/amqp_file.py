@@ -1,4 +1,4 @@
-"""``amqp.json`` in the data directory: durable exchanges, queues and bindings of AMQP, behind a checksum. ADR 0132.
+"""``amqp.json`` in the data directory: durable exchanges, queues and bindings of AMQP, behind a checksum. ADR 0123.
 
 The broker and ``toymq backup`` read the file here. What is in it is the business of ``toymq_py.amqp.topology``.
 """

@@ -1,12 +1,14 @@
-"""Queues, exchanges and bindings over a socket: queues are topics. Contract: amqp.md, "Model"; ADR 0132."""
+"""Queues, exchanges and bindings over a socket: queues are topics. Contract: amqp.md, "Model"; ADR 0123."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.amqp_wire import AmqpWire, bodies, declare
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, run
 from toymq import sync
+from toymq.broker_process import StartFailed
 from toymq_py.amqp import properties
 
 
@@ -66,6 +68,20 @@ def test_exchanges_queues_and_messages_outlive_a_kill(broker: BrokerProcess, wir
         again.open(4)
         again.send(4, "exchange.declare", exchange="passing", passive=True)
         assert again.closed_with() == (404, "NOT_FOUND - no exchange 'passing' in vhost '/'")
+
+
+def test_damaged_exchanges_stop_the_start_until_they_are_put_aside(broker: BrokerProcess, wire: AmqpWire) -> None:
+    declare(wire, "q")
+    assert broker.stop()[0] == 0
+    file = Path(broker.data_dir) / "amqp.json"
+    file.write_bytes(file.read_bytes().replace(b'"q"', b'"p"'))
+    with pytest.raises(StartFailed, match=r"amqp.json: checksum of the amqp does not fit; `toymq repair` puts it aside"):
+        broker.start()
+    assert run("verify", broker.data_dir).returncode == 1
+    assert "no exchange, queue or binding is declared" in run("repair", broker.data_dir).stdout
+    broker.start()
+    with AmqpWire(broker.amqp).login() as again:
+        declare(again, "q", passive=True)
 
 
 def test_queues_of_a_connection_go_with_it(broker: BrokerProcess, wire: AmqpWire) -> None:

@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 over a socket, method by method. Contract: amqp.md, "Model"; ADR 0132."""
+"""AMQP 0-9-1 over a socket, method by method. Contract: amqp.md, "Model"; ADR 0123."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Values and field tables of AMQP, and hostile ones. Contract: the specification, 4.2.5; ADR 0132."""
+"""Values and field tables of AMQP, and hostile ones. Contract: the specification, 4.2.5; ADR 0123."""
 
 from contextlib import suppress
 from decimal import Decimal

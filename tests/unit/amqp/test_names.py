@@ -1,4 +1,4 @@
-"""Names of queues as names of topics. ADR 0132."""
+"""Names of queues as names of topics. ADR 0123."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Properties of a message: as bytes, and in the header block of the log. ADR 0132."""
+"""Properties of a message: as bytes, and in the header block of the log. ADR 0123."""
 
 from contextlib import suppress
 from typing import Any

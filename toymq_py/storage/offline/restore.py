@@ -9,11 +9,12 @@ from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file, remove_tree
 from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.backup_directory import is_empty, make_directory, read_mark, utc
-from toymq_py.storage.offline.verify import BESIDE_TOPICS, TopicReport, topic_names, verify_topic
+from toymq_py.storage.offline.beside import BESIDE
+from toymq_py.storage.offline.verify import TopicReport, topic_names, verify_topic
 from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
 from toymq_py.storage.scanner import Progress
 
-_LEFTOVERS = (DIRECTORY_NAME, *(name for file in BESIDE_TOPICS for name in (file.FILE_NAME, f"{file.FILE_NAME}.tmp")))
+_LEFTOVERS = (DIRECTORY_NAME, *(name for file in BESIDE for name in (file.name, f"{file.name}.tmp")))
 """What an interrupted restore leaves."""
 
 
@@ -59,7 +60,7 @@ def restore(
             for name in topic_names(fs, backup_dir):
                 _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
             fs.sync_dir(staging)
-            for file in BESIDE_TOPICS:
+            for file in BESIDE:
                 if (data := file.read(fs, backup_dir)) is not None:
                     file.write(fs, data_dir, data)
             fs.rename(staging, f"{data_dir}/topics")

@@ -6,14 +6,14 @@ Contract: storage.md ("`toymq verify DIR` checks every byte offline"). The same 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.names import is_topic_name
 from toymq_py.records import IdRange
-from toymq_py.storage import amqp_file, offsets, topic_settings, webhooks_file
+from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, subtract
+from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.scanner import Progress
@@ -21,12 +21,6 @@ from toymq_py.storage.segment import load_sidecar, parse_segment_name
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
-
-BESIDE_TOPICS: dict[Any, str] = {
-    webhooks_file: "no webhook pushes",
-    amqp_file: "serve --amqp does not start",
-}
-"""Modules of the files beside the topics, and what damage of a file does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +82,14 @@ def log_bytes(fs: FileSystem, data_dir: str) -> int:
 
 
 def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> Iterator[TopicReport]:
-    """Yields: a report for each topic, and one for each damaged file of ``BESIDE_TOPICS``. Raises: OSError when a file cannot
-    be read at all."""
+    """Yields: a report for each topic, and one in the name of each file beside them that is damaged. Raises: OSError when a
+    file cannot be read at all."""
     for topic in topic_names(fs, data_dir):
         yield verify_topic(fs, f"{data_dir}/topics/{topic}", topic, progress)
-    for file, effect in BESIDE_TOPICS.items():
-        if (problem := problem_of(fs, data_dir, file)) is not None:
-            finding = Finding(f"{data_dir}/{file.FILE_NAME}", f"{problem}; {effect}")
-            yield TopicReport(file.FILE_NAME, findings=[finding])
-
-
-def problem_of(fs: FileSystem, data_dir: str, file: Any) -> str | None:
-    """What is wrong with a file of ``BESIDE_TOPICS``."""
-    try:
-        if (data := file.read(fs, data_dir)) is not None:
-            file.decode(data)
-    except DamagedData as error:
-        return str(error)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
+    for file in BESIDE:
+        if (problem := file.problem(fs, data_dir)) is not None:
+            finding = Finding(f"{data_dir}/{file.name}", f"{problem}; {file.when_damaged}")
+            yield TopicReport(file.name, findings=[finding])
 
 
 def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | None = None) -> TopicReport:

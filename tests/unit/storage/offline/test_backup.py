@@ -412,11 +412,14 @@ def test_the_webhooks_go_along() -> None:
 
 def test_exchanges_and_bindings_go_along() -> None:
     rig = broker()
-    data = amqp_file.encode({"exchanges": [{"name": "logs"}]})
+    data = amqp_file.encode({"exchanges": [], "queues": [], "bindings": []})
     rig.put(amqp_file.FILE_NAME, data)
     do_backup(rig)
     restored(rig)
     assert rig.disk.read_file(f"{BACK}/{amqp_file.FILE_NAME}") == data
+    rig.put(amqp_file.FILE_NAME, b"{")
+    assert do_backup(rig).problems == ["amqp.json: not a checked amqp file: the backup has none that is newer"]
+    assert rig.disk.read_file(f"{TO}/{amqp_file.FILE_NAME}") == data
 
 
 def test_damaged_webhooks_are_said_and_those_of_an_earlier_backup_stay() -> None:
