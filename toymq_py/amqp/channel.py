@@ -42,8 +42,6 @@ from toymq_py.errors import RequestError
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.units import DURATION_MS_MAX
 
-CONSUMERS_MAX = 1000
-"""Of one channel."""
 TAKE_BYTES = 64 * 1024
 TAKE_MESSAGES = 128
 TX_MAX = 10_000
@@ -67,6 +65,9 @@ class Outlet(Owner, Protocol):
 
     def wake(self, consumer: Consumer) -> bool:
         """Have ``deliver`` called for a consumer. Returns: whether that is soon."""
+
+    def check_subscriptions(self) -> None:
+        """Whether the connection may have one more. Raises: AmqpError."""
 
     def fail(self, channel: int, error: AmqpError) -> None:
         """Close the channel, or the connection, with an error that no method caused."""
@@ -113,6 +114,11 @@ class Channel:
             "confirm.select": self._confirm_select, "tx.select": self._tx_select, "tx.commit": self._tx_commit,
             "tx.rollback": self._tx_rollback,
         }  # fmt: skip
+
+    @property
+    def subscriptions(self) -> int:
+        """Consumers, queues that basic.get took from, and cancelled consumers with messages that are not settled."""
+        return len(self.consumers) + len(self._getters) + len(self._retired)
 
     def _reply(self, name: str, **values: Any) -> None:
         self._outlet.write(methods.encode(self.number, name, **values))
@@ -293,8 +299,7 @@ class Channel:
         self._outlet.rights.subscribe(topic.name)
         if tag in self.consumers:
             raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method.index)
-        if len(self.consumers) >= CONSUMERS_MAX:
-            raise AmqpError(PRECONDITION_FAILED, f"a channel has {CONSUMERS_MAX} consumers at most", method.index)
+        self._outlet.check_subscriptions()
         consumer = Consumer(self.number, queue, tag, method["no_ack"], method["exclusive"], self._cancelled)
         self.queues.attach(queue, consumer)
         try:
@@ -392,6 +397,7 @@ class Channel:
         self._outlet.rights.subscribe(topic.name)
         getter = self._getters.get(queue)
         if getter is None or getter.closed:
+            self._outlet.check_subscriptions()
             getter, _ = topic.subscribe(
                 CONSUMER, mode="shared", window=1, visibility_s=LEASE_S, wake=lambda _: False, ended=lambda _, code: None
             )

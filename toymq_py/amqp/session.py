@@ -21,6 +21,7 @@ from toymq_py.amqp.errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
     NOT_ALLOWED,
+    PRECONDITION_FAILED,
     RESOURCE_ERROR,
     AmqpError,
     amqp_error,
@@ -245,6 +246,13 @@ class Session(asyncio.Protocol):
         self._ready[consumer] = None
         self._runnable.wake()
         return not self._stalled
+
+    def check_subscriptions(self) -> None:
+        """Raises: AmqpError when the connection has its limit of subscriptions, as a TCP session."""
+        limit = self._queues.broker.options.max_subscriptions
+        if sum(channel.subscriptions for channel in self._channels.values()) >= limit:
+            text = f"the connection has {limit} consumers and queues to get from, the limit (--max-subscriptions)"
+            raise AmqpError(PRECONDITION_FAILED, text)
 
     def progress(self) -> None:
         """Publishes were answered."""

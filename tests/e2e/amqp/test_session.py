@@ -163,6 +163,28 @@ def test_a_cancelled_consumer_keeps_what_it_has_until_it_is_settled(broker: Brok
     assert declare(wire, "q")["message_count"] == 0
 
 
+def test_subscriptions_of_a_connection_are_bounded(tmp_path: Path) -> None:
+    """On all its channels together; those of cancelled consumers that hold messages, too."""
+    with (
+        BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--max-subscriptions", "3") as broker,
+        AmqpWire(broker.amqp).login() as wire,
+    ):
+        for queue in "abcd":
+            declare(wire, queue)
+        wire.publish(b"x", "a")
+        wire.ask(1, "basic.consume", queue="a", consumer_tag="held")
+        wire.content()
+        wire.ask(1, "basic.cancel", consumer_tag="held")
+        wire.ask(1, "basic.consume", queue="b")
+        wire.open(2)
+        wire.send(2, "basic.get", queue="c")
+        wire.expect("basic.get-empty")
+        wire.send(2, "basic.consume", queue="d")
+        code, text = wire.closed_with()
+        assert (code, text.endswith("the limit (--max-subscriptions)")) == (406, True)
+        wire.ask(1, "basic.consume", queue="d")
+
+
 def test_a_message_that_is_never_acked_is_a_dead_letter_after_twenty_deliveries(broker: BrokerProcess, wire: AmqpWire) -> None:
     declare(wire, "q")
     wire.publish(b"x", "q")
