@@ -33,6 +33,8 @@ def main() -> int:
                 lost = str(error)
             runs = sum(len(path.read_text().splitlines()) for path in said.glob("*.txt"))
             count, seconds = len(done(said)), SystemClock.monotonic() - began
+    if lost:
+        click.echo(lost)
     click.echo(f"done {count:,} in {seconds:.0f} s, not done {TASKS - count:,}, run more than once {runs - count:,}")
     return 1 if lost or count != TASKS else 0
 

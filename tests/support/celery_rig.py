@@ -57,8 +57,8 @@ def do_all_under_kills(
             tasks["add"].apply_async((number,), retry=True, retry_policy={"max_retries": 100, "interval_start": 0.1})
             if number % (count // kills) == count // kills - 1:
                 kill += 1
-                before = len(done(said))
-                until(lambda before=before: len(done(said)) > before or len(done(said)) == count)  # type: ignore[misc]
+                before, sent = len(done(said)), number + 1
+                until(lambda before=before, sent=sent: before < len(done(said)) or len(done(said)) == sent)  # type: ignore[misc]
                 if kill % 2:
                     broker.restart()
                 else:
