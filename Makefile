@@ -70,7 +70,6 @@ cluster-demo: $(CORE) ## run three nodes and etcd here, kill the leader twice, c
 	$(BIN)/python -m tests.cluster_demo
 
 celery-demo: $(READY) ## run 10,000 Celery tasks, kill -9 broker and workers in turn, count what was done
-	@$(BIN)/python -c "import celery" 2>/dev/null || $(call EDITABLE,.venv) '.[amqp-clients]'
 	$(BIN)/python -m tests.celery_demo
 
 # Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again. Three workers

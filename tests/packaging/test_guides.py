@@ -35,9 +35,11 @@ def programs() -> list[tuple[str, str, str]]:
     return found
 
 
-def run_program(program: str, broker: BrokerProcess, folder: Path) -> "subprocess.CompletedProcess[str]":
+def run_program(
+    program: str, broker: BrokerProcess, folder: Path, warnings: str = "error"
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")],
+        [sys.executable, "-W", warnings, "-c", program.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")],
         env=environment(), cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
 
@@ -83,6 +85,16 @@ def test_our_code_of_a_coming_from_page_runs_twice_on_one_broker_and_theirs_comp
             for (_, program), (_, said) in zip(ours[::2], ours[1::2], strict=True):
                 done = run_program(program, broker, tmp_path)
                 assert (done.stderr, done.stdout) == ("", said), program
+
+
+def test_the_programs_of_the_page_of_amqp_say_what_it_says(tmp_path: Path) -> None:
+    for client in ("pika", "celery"):
+        pytest.importorskip(client)
+    blocks = [(kind, text) for kind, text in BLOCK.findall(text_of("amqp")) if kind != "sh"]
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0") as broker:
+        for (kind, program), (_, said) in zip(blocks[::2], blocks[1::2], strict=True):
+            done = run_program(program.replace("amqp://127.0.0.1:5672", broker.amqp), broker, tmp_path, "ignore")
+            assert (kind, done.stderr, done.stdout) == ("python", "", said), program
 
 
 def test_the_readme_links_every_coming_from_page() -> None:

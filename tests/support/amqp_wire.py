@@ -93,8 +93,10 @@ class AmqpWire:
 
 
 def declare(wire: AmqpWire, queue: str, **how: Any) -> Any:
+    """Declare a durable queue on channel 1. Returns: queue.declare-ok."""
     return wire.ask(1, "queue.declare", queue=queue, **{"durable": True, **how})
 
 
 def bodies(wire: AmqpWire, count: int) -> list[bytes]:
+    """The bodies of the next deliveries."""
     return [wire.content().body for _ in range(count)]

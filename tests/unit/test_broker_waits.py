@@ -1,39 +1,43 @@
-"""What makes a topic waits until the one of that name is gone, and begins again."""
+"""Coroutines that wait for the broker."""
 
 import asyncio
-from collections.abc import Callable
+import errno
+
+import pytest
 
 from toymq_py.broker import Done
 from toymq_py.broker_waits import made, stored
-from toymq_py.errors import BeingDeleted
+from toymq_py.errors import BeingDeleted, DiskFull, QueueFull
 
 
-class Deletion:
-    """A topic that is being deleted: the first call finds it, the next one does not."""
+@pytest.mark.parametrize(
+    ("error", "raised"), [(None, None), (QueueFull("x"), QueueFull), (OSError(errno.ENOSPC, "full"), DiskFull)]
+)
+async def test_stored_raises_what_the_client_hears(error: OSError | QueueFull | None, raised: type[Exception] | None) -> None:
+    def begin(done: Done) -> None:
+        done(error)
+        done(None)  # a second call changes nothing
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.over: Callable[[], None] | None = None
+    if raised is None:
+        await stored(begin)
+    else:
+        with pytest.raises(raised):
+            await stored(begin)
 
-    def __call__(self, done: Done | None = None) -> str:
-        self.calls += 1
-        if self.calls == 1:
-            raise BeingDeleted("t is being deleted", self._when_done)
-        if done is not None:
-            done(None)
+
+async def test_what_makes_a_topic_is_called_again_when_its_name_is_free() -> None:
+    freed: list[Done] = []
+    calls = 0
+
+    def make() -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise BeingDeleted("t", lambda call: freed.append(lambda _: call()))
         return "made"
 
-    def _when_done(self, call: Callable[[], None]) -> None:
-        self.over = call
-
-
-async def test_both_begin_again_when_the_deletion_is_over() -> None:
-    for wait in (made, stored):
-        deletion = Deletion()
-        task = asyncio.ensure_future(wait(deletion))  # type: ignore[operator]
-        await asyncio.sleep(0)
-        assert (task.done(), deletion.calls) == (False, 1), wait
-        assert deletion.over is not None
-        deletion.over()
-        assert await task == ("made" if wait is made else None), wait
-        assert deletion.calls == 2, wait
+    making = asyncio.ensure_future(made(make))
+    await asyncio.sleep(0)
+    assert not making.done()
+    freed[0](None)
+    assert await making == "made"

@@ -1,4 +1,4 @@
-"""Queues, exchanges and bindings over a socket: queues are topics. Contract: amqp.md, "Model"; ADR 0123."""
+"""Exchanges, queues and bindings of AMQP over a socket: queues are topics. Contract: amqp.md, "Model"; ADR 0123."""
 
 from pathlib import Path
 from typing import Any

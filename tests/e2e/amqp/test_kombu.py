@@ -19,13 +19,12 @@ def test_a_producer_and_a_consumer_of_a_topic_exchange(broker: BrokerProcess) ->
                 {"n": number}, exchange=exchange, routing_key="video.new" if number % 2 else "audio", declare=queues,
                 headers={"n": number}, compression="zlib",
             )  # fmt: skip
-        with connection.Consumer(queues, accept=["json"], prefetch_count=3) as consumer:
 
-            def on_message(body: object, message: kombu.Message) -> None:
-                seen.append((message.delivery_info["routing_key"], body, message.headers["n"]))
-                message.ack()
+        def on_message(body: object, message: kombu.Message) -> None:
+            seen.append((message.delivery_info["routing_key"], body, message.headers["n"]))
+            message.ack()
 
-            consumer.callbacks = [on_message]
+        with connection.Consumer(queues, callbacks=[on_message], accept=["json"], prefetch_count=3):
             while len(seen) < 15:
                 connection.drain_events(timeout=TIMEOUT_S)
     videos = [("video.new", {"n": number}, number) for number in range(1, 10, 2)]

@@ -1,14 +1,11 @@
 """RabbitMQ's client pika, unchanged: its tutorials 1 to 7. Skipped by name where it is not installed."""
 
-import re
-import subprocess
-import sys
 import threading
 from typing import Any
 
 import pytest
 
-from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
+from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
 
 pytestmark = require("amqp-clients")
@@ -122,15 +119,3 @@ def test_a_large_message_in_many_frames(broker: BrokerProcess) -> None:
         channel.basic_publish(exchange="", routing_key="large", body=bytes(2 << 20))
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="larger than max size"):
             channel.queue_declare(queue="large", passive=True)
-
-
-def test_the_program_of_the_page_says_what_the_page_says(broker: BrokerProcess) -> None:
-    page = (ROOT / "docs" / "amqp.md").read_text()
-    (program,), (said,) = (
-        re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for kind in ("python", "text")
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program.replace("amqp://127.0.0.1:5672", broker.amqp)], env=environment(),
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert (done.stderr, done.stdout) == ("", said)
