@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo cluster-demo test test-all test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo cluster-demo celery-demo test test-all test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -68,6 +68,9 @@ demo: $(CORE) ## publish a file, kill the broker twice, compare what comes out: 
 
 cluster-demo: $(CORE) ## run three nodes and etcd here, kill the leader twice, cut a follower off, count what was lost
 	$(BIN)/python -m tests.cluster_demo
+
+celery-demo: $(READY) ## run 10,000 Celery tasks, kill -9 broker and workers in turn, count what was done
+	$(BIN)/python -m tests.celery_demo
 
 # Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again. Three workers
 # for two cores: tests of processes wait for a quarter of their time.

@@ -16,6 +16,8 @@ NUMBERS = {
     "x-message-ttl": (1, DURATION_MS_MAX), "x-expires": (1, DURATION_MS_MAX), "x-max-length": (1, 1 << 62),
     "x-max-length-bytes": (1, 1 << 62), "x-delivery-limit": (0, (1 << 20) - 1),
 }  # fmt: skip
+CONSUMERS = ("x-priority", "x-stream-offset")
+"""Arguments of basic.consume that change what it gets, and are not supported."""
 STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key")
 
 
@@ -34,6 +36,13 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {inner: _plain(name, one) for inner, one in value.items()}
     raise AmqpError(PRECONDITION_FAILED, f"argument '{name}' has a value of type {type(value).__name__}, which is not kept")
+
+
+def check_consumer(arguments: Mapping[str, Any]) -> None:
+    """Raises: AmqpError (NOT_IMPLEMENTED) with the argument of basic.consume that is not supported."""
+    for name in CONSUMERS:
+        if arguments.get(name):
+            raise AmqpError(NOT_IMPLEMENTED, f"{name} of basic.consume is not supported")
 
 
 def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:

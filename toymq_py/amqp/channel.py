@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from toymq_py.amqp import methods, properties
+from toymq_py.amqp.arguments import check_consumer
 from toymq_py.amqp.connection import PUBLISH, Content
 from toymq_py.amqp.dead_letters import dead_letter_of
 from toymq_py.amqp.declarations import COUNT_MAX, Declarations, Later, Owner
@@ -41,14 +42,14 @@ from toymq_py.errors import RequestError
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.units import DURATION_MS_MAX
 
-CONSUMERS_MAX = 1000
-"""Of one channel."""
 TAKE_BYTES = 64 * 1024
 TAKE_MESSAGES = 128
-SEES_PUBLISHES = frozenset(("basic.get", "queue.declare", "queue.purge", "queue.delete"))
-"""Methods whose answers depend on what the channel has published before."""
 TX_MAX = 10_000
 """Publishes and acks of one transaction."""
+TX_BYTES_MAX = 16 << 20
+"""Of the publishes that one transaction holds until its commit."""
+READ_THE_QUEUE = frozenset(("basic.get", "queue.declare", "queue.purge", "queue.delete"))
+"""Methods that find what their channel published before: a message is in its queue once it is on stable storage."""
 
 
 class Outlet(Owner, Protocol):
@@ -64,6 +65,9 @@ class Outlet(Owner, Protocol):
 
     def wake(self, consumer: Consumer) -> bool:
         """Have ``deliver`` called for a consumer. Returns: whether that is soon."""
+
+    def check_subscriptions(self) -> None:
+        """Whether the connection may have one more. Raises: AmqpError."""
 
     def fail(self, channel: int, error: AmqpError) -> None:
         """Close the channel, or the connection, with an error that no method caused."""
@@ -90,6 +94,8 @@ class Channel:
         self._retired: list[Subscription] = []  # of consumers that are gone, with messages that are not settled
         self._confirms: Confirms | None = None
         self._transaction: list[Callable[[], None]] | None = None
+        self.transaction_bytes = 0
+        """Of publishes that wait for tx.commit."""
         self._failed: AmqpError | None = None  # of a publish in the present transaction
         self._prefetch = 0
         self._channel_prefetch = 0
@@ -109,6 +115,11 @@ class Channel:
             "tx.rollback": self._tx_rollback,
         }  # fmt: skip
 
+    @property
+    def subscriptions(self) -> int:
+        """Consumers, queues that basic.get took from, and cancelled consumers with messages that are not settled."""
+        return len(self.consumers) + len(self._getters) + len(self._retired)
+
     def _reply(self, name: str, **values: Any) -> None:
         self._outlet.write(methods.encode(self.number, name, **values))
 
@@ -119,15 +130,13 @@ class Channel:
             raise AmqpError(COMMAND_INVALID, f"{method.name} is not a client's", method.index)
         if method.name != "basic.ack":
             self.flush()
-        if method.name in SEES_PUBLISHES and self.publishes.waiting:
-            return self._behind_publishes(handler, method)
+            if method.name in READ_THE_QUEUE and self.publishes.waiting:
+                return self._behind_publishes(handler, method)
         return handler(method)
 
     async def _behind_publishes(self, handler: Callable[[Method], Later], method: Method) -> None:
-        """RabbitMQ enqueues at once: what a channel has published it finds."""
         await stored(self.publishes.when_answered)
-        later = handler(method)
-        if later is not None:
+        if (later := handler(method)) is not None:
             await later
 
     def flush(self) -> None:
@@ -176,7 +185,7 @@ class Channel:
             raise
         if not topics and method["mandatory"]:
             self._return(exchange, routing_key, content)
-        self._in_transaction(lambda: self.publishes.add(topics, body, block, ttl_ms))
+        self._in_transaction(lambda: self.publishes.add(topics, body, block, ttl_ms), len(body) + len(block))
 
     def _check_size(self, size: int) -> None:
         """Raises: AmqpError."""
@@ -215,13 +224,16 @@ class Channel:
 
     # -- transactions
 
-    def _in_transaction(self, call: Callable[[], None]) -> None:
-        """Do it now, or at tx.commit. Raises: AmqpError."""
+    def _in_transaction(self, call: Callable[[], None], size: int = 0) -> None:
+        """Do it now, or at tx.commit. ``size``: bytes that it holds until then. Raises: AmqpError."""
         if self._transaction is None:
             call()
         elif len(self._transaction) >= TX_MAX:
             raise AmqpError(PRECONDITION_FAILED, f"a transaction has {TX_MAX} publishes and acks at most: commit before")
+        elif self.transaction_bytes + size > TX_BYTES_MAX:
+            raise AmqpError(PRECONDITION_FAILED, f"a transaction holds {TX_BYTES_MAX} bytes at most: commit before")
         else:
+            self.transaction_bytes += size
             self._transaction.append(call)
 
     def _tx_select(self, method: Method) -> Later:
@@ -239,7 +251,7 @@ class Channel:
 
     async def _commit(self) -> None:
         assert self._transaction is not None
-        calls, self._transaction, self._failed = self._transaction, [], None
+        calls, self._transaction, self.transaction_bytes, self._failed = self._transaction, [], 0, None
         for call in calls:
             call()
         self.flush()
@@ -253,7 +265,7 @@ class Channel:
     def _tx_rollback(self, method: Method) -> Later:
         if self._transaction is None:
             raise AmqpError(PRECONDITION_FAILED, "channel is not transactional", method.index)
-        self._transaction = []
+        self._transaction, self.transaction_bytes = [], 0
         self._reply("tx.rollback-ok")
         return None
 
@@ -281,13 +293,13 @@ class Channel:
             self._outlet.wake(consumer)
 
     def _consume(self, method: Method) -> Later:
+        check_consumer(method["arguments"])
         queue, tag = self._declarations.queue_of(method), method["consumer_tag"] or f"amq.ctag-{secrets.token_urlsafe(16)}"
         topic = self.queues.topic(queue, self._outlet)
         self._outlet.rights.subscribe(topic.name)
         if tag in self.consumers:
             raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method.index)
-        if len(self.consumers) >= CONSUMERS_MAX:
-            raise AmqpError(PRECONDITION_FAILED, f"a channel has {CONSUMERS_MAX} consumers at most", method.index)
+        self._outlet.check_subscriptions()
         consumer = Consumer(self.number, queue, tag, method["no_ack"], method["exclusive"], self._cancelled)
         self.queues.attach(queue, consumer)
         try:
@@ -385,6 +397,7 @@ class Channel:
         self._outlet.rights.subscribe(topic.name)
         getter = self._getters.get(queue)
         if getter is None or getter.closed:
+            self._outlet.check_subscriptions()
             getter, _ = topic.subscribe(
                 CONSUMER, mode="shared", window=1, visibility_s=LEASE_S, wake=lambda _: False, ended=lambda _, code: None
             )

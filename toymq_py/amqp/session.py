@@ -21,6 +21,7 @@ from toymq_py.amqp.errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
     NOT_ALLOWED,
+    PRECONDITION_FAILED,
     RESOURCE_ERROR,
     AmqpError,
     amqp_error,
@@ -246,6 +247,13 @@ class Session(asyncio.Protocol):
         self._runnable.wake()
         return not self._stalled
 
+    def check_subscriptions(self) -> None:
+        """Raises: AmqpError when the connection has its limit of subscriptions, as a TCP session."""
+        limit = self._queues.broker.options.max_subscriptions
+        if sum(channel.subscriptions for channel in self._channels.values()) >= limit:
+            text = f"the connection has {limit} consumers and queues to get from, the limit (--max-subscriptions)"
+            raise AmqpError(PRECONDITION_FAILED, text)
+
     def progress(self) -> None:
         """Publishes were answered."""
         self._runnable.wake()
@@ -289,7 +297,7 @@ class Session(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Account for the bytes held here, and read no more than can be applied."""
-        held = self._connection.held_bytes
+        held = self._connection.held_bytes + sum(channel.transaction_bytes for channel in self._channels.values())
         if self._seat is not None and (held > FLOOR_BYTES or self._seat.held_bytes):
             published = sum(channel.publishes.held_bytes for channel in self._channels.values())
             if not self._seat.settle(held + published + sum(map(len, self._out))) and held > FLOOR_BYTES + FRAME_MAX:

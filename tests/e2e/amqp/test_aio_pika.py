@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess
+from tests.support.requirements import require
 
+pytestmark = require("amqp-clients")
 aio_pika = pytest.importorskip("aio_pika")
 
 

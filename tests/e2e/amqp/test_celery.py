@@ -1,38 +1,22 @@
 """Celery, unchanged, with worker processes of its own. Skipped by name where it is not installed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
+from tests.support.celery_rig import Worker, do_all_under_kills, done, until
+from tests.support.requirements import require
 from toymq import sync
 
-pytest.importorskip("celery")
-
-
-class Worker:
-    """``celery worker`` with two processes, killed as a whole."""
-
-    def __init__(self, broker: BrokerProcess, said: Path) -> None:
-        self._variables = {**environment(), "TEST_BROKER": f"{broker.amqp}//", "TEST_SAID": str(said)}
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tests.support.celery_tasks", "worker", "-c", "2", "--without-mingle"],
-            env=self._variables, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-
-    def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+pytestmark = require("amqp-clients")
 
 
 @pytest.fixture
@@ -43,63 +27,59 @@ def said(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tasks(broker: BrokerProcess) -> Any:
-    from tests.support import celery_tasks
+def tasks(broker: BrokerProcess) -> Iterator[Mapping[str, Any]]:
+    """The tasks, by name, of a publisher."""
+    from tests.support.celery_tasks import make_app
 
-    celery_tasks.app.conf.broker_url = f"{broker.amqp}//"
-    celery_tasks.app._after_fork()  # it forgets the connections to the broker of another test
-    return celery_tasks
-
-
-def done(said: Path) -> set[str]:
-    return {line for path in said.glob("*.txt") for line in path.read_text().splitlines()}
+    app = make_app(f"{broker.amqp}//")
+    yield app.tasks
+    app.pool.force_close_all()
 
 
-def until(ready: Callable[[], object]) -> None:
-    ends = time.monotonic() + TIMEOUT_S  # noqa: TID251 (of other processes)
-    while not ready():
-        assert time.monotonic() < ends, "too late"  # noqa: TID251
-        time.sleep(0.05)
-
-
-def test_tasks_retries_and_countdowns_are_done(broker: BrokerProcess, tasks: Any, said: Path) -> None:
+def test_tasks_retries_and_countdowns_are_done(broker: BrokerProcess, tasks: Mapping[str, Any], said: Path) -> None:
     worker = Worker(broker, said)
     try:
         for number in range(30):
-            tasks.add.delay(number)
-        tasks.flaky.delay(7)
-        tasks.add.apply_async((99,), countdown=0.5)
+            tasks["add"].delay(number)
+        tasks["flaky"].delay(7)
+        tasks["add"].apply_async((99,), countdown=0.5)
         until(lambda: done(said) == {*(f"add {number}" for number in (*range(30), 99)), "flaky 7"})
-        until(lambda: tasks.app.control.ping(timeout=1))
+        until(lambda: tasks["add"].app.control.ping(timeout=1))
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
             assert "tasks" in {topic["topic"] for topic in mq.topics()}, "a queue is a topic for everything else"
     finally:
         worker.kill()
 
 
-def all_is_done(broker: BrokerProcess, tasks: Any, said: Path, kills: int, count: int) -> None:
-    worker, kill = Worker(broker, said), 0
-    try:
-        for number in range(count):
-            tasks.add.apply_async((number,), retry=True, retry_policy={"max_retries": 100, "interval_start": 0.1})
-            if number % (count // kills) == count // kills - 1:
-                kill += 1
-                before = len(done(said))
-                until(lambda before=before: len(done(said)) > before or len(done(said)) == count)  # type: ignore[misc]
-                if kill % 2:
-                    broker.restart()
-                else:
-                    worker.kill()
-                    worker.start()
-        until(lambda: done(said) == {f"add {number}" for number in range(count)})
-    finally:
-        worker.kill()
-
-
-def test_every_task_is_done_under_kills_of_worker_and_broker(broker: BrokerProcess, tasks: Any, said: Path) -> None:
-    all_is_done(broker, tasks, said, 2, 60)
+def test_every_task_is_done_under_kills_of_worker_and_broker(
+    broker: BrokerProcess, tasks: Mapping[str, Any], said: Path
+) -> None:
+    do_all_under_kills(broker, tasks, said, kills=2, count=60)
 
 
 @pytest.mark.torture
-def test_every_task_is_done_under_fifty_kills(broker: BrokerProcess, tasks: Any, said: Path) -> None:
-    all_is_done(broker, tasks, said, 50, 2000)
+def test_every_task_is_done_under_fifty_kills(broker: BrokerProcess, tasks: Mapping[str, Any], said: Path) -> None:
+    do_all_under_kills(broker, tasks, said, kills=50, count=2000)
+
+
+def test_the_programs_of_the_guide_do_what_it_says(broker: BrokerProcess, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "celery.md").read_text()
+    (app, client), (said,) = (
+        re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for kind in ("python", "text")
+    )
+    (tmp_path / "shop.py").write_text(app.replace("amqp://guest:guest@127.0.0.1:5672", broker.amqp))
+    (command,) = re.findall(r"^celery (-A shop worker.*)$", page, re.MULTILINE)
+    variables = {**environment(), "PYTHONPATH": f"{tmp_path}"}
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "celery", *command.split()], env=variables, cwd=tmp_path, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", client], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S,
+            check=False,
+        )  # fmt: skip
+        assert (ran.stderr, ran.stdout) == ("", said)
+    finally:
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()

@@ -6,7 +6,9 @@ import pytest
 
 from tests.support.amqp_wire import AmqpWire, bodies, declare
 from tests.support.broker_process import BrokerProcess
+from tests.support.celery_rig import until
 from tests.support.tokens import table, token
+from toymq import sync
 from toymq_py.amqp import methods, properties
 from toymq_py.amqp.connection import Content
 from toymq_py.amqp.frames import HEADER, HEARTBEAT, PROTOCOL_HEADER, frame
@@ -59,7 +61,7 @@ def test_a_message_expires_by_its_own_time(wire: AmqpWire) -> None:
     assert found["reply_text"] == "PRECONDITION_FAILED - invalid expiration 'soon': write milliseconds"
 
 
-def test_a_transaction_is_stored_as_a_whole_or_not(wire: AmqpWire) -> None:
+def test_a_transaction_is_held_until_its_commit(wire: AmqpWire) -> None:
     declare(wire, "q")
     wire.ask(1, "tx.select")
     wire.publish(b"one", "q")
@@ -69,6 +71,24 @@ def test_a_transaction_is_stored_as_a_whole_or_not(wire: AmqpWire) -> None:
     assert declare(wire, "q", passive=True)["message_count"] == 0
     wire.ask(1, "tx.commit")
     assert declare(wire, "q", passive=True)["message_count"] == 2
+
+
+def test_a_transaction_holds_a_bounded_part(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    wire.ask(1, "tx.select")
+    for _ in range(17):
+        wire.publish(bytes(1_000_000), "q")
+    code, text = wire.closed_with()
+    assert (code, text) == (406, "PRECONDITION_FAILED - a transaction holds 16777216 bytes at most: commit before")
+
+
+def test_a_channel_finds_what_it_published_before(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    for number in range(1, 20):
+        wire.publish(b"x", "q")
+        assert declare(wire, "q", passive=True)["message_count"] == 1, f"round {number}"
+        wire.publish(b"x", "q")
+        assert wire.ask(1, "queue.purge", queue="q")["message_count"] == 2, f"round {number}"
 
 
 # -- consuming
@@ -127,7 +147,8 @@ def test_what_a_connection_held_is_ready_again_when_it_ends(broker: BrokerProces
     wire.socket.close()
     with AmqpWire(broker.amqp).login() as other:
         other.ask(1, "basic.consume", queue="q")
-        assert bodies(other, 2) == [b"1", b"2"]
+        again = [other.content() for _ in range(2)]
+        assert [(found.body, found.method["redelivered"]) for found in again] == [(b"1", True), (b"2", False)]
 
 
 def test_a_cancelled_consumer_keeps_what_it_has_until_it_is_settled(broker: BrokerProcess, wire: AmqpWire) -> None:
@@ -141,6 +162,45 @@ def test_a_cancelled_consumer_keeps_what_it_has_until_it_is_settled(broker: Brok
         other.expect("basic.get-empty")
     wire.send(1, "basic.ack", delivery_tag=1)
     assert declare(wire, "q")["message_count"] == 0
+
+
+def test_subscriptions_of_a_connection_are_bounded(tmp_path: Path) -> None:
+    """On all its channels together; those of cancelled consumers that hold messages, too."""
+    with (
+        BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--max-subscriptions", "3") as broker,
+        AmqpWire(broker.amqp).login() as wire,
+    ):
+        for queue in "abcd":
+            declare(wire, queue)
+        wire.publish(b"x", "a")
+        wire.ask(1, "basic.consume", queue="a", consumer_tag="held")
+        wire.content()
+        wire.ask(1, "basic.cancel", consumer_tag="held")
+        wire.ask(1, "basic.consume", queue="b")
+        wire.open(2)
+        wire.send(2, "basic.get", queue="c")
+        wire.expect("basic.get-empty")
+        wire.send(2, "basic.consume", queue="d")
+        code, text = wire.closed_with()
+        assert (code, text.endswith("the limit (--max-subscriptions)")) == (406, True)
+        wire.ask(1, "basic.consume", queue="d")
+
+
+def test_a_message_that_is_never_acked_is_a_dead_letter_after_twenty_deliveries(broker: BrokerProcess, wire: AmqpWire) -> None:
+    declare(wire, "q")
+    wire.publish(b"x", "q")
+    declare(wire, "q", passive=True)
+    for attempt in range(20):
+        wire.send(1, "basic.get", queue="q")
+        found = wire.content()
+        assert properties.decode(found.properties).get("headers", {}).get("x-delivery-count", 0) == attempt
+        wire.send(1, "basic.nack", delivery_tag=attempt + 1, requeue=True)
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+        until(lambda: "q.dlq" in {topic["topic"] for topic in mq.topics()})
+    wire.ask(1, "basic.consume", queue="q.dlq", consumer_tag="t")
+    letter = wire.content()
+    assert (letter.body, properties.decode(letter.properties)["headers"]["toymq-attempts"]) == (b"x", "20")
+    assert declare(wire, "q", passive=True)["message_count"] == 0
 
 
 def test_an_exclusive_consumer_is_alone(wire: AmqpWire) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toymq_py.amqp.arguments import checked, topic_settings
+from toymq_py.amqp.arguments import check_consumer, checked, topic_settings
 from toymq_py.amqp.errors import AmqpError
 
 
@@ -45,3 +45,10 @@ def test_arguments_are_kept_as_json() -> None:
     assert checked({"a": [1, {"b": None}], "c": 1.5}) == {"a": [1, {"b": None}], "c": 1.5}
     with pytest.raises(AmqpError, match="argument 'a' has a value of type bytes"):
         checked({"a": b"x"})
+
+
+def test_arguments_of_a_consumer_that_are_not_supported_are_named() -> None:
+    check_consumer({"x-priority": 0, "x-cancel-on-ha-failover": True})
+    with pytest.raises(AmqpError, match=r"x-stream-offset of basic\.consume is not supported") as refused:
+        check_consumer({"x-stream-offset": "first"})
+    assert refused.value.code == 540
