@@ -6,6 +6,7 @@ Contract: gateway.md. Nothing is counted for it while messages pass: bytes come 
 import asyncio
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -107,7 +108,7 @@ def bytes_passed(transport: asyncio.BaseTransport) -> tuple[int | None, int | No
     """Bytes that arrived, and that the other end has acknowledged, with what TLS adds. None where the kernel does not say: at a
     Unix socket, outside Linux, and when the connection is gone."""
     connection = transport.get_extra_info("socket")
-    if connection is None or not hasattr(socket, "TCP_INFO") or connection.family == socket.AF_UNIX:
+    if connection is None or sys.platform != "linux" or connection.family == socket.AF_UNIX:
         return None, None
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_AT + _BYTES.size)

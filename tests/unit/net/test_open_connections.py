@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -56,7 +57,7 @@ def test_all_listeners_are_asked_for_what_is_open() -> None:
     assert connections.find("http-1") is None
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the kernel does not say")
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not say")
 async def test_the_kernel_counts_bytes() -> None:
     accepted: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
     async with await asyncio.start_server(lambda *both: accepted.set_result(both), "127.0.0.1", 0) as server:
