@@ -26,6 +26,8 @@ class Handshake:
     """What the two ends agree on. ``apply`` gives the frame that answers a method."""
 
     def __init__(self, login: Login, address: str | None) -> None:
+        self.client_name: str | None = None
+        """Of the client's properties: its name of the connection, else of the library."""
         self.rights = OpenRights()
         self.frame_max = frames.FRAME_MIN
         self.channel_max = CHANNEL_MAX
@@ -62,6 +64,8 @@ class Handshake:
         except ValueError as error:
             raise AmqpError(SYNTAX_ERROR, str(error), method.index) from None
         self._admit(token, method)
+        told = [method["client_properties"].get(name) for name in ("connection_name", "product")]
+        self.client_name = next((name for name in told if isinstance(name, str)), None)
         self._expects = "connection.tune-ok"
         return methods.encode(0, "connection.tune", channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, heartbeat=HEARTBEAT_S)
 

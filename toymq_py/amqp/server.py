@@ -20,6 +20,7 @@ from toymq_py.errors import TooManyConnections
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.fair_queue import FairQueue
+from toymq_py.net.open_connections import OpenConnection
 from toymq_py.net.peer import peer_address
 
 GOODBYE_S = 1.0
@@ -46,7 +47,9 @@ class AmqpServer:
         self._certificates = certificates
         self._guarded = authority is not None
         self._fair = FairQueue(clock, loop)
-        self._sessions: dict[Session, None] = {}
+        self._sessions: dict[Session, tuple[int, int]] = {}  # number and time
+        self._last_number = 0
+        broker.quotas.open_connections.sources.append(self._open_connections)
         self._stopping = asyncio.Event()
         self._none_left = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -119,16 +122,20 @@ class AmqpServer:
         if self._stopping.is_set():
             raise TooManyConnections("the broker is shutting down")
         seat = self._broker.quotas.enter(session.address, session.abort if self._guarded else None)
-        self._sessions[session] = None
+        self._last_number += 1
+        self._sessions[session] = self._last_number, self._clock.wall_ns() // 1_000_000
         self._broker.metrics.connections += 1
         self._broker.metrics.connections_opened_total += 1
         return seat
 
     def _ended(self, session: Session) -> None:
-        if self._sessions.pop(session, 0) is None:
+        if self._sessions.pop(session, None) is not None:
             self._broker.metrics.connections -= 1
         if not self._sessions:
             self._none_left.set()
+
+    def _open_connections(self) -> list[OpenConnection]:
+        return [session.describe(*opened) for session, opened in self._sessions.items()]
 
     def _rights_changed(self) -> None:
         for session in list(self._sessions):

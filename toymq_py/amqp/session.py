@@ -37,6 +37,7 @@ from toymq_py.clock import Clock
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.fair_queue import FairQueue, Runnable
+from toymq_py.net.open_connections import OpenConnection
 from toymq_py.net.peer import described_peer
 from toymq_py.topic import Channel as TopicChannel
 
@@ -438,6 +439,18 @@ class Session(asyncio.Protocol):
         if error is not None and not self._closing:
             self._fail(AmqpError(ACCESS_REFUSED, f"the token was changed: {error}"))
             self._flush()
+
+    def describe(self, number: int, since_ms: int) -> OpenConnection:
+        """As an operator sees it."""
+        return OpenConnection(
+            "amqp", number, since_ms, self._transport, self._disconnect, self.rights.name, self._handshake.client_name,
+            self._seat, lambda: [consumer.subscription for channel in self._channels.values()
+                                 for consumer in channel.consumers.values() if consumer.subscription is not None],
+        )  # fmt: skip
+
+    def _disconnect(self) -> None:
+        self._fail(AmqpError(CONNECTION_FORCED, "an operator closed this connection"))
+        self._flush()
 
     async def shut_down(self) -> None:
         """Say that the broker stops, once the publishes that wait are answered."""

@@ -83,6 +83,8 @@ OUTLET = "toymq.outlet"
 class Outlet(Protocol):
     """The write side of one WebSocket."""
 
+    held: Subscription | None
+
     @property
     def stalled(self) -> bool:
         """The socket's buffer is full."""
@@ -324,7 +326,7 @@ class Conversation:
             ended=self._ended,
         )
         subscription.number = new_lease_number()
-        self._subscription = subscription
+        self._subscription = self._outlet.held = subscription
         await self._gateway.stored(partial(topic.when_registered, subscription, registration))
         return subscription
 
