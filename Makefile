@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo cluster-demo celery-demo test test-all test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo cluster-demo celery-demo test test-all test-compiled test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -86,6 +86,16 @@ test-all: ## run the tests on every Python from 3.11 to 3.14 that is installed; 
 	  $(MAKE) --no-print-directory .venv-$$v/.stamp-tests PYTHON="$$found" && .venv-$$v/bin/python -m pytest \
 	    || failed="$$failed $$v"; \
 	done; echo "failed:$${failed:- none}; not on this machine:$${missing:- none}"; [ -z "$$failed" ]
+
+# The wheel comes first on the path, then the packages of .venv: no source of ours is beside the tests.
+test-compiled: $(TESTABLE) ## run the end-to-end tests against the compiled wheel: make test-compiled TESTS=tests/e2e/amqp
+	rm -rf build/compiled && mkdir -p build/compiled
+	$(BIN)/python -m venv build/compiled/.venv
+	build/compiled/.venv/bin/python $(PIP) install --no-deps .
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(build/compiled/.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-tools.pth"
+	cp -r tests docs adr deploy Makefile *.md *.toml *.py LICENSE build/compiled/
+	cd build/compiled && env -u PYTHONPATH .venv/bin/python -m pytest --numprocesses 3 --dist loadfile $(or $(TESTS),tests/e2e)
 
 test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, millions of rows
 	$(BIN)/python -m pytest -m spark_slow
