@@ -6,9 +6,11 @@ Contract: amqp.md. Limits of connections are those of all doors (``Quotas``). Kn
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
+from toymq_py.amqp.errors import CONNECTION_FORCED, AmqpError
 from toymq_py.amqp.login import Login
 from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.session import Session
@@ -22,9 +24,11 @@ from toymq_py.net.certificates import Certificates
 from toymq_py.net.fair_queue import FairQueue
 from toymq_py.net.open_connections import OpenConnection
 from toymq_py.net.peer import peer_address
+from toymq_py.topic import Subscription
 
 GOODBYE_S = 1.0
 """At a shutdown: for clients to answer connection.close, after the publishes that wait were answered."""
+CLOSED_BY_OPERATOR = AmqpError(CONNECTION_FORCED, "an operator closed this connection")
 
 
 class AmqpServer:
@@ -134,9 +138,18 @@ class AmqpServer:
         if not self._sessions:
             self._none_left.set()
 
-    def _open_connections(self) -> list[OpenConnection]:
-        return [session.describe(*opened) for session, opened in self._sessions.items()]
+    def _open_connections(self) -> Iterator[OpenConnection]:
+        for session, (number, since_ms) in list(self._sessions.items()):
+            yield OpenConnection(
+                "amqp", number, since_ms, session.transport, partial(session.close_with, CLOSED_BY_OPERATOR),
+                session.rights.name, session.handshake.client_name, session.seat, partial(_subscriptions, session),
+            )  # fmt: skip
 
     def _rights_changed(self) -> None:
         for session in list(self._sessions):
             session.rights_changed()
+
+
+def _subscriptions(session: Session) -> list[Subscription]:
+    consumers = [consumer for channel in session.channels.values() for consumer in channel.consumers.values()]
+    return [consumer.subscription for consumer in consumers if consumer.subscription is not None]

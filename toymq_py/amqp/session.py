@@ -37,7 +37,6 @@ from toymq_py.clock import Clock
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.fair_queue import FairQueue, Runnable
-from toymq_py.net.open_connections import OpenConnection
 from toymq_py.net.peer import described_peer
 from toymq_py.topic import Channel as TopicChannel
 
@@ -72,16 +71,16 @@ class Session(asyncio.Protocol):
         self._queues = queues
         self._clock = clock
         self._loop = loop
-        self._handshake = Handshake(login, address)
+        self.handshake = Handshake(login, address)
         self._enter = enter
         self._ended = ended
         self._runnable = Runnable(fair, self._turn)
         self._connection = AmqpConnection(
             frame_max=FRAME_MAX, body_bytes_max=self.body_bytes_max, channel_max=CHANNEL_MAX
         )
-        self._transport: asyncio.Transport
-        self._seat: Seat | None = None
-        self._channels: dict[int, Channel] = {}
+        self.transport: asyncio.Transport
+        self.seat: Seat | None = None
+        self.channels: dict[int, Channel] = {}
         self._ready: dict[Consumer, None] = {}
         self._work: asyncio.Task[None] | None = None
         self._out: list[bytes] = []
@@ -97,15 +96,15 @@ class Session(asyncio.Protocol):
     # -- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
-        self._transport.set_write_buffer_limits(high=0)  # so that "not stalled" means "the socket took everything"
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self.transport.set_write_buffer_limits(high=0)  # so that "not stalled" means "the socket took everything"
         try:
-            self._seat = self._enter(self)
+            self.seat = self._enter(self)
         except TooManyConnections as error:
-            self._transport.write(methods.encode(
+            self.transport.write(methods.encode(
                 0, "connection.close", reply_code=CONNECTION_FORCED, reply_text=f"CONNECTION_FORCED - {error}"[:250]
             ))  # fmt: skip
-            self._transport.close()
+            self.transport.close()
             return
         self._timer = self._loop.call_later(LOGIN_S, self._too_late)
 
@@ -130,8 +129,8 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
-        if self._seat is not None:
-            self._seat.leave()
+        if self.seat is not None:
+            self.seat.leave()
         self._ended(self)
 
     # -- turns
@@ -142,7 +141,7 @@ class Session(asyncio.Protocol):
             return False
         try:
             more = self._apply(slice_end)
-            for channel in self._channels.values():
+            for channel in self.channels.values():
                 channel.flush()
             more = self._deliver(slice_end) or more
             self._flush()
@@ -159,8 +158,8 @@ class Session(asyncio.Protocol):
 
     def _has_room(self) -> bool:
         """Whether the next method may be applied."""
-        held = sum(channel.publishes.held_bytes for channel in self._channels.values())
-        crowded = self._seat is not None and self._seat.crowded
+        held = sum(channel.publishes.held_bytes for channel in self.channels.values())
+        crowded = self.seat is not None and self.seat.crowded
         self._blocked_by_publishes = held > (FLOOR_BYTES if crowded else self._queues.broker.options.max_inflight_bytes)
         return not (self._blocked_by_publishes or (self._stalled and sum(map(len, self._out)) > OUT_BYTES))
 
@@ -189,7 +188,7 @@ class Session(asyncio.Protocol):
         if what is Signal.HEARTBEAT:
             return
         if what is Signal.GREETING:
-            self.write(self._handshake.begin())
+            self.write(self.handshake.begin())
             return
         if self._closing:
             if isinstance(what, Method) and what.name in ("connection.close-ok", "connection.close"):
@@ -220,7 +219,7 @@ class Session(asyncio.Protocol):
         while self._ready and not self._stalled:
             consumer = next(iter(self._ready))
             del self._ready[consumer]
-            channel = self._channels.get(consumer.channel)
+            channel = self.channels.get(consumer.channel)
             if channel is None:
                 continue
             try:
@@ -251,7 +250,7 @@ class Session(asyncio.Protocol):
     def check_subscriptions(self) -> None:
         """Raises: AmqpError when the connection has its limit of subscriptions, as a TCP session."""
         limit = self._queues.broker.options.max_subscriptions
-        if sum(channel.subscriptions for channel in self._channels.values()) >= limit:
+        if sum(channel.subscriptions for channel in self.channels.values()) >= limit:
             text = f"the connection has {limit} consumers and queues to get from, the limit (--max-subscriptions)"
             raise AmqpError(PRECONDITION_FAILED, text)
 
@@ -268,7 +267,7 @@ class Session(asyncio.Protocol):
         if number == 0 or error.closes_connection:
             self._fail(error)
             return
-        channel = self._channels.pop(number, None)
+        channel = self.channels.pop(number, None)
         if channel is None:
             return
         channel.close()
@@ -288,7 +287,7 @@ class Session(asyncio.Protocol):
 
     def _write_now(self, data: bytes) -> None:
         self._last_write = self._clock.monotonic()
-        self._transport.write(data)
+        self.transport.write(data)
 
     def _ack_sent(self) -> None:
         if self._unsent:
@@ -298,21 +297,20 @@ class Session(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Account for the bytes held here, and read no more than can be applied."""
-        held = self._connection.held_bytes + sum(channel.transaction_bytes for channel in self._channels.values())
-        if self._seat is not None and (held > FLOOR_BYTES or self._seat.held_bytes):
-            published = sum(channel.publishes.held_bytes for channel in self._channels.values())
-            if not self._seat.settle(held + published + sum(map(len, self._out))) and held > FLOOR_BYTES + FRAME_MAX:
-                self._fail(AmqpError(RESOURCE_ERROR, str(self._seat.too_much())))
-                self._flush()
+        held = self._connection.held_bytes + sum(channel.transaction_bytes for channel in self.channels.values())
+        if self.seat is not None and (held > FLOOR_BYTES or self.seat.held_bytes):
+            published = sum(channel.publishes.held_bytes for channel in self.channels.values())
+            if not self.seat.settle(held + published + sum(map(len, self._out))) and held > FLOOR_BYTES + FRAME_MAX:
+                self.close_with(AmqpError(RESOURCE_ERROR, str(self.seat.too_much())))
                 return
         busy = self._work is not None or self._blocked_by_publishes or (self._stalled and bool(self._out))
         wants = not (busy and held > READ_AHEAD_BYTES)
-        if wants != self._reading and not self._gone and not self._transport.is_closing():
+        if wants != self._reading and not self._gone and not self.transport.is_closing():
             self._reading = wants
             if wants:
-                self._transport.resume_reading()
+                self.transport.resume_reading()
             else:
-                self._transport.pause_reading()
+                self.transport.pause_reading()
 
     # -- methods of the connection
 
@@ -323,7 +321,7 @@ class Session(asyncio.Protocol):
             self._flush()
             self._close_transport()
             return
-        handshake = self._handshake
+        handshake = self.handshake
         self.write(handshake.apply(method))
         if method.name == "connection.tune-ok":
             self._connection.limit_frames(handshake.frame_max)
@@ -333,20 +331,20 @@ class Session(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
             self._beat()
-        elif (rights := handshake.rights).name is not None and self._seat is not None:
+        elif (rights := handshake.rights).name is not None and self.seat is not None:
             try:
-                self._seat.identify(rights.name, admin=rights.is_admin)
+                self.seat.identify(rights.name, admin=rights.is_admin)
             except TooManyConnections as error:
                 raise AmqpError(NOT_ALLOWED, str(error), method.index) from None
 
     @property
     def rights(self) -> OpenRights:
-        return self._handshake.rights
+        return self.handshake.rights
 
     @property
     def frame_max(self) -> int:
         """The largest frame that the peer takes."""
-        return self._handshake.frame_max
+        return self.handshake.frame_max
 
     def audit(self, action: str, about: Mapping[str, str]) -> None:
         """Something was made, changed or removed."""
@@ -356,15 +354,15 @@ class Session(asyncio.Protocol):
 
     def _on_channel(self, number: int, what: Method | Content) -> None:
         """Raises: AmqpError, RequestError, OSError."""
-        if not self._handshake.is_over:
+        if not self.handshake.is_over:
             raise AmqpError(COMMAND_INVALID, f"channel {number} before connection.open-ok")
-        channel = self._channels.get(number)
+        channel = self.channels.get(number)
         if isinstance(what, Method) and what.index[0] == 20 and what.name != "channel.flow":
             self._open_or_close(number, channel, what)
             return
         if channel is None:
             raise AmqpError(CHANNEL_ERROR, f"channel {number} is not open")
-        whose = acting_token.set(None if self._seat is None else self._seat.token)
+        whose = acting_token.set(None if self.seat is None else self.seat.token)
         try:
             self.rights.check()
             if isinstance(what, Content):
@@ -400,11 +398,11 @@ class Session(asyncio.Protocol):
         if method.name == "channel.open":
             if channel is not None:
                 raise AmqpError(COMMAND_INVALID, "second 'channel.open' seen", method.index)
-            self._channels[number] = Channel(number, self, self._queues)
+            self.channels[number] = Channel(number, self, self._queues)
             self.write(methods.encode(number, "channel.open-ok"))
         elif method.name == "channel.close":
             if channel is not None:
-                del self._channels[number]
+                del self.channels[number]
                 channel.close()
             self._connection.reopen(number)
             self.write(methods.encode(number, "channel.close-ok"))
@@ -417,13 +415,13 @@ class Session(asyncio.Protocol):
 
     def _beat(self) -> None:
         """Send a heartbeat where nothing else was written; end a connection whose peer is silent for two of them."""
-        heartbeat_s = self._handshake.heartbeat_s
+        heartbeat_s = self.handshake.heartbeat_s
         if not heartbeat_s or self._gone:
             return
         now, interval_s = self._clock.monotonic(), heartbeat_s / 2
         if self._reading and now - self._last_read > 2 * heartbeat_s:
-            logger.warning("%s: missed heartbeats, %d s", described_peer(self._transport), heartbeat_s)
-            self._transport.abort()
+            logger.warning("%s: missed heartbeats, %d s", described_peer(self.transport), heartbeat_s)
+            self.transport.abort()
             return
         if now - self._last_write >= interval_s and not self._stalled:
             self._write_now(frames.HEARTBEAT_FRAME)
@@ -431,37 +429,28 @@ class Session(asyncio.Protocol):
 
     def _too_late(self) -> None:
         self._timer = None
-        self._transport.abort()
+        self.transport.abort()
 
     def rights_changed(self) -> None:
         """The table of tokens has changed."""
         error = self.rights.renew()
         if error is not None and not self._closing:
-            self._fail(AmqpError(ACCESS_REFUSED, f"the token was changed: {error}"))
-            self._flush()
-
-    def describe(self, number: int, since_ms: int) -> OpenConnection:
-        """As an operator sees it."""
-        return OpenConnection(
-            "amqp", number, since_ms, self._transport, self._disconnect, self.rights.name, self._handshake.client_name,
-            self._seat, lambda: [consumer.subscription for channel in self._channels.values()
-                                 for consumer in channel.consumers.values() if consumer.subscription is not None],
-        )  # fmt: skip
-
-    def _disconnect(self) -> None:
-        self._fail(AmqpError(CONNECTION_FORCED, "an operator closed this connection"))
-        self._flush()
+            self.close_with(AmqpError(ACCESS_REFUSED, f"the token was changed: {error}"))
 
     async def shut_down(self) -> None:
         """Say that the broker stops, once the publishes that wait are answered."""
-        for channel in self._channels.values():
+        for channel in self.channels.values():
             channel.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S / 2):
-                for channel in list(self._channels.values()):
+                for channel in list(self.channels.values()):
                     if channel.publishes.waiting:
                         await stored(channel.publishes.when_answered)
-        self._fail(AmqpError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
+        self.close_with(AmqpError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
+
+    def close_with(self, error: AmqpError) -> None:
+        """Say why, and close once the client has heard it."""
+        self._fail(error)
         self._flush()
 
     def _fail(self, error: AmqpError) -> None:
@@ -470,7 +459,7 @@ class Session(asyncio.Protocol):
             return
         self._closing = True
         if error.code != CONNECTION_FORCED:
-            logger.info("%s: %s", described_peer(self._transport), error.reply_text)
+            logger.info("%s: %s", described_peer(self.transport), error.reply_text)
         self._close_channels()
         self.write(methods.encode(
             0, "connection.close", reply_code=error.code, reply_text=error.reply_text, class_id=error.method[0],
@@ -481,7 +470,7 @@ class Session(asyncio.Protocol):
         self._timer = self._loop.call_later(CLOSE_S, self._too_late)
 
     def _close_channels(self) -> None:
-        channels, self._channels = list(self._channels.values()), {}
+        channels, self.channels = list(self.channels.values()), {}
         self._ready.clear()
         for channel in channels:
             channel.close()
@@ -489,7 +478,7 @@ class Session(asyncio.Protocol):
 
     def _close_transport(self) -> None:
         self._end()
-        self._transport.close()
+        self.transport.close()
 
     def _end(self) -> None:
         """Idempotent."""
@@ -503,4 +492,4 @@ class Session(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once."""
-        self._transport.abort()
+        self.transport.abort()
