@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo cluster-demo test test-all test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo cluster-demo celery-demo test test-all test-compiled test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -69,6 +69,9 @@ demo: $(CORE) ## publish a file, kill the broker twice, compare what comes out: 
 cluster-demo: $(CORE) ## run three nodes and etcd here, kill the leader twice, cut a follower off, count what was lost
 	$(BIN)/python -m tests.cluster_demo
 
+celery-demo: $(READY) ## run 10,000 Celery tasks, kill -9 broker and workers in turn, count what was done
+	$(BIN)/python -m tests.celery_demo
+
 # Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again. Three workers
 # for two cores: tests of processes wait for a quarter of their time.
 test: $(TESTABLE) ## run the whole test suite, on two cores
@@ -83,6 +86,16 @@ test-all: ## run the tests on every Python from 3.11 to 3.14 that is installed; 
 	  $(MAKE) --no-print-directory .venv-$$v/.stamp-tests PYTHON="$$found" && .venv-$$v/bin/python -m pytest \
 	    || failed="$$failed $$v"; \
 	done; echo "failed:$${failed:- none}; not on this machine:$${missing:- none}"; [ -z "$$failed" ]
+
+# The wheel comes first on the path, then the packages of .venv: no source of ours is beside the tests.
+test-compiled: $(TESTABLE) ## run the end-to-end tests against the compiled wheel: make test-compiled TESTS=tests/e2e/amqp
+	rm -rf build/compiled && mkdir -p build/compiled
+	$(BIN)/python -m venv build/compiled/.venv
+	build/compiled/.venv/bin/python $(PIP) install --no-deps .
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(build/compiled/.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-tools.pth"
+	cp -r tests docs adr deploy Makefile *.md *.toml *.py LICENSE build/compiled/
+	cd build/compiled && env -u PYTHONPATH .venv/bin/python -m pytest --numprocesses 3 --dist loadfile $(or $(TESTS),tests/e2e)
 
 test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, millions of rows
 	$(BIN)/python -m pytest -m spark_slow
@@ -129,9 +142,10 @@ bench-peers: $(RUN)/.stamp-bench ## measure other installed brokers beside toymq
 bench-compare: $(READY) ## compare CPU per message with another commit: make bench-compare BASE=ref
 	$(BIN)/toymq-bench commits --base "$(or $(BASE),HEAD~1)" $(BENCH)
 
-torture: $(TESTABLE) ## run the tests that take minutes each
+torture: $(TESTABLE) ## run the tests that take minutes each, and every example of the property tests
 	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(call EDITABLE,.venv) \
 	  '.[fuzz-http]' || true
+	TOYMQ_HYPOTHESIS=full $(BIN)/python -m pytest -m "hypothesis and not torture and not spark_slow"
 	$(BIN)/python -m pytest -m torture
 
 check: lint types imports test ## run what must pass before a change lands: lint, types, imports, test

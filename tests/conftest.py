@@ -1,5 +1,6 @@
 """What holds for every test: requirements of the machine, and a run that says what it skipped and why."""
 
+import gc
 import logging
 import os
 import signal
@@ -9,12 +10,13 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests.support import requirements
+from tests.support import requirements, shares
 
 # A deadline measures the neighbours on a busy machine; a bound on time belongs into a test that says so.
-hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True, max_examples=shares.examples(100))
+hypothesis.settings.register_profile("full", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
-hypothesis.settings.load_profile(os.environ.get("TOYMQ_HYPOTHESIS", "seeded"))
+hypothesis.settings.load_profile(shares.PROFILE)
 
 LONG = (
     "tests/spark/", "tests/packaging/test_guides", "tests/e2e/test_runbook", "tests/simulation/",
@@ -28,6 +30,7 @@ LONG = (
 """Files that take long for the tests they have, the longest first: ``make test`` begins with them, or one core waits for the
 others at the end."""
 
+gc.disable()  # until pytest_collection_finish: collecting ten thousand tests leaves nearly no garbage
 INSISTED = pytest.StashKey[frozenset[str]]()
 
 
@@ -35,6 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[INSISTED] = requirements.insisted(os.environ)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job of a shell's background, which has no Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: no garbage collection of a test, or for one, looks through it."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -60,6 +70,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{report.nodeid}: {requirements.reason_of(report)}")
     if not skipped:
         terminalreporter.line("nothing was skipped")
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """For a test that freezes objects itself, or counts those that are frozen."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

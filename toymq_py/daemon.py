@@ -20,7 +20,7 @@ from toymq_py.command_line import install_hint
 from toymq_py.config.definitions import Definitions, parse
 from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
-from toymq_py.errors import ConfigError, DataDirectoryError, Moved
+from toymq_py.errors import ConfigError, DamagedData, DataDirectoryError, Moved
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.certificates import Certificates, PeerCertificates
 from toymq_py.net.host_names import AllowedHosts
@@ -33,6 +33,7 @@ from toymq_py.text_files import read_text
 from toymq_py.topic import Tracer
 
 if TYPE_CHECKING:
+    from toymq_py.amqp import AmqpServer
     from toymq_py.gateway import HttpServer
 
 logger = logging.getLogger("toymq_py.daemon")
@@ -44,12 +45,12 @@ DESCRIPTORS_SPARE = 256
 
 READY_AS = {
     "--listen": "{}", "--http": "http://{}/", "--https": "https://{}/", "--tls-listen": "toymqs://{}",
-    "--metrics": "http://{}/metrics", "--replicate": "replica://{}",
+    "--metrics": "http://{}/metrics", "--replicate": "replica://{}", "--amqp": "amqp://{}", "--amqps": "amqps://{}",
 }  # fmt: skip
 """The address of each listener in the line that says ready."""
 Listeners = Mapping[str, list[socket.socket]]
 """Bound sockets by their option."""
-IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https"}
+IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https", "--amqp": "--amqps"}
 """Listeners without TLS, and the one with TLS."""
 
 
@@ -211,11 +212,12 @@ class Service:
         self._authority = authority
         self._certificates = certificates
         self._web: HttpServer | None = None
+        self._amqp: AmqpServer | None = None
 
     async def prepare(self, wanted: Definitions) -> None:
         """Make what the definitions want, before clients can see it half made; then the gateway, which reads its webhooks.
 
-        Raises: ConfigError, also when an extra is missing.
+        Raises: ConfigError, also when an extra is missing; DataDirectoryError, where the exchanges of AMQP are damaged.
         """
         for change in await apply_definitions(openable(wanted, self._broker), self._broker):
             logger.info("%s: %s", self._options.definitions, change)
@@ -223,6 +225,17 @@ class Service:
             self._options, self._broker, self._clock, self._loop, self._authority, self._certificates,
             self._listeners.get("--http", []), self._accepting,
         )  # fmt: skip
+        if self._options.amqp is not None or self._options.amqps is not None:
+            from toymq_py.amqp import AmqpServer  # imported only when needed
+
+            self._amqp = AmqpServer(
+                self._broker, self._clock, self._loop, authority=self._authority, certificates=self._certificates
+            )
+            try:
+                await self._amqp.load()
+            except DamagedData as error:
+                problem = f"amqp.json: {error}; `toymq repair` puts it aside, its queues stay as topics"
+                raise DataDirectoryError(problem) from None
         gc.collect()
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
 
@@ -242,6 +255,8 @@ class Service:
         try:
             with _metrics(broker, self._loop, listeners.get("--metrics", []), self._options.allowed_host):
                 async with asyncio.TaskGroup() as tasks:
+                    if self._amqp is not None:
+                        tasks.create_task(self._amqp.run(listeners.get("--amqp", []), listeners.get("--amqps", [])))
                     if self._web is not None:
                         tasks.create_task(self._web.run(listeners.get("--http", []), listeners.get("--https", [])))
                     else:
@@ -261,18 +276,24 @@ class Service:
         self._server.stop(within_s=within_s)
         if self._web is not None:
             self._web.stop(within_s=within_s)
+        if self._amqp is not None:
+            self._amqp.stop()
 
     def cut(self) -> None:
         """Close all connections now. Nothing more is said to any client."""
         self._server.cut()
         if self._web is not None:
             self._web.cut()
+        if self._amqp is not None:
+            self._amqp.cut()
         self._stop_at_once()
 
     def _stop_at_once(self) -> None:
         self._server.stop(at_once=True)
         if self._web is not None:
             self._web.stop()
+        if self._amqp is not None:
+            self._amqp.stop()
 
 
 def _http_server(

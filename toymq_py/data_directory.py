@@ -7,11 +7,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
+from typing import Any
 
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError, RequestError
 from toymq_py.names import check_name
-from toymq_py.storage import webhooks_file
+from toymq_py.storage import amqp_file, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
@@ -133,6 +134,19 @@ class DataDirectory:
         """Replace the webhooks. Assumes one call at a time. Raises: BadArgument when there are too many."""
         data = webhooks_file.encode(webhooks)
         self._offload(lambda: webhooks_file.write(self._fs, self.path, data), done)
+
+    # -- AMQP
+
+    def read_amqp(self) -> dict[str, Any]:
+        """Exchanges, queues and bindings as ``store_amqp`` got them; empty without a file. Blocks. Raises: DamagedData,
+        OSError."""
+        data = amqp_file.read(self._fs, self.path)
+        return {} if data is None else amqp_file.decode(data)
+
+    def store_amqp(self, topology: dict[str, Any], done: Stored) -> None:
+        """Replace exchanges, queues and bindings. Assumes one call at a time."""
+        data = amqp_file.encode(topology)
+        self._offload(lambda: amqp_file.write(self._fs, self.path, data), done)
 
     def _offload(self, job: Callable[[], None], done: Stored) -> None:
         errors: list[OSError] = []

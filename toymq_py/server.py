@@ -6,8 +6,9 @@ Contract: delivery.md, "Sessions" (limits, shutdown). Knows no command.
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority
@@ -16,6 +17,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.certificates import Certificates
+from toymq_py.net.open_connections import OpenConnection
 from toymq_py.net.peer import peer_address
 from toymq_py.session import LINGER_S, FairQueue, Session, SessionProtocol, TlsProtocol, refuse
 
@@ -71,6 +73,7 @@ class Server:
         self._none_left = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._ticker: asyncio.TimerHandle | None = None
+        broker.quotas.open_connections.sources.append(self._open_connections)
         broker.on_deadline = self._arm_ticker
         broker.commit_place.crowded = lambda: bool(self._fair_queue.waiting)
 
@@ -138,6 +141,14 @@ class Server:
         """The level of the logger ``toymq_py.wire`` may have changed."""
         for session in self._sessions:
             session.debug_wire()
+
+    def _open_connections(self) -> Iterator[OpenConnection]:
+        for session, seat in list(self._sessions.items()):
+            token = None if seat.token is None else seat.token.name
+            yield OpenConnection(
+                "toymq", session.number, session.since_ms, session.transport, session.abort, token, session.client_name, seat,
+                partial(getattr, session, "subscriptions"),
+            )  # fmt: skip
 
     # -- accepting
 

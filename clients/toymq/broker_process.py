@@ -104,6 +104,11 @@ class BrokerProcess:
         """Port of the protocol with TLS; 0 without one."""
         return next((int(address.rpartition(":")[2]) for address in self.addresses if address.startswith("toymqs://")), 0)
 
+    @property
+    def amqp(self) -> str:
+        """URL for AMQP clients; empty without ``--amqp``."""
+        return next((address for address in self.addresses if address.startswith("amqp://")), "")
+
     # -- its life
 
     @property
@@ -128,12 +133,13 @@ class BrokerProcess:
         self._log = tempfile.TemporaryFile() if self._log_file is None else self._log_file.open("a+b")  # noqa: SIM115 (see wait)
         self._log_start = self._log.seek(0, os.SEEK_END)
         try:
-            self._process = subprocess.Popen(
-                command, env={**os.environ, **self.environment}, stdout=subprocess.PIPE, stderr=self._log, text=True
-            )
+            self._process = self._popen(command, {**os.environ, **self.environment})
         except BaseException:
             self._log.close()
             raise
+
+    def _popen(self, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True)
 
     def read_ready_line(self) -> str | None:
         """Wait for the ready line. Changes nothing, so any thread may call it.

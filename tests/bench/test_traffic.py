@@ -12,7 +12,8 @@ from toymq_bench.load import Meter
 from toymq_bench.toymq_wire import ToymqConsumer
 from toymq_bench.traffic import Plan, Traffic, measure, names, subscriber
 
-PLAN = Plan(0.05, 0.0)
+PLAN = Plan(0.2, 0.0)
+"""Long enough for some messages on a busy machine."""
 
 
 @pytest.fixture(scope="module")

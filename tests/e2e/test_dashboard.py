@@ -554,9 +554,9 @@ def test_everything_has_a_name_for_those_who_do_not_see(broker: BrokerProcess, v
     dead_letters(broker, "spoken", "no-such-customer")
     page = visit(broker.http)
     nameless = r"- (?:button|link|checkbox|textbox|searchbox|combobox)(?: \[.*\])?:?$"
-    for place in ("", "topics/spoken", "topics/spoken/messages", "topics/spoken/dead-letters"):
+    for place in ("", "topics/spoken", "topics/spoken/messages", "topics/spoken/dead-letters", "connections"):
         page.goto(f"{broker.http}#/{place}")
-        page.locator("main :is(.trow, .facts, .entry)").first.wait_for()
+        page.locator("main :is(.trow, .facts, .entry, .listing td)").first.wait_for()
         tree = page.locator("body").aria_snapshot()
         assert re.findall(nameless, tree, re.MULTILINE) == [], tree
     assert page.evaluate("[...document.querySelectorAll('[aria-live]')].map((one) => one.id)") == ["banners", "toasts"]
@@ -566,7 +566,10 @@ def test_the_page_is_built_as_those_who_do_not_see_need_it(broker: BrokerProcess
     """Three faults that axe-core found: a column without a name, a list of terms with a paragraph, a page without a heading."""
     publish(broker, "built", "x")
     page = visit(broker.http)
-    signs = {"": ".trow", "topics/built": ".facts", "topics/built/messages": ".entry", "topics/nothing": ".empty"}
+    signs = {
+        "": ".trow", "topics/built": ".facts", "topics/built/messages": ".entry", "topics/nothing": ".empty",
+        "connections": ".listing td",
+    }  # fmt: skip
     for place, sign in signs.items():
         page.goto(f"{broker.http}#/{place}")
         page.locator(f"main {sign}").locator("visible=true").first.wait_for()
@@ -575,6 +578,37 @@ def test_the_page_is_built_as_those_who_do_not_see_need_it(broker: BrokerProcess
         nameless = "[...document.querySelectorAll('th, [role=columnheader]')].filter((one) => !one.textContent.trim()).length"
         assert page.evaluate(nameless) == 0, place
         assert page.evaluate("document.querySelectorAll('dl > :not(dt, dd, div)').length") == 0, place
+
+
+def test_connections_are_searched_and_closed(broker: BrokerProcess, visit: Visit) -> None:
+    httpx.put(f"{broker.http}v1/topics/mails", json={}).raise_for_status()
+    hostile = "<img/src=x>"
+    with broker.connect() as wire:
+        assert wire.ask(b"HELLO 1 name=%b\n" % hostile.encode()).startswith(b"HELLO")
+        assert wire.ask(b"SUB mails billing\n").startswith(b"OK")
+        page = visit(broker.http)
+        page.get_by_role("link", name="Connections").click()
+        assert page.get_by_role("link", name="Connections").get_attribute("aria-current") == "page"
+        own = page.locator("tr", has_text="this page")
+        own.wait_for()
+        assert own.get_by_role("button").count() == 0, "the page does not cut itself off"
+        page.keyboard.press("/")
+        page.keyboard.type("BILLING")
+        row = page.locator("tbody tr")
+        page.get_by_text(re.compile(r"^1 of \d+ connections$")).wait_for()
+        assert row.locator(".name").inner_text() == hostile
+        assert row.locator('[data-label="Subscriptions"]').inner_text() == "mails as billing"
+        row.locator('[data-label="Sent /s"]', has_text="0 B").wait_for()
+        row.get_by_role("button", name=re.compile("Close toymq-")).click()
+        dialog = page.get_by_role("dialog")
+        assert "is delivered again" in dialog.inner_text()
+        dialog.get_by_role("button", name="Close connection").click()
+        toast(page, f"{hostile} is closed.")
+        page.get_by_text("No connection matches.").wait_for()
+        assert wire.at_end()
+    for viewport in (WIDE, NARROW):
+        page.set_viewport_size(viewport)
+        assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
 
 
 def test_with_tokens_one_logs_in(visit: Visit, start: Start, tmp_path: Path) -> None:
@@ -608,6 +642,7 @@ def test_with_tokens_one_logs_in(visit: Visit, start: Start, tmp_path: Path) -> 
     dialog.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="orders").wait_for()
     assert page.get_by_role("button", name="Delete").count() == 0, "billing is no administrator"
+    assert page.get_by_role("navigation", name="Places").inner_text() == "Topics"
 
 
 def test_a_restart_of_the_broker_asks_to_log_in_again(visit: Visit, start: Start, tmp_path: Path) -> None:

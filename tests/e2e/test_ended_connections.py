@@ -33,7 +33,7 @@ def uncollected() -> Iterator[None]:
 
 
 def held_bytes() -> int:
-    """Of large blocks, by whatever the collector knows."""
+    """Of large blocks, by whatever the collector knows, but for what was there before the first test."""
     large = {}
     for holder in gc.get_objects():
         for block in gc.get_referents(holder):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.support.broker_process import BrokerProcess, environment
 from tests.support.http_rig import HttpRig, gateway
 from tests.support.requirements import require
+from tests.support.shares import examples
 from tests.support.sim_disk import SimDisk
 from toymq_py.gateway.app import DIALECTS, OPERATIONS
 from toymq_py.gateway.openapi import document
@@ -55,7 +56,7 @@ def runner() -> Iterator[tuple[asyncio.Runner, HttpRig]]:
         runner.run(stack.aclose())
 
 
-@settings(max_examples=400, derandomize=True, deadline=None)
+@settings(max_examples=examples(400), derandomize=True, deadline=None)
 @given(data=st.data())
 def test_any_request_gets_a_documented_answer(runner: tuple[asyncio.Runner, HttpRig], data: st.DataObject) -> None:
     loop, rig = runner

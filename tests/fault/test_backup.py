@@ -53,7 +53,7 @@ def moments(seed: int, share: int) -> Iterator[int]:
         yield nth
 
 
-@one_in(5)
+@one_in(9)
 @pytest.mark.parametrize("happens", HAPPENINGS)
 def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(
     happens: Callable[[BrokerRig], None], share: int

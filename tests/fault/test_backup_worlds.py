@@ -13,6 +13,7 @@ import pytest
 from tests.support.backups import TO
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.directory_copies import copy_tree
+from tests.support.shares import seeds
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage import offsets
 from toymq_py.storage.fs import remove_tree
@@ -212,9 +213,14 @@ def live(seed: int, steps: int) -> None:
     world.check(held, world.records("/data/back"), "gives back less than it has")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(20, 60))
 def test_no_backup_loses_what_an_earlier_one_had(seed: int) -> None:
     live(seed, 12)
+
+
+def test_a_copy_of_a_damaged_segment_stays_when_retention_removes_what_is_left_of_it() -> None:
+    """A segment was cut, the backup kept its copy, and with the last record of the segment the copy went, too."""
+    live(4052, 16)
 
 
 @pytest.mark.torture

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.broker_histories import CONSUMER, TOPIC, History, check, live, subscribe
 from tests.support.fake_clock import FakeClock
+from tests.support.shares import one_in
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
@@ -49,9 +50,10 @@ def run_history(seed: int) -> int:
     return len(history.records)
 
 
-def test_nothing_acknowledged_is_lost() -> None:
-    acknowledged = sum(map(run_history, range(500)))
-    assert acknowledged > 1000, "the histories publish next to nothing: they would show nothing"
+@one_in(3)
+def test_nothing_acknowledged_is_lost(share: int) -> None:
+    acknowledged = sum(map(run_history, range(0, 500, share)))
+    assert acknowledged > 1000 // share, "the histories publish next to nothing: they would show nothing"
 
 
 @pytest.mark.torture

@@ -14,6 +14,7 @@ import pytest
 from tests.support.broker_histories import TOPIC, History, check, live, publish
 from tests.support.fake_clock import FakeClock
 from tests.support.replica_rig import ROOT, MeanwhileDisk, Pair, new_disk, shared_files
+from tests.support.shares import one_in
 from toymq_py.broker import Broker
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import RequestError
@@ -21,7 +22,7 @@ from toymq_py.errors import RequestError
 pytestmark = pytest.mark.usefixtures("without_log")
 
 SEEDS = range(1200, 1400)
-"""Each rule of ADR 0098 that is left out breaks one of them."""
+"""Each rule of ADR 0098 that is left out breaks one of them; ``make test`` runs a third."""
 
 
 def options(rng: random.Random) -> BrokerOptions:
@@ -138,14 +139,16 @@ def copy_fuzzily(seed: int) -> int:
     return len(followers)
 
 
-def test_what_was_acknowledged_is_on_the_disk_of_a_follower_that_takes_over() -> None:
-    found = sum(map(run_history, SEEDS), Counter())
-    assert found["acknowledged"] > 500, "the histories publish next to nothing: they would show nothing"
-    assert found["take-overs"] > 100, "hardly any follower takes over"
+@one_in(3)
+def test_what_was_acknowledged_is_on_the_disk_of_a_follower_that_takes_over(share: int) -> None:
+    found = sum(map(run_history, SEEDS[::share]), Counter())
+    assert found["acknowledged"] > 500 // share, "the histories publish next to nothing: they would show nothing"
+    assert found["take-overs"] > 100 // share, "hardly any follower takes over"
 
 
-def test_a_copy_of_any_moments_and_what_happened_since_are_the_same_bytes() -> None:
-    assert sum(map(copy_fuzzily, SEEDS)) > 1000
+@one_in(3)
+def test_a_copy_of_any_moments_and_what_happened_since_are_the_same_bytes(share: int) -> None:
+    assert sum(map(copy_fuzzily, SEEDS[::share])) > 1000 // share
 
 
 def test_a_follower_that_is_required_since_a_moment_ago_may_not_be_elected_yet() -> None:

@@ -13,6 +13,7 @@ from tests.fuzz.seeds import SEEDS
 from tests.fuzz.targets import TARGETS, run
 from tests.support.broker_process import ROOT, environment
 from tests.support.logs import some_frames
+from tests.support.shares import examples
 
 HAND_MADE = [(target, name) for target, inputs in SEEDS.items() for name in inputs]
 KEPT = [(target, path) for target in TARGETS for path in corpus.kept(target)]
@@ -48,21 +49,21 @@ def mutants(draw: st.DrawFn, target: str) -> bytes:
 
 
 @given(data=mutants("parser"))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example(data=b"")
 def test_parser(data: bytes) -> None:
     run("parser", data)
 
 
 @given(data=mutants("client"))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example(data=b"")
 def test_client(data: bytes) -> None:
     run("client", data)
 
 
 @given(data=mutants("recovery"))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example(data=b"")
 @example(data=b"\0\0\0" + some_frames(1, first_id=3)[0])  # verify said next id 0, recovery 1
 def test_recovery(data: bytes) -> None:
@@ -70,7 +71,7 @@ def test_recovery(data: bytes) -> None:
 
 
 @given(data=mutants("files"))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @example(data=b"")
 def test_files(data: bytes) -> None:
     run("files", data)

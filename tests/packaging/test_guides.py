@@ -35,9 +35,11 @@ def programs() -> list[tuple[str, str, str]]:
     return found
 
 
-def run_program(program: str, broker: BrokerProcess, folder: Path) -> "subprocess.CompletedProcess[str]":
+def run_program(
+    program: str, broker: BrokerProcess, folder: Path, warnings: str = "error"
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")],
+        [sys.executable, "-W", warnings, "-c", program.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")],
         env=environment(), cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
 
@@ -55,10 +57,16 @@ SAID_AGAIN = {
 """What programs say the second time, where it is not what they said at first."""
 
 
-def test_every_program_says_what_its_guide_says_on_one_broker_and_runs_again(tmp_path: Path) -> None:
+TIMES = pytest.mark.parametrize(
+    "times", [pytest.param(1, id="once"), pytest.param(2, id="and-again", marks=pytest.mark.torture)]
+)
+
+
+@TIMES
+def test_every_program_says_what_its_guide_says_on_one_broker(tmp_path: Path, times: int) -> None:
     """As a reader runs them: in the order of GUIDES, in one directory, on one broker, and then once more."""
     with BrokerProcess(tmp_path / "d") as broker:
-        for again in ({}, SAID_AGAIN):
+        for again in ({}, SAID_AGAIN)[:times]:
             for name, program, said in programs():
                 done = run_program(program, broker, tmp_path)
                 assert done.stderr == "", name
@@ -69,8 +77,9 @@ def test_the_readme_links_every_guide() -> None:
     assert set(GUIDES) <= set(re.findall(r"\]\(docs/([\w-]+)\.md\)", README))
 
 
+@TIMES
 @pytest.mark.parametrize("page", COMING)
-def test_our_code_of_a_coming_from_page_runs_twice_on_one_broker_and_theirs_compiles(page: str, tmp_path: Path) -> None:
+def test_our_code_of_a_coming_from_page_runs_on_one_broker_and_theirs_compiles(page: str, tmp_path: Path, times: int) -> None:
     blocks = BLOCK.findall(text_of(page))
     for kind, program in blocks:
         if kind == "py":
@@ -79,10 +88,20 @@ def test_our_code_of_a_coming_from_page_runs_twice_on_one_broker_and_theirs_comp
     assert len(ours) >= 2
     assert [kind for kind, _ in ours] == ["python", "text"] * (len(ours) // 2)
     with BrokerProcess(tmp_path / "d") as broker:
-        for _ in range(2):
+        for _ in range(times):
             for (_, program), (_, said) in zip(ours[::2], ours[1::2], strict=True):
                 done = run_program(program, broker, tmp_path)
                 assert (done.stderr, done.stdout) == ("", said), program
+
+
+def test_the_programs_of_the_page_of_amqp_say_what_it_says(tmp_path: Path) -> None:
+    for client in ("pika", "celery"):
+        pytest.importorskip(client)
+    blocks = [(kind, text) for kind, text in BLOCK.findall(text_of("amqp")) if kind != "sh"]
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0") as broker:
+        for (kind, program), (_, said) in zip(blocks[::2], blocks[1::2], strict=True):
+            done = run_program(program.replace("amqp://127.0.0.1:5672", broker.amqp), broker, tmp_path, "ignore")
+            assert (kind, done.stderr, done.stdout) == ("python", "", said), program
 
 
 def test_the_readme_links_every_coming_from_page() -> None:

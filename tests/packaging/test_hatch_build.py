@@ -109,6 +109,12 @@ def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_no_compiled_module_refers_weakly(name: str) -> None:
+    """A TypeError where it refers to an object of its own class: in a wheel no old segment was removed any more."""
+    assert "weakref" not in (ROOT / name).read_text()
+
+
 def test_make_types_has_the_compiler_of_the_build(hook: ModuleType) -> None:
     """What mypy accepts in a checkout, the mypyc of a build accepts."""
     ours = {Requirement(text).name: Requirement(text) for text in PROJECT["project"]["optional-dependencies"]["dev"]}

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.broker_rig import BrokerRig
+from tests.support.shares import examples
 from toymq_py.consumer import Consumer
 from toymq_py.consumer.lease_run import Lessee
 
@@ -17,7 +18,7 @@ MAX_ATTEMPTS = 4
 MESSAGES = 60
 WAYS = ("session", "poll", "broker")
 ALL_WAYS = (*WAYS, "left")
-bounded = settings(max_examples=300, derandomize=True, deadline=None, database=None)
+bounded = settings(max_examples=examples(300), derandomize=True, deadline=None, database=None)
 
 
 class Applications:

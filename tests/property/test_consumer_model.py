@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -15,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.shares import one_in
+from tests.support.shares import examples
 from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy, IdSet, MessageCounts
 from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, MERGE_SLACK_S, MOVING, READY, Lessee
 
@@ -480,19 +481,19 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.shown = (self.real.changes, now)
 
 
-@one_in(3)
-def test_the_consumer_does_what_the_model_does(share: int) -> None:
+@pytest.mark.hypothesis
+def test_the_consumer_does_what_the_model_does() -> None:
     ConsumerMachine.seen.clear()
     bounded = settings(
-        max_examples=240 // share, stateful_step_count=50, derandomize=True, deadline=None, database=None
+        max_examples=examples(240), stateful_step_count=50, derandomize=True, deadline=None, database=None
     )
     run_state_machine_as_test(ConsumerMachine, settings=bounded)
-    rare = {what: n for what, n in ConsumerMachine.seen.items() if n < 120 // share}
+    rare = {what: n for what, n in ConsumerMachine.seen.items() if n < examples(120)}
     assert len(ConsumerMachine.seen) == 10, f"expected all ten, saw {ConsumerMachine.seen}"
-    assert not rare, f"expected each in {120 // share} steps or more, saw {rare}"
+    assert not rare, f"expected each in {examples(120)} steps or more, saw {rare}"
 
 
-@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+@settings(max_examples=examples(200), derandomize=True, deadline=None, database=None)
 @given(
     gaps_us=st.lists(st.integers(-6_000, 6_000), min_size=1, max_size=40),
     acked=st.sets(st.integers(0, 39)),

@@ -7,11 +7,13 @@ ids, for any schedule of joins, leaves, acks, nacks, timeouts and kills; what is
 from collections import Counter
 from typing import ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from tests.property.test_shared_consumers import TOPICS, Row, SharedMachine
+from tests.support.shares import examples
 from toymq_py.consumer_options import Mode
 
 
@@ -85,10 +87,11 @@ class KeyedMachine(SharedMachine):
                 assert len(lanes.free) + len(lanes.turns) + lanes.waiting <= len(begun)
 
 
+@pytest.mark.hypothesis
 def test_workers_of_a_keyed_consumer() -> None:
     KeyedMachine.seen.clear()
-    bounded = settings(max_examples=70, stateful_step_count=40, derandomize=True, deadline=None, database=None)
+    bounded = settings(max_examples=examples(70), stateful_step_count=40, derandomize=True, deadline=None, database=None)
     run_state_machine_as_test(KeyedMachine, settings=bounded)
-    rare = {what: n for what, n in KeyedMachine.seen.items() if n < 10}
+    rare = {what: n for what, n in KeyedMachine.seen.items() if n < examples(10)}
     assert len(KeyedMachine.seen) == 8, f"expected all eight, saw {KeyedMachine.seen}"
-    assert not rare, f"expected each 10 times or more, saw {rare}"
+    assert not rare, f"expected each {examples(10)} times or more, saw {rare}"

@@ -5,6 +5,7 @@ from itertools import product
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.shares import examples
 from toymq_py.names import TopicPattern
 
 WORDS = ("a", "b", "dlq", "")
@@ -18,7 +19,7 @@ patterns = st.builds(
     st.lists(words, max_size=2),
     st.sampled_from([[], ["*"], [">"]]),
 ) | st.just(">")
-bounded = settings(max_examples=300, derandomize=True, deadline=None, database=None)
+bounded = settings(max_examples=examples(300), derandomize=True, deadline=None, database=None)
 
 
 @bounded

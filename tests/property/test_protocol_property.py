@@ -6,6 +6,7 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.shares import examples
 from tests.support.wire_events import events_of, flat
 from toymq_py.consumer_options import LEASE_NUMBER_MAX, Mode, Start
 from toymq_py.errors import REQUEST_ERRORS, ProtocolViolation
@@ -171,7 +172,7 @@ streams = st.lists(scraps, max_size=12).map(b"".join)
 @given(data=streams, cuts=st.lists(st.integers(0, 4000), max_size=12), max_commands=st.sampled_from([1, 2, 7, 512]))
 @example(data=b"PUB a - 1\nx\n" * 20, cuts=[100, 101], max_commands=7)
 @example(data=b"PUB a - 101\n" + b"x" * 101 + b"\nPING\n", cuts=list(range(1, 119)), max_commands=1)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_split_gives_the_same_events(data: bytes, cuts: list[int], max_commands: int) -> None:
     whole = events_of(data, max_payload=MAX_PAYLOAD)
     inside = [cut for cut in cuts if cut < len(data)]
@@ -180,7 +181,7 @@ def test_any_split_gives_the_same_events(data: bytes, cuts: list[int], max_comma
 
 
 @given(data=st.lists(st.binary(max_size=300) | scraps, max_size=6).map(b"".join))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_bytes_give_an_event_or_a_documented_error(data: bytes) -> None:
     events, failed, _ = events_of(data, max_payload=MAX_PAYLOAD)
     refusals = [event for event in events if isinstance(event, tuple) and len(event) == 3]
@@ -194,7 +195,7 @@ def test_any_bytes_give_an_event_or_a_documented_error(data: bytes) -> None:
 
 
 @given(st.lists(any_command, max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_what_a_client_says_is_what_the_broker_hears(said: list[Command]) -> None:
     connection = ServerConnection(MAX_PAYLOAD)
     connection.receive_data(b"".join(map(encode_command, said)))
@@ -212,7 +213,7 @@ def test_what_a_client_says_is_what_the_broker_hears(said: list[Command]) -> Non
     attempt=st.integers(1, 2**31),
     step=st.integers(1, 200),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_what_the_broker_says_is_what_a_client_hears(
     topic: str, rows: list[tuple[int, int, bytes, bytes, bytes]], with_headers: bool, attempt: int, step: int
 ) -> None:
@@ -232,7 +233,7 @@ def test_what_the_broker_says_is_what_a_client_hears(
 
 
 @given(first_id=st.integers(0, 10**7) | ids, count=st.integers(1, 3000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_run_of_oks_is_one_ok_after_the_other(first_id: int, count: int) -> None:
     assert encode_ok_run(first_id, count) == b"".join(encode_ok(first_id + n) for n in range(count))
 
@@ -247,7 +248,7 @@ def test_a_run_of_oks_is_one_ok_after_the_other(first_id: int, count: int) -> No
     attempt=st.integers(1, 12),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_frames_that_are_encoded_together_are_those_that_are_encoded_one_by_one(
     first_id: int, gaps: list[int], key_len: int, payload_len: int, times: list[int], odd: bool, attempt: int,
     data: st.DataObject,
@@ -274,7 +275,7 @@ def test_frames_that_are_encoded_together_are_those_that_are_encoded_one_by_one(
 
 
 @given(data=st.binary(max_size=300), step=st.integers(1, 50))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_client_takes_any_bytes_or_says_that_they_are_no_protocol(data: bytes, step: int) -> None:
     connection = ClientConnection()
     with suppress(ProtocolViolation):  # any other exception is a bug

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.simulation.world import Killed, MortalDisk
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.shares import examples
 from toymq_py.net.fair_queue import Runnable
 from toymq_py.protocol import ServerConnection
 from toymq_py.session.deliveries import Deliveries
@@ -232,7 +233,7 @@ verbs = st.sampled_from(
     st.lists(st.tuples(verbs, st.integers(0, 1 << 12)), min_size=20, max_size=80),
     st.sampled_from((4096, 16_384)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_each_sequence_is_stored_once_and_in_order(steps: list[tuple[str, int]], segment_bytes: int) -> None:
     world = World(segment_bytes)
     world.do("send", 0)

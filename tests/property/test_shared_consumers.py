@@ -9,11 +9,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.support.broker_rig import BrokerRig
+from tests.support.shares import examples
 from toymq_py.consumer_options import Mode
 from toymq_py.subscription import PatternSubscription, Poll
 from toymq_py.topic import Delivery, Subscription
@@ -280,10 +282,11 @@ class SharedMachine(RuleBasedStateMachine):
                 assert consumer.inflight == sum(row.holder is not None for row in rows)
 
 
+@pytest.mark.hypothesis
 def test_workers_of_a_shared_consumer() -> None:
     SharedMachine.seen.clear()
-    bounded = settings(max_examples=100, stateful_step_count=40, derandomize=True, deadline=None, database=None)
+    bounded = settings(max_examples=examples(100), stateful_step_count=40, derandomize=True, deadline=None, database=None)
     run_state_machine_as_test(SharedMachine, settings=bounded)
-    rare = {what: n for what, n in SharedMachine.seen.items() if n < 10}
+    rare = {what: n for what, n in SharedMachine.seen.items() if n < examples(10)}
     assert len(SharedMachine.seen) == 6, f"expected all six, saw {SharedMachine.seen}"
-    assert not rare, f"expected each 10 times or more, saw {rare}"
+    assert not rare, f"expected each {examples(10)} times or more, saw {rare}"

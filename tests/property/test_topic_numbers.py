@@ -7,11 +7,13 @@ rule to the machine; ``Model.described`` is what every number is compared with a
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.support.broker_rig import BrokerRig
+from tests.support.shares import examples
 from toymq_py.consumer_options import Start
 from toymq_py.storage.record import FRAME_OVERHEAD
 from toymq_py.topic import Subscription
@@ -267,11 +269,12 @@ class TopicNumbers(RuleBasedStateMachine):
             assert consumer["sessions"] == (name in self.sessions)
 
 
+@pytest.mark.hypothesis
 def test_every_number_is_that_of_the_model() -> None:
     run_state_machine_as_test(
         TopicNumbers,
         settings=settings(
-            max_examples=90, stateful_step_count=40, deadline=None, derandomize=True,
+            max_examples=examples(90), stateful_step_count=40, deadline=None, derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

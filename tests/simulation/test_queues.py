@@ -213,7 +213,7 @@ def test_a_publish_that_is_stored_and_refused_is_caught(monkeypatch: pytest.Monk
         return outcomes
 
     monkeypatch.setattr(Publisher, "_append", stored_anyway)
-    assert caught("a refused message was delivered")
+    assert caught("a refused message was delivered", first=21)
 
 
 def test_an_ack_that_does_not_wait_for_its_flush_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_limit_that_does_not_count_what_it_drops_is_caught(monkeypatch: pytest
         self.dropped_total = min(1, self.dropped_total)
 
     monkeypatch.setattr(Retention, "drop", uncounted)
-    assert caught("were counted", first=58)
+    assert caught("were counted", first=12)
 
 
 def test_a_message_of_two_workers_at_a_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,12 +259,12 @@ def test_a_lease_that_ends_with_the_poll_is_caught(monkeypatch: pytest.MonkeyPat
 
 def test_a_purge_that_does_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Retention, "purge", lambda self, done: done(self._log.messages(), None))
-    assert caught("a message came that had been removed", 150, first=26)
+    assert caught("a message came that had been removed", 150, first=11)
 
 
 def test_a_delete_that_does_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Broker, "delete", lambda self, name, done: done(self.topic(name).log.messages(), None))
-    assert caught("a message came that had been removed", 150, first=10)
+    assert caught("a message came that had been removed", 150, first=6)
 
 
 def test_a_producer_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,9 +276,9 @@ def test_a_producer_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest
         return found
 
     monkeypatch.setattr("toymq_py.broker.recover_log", forgetful)
-    assert caught("one key was given two ids")
+    assert caught("one key was given two ids", first=9)
 
 
 def test_settings_that_are_forgotten_by_a_restart_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toymq_py.storage.topic_settings.load", lambda fs, path: LoadedSettings(TopicSettings()))
-    assert caught("a setting is not what it was set to", first=17)
+    assert caught("a setting is not what it was set to")

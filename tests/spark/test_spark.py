@@ -92,7 +92,7 @@ def test_a_batch_with_filters_and_a_directory(
 
 def test_refusals_reach_the_user_by_name(spark: SparkSession, url: str, numbers: str) -> None:
     for options, named in (
-        ({"kafka.bootstrap.servers": "h:1"}, "unknown option kafka.bootstrap.servers"),
+        ({"kafka.bootstrap.servers": "h:1"}, "is of Kafka's client: write toymq.bootstrap.servers"),
         ({"startingOffsets": "latest"}, "option startingOffsets: a batch that starts at the latest"),
     ):
         with pytest.raises(PySparkException, match=named):

@@ -5,8 +5,11 @@ import signal
 import socket
 import ssl
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
+from tests.support.forked_broker import ForkedBroker, can_fork
 from toymq import broker_process
 from toymq_py.build import FROM_SOURCE
 
@@ -31,8 +34,12 @@ def run(*arguments: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedPr
 class BrokerProcess(broker_process.BrokerProcess):
     """``toymq serve`` on a free port. A context manager; what is left is killed."""
 
-    def __init__(self, data_dir: Path | str, *options: str, descriptors: int | None = None) -> None:
-        """``descriptors``: how many the process may have. Started again, it listens on the port it had."""
+    def __init__(
+        self, data_dir: Path | str, *options: str, descriptors: int | None = None, executed: bool = False
+    ) -> None:
+        """``descriptors``: how many the process may have. ``executed``: never forked. Started again, it listens on the port it
+        had."""
+        self._executed = executed
         limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *COMMAND]
         super().__init__(
             data_dir,
@@ -41,6 +48,12 @@ class BrokerProcess(broker_process.BrokerProcess):
             program=COMMAND if descriptors is None else limited, environment=environment(),
         )  # fmt: skip
         self.data_dir = str(data_dir)
+
+    def _popen(self, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+        count = len(COMMAND)
+        if command[:count] == COMMAND and not self._executed and can_fork(environment):
+            return cast("subprocess.Popen[str]", ForkedBroker(command[count:], environment, self._log.fileno()))
+        return super()._popen(command, environment)
 
     def terminate(self) -> None:
         """SIGTERM, without waiting."""

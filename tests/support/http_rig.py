@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ from toymq_py.server import Server
 from toymq_py.storage.fs import FileSystem
 
 BASE = "http://localhost"
+NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For a client without TLS: it would read the authorities of the machine, for 30 ms."""
 JSON_LINES = {"content-type": "application/x-ndjson"}
 
 
@@ -97,7 +100,7 @@ async def gateway(
     async with serving(data_dir, fs=fs, **options) as served:
         core = Gateway(served.broker, SystemClock(), asyncio.get_running_loop(), authority=authority)
         transport = httpx.ASGITransport(Application(core, hosts=AllowedHosts(), dialects=dialects))
-        async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, verify=NO_AUTHORITIES) as client:
             yield HttpRig(served, client, core)
         core.waiting.stop()
 
@@ -137,7 +140,7 @@ async def listening(
         port = listeners[0].getsockname()[1]
         running = tasks.create_task(server.run(listeners, tls_listeners))
         await started.wait()
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=NO_AUTHORITIES) as client:
             rig = HttpRig(served, client, None, port)
             rig.tls_port = tls_listeners[0].getsockname()[1] if tls_listeners else 0
             rig.stop = server.stop

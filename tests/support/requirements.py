@@ -81,6 +81,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "peers": lambda: _any_of("redis-server", "beanstalkd", "nats-server", "mosquitto", "rabbitmq-server"),
     "schemathesis": lambda: _says(sys.executable, "-c", "import schemathesis"),
     "curl": lambda: _any_of("curl"),
+    "amqp-clients": lambda: _says(sys.executable, "-c", "import aio_pika, celery, pika"),
     "etcd": lambda: find_etcd() or _says("etcd", "--version"),
     "nc": lambda: _any_of("nc"),
     "proc": lambda: None if os.path.exists("/proc/self/statm") else "no /proc",  # noqa: PTH110 (a probe)

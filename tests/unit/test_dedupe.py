@@ -6,6 +6,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.shares import examples
 from toymq_py.dedupe import JOINED_MAX, DedupeTable, KeyBudget
 
 KEYS = [b"k%d" % n for n in range(8)]
@@ -14,7 +15,7 @@ operations = st.lists(st.tuples(verbs, st.lists(st.sampled_from(KEYS), max_size=
 
 
 @given(operations, st.integers(0, 6), st.sampled_from([(1, 1), (2, 3), (16, 1024)]))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_it_is_a_least_recently_used_map(
     ops: list[tuple[str, list[bytes]]], capacity: int, run_lengths: tuple[int, int]
 ) -> None:

@@ -19,7 +19,7 @@ VALUE_CHARS_MAX = 200
 _PLAIN = re.compile(r"[!#-<>-~]+\Z")
 """Needs no quotes: printable ASCII without space, quote and ``=``."""
 
-Via = Literal["tcp", "http", "websocket"]
+Via = Literal["tcp", "http", "websocket", "amqp"]
 
 
 def record(

@@ -11,6 +11,7 @@ from typing import Protocol
 from toymq_py.errors import QueueFull, RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
 from toymq_py.names import DEAD_LETTERS
+from toymq_py.net.open_connections import OpenConnections
 
 RESERVE_PART = 10
 """The reserve for admins is at most this part of a limit: a broker with ten places keeps one."""
@@ -149,6 +150,8 @@ class Quotas:
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.guarded = False
         """The broker has an auth file: there may be admins, and an anonymous connection has no rights."""
+        self.open_connections = OpenConnections()
+        """Those that took a seat, of all listeners."""
         self._limits = limits
         self._metrics = metrics
         self._connections = 0

@@ -21,6 +21,8 @@ OPTIONS = options_of(ServeOptions)
 DEFAULT_FILE = "./toymq.toml"
 """Read when it is there; a file that is named must be."""
 CONFIG_VARIABLE = "TOYMQ_CONFIG"
+COMPILE_VARIABLE = "TOYMQ_MYPYC"
+"""Of hatch_build.py: whether a wheel is compiled."""
 _DOUBTS = "toymq_py.cli.options.doubts"
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -159,7 +161,7 @@ def configuration_text(path: str) -> str:
 def unknown_variables() -> list[str]:
     """What is wrong with the environment's names: a line for each that is nearly an option's. Others are not ours to judge: a
     container's platform, too, sets TOYMQ_…, for a service of that name."""
-    known = [CONFIG_VARIABLE, *(each.variable for each in OPTIONS)]
+    known = [CONFIG_VARIABLE, COMPILE_VARIABLE, *(each.variable for each in OPTIONS)]
     lines = []
     for name in sorted(os.environ):
         if name.startswith("TOYMQ_") and name not in known and (hint := did_you_mean(name, known)):

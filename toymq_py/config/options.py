@@ -39,7 +39,7 @@ from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, fo
 FsyncMode = Literal["always", "interval", "never"]
 CommitMode = Literal["auto", "thread", "inline"]
 LogFormat = Literal["text", "json"]
-OVER_TLS = ("--tls-listen", "--https")
+OVER_TLS = ("--tls-listen", "--https", "--amqps")
 OF_CLUSTER = ("etcd", "etcd_ca", "etcd_cert", "etcd_key", "name", "advertise", "replicate_token_file", "replicate_cert",
               "replicate_key", "replicate_ca", "replicate_plaintext")  # fmt: skip
 WhenFull = Literal["reject", "drop-oldest"]
@@ -48,8 +48,8 @@ WhenFull = Literal["reject", "drop-oldest"]
 
 LEVELS = ("debug", "info", "warning", "error")
 SUBSYSTEMS = (
-    "acceptor", "audit", "broker", "cluster", "daemon", "deadletter", "embedded", "gateway", "logs", "metrics", "replication",
-    "server", "session", "storage", "subscription", "topic", "tracing", "wire",
+    "acceptor", "amqp", "audit", "broker", "cluster", "daemon", "deadletter", "embedded", "gateway", "logs", "metrics",
+    "replication", "server", "session", "storage", "subscription", "topic", "tracing", "wire",
 )  # fmt: skip
 """What ``--log-level`` may name: the loggers below ``toymq_py``."""
 
@@ -148,6 +148,8 @@ class ServeOptions(BrokerOptions):
     listen: str = address("127.0.0.1:6789", help="Address; port 0 takes a free one.")
     http: str | None = address(None, help="Address of the HTTP gateway and its dashboard; needs the extra [http].")
     https: str | None = address(None, help="Address on which the gateway speaks TLS, with or without --http beside it.")
+    amqp: str | None = address(None, help="Address for clients of RabbitMQ: AMQP 0-9-1 (docs/amqp.md).")
+    amqps: str | None = address(None, help="Address on which AMQP is spoken over TLS.")
     dialect: tuple[str, ...] = several(OneOf(("tinymq", "mq")), help="Serve another queue's paths, too (docs/dialects.md).")
     mq_delay_ms: int = duration(10_000, 1, help="Dialect mq: how long a message that was got is leased.")
     private_webhooks: bool = flag(help="Webhooks may push to this machine and its network.")
@@ -232,8 +234,9 @@ class ServeOptions(BrokerOptions):
                 raise ConfigError(f"{option} needs --tls-cert and --tls-key")
         check_apart([(f"{option} {where}", parse_address(where)) for option, where in self.listeners().items()])
         for name in ("tls_cert", "tls_key", "tls_client_ca"):
-            if self.tls_listen is None and self.https is None and getattr(self, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen or --https")
+            over_tls = any(option in OVER_TLS for option in self.listeners())
+            if not over_tls and getattr(self, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} does nothing without {' or '.join(OVER_TLS)}")
         self._check_cluster()
         self._check_workers()
         for name in ("dialect", "private_webhooks"):
@@ -250,6 +253,8 @@ class ServeOptions(BrokerOptions):
             raise ConfigError("--replicate-cert, --replicate-key and --replicate-ca belong together: each node shows its own")
         if self.replicate_plaintext and self.replicate_cert is not None:
             raise ConfigError("--replicate-plaintext contradicts --replicate-cert")
+        if self.amqp is not None or self.amqps is not None:
+            raise ConfigError("--amqp and --amqps are not supported with --cluster: its followers do not speak AMQP")
         if self.etcd is None:
             raise ConfigError("--cluster needs --etcd: the URLs of its members")
         if self.fsync != "always":
@@ -264,7 +269,7 @@ class ServeOptions(BrokerOptions):
     def _check_workers(self) -> None:
         if self.workers == 1:
             return
-        for name in ("cluster", "definitions", "dialect", "advertise"):
+        for name in ("cluster", "definitions", "dialect", "advertise", "amqp", "amqps"):
             if getattr(self, name):
                 raise ConfigError(f"--{name} and --workers exclude each other")
         host, _ = parse_address(self.listen)
@@ -287,6 +292,7 @@ class ServeOptions(BrokerOptions):
         """The address of each listener, by its option."""
         wanted = {
             "--listen": self.listen, "--http": self.http, "--https": self.https, "--tls-listen": self.tls_listen,
+            "--amqp": self.amqp, "--amqps": self.amqps,
             "--metrics": self.metrics, "--replicate": self.replicate if self.cluster is not None else None,
         }  # fmt: skip
         return {option: where for option, where in wanted.items() if where is not None}

@@ -37,7 +37,7 @@ _asked: ContextVar[Sequence[tuple[HTTPConnection, list[str]]]] = ContextVar("ask
 """The request in progress and the topics that it made; emptied when it ends."""
 _GRANT = "toymq.grant"
 _LOGIN = "toymq.login"
-ABOUT = frozenset(("topic", "queue", "q", "consumer", "group", "name"))
+ABOUT = frozenset(("topic", "queue", "q", "consumer", "group", "name", "connection"))
 """Parameters of path and query that the audit trail records."""
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from toymq_py.broker import Broker
+from toymq_py.broker_waits import stored
 from toymq_py.errors import BadArgument
-from toymq_py.gateway.waiters import stored
 from toymq_py.units import DURATION_MS_MAX
 
 _GO_DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)", re.ASCII)

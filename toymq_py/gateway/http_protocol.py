@@ -98,7 +98,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._trailer_bytes = 0
         """Read since the last chunk began, in whole pieces."""
         self._trailer_field_bytes = 0
-        self._seat: Seat | None = None
+        self.seat: Seat | None = None
         self._state: dict[str, object] = {}
         self._new_parser()
 
@@ -111,16 +111,16 @@ class GatewayProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self._idle = IdleTimer(self.loop, self.transport.close)
-        self._serving.connections.add(self)
+        self._serving.join(self)
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._client = socket_address(transport)
         self.handshake_done()
         try:
-            self._seat = self._serving.quotas.enter(peer_of(transport), self._evicted)
+            self.seat = self._serving.quotas.enter(peer_of(transport), self._evicted)
         except TooManyConnections as error:
             self._refuse(error)
             return
-        self._state = {SEAT: self._seat}
+        self._state = {SEAT: self.seat}
         self._await_more()
 
     def _evicted(self) -> None:
@@ -136,8 +136,8 @@ class GatewayProtocol(asyncio.Protocol):
         self._idle.cancel()
         self._unread = b""
         self._turn.close()
-        if self._seat is not None:
-            self._seat.leave()
+        if self.seat is not None:
+            self.seat.leave()
         self.pipeline.clear()
         if self._current is not None:
             self._current.lost()
@@ -145,21 +145,21 @@ class GatewayProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.writable.clear()
-        if self._seat is not None:
+        if self.seat is not None:
             streams = self._current is not None and not self._current.answered  # which holds the piece, too
-            self._seat.unread(self.transport.get_write_buffer_size() * (2 if streams else 1))
+            self.seat.unread(self.transport.get_write_buffer_size() * (2 if streams else 1))
 
     def resume_writing(self) -> None:
         self.writable.set()
-        if self._seat is not None:
-            self._seat.unread(self.transport.get_write_buffer_size())
+        if self.seat is not None:
+            self.seat.unread(self.transport.get_write_buffer_size())
 
     def eof_received(self) -> bool:
         """The client has shut down its writing side, or closed: it does not say which. What it sent whole is answered, then the
         connection closes; what waits for messages ends at once. Over TLS the event loop closes."""
         self.eof = True
-        if self._seat is not None:
-            self._seat.takes_no_messages = True
+        if self.seat is not None:
+            self.seat.takes_no_messages = True
         if self._scheme == "https" or self.transport.is_closing():
             return False
         if self._current is not None:
@@ -321,8 +321,8 @@ class GatewayProtocol(asyncio.Protocol):
             if upgrades and (self._current is not None or self.pipeline):
                 raise BadFraming("a WebSocket handshake must not be sent ahead: wait for the answer before it")
             self._upgrades, self._declined = upgrades, not upgrades
-        if self._seat is not None:
-            self._seat.busy()
+        if self.seat is not None:
+            self.seat.busy()
         if self._upgrades or self._declined:
             return
         keep_alive = version != "1.0" and parser.should_keep_alive()
@@ -393,7 +393,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.transport.close()
         elif cycle.more_body:
             self._discard()
-        if (seat := self._seat) is not None:
+        if (seat := self.seat) is not None:
             seat.settle(0)  # the body is freed
             seat.unread(self.transport.get_write_buffer_size())
             if not self.pipeline:

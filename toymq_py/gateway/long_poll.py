@@ -5,10 +5,11 @@ from collections.abc import Callable
 from functools import partial
 
 from toymq_py.broker import Broker
+from toymq_py.broker_waits import made, stored
 from toymq_py.consumer_options import Mode
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import RequestError
-from toymq_py.gateway.waiters import Waiting, made, stored
+from toymq_py.gateway.waiters import Waiting
 from toymq_py.lease_number import new_lease_number
 from toymq_py.subscription import AnyPoll, PatternPoll
 from toymq_py.topic import Delivery

@@ -25,6 +25,7 @@ STATUS: dict[str, int] = {
     "NOT_SUBSCRIBED": 404,
     "NOT_LEASED": 404,
     "NO_SUCH_WEBHOOK": 404,
+    "NO_SUCH_CONNECTION": 404,
     "MODE_CONFLICT": 409,
     "OUT_OF_RANGE": 416,
     "QUEUE_FULL": 429,
@@ -87,6 +88,12 @@ class NoSuchWebhook(RequestError):
     """No webhook has this name. The code is the gateway's own."""
 
     code = "NO_SUCH_WEBHOOK"
+
+
+class NoSuchConnection(RequestError):
+    """No open connection has this id. The code is the gateway's own."""
+
+    code = "NO_SUCH_CONNECTION"
 
 
 class TooSlow(RequestError):

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toymq_py.broker_waits import made
 from toymq_py.errors import (
     BadArgument,
     BadFraming,
@@ -39,7 +40,6 @@ from toymq_py.gateway.multipart import parse_multipart
 from toymq_py.gateway.operations import DELAY_MS, IDEMPOTENCY_KEY, TOPIC, TTL_MS, Answer, Body, Operation, Parameter, check_key
 from toymq_py.gateway.problems import STATUS, problem
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.gateway.waiters import made
 from toymq_py.topic import Appended, Duplicate, Published, Topic
 from toymq_py.units import DURATION_MS_MAX, check_delay, check_number
 

@@ -9,11 +9,12 @@ from functools import partial
 
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker, Done
+from toymq_py.broker_waits import fulfil, stored
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, ShuttingDown
 from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.snapshots import Snapshots
-from toymq_py.gateway.waiters import Waiting, fulfil, stored
+from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.topic import Commit
 

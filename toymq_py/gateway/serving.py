@@ -1,27 +1,36 @@
 """What all connections of one HTTP server share, and the set of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from email.utils import formatdate
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from toymq_py.auth.quotas import Quotas
+from toymq_py.auth.quotas import Quotas, Seat
 from toymq_py.clock import Clock
 from toymq_py.gateway.answers import COMMON
 from toymq_py.gateway.app import Application
 from toymq_py.net.fair_queue import FairQueue
+from toymq_py.net.open_connections import OpenConnection, Subscribed
 
 
 class Connection(Protocol):
     """One open connection, HTTP or WebSocket."""
 
     transport: asyncio.Transport
+    seat: Seat | None
 
     def shutdown(self) -> None:
         """Close it, behind the answer that it is at."""
 
     def cancel(self) -> None:
         """End what it carries out without a task."""
+
+
+class _Opened(NamedTuple):
+    protocol: Literal["http", "websocket"]
+    number: int
+    since_ms: int
+    subscriptions: Callable[[], Sequence[Subscribed]]
 
 
 class Serving:
@@ -38,7 +47,9 @@ class Serving:
         self.fair_queue = FairQueue(clock, loop)
         """Bytes of one read may be thousands of chunks: they are parsed in slices, in turn with other connections."""
         self.frame_bytes_max = frame_bytes_max
-        self.connections: set[Connection] = set()
+        self._connections: dict[Connection, _Opened] = {}
+        self._last_number = 0
+        quotas.open_connections.sources.append(self._open_connections)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: Callable[[], None] = lambda: None
         self.tick()
@@ -48,9 +59,26 @@ class Serving:
         self.date = formatdate(self.clock.wall_ns() / 1e9, usegmt=True)
         self.common_headers = b"date: %b\r\n%b" % (self.date.encode(), COMMON)
 
+    def join(
+        self, connection: Connection, protocol: Literal["http", "websocket"] = "http",
+        subscriptions: Callable[[], Sequence[Subscribed]] = tuple,
+    ) -> None:  # fmt: skip
+        """Keep a connection until it leaves."""
+        self._last_number += 1
+        self._connections[connection] = _Opened(protocol, self._last_number, self.clock.wall_ns() // 1_000_000, subscriptions)
+
+    def _open_connections(self) -> Iterator[OpenConnection]:
+        for connection, opened in list(self._connections.items()):
+            seat = connection.seat
+            token = None if seat is None or seat.token is None else seat.token.name
+            yield OpenConnection(
+                opened.protocol, opened.number, opened.since_ms, connection.transport, connection.transport.abort, token, None,
+                seat, opened.subscriptions,
+            )  # fmt: skip
+
     def leave(self, connection: Connection) -> None:
         """Forget a connection that is lost. Idempotent."""
-        self.connections.discard(connection)
+        self._connections.pop(connection, None)
         self._look()
 
     def own(self, task: "asyncio.Task[None]") -> None:
@@ -63,12 +91,12 @@ class Serving:
         self._look()
 
     def _look(self) -> None:
-        if not (self.connections or self._tasks):
+        if not (self._connections or self._tasks):
             self._ended()
 
     def cut(self) -> None:
         """Close all connections now, and cancel what they are at."""
-        for connection in list(self.connections):
+        for connection in list(self._connections):
             connection.cancel()
             connection.transport.abort()
         for task in self._tasks:
@@ -76,7 +104,7 @@ class Serving:
 
     async def shut_down(self, timeout_s: float) -> int:
         """Close all connections behind what they are at. Returns: how many requests were cancelled after ``timeout_s``."""
-        for connection in list(self.connections):
+        for connection in list(self._connections):
             connection.shutdown()
         ended = asyncio.Event()
         self._ended = ended.set
@@ -85,7 +113,7 @@ class Serving:
             async with asyncio.timeout(timeout_s):
                 await ended.wait()
         except TimeoutError:
-            late = len(self.connections)
+            late = len(self._connections)
             self.cut()
             await ended.wait()
             return late

@@ -6,14 +6,8 @@ Belongs to the loop. Does not know what is waited for.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import TypeVar
 
-from toymq_py.broker import Done
-from toymq_py.disk_errors import storage_error
-from toymq_py.errors import BeingDeleted, RequestError
-
-Made = TypeVar("Made")
+from toymq_py.broker_waits import fulfil
 
 
 class Waiting:
@@ -87,49 +81,3 @@ class Waiting:
         """End all waits; later ones end at once. Idempotent."""
         self.stopped = True
         self.wake()
-
-
-async def stored(begin: Callable[[Done], None]) -> None:
-    """Wait until the effect of ``begin`` is on stable storage. A cancellation does not undo it.
-
-    ``begin`` is called again when a topic that it would make is still being deleted.
-
-    Raises: RequestError when it could not be stored, or when ``begin`` does.
-    """
-    outcome: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
-
-    def done(error: OSError | RequestError | None) -> None:
-        if not outcome.done():
-            outcome.set_result(error)
-
-    while True:
-        try:
-            begin(done)
-            break
-        except BeingDeleted as busy:
-            await gone(busy)
-    error = await outcome
-    if error is not None:
-        raise error if isinstance(error, RequestError) else storage_error(error)
-
-
-async def made(make: Callable[[], Made]) -> Made:
-    """Call what makes a topic, and again when the one of that name has gone. Raises: as ``make``, except BeingDeleted."""
-    while True:
-        try:
-            return make()
-        except BeingDeleted as busy:
-            await gone(busy)
-
-
-async def gone(busy: BeingDeleted) -> None:
-    """Wait for the end of a deletion."""
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    busy.when_done(partial(fulfil, over))
-    await over
-
-
-def fulfil(future: asyncio.Future[None]) -> None:
-    """Idempotent."""
-    if not future.done():
-        future.set_result(None)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from toymq_py.broker import Broker
+from toymq_py.broker_waits import stored
 from toymq_py.clock import Clock
 from toymq_py.config.webhooks import Target, Webhook, secret_bytes
 from toymq_py.errors import BadArgument, DamagedData, InternalError, NoSuchConsumer, RequestError, StorageFailed
@@ -23,7 +24,7 @@ from toymq_py.failure import failure_of
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.name_lookups import THREADS_MAX, NameLookups
-from toymq_py.gateway.waiters import Waiting, stored
+from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_addresses import allowed_address
 from toymq_py.gateway.webhook_request import client_context, post
 from toymq_py.names import TopicPattern

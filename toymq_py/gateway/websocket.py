@@ -24,6 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat
+from toymq_py.broker_waits import made
 from toymq_py.consumer_options import Start, parse_mode
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import (
@@ -44,7 +45,6 @@ from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
 from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.gateway.waiters import made
 from toymq_py.gateway.websocket_end import leave
 from toymq_py.lease_number import new_lease_number
 from toymq_py.names import check_name
@@ -82,6 +82,8 @@ OUTLET = "toymq.outlet"
 
 class Outlet(Protocol):
     """The write side of one WebSocket."""
+
+    held: Subscription | None
 
     @property
     def stalled(self) -> bool:
@@ -324,7 +326,7 @@ class Conversation:
             ended=self._ended,
         )
         subscription.number = new_lease_number()
-        self._subscription = subscription
+        self._subscription = self._outlet.held = subscription
         await self._gateway.stored(partial(topic.when_registered, subscription, registration))
         return subscription
 

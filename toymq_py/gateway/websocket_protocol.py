@@ -24,6 +24,7 @@ from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.problems import WEBSOCKET_VERSION, UpgradeRequired, problem
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.websocket import OUTLET
+from toymq_py.topic import Subscription
 
 logger = logging.getLogger("toymq_py.gateway")
 
@@ -59,7 +60,9 @@ class GatewayWebSocket(asyncio.Protocol):
         """``scope`` is that of the handshake."""
         self._serving = serving
         self.loop = serving.loop
-        self._seat: Seat | None = scope["state"].get(SEAT)
+        self.seat: Seat | None = scope["state"].get(SEAT)
+        self.held: Subscription | None = None
+        """The subscription of its application."""
         scope["state"][OUTLET] = self
         self._scope = scope
         self.conn = ServerProtocol(max_size=serving.frame_bytes_max, logger=SILENT)
@@ -96,7 +99,7 @@ class GatewayWebSocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self._serving.connections.add(self)
+        self._serving.join(self, "websocket", lambda: [] if self.held is None or self.held.closed else [self.held])
         self.transport.set_write_buffer_limits(UNTAKEN_BYTES_MAX)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -105,8 +108,8 @@ class GatewayWebSocket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer()
         self._set_ping_timer()
-        if self._seat is not None:
-            self._seat.leave()
+        if self.seat is not None:
+            self.seat.leave()
         self._disconnect(CloseCode.ABNORMAL_CLOSURE)
         self.accepted = self.disconnected = True
         self._writable.set()
@@ -152,8 +155,8 @@ class GatewayWebSocket(asyncio.Protocol):
         self._read_or_not()
 
     def _count_unread(self, unread_bytes: int) -> None:
-        if self._seat is not None:
-            self._seat.unread(unread_bytes)
+        if self.seat is not None:
+            self.seat.unread(unread_bytes)
 
     # -- the handshake
 

@@ -66,7 +66,7 @@ class Handler:
     """The commands of one session."""
 
     __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_gate", "_greeted", "_loop", "_metrics", "_number",
-                 "_pulls", "_refused", "_replies", "_run", "ended", "max_held_bytes")  # fmt: skip
+                 "_pulls", "_refused", "_replies", "_run", "client_name", "ended", "max_held_bytes")  # fmt: skip
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
@@ -74,6 +74,7 @@ class Handler:
     ) -> None:  # fmt: skip
         """``number`` of the session for the log, ``address`` of the client for the audit trail."""
         self._address = address
+        self.client_name: str | None = None
         self.ended = False
         """After QUIT or a fatal error: no more commands are applied."""
         self._number = number
@@ -265,6 +266,7 @@ class Handler:
             raise BadArgument("HELLO must be the first command of a connection")
         if command.version != PROTOCOL_VERSION:
             raise BadVersion(f"{PROTOCOL_VERSION} is the highest version that this broker speaks, not {command.version}")
+        self.client_name = command.name
         self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes))
 
     # -- publishing and consuming

@@ -23,7 +23,7 @@ from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.net.half_close import end_writing
 from toymq_py.net.peer import described_peer
 from toymq_py.session.authorization import GREETING_S, GuardedHandler
-from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.deliveries import AnySubscription, Deliveries
 from toymq_py.session.handler import Handler
 from toymq_py.session.reader import COMMANDS_PER_RUN, Reader
 from toymq_py.session.replies import Replies
@@ -78,6 +78,7 @@ class Session:
         "_wire",
         "_writer",
         "number",
+        "since_ms",
         "transport",
     )  # fmt: skip
 
@@ -102,6 +103,7 @@ class Session:
             address: the client's, for the audit trail.
         """
         self.number = number
+        self.since_ms = clock.wall_ns() // 1_000_000
         self.transport = transport
         self._clock = clock
         self._loop = loop
@@ -303,6 +305,18 @@ class Session:
         self.transport.close()
         if self._lost:
             self._ended(self)
+
+    # -- for operators
+
+    @property
+    def client_name(self) -> str | None:
+        """What its HELLO says as ``name``."""
+        return self._handler.client_name
+
+    @property
+    def subscriptions(self) -> list[AnySubscription]:
+        """Present ones, to topics and patterns."""
+        return list(self._deliveries.by_name.values())
 
     # -- shutdown
 

@@ -109,8 +109,22 @@ if sys.platform == "darwin":
     def _sync(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
 
+    def _allocate(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
 else:
     _sync = os.fdatasync  # flushes the size too where reading the data needs it
+
+    # Not os.posix_fallocate: where the file system cannot preallocate, glibc writes every block by hand.
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _fallocate = _libc.fallocate
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
+
+    def _allocate(fd: int, offset: int, length: int) -> None:
+        if _fallocate(fd, 0, offset, length) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
 
 
 class RealFile:
@@ -151,17 +165,11 @@ class RealFile:
         except OSError as error:
             raise named(error, self.path) from None
 
-    if sys.platform == "darwin":
-
-        def allocate(self, offset: int, length: int) -> None:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), self.path)
-
-    else:
-
-        def allocate(self, offset: int, length: int) -> None:
-            if _fallocate(self.fd, 0, offset, length) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), self.path)
+    def allocate(self, offset: int, length: int) -> None:
+        try:
+            _allocate(self.fd, offset, length)
+        except OSError as error:
+            raise named(error, self.path) from None
 
     def truncate(self, length: int) -> None:
         try:
@@ -188,13 +196,6 @@ class RealFile:
         if fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(fd)
-
-
-if sys.platform != "darwin":
-    # Not os.posix_fallocate: where the file system cannot preallocate, glibc writes every block by hand.
-    _libc = ctypes.CDLL(None, use_errno=True)
-    _fallocate = _libc.fallocate
-    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
 
 
 def _open_regular(path: str, flags: int) -> int:

@@ -19,6 +19,8 @@ def test_describe_and_consumers(ctl: Ctl) -> None:
     assert [row[:2] for row in rows(ctl("consumers")) if row[0] == "seen"] == [["seen", "one"]]
     ok(ctl("pull", "seen", "one"))
     ok(ctl("nack", "seen", "one", "2", "--dead"))
+    while not values(ctl("dlq", "list", "seen", "--json")):
+        pass  # it is stored behind the answer
     ok(ctl("dlq", "redrive", "seen"))
     counted = [line for line in ok(ctl("describe", "seen")).splitlines() if line.startswith("dead")]
     assert counted == ["dead-lettered  1 messages since the broker started"], "it does not say how many are there now"

@@ -43,14 +43,16 @@ async def until(ready: Callable[[], object]) -> None:
 
 
 async def everything_is_done(broker: BrokerProcess, said: Path, kills: int, jobs: int) -> None:
-    process = workers(broker, said)
+    process, random, each = workers(broker, said), Random(kills), jobs // kills
     url = f"toymq://127.0.0.1:{broker.port}"
-    async with toymq.connect(url, wait_s=60, timeout_s=120) as mq, asyncio.TaskGroup() as tasks:
-        killing = tasks.create_task(kill(broker, process, said, kills, Random(kills)))
-        for number in range(jobs):
-            await mq.pub("jobs", killed_workers.work.payload(number), key=f"a{number}")
-            await mq.pub("blocking", killed_workers.block.payload(number), key=f"b{number}")
-        await killing
+    async with toymq.connect(url, wait_s=60, timeout_s=120) as mq:
+        for kill_number in range(kills):
+            before = len(done(said))
+            for number in range(kill_number * each, (kill_number + 1) * each):
+                await mq.pub("jobs", killed_workers.work.payload(number), key=f"a{number}")
+                await mq.pub("blocking", killed_workers.block.payload(number), key=f"b{number}")
+            await until(lambda before=before: len(done(said)) >= before + 3)  # type: ignore[misc]
+            await kill(broker, process, random)  # with work left, and while the next is published
         wanted = {("async", n) for n in range(jobs) if n % 10 != 7} | {("plain", n) for n in range(jobs)}
         await until(lambda: done(said) == wanted)
         letters: set[bytes] = set()
@@ -65,26 +67,20 @@ async def everything_is_done(broker: BrokerProcess, said: Path, kills: int, jobs
     assert process.wait(TIMEOUT_S) == 0
 
 
-async def kill(
-    broker: BrokerProcess, process: "subprocess.Popen[bytes]", said: Path, kills: int, random: Random
-) -> None:
-    """Kill after some jobs more were done, so that each kill meets work."""
-    for number in range(kills):
-        before = len(done(said))
-        if number:
-            await until(lambda before=before: len(done(said)) >= before + 3)  # type: ignore[misc]
-        if random.random() < 0.3:
-            broker.kill()
-            await asyncio.to_thread(broker.start)
-        else:
-            await until(lambda: children(process.pid))
-            os.kill(random.choice(children(process.pid)), signal.SIGKILL)
+async def kill(broker: BrokerProcess, process: "subprocess.Popen[bytes]", random: Random) -> None:
+    """Kill the broker, or a process of the workers."""
+    if random.random() < 0.3:
+        broker.kill()
+        await asyncio.to_thread(broker.start)
+    else:
+        await until(lambda: children(process.pid))
+        os.kill(random.choice(children(process.pid)), signal.SIGKILL)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 async def test_every_job_is_done_under_kills_of_workers_and_broker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "d") as broker:
-        await everything_is_done(broker, tmp_path, 6, 100)
+        await everything_is_done(broker, tmp_path, 6, 120)
 
 
 @pytest.mark.torture

@@ -23,18 +23,6 @@ from toymq_py.errors import ModeConflict
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[InProcess]:
-    async with serving(tmp_path / "d") as served:
-        yield served
-
-
-@pytest.fixture
-async def mq(broker: InProcess) -> AsyncIterator[Client]:
-    async with toymq.connect(f"toymq://127.0.0.1:{broker.port}") as client:
-        yield client
-
-
-@pytest.fixture
 def app(broker: InProcess) -> App:
     return App(f"toymq://127.0.0.1:{broker.port}")
 

@@ -10,12 +10,12 @@ from toymq_py import daemon
 from toymq_py.cli.main import main
 
 
+@pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("error", [None, OSError(28, "No space left on device")])
 def test_the_end_of_the_process_does_not_look_at_every_object_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None
 ) -> None:
     """Python's last collection took 1.3 s of CPU with 6,000 topics. It skips what is frozen."""
-    gc.unfreeze()
 
     def serve(*_: object) -> None:
         assert not gc.get_freeze_count()
@@ -23,9 +23,6 @@ def test_the_end_of_the_process_does_not_look_at_every_object_once_more(
             raise error
 
     monkeypatch.setattr(daemon, "serve", serve)
-    try:
-        result = CliRunner().invoke(main, ["serve", "--config", "/dev/null", "--data-dir", str(tmp_path)])
-        assert result.exit_code == (0 if error is None else 2), result.output
-        assert gc.get_freeze_count() > 1000
-    finally:
-        gc.unfreeze()
+    result = CliRunner().invoke(main, ["serve", "--config", "/dev/null", "--data-dir", str(tmp_path)])
+    assert result.exit_code == (0 if error is None else 2), result.output
+    assert gc.get_freeze_count() > 1000

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import toymq
 from tests.support.obliging_broker import ObligingBroker
-from toymq import arguments, connect, sockets, sync
+from toymq import arguments, connect, sync
 from toymq.arguments import key_bytes, payload_bytes, to_ms
 from toymq.message import Outgoing, Sequenced, chunks, format_headers
 from toymq_py.errors import BadArgument, BadName, ConfigError, ToymqError
@@ -57,14 +57,6 @@ ROWS = [
     for kind, table in (("Client", CLIENT), ("Message", MESSAGE), ("Subscription", SUBSCRIPTION))
     for method, base in table.items()
 ]
-
-
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObligingBroker]:
-    found = ObligingBroker()
-    monkeypatch.setattr(sockets, "connect_unix", found.connect)
-    yield found
-    found.close()
 
 
 def wrong(method: Callable[..., object], base: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

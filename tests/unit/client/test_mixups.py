@@ -1,26 +1,17 @@
 """Objects of one client, used as those of the other: each mistake is named with its remedy, and does nothing."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import toymq
 from tests.support.obliging_broker import ObligingBroker
-from toymq import sockets, sync
+from toymq import sync
 
 URL = "unix:/in/memory"
 AWAIT = r"leave out `await`; `import toymq` has the asyncio client$"
 ASYNC = r"leave out `async`; `import toymq` has the asyncio client$"
-
-
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObligingBroker]:
-    found = ObligingBroker()
-    monkeypatch.setattr(sockets, "connect_unix", found.connect)
-    yield found
-    found.close()
 
 
 def says(*text: str) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.shares import examples
 from toymq_py.config.definitions import (
     ChangeSettings,
     CreateTopic,
@@ -213,7 +214,7 @@ urls = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_charac
 webhooks = st.builds(Webhook, names, urls, st.none(), st.integers(1, TIMEOUT_MS_MAX), st.integers(1, CONCURRENCY_MAX))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.dictionaries(names, topic_definitions, max_size=4),
     st.dictionaries(names.filter(lambda name: len(name) <= NAME_MAX), webhooks, max_size=2),

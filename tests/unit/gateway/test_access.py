@@ -35,7 +35,7 @@ async def rig(authority: Authority) -> AsyncIterator[HttpRig]:
 
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.name)
 async def test_nothing_is_done_without_a_token(rig: HttpRig, operation: Operation) -> None:
-    path = operation.path.format(topic="orders.1", id=0, consumer="c", name="w")
+    path = operation.path.format(topic="orders.1", id=0, consumer="c", name="w", connection="toymq-1")
     answer = await rig.ask(operation.method, path)
     refused(answer, 401, "AUTH_REQUIRED")
     assert answer.headers["www-authenticate"] == "Bearer"

@@ -20,7 +20,8 @@ class Connection:
         self.calls: list[str] = []
         self._serving = serving
         self._stays = stays
-        serving.connections.add(self)  # type: ignore[arg-type]  # as much as is needed
+        self.seat = None
+        serving.join(self)  # type: ignore[arg-type]  # as much as is needed
 
     def shutdown(self) -> None:
         self.calls.append("shutdown")

@@ -169,7 +169,7 @@ def test_a_process_and_its_certificates_read_again(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["--https", "127.0.0.1:0"], "--https needs --tls-cert and --tls-key"),
-        (["--tls-cert", CERT], "--tls-cert does nothing without --tls-listen or --https"),
+        (["--tls-cert", CERT], "--tls-cert does nothing without --tls-listen or --https or --amqps"),
         (["--http", "0.0.0.0:0"], "--http: 0.0.0.0 can be reached from other machines and no token is asked for"),
         (
             ["--https", "0.0.0.0:0", "--tls-cert", CERT, "--tls-key", KEY],

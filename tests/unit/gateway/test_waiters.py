@@ -1,15 +1,12 @@
 """Waits end by their callback, their time, ``wake``, or the shutdown."""
 
 import asyncio
-import errno
 from collections.abc import Callable
 
 import pytest
 
 from tests.support.in_process import TIMEOUT_S
-from toymq_py.broker import Done
-from toymq_py.errors import DiskFull, QueueFull
-from toymq_py.gateway.waiters import Waiting, stored
+from toymq_py.gateway.waiters import Waiting
 
 
 class Source:
@@ -85,18 +82,3 @@ async def test_one_pause_ends_in_a_pass() -> None:
         tasks[3].cancel()
     assert [number for _, number in ended] == [0, 1, 2, 0, 1, 2], "first come, first served"
     assert len({at for at, _ in ended}) == len(ended)
-
-
-@pytest.mark.parametrize(
-    ("error", "raised"), [(None, None), (QueueFull("x"), QueueFull), (OSError(errno.ENOSPC, "full"), DiskFull)]
-)
-async def test_stored_raises_what_the_client_hears(error: OSError | QueueFull | None, raised: type[Exception] | None) -> None:
-    def begin(done: Done) -> None:
-        done(error)
-        done(None)  # a second call changes nothing
-
-    if raised is None:
-        await stored(begin)
-    else:
-        with pytest.raises(raised):
-            await stored(begin)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.broker_rig import BrokerRig
+from tests.support.shares import examples
 from toymq_py.consumer_options import EARLIEST
 from toymq_py.errors import ModeConflict
 from toymq_py.topic import Subscription
@@ -218,7 +219,7 @@ def test_subscribers_that_come_and_go_within_one_commit_get_what_was_published()
     acked=st.lists(st.integers(0, 12), max_size=4),
     ids=st.lists(st.integers(0, 13), max_size=12) | st.integers(0, 12).map(lambda first: list(range(first, 13))),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_run_of_acks_does_what_one_after_the_other_does(delivered: int, dead: int, acked: list[int], ids: list[int]) -> None:
     def made() -> BrokerRig:
         rig = BrokerRig()

@@ -51,6 +51,8 @@ export const api = {
   redrive: (topic, ids) => call("POST", `/v1/topics/${part(topic)}:redrive`, json(ids ? { ids } : {})),
   seek: (topic, consumer, target) => call("PUT", `/v1/topics/${part(topic)}/consumers/${part(consumer)}`, json({ seek: target })),
   forget: (topic, consumer) => call("DELETE", `/v1/topics/${part(topic)}/consumers/${part(consumer)}`),
+  connections: (max, search) => call("GET", "/v1/connections", { query: { max, search } }),
+  disconnect: (connection) => call("DELETE", `/v1/connections/${part(connection)}`),
   log: (topic, from, max) => call("GET", `/v1/topics/${part(topic)}/log`, { query: { from, max } }),
   publish(topic, payload, { key, delay, ttl, headers }) {
     const sent = { "content-type": "application/octet-stream" };

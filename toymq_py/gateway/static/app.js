@@ -2,6 +2,7 @@
 
 import { access, api } from "./api.js";
 import { alone } from "./cluster.js";
+import { ConnectionsView } from "./connections.js";
 import { Refusal, ask, field, input, toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
 import { bytes, plural, time } from "./format.js";
@@ -19,13 +20,27 @@ let drawn = false;
 
 // -- which view
 
+/** Parts of the page beside the topics, by their address. A token without admin is not shown what it may not see. */
+const PLACES = [
+  { hash: "#/", label: "Topics", may: () => true },
+  { hash: "#/connections", label: "Connections", may: () => session.admin, make: () => new ConnectionsView() },
+];
+
+function places() {
+  const here = PLACES.find(({ hash }) => hash === location.hash) ?? PLACES[0];
+  fill(part("places"), PLACES.filter(({ may }) => may()).map((place) =>
+    el("a", { href: place.hash, "aria-current": place === here ? "page" : null }, place.label)));
+  return here.may() ? here : PLACES[0];
+}
+
 function route() {
   const [, place, name, tab = ""] = /^#\/(topics)\/([^/]+)(?:\/(messages|dead-letters))?$/.exec(location.hash) ?? [];
   view?.hiddenNow();
   topics ??= new TopicsView(store, session);
   const moved = view !== null;
+  const { make } = places();
   try {
-    view = place ? new TopicView(store, session, decodeURIComponent(name), tab) : topics;
+    view = place ? new TopicView(store, session, decodeURIComponent(name), tab) : make ? make() : topics;
   } catch {
     view = topics; // a % that begins nothing
   }
@@ -162,7 +177,7 @@ function nextTheme() {
 // -- keys
 
 const KEYS = [
-  ["/", "search topics"], ["↑ ↓", "move through the list"], ["Enter", "open"], ["Escape", "back; close what is open"],
+  ["/", "search topics or connections"], ["↑ ↓", "move through the list"], ["Enter", "open"], ["Escape", "back; close what is open"],
   ["n", "new topic"], ["p", "publish to the topic that is open"], ["?", "this help"],
 ];
 
@@ -171,10 +186,11 @@ function help() {
 }
 
 function search() {
-  if (view !== topics) location.hash = "#/";
+  const { search: field } = view.search ? view : topics;
+  if (!view.search) location.hash = "#/";
   setTimeout(() => {
-    topics.search.focus();
-    topics.search.select();
+    field.focus();
+    field.select();
   });
 }
 

@@ -10,6 +10,7 @@ from functools import partial
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
+from toymq_py.broker_waits import made
 from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull, RequestError, StorageFailed
 from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import check_again, check_topic
@@ -60,7 +61,6 @@ from toymq_py.gateway.tinymq.names import (
     topic_name,
 )
 from toymq_py.gateway.topic_operations import json_response
-from toymq_py.gateway.waiters import made
 from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
 from toymq_py.names import DEAD_LETTERS, is_pattern
 from toymq_py.topic import Delivery, Published, Topic

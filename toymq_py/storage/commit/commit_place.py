@@ -4,8 +4,8 @@ Contract: storage.md, "Append and group commit"; ADR 0093. A rule without a thre
 
 A commit on the loop saves two hand-overs between threads, a third of what a lone publisher waits for; but as long as the disk
 takes, the loop serves no other session. So ``auto`` commits there only what is small, while nothing else waits for the loop,
-and while the disk has been quick for long. Disks have a slow sync now and then: one of a few milliseconds costs trust, one that
-took long costs all of it (ADR 0116).
+and while the disk takes little on average. A slow sync now and then raises the average; one that took long costs all trust
+(ADR 0117).
 """
 
 from collections.abc import Callable
@@ -13,19 +13,20 @@ from collections.abc import Callable
 from toymq_py.config.options import CommitMode
 
 RECORDS_MAX = 8
-"""Batches of more records have several publishers waiting: what they send next is parsed while a sync thread waits."""
+"""With more records in a batch, or on average, several publishers wait: what they send next is parsed while a sync thread
+waits."""
+RECORDS_COUNTED_MAX = 64
+"""What a batch adds to that average at most, so that a lone publisher is soon alone after a crowd."""
 BYTES_MAX = 64 * 1024
 QUICK_S = 0.001
-"""A commit that takes longer is slow: the hand-over to a thread costs little beside it."""
-LONG_S = 0.005
+"""With more on average, the hand-over to a thread costs little beside the disk."""
+COMMITS_AVERAGED = 32
+"""The newest commit counts for one in so many. So the loop waits for slow ones for so many times ``QUICK_S`` in all at most."""
+LONG_S = 0.010
 """A commit that takes longer is one that others notice."""
 TRUST_AFTER = 64
-"""So many quick commits must be there before the loop waits for one."""
+"""So many commits must be there without a long one before the loop waits for one."""
 TRUST_AFTER_MAX = 4096
-SLOW_COSTS = 32
-"""A slow commit takes the trust of so many quick ones: with more slow ones than one in 32 the loop waits for none."""
-SPARE = 64
-"""Trust beyond what is needed: two slow commits in a row leave the next one on the loop."""
 
 
 class CommitPlace:
@@ -39,7 +40,7 @@ class CommitPlace:
         """Whether sessions wait for their turn on the loop."""
         self._due = 0  # logs with a batch to start at the end of this pass of the loop
         self._on_threads = 0  # batches
-        self._trust = 0  # in quick commits
+        self._mean_s, self._mean_records = QUICK_S, 0.0  # of the newest commits
         self._since_long = 0  # commits
         self._trust_after = TRUST_AFTER
 
@@ -61,7 +62,9 @@ class CommitPlace:
         if self._mode != "auto":
             return self._mode == "inline"
         return (
-            self._trust >= self._trust_after
+            self._mean_s <= QUICK_S
+            and self._mean_records <= RECORDS_MAX
+            and self._since_long >= self._trust_after
             and records <= RECORDS_MAX
             and size <= BYTES_MAX
             and not self._due
@@ -73,26 +76,23 @@ class CommitPlace:
         """A sync thread gets a batch."""
         self._on_threads += 1
 
-    def ended(self, seconds: float, *, on_loop: bool) -> None:
-        """A batch was written and synced, or failed, in ``seconds``.
+    def ended(self, seconds: float, records: int, *, on_loop: bool) -> None:
+        """A batch of so many records was written and synced, or failed, in ``seconds``.
 
-        One that took long without a sign held the loop: before the next on the loop, twice as many must be quick.
+        One that took long without a sign held the loop: twice as many must be there without one before the next on the loop.
         """
         if on_loop:
             self._held(seconds)
         else:
             self._on_threads -= 1
+        self._mean_s += (min(seconds, LONG_S) - self._mean_s) / COMMITS_AVERAGED
+        self._mean_records += (min(records, RECORDS_COUNTED_MAX) - self._mean_records) / COMMITS_AVERAGED
         if seconds > LONG_S:
-            self._trust = self._since_long = 0
+            self._since_long = 0
             if on_loop:
                 self._trust_after = min(2 * self._trust_after, TRUST_AFTER_MAX)
             return
         self._since_long += 1
-        if seconds > QUICK_S:
-            self._trust = max(0, self._trust - SLOW_COSTS)
-        elif self._trust < self._trust_after + SPARE:
-            self._trust += 1
         if self._since_long == 16 * self._trust_after and self._trust_after > TRUST_AFTER:
-            self._since_long = 0
             self._trust_after //= 2
-            self._trust = min(self._trust, self._trust_after + SPARE)
+            self._since_long = self._trust_after

@@ -90,7 +90,7 @@ class Committer:
         self._start_due = False
         self._tail_end = 0  # where the next frame would go in the segment of the newest batch
         self._roll_next = roll_first
-        self._allocated = 0  # size of the active file with preallocated space; 0 while it is not known
+        self._allocated = 0  # up to where no space has to be reserved in the active file; 0 while it is not known
         self._side_jobs = 0  # sidecars and the next segment, written behind
         self._next = NextSegment(log.fs, log.path, space, self.run_behind)
         self._heads = HeadsWriter(log.fs, log.path, heads or {}, self.run_behind)
@@ -250,9 +250,9 @@ class Committer:
         self._place.start()
         self._start()
 
-    def _start(self, *, behind: bool = False) -> None:
-        """End the loop pass: have the oldest batch written and synced, unless one is. ``behind``: while the one before it is
-        being finished, so that its own end must come later."""
+    def _start(self, after: Batch | None = None) -> None:
+        """End the loop pass: have the oldest batch written and synced, unless one is. ``after``: the one before it, which is
+        being finished: on the loop this one is committed in the next pass, behind the answers to that one."""
         self._pass.end()
         if self._running is not None or not self._pending:
             return
@@ -280,8 +280,8 @@ class Committer:
             lost=self._lost,
         )  # fmt: skip
         if job.only_appends and self._place.is_loop(batch.next_id - batch.first_id, batch.size):
-            if behind:
-                self._scheduler.soon(lambda: self._run_here(batch, job))
+            if after is not None:
+                after.commit.add_waiter(lambda: self._scheduler.soon(lambda: self._run_here(batch, job)))
             else:
                 self._run_here(batch, job)
         else:
@@ -294,7 +294,7 @@ class Committer:
     def _finished(self, batch: Batch, job: CommitJob, *, on_loop: bool) -> None:
         log = self._log
         self._running = None
-        self._place.ended(job.run_s, on_loop=on_loop)
+        self._place.ended(job.run_s, batch.next_id - batch.first_id, on_loop=on_loop)
         if log.segments:
             log.segments[-1].busy = self._interval is not None and self._interval.due
         if job.sealed and log.segments:
@@ -317,7 +317,7 @@ class Committer:
             elif self._interval is not None:
                 self._interval.written()
             if self._pending:
-                self._start(behind=True)
+                self._start(after=batch)
             if self._fsync == "always" and self._heads.due and batch.size:
                 self._record_heads()  # behind the next commit, which takes a sync thread first
             for seconds, count in self._pass.waits(batch.first_id, batch.next_id):

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 
-from toymq_py.storage.commit.commit_job import PREALLOCATE_AFTER_BYTES, PREALLOCATE_BYTES
+from toymq_py.storage.commit.commit_job import PREALLOCATE_BYTES
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.fs import File, FileSystem
+
+SEGMENT_BYTES_MIN = 2 * 1024 * 1024
+"""Smaller segments are made when they are needed."""
 
 
 class NextSegment:
@@ -32,7 +35,7 @@ class NextSegment:
 
     def prepare(self, segment_bytes: int) -> None:
         """Make the file on a sync thread, unless it is there or the segment is small."""
-        small = segment_bytes < 2 * PREALLOCATE_AFTER_BYTES
+        small = segment_bytes < SEGMENT_BYTES_MIN
         if self._preparing or self._file is not None or small or self._space.low:
             return
         fs = self._fs

@@ -12,8 +12,8 @@ order, and a copy that keeps to it is a state that a crash might have left.
     4  If segments went before they were copied, everything is gone through once more: a message of theirs may have moved to a
        topic that had been copied already.
 
-The webhooks, a file beside the topics, are those of the start, too. Other files there are not the broker's: they are neither
-read nor touched.
+The broker's files beside the topics (``beside``) are those of the start, too. Other files there are not the broker's: they are
+neither read nor touched.
 
 The directory of a backup is one of a stopped broker with a mark in it, and is brought up to date in the same order: segments,
 offsets, then what retention has removed. No damage replaces what is good (ADR 0086): a segment stays that the source has lost,
@@ -26,12 +26,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import offsets, segment_heads, topic_settings, webhooks_file
+from toymq_py.storage import offsets, segment_heads, topic_settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, read_mark, write_mark
 from toymq_py.storage.offline.backup_report import BackupReport
+from toymq_py.storage.offline.beside import BESIDE, BesideFile
 from toymq_py.storage.offline.earlier_copy import keep_lost, lost_segments, read_part, same_log
 from toymq_py.storage.offline.segment_copies import OtherLog, SegmentCopies, SourceChanged
 from toymq_py.storage.offline.superseded_copies import SupersededCopies
@@ -86,7 +87,7 @@ def back_up(
         to: missing, empty, or an earlier backup; of that, sealed segments that are still right stay as they are.
         pid: for the LOCK of ``to``.
         wall_ns: the present time, for the mark.
-        prune: whether to remove the copies of topics, and of webhooks, that the source does not have.
+        prune: whether to remove the copies of topics, and of files beside them, that the source does not have.
         progress: told the bytes that were copied or found to be there.
         verifying: called when everything is copied; gives the progress of the bytes that are checked.
 
@@ -142,7 +143,7 @@ class _Backup:
         fs = self._fs
         fs.mkdir(self._to)
         fs.sync_dir(self._target)
-        webhooks = webhooks_file.read(fs, self._data_dir)
+        beside = [(file, file.read(fs, self._data_dir)) for file in BESIDE]
         for name in topic_names(fs, self._data_dir):
             with contextlib.suppress(FileNotFoundError):
                 self._topics[name] = self._look(name)
@@ -151,7 +152,9 @@ class _Backup:
                 break
         else:
             raise DataDirectoryError(f"segments of {self._data_dir} go faster than they can be copied: try again")
-        self._copy_webhooks(webhooks)
+        for file, data in beside:
+            self._copy_beside(file, data)
+        fs.sync_dir(self._target)
         self._remove_what_was_removed()
 
     def _look(self, name: str) -> _Topic:
@@ -304,25 +307,22 @@ class _Backup:
             )
         return kept
 
-    def _copy_webhooks(self, data: bytes | None) -> None:
-        """Write the webhooks, also unchanged ones: an earlier backup may have left the file readable for every user."""
-        fs = self._fs
-        copy = f"{self._target}/{webhooks_file.FILE_NAME}"
+    def _copy_beside(self, file: BesideFile, data: bytes | None) -> None:
+        """Write a file beside the topics, also an unchanged one: an earlier backup may have left it readable for every user."""
+        fs, copy = self._fs, f"{self._target}/{file.name}"
         if data is None:
             if fs.exists(copy):  # a broker replaces the file and never removes it
                 if self._prune:
                     fs.unlink(copy)
                 else:
-                    file = f"{self._data_dir}/{webhooks_file.FILE_NAME}"
-                    self.report.problem(f"{file} is gone: the backup keeps its copy (--prune)")
+                    self.report.problem(f"{self._data_dir}/{file.name} is gone: the backup keeps its copy (--prune)")
+            return
+        try:
+            file.decode(data)
+        except DamagedData as error:
+            self.report.problems.append(f"{file.name}: {error}: the backup has none that is newer")
         else:
-            try:
-                webhooks_file.decode(data)
-            except DamagedData as error:
-                self.report.problems.append(f"{webhooks_file.FILE_NAME}: {error}: the backup has none that is newer")
-            else:
-                webhooks_file.write(fs, self._target, data)
-        fs.sync_dir(self._target)
+            file.write(fs, self._target, data)
 
     def _remove_what_was_removed(self) -> None:
         """Remove segments that the source removed, after the offsets that say so are in the copy. Topics that it does not have,

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
-from toymq_py.storage import offsets, segment_heads, topic_settings, webhooks_file
+from toymq_py.storage import offsets, segment_heads, topic_settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.offline import given_up
-from toymq_py.storage.offline.verify import topic_names, verify_topic, webhooks_problem
+from toymq_py.storage.offline.beside import BESIDE, BesideFile
+from toymq_py.storage.offline.verify import topic_names, verify_topic
 from toymq_py.storage.offsets import AckedView, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, scan_segment
 from toymq_py.storage.segment import Segment, load_sidecar, segment_name
@@ -73,7 +74,8 @@ class _Damaged:
 def repair(
     fs: FileSystem, data_dir: str, *, pid: int, progress: Progress | None = None
 ) -> Iterator[TopicRepair]:
-    """Repair every topic in which ``verify`` finds damage, and ``webhooks.json``. Yields: the result for each, in turn.
+    """Repair every topic in which ``verify`` finds damage, and put damaged files beside them aside. Yields: the result for
+    each, in turn.
 
     Args:
         progress: told the bytes that were looked at.
@@ -97,27 +99,26 @@ def repair(
                 failed = failed or error
                 continue
             yield done
-        if webhooks_problem(fs, data_dir) is not None:
-            yield _put_webhooks_aside(fs, data_dir, run)
+        for file in BESIDE:
+            if file.problem(fs, data_dir) is not None:
+                yield _put_aside(fs, data_dir, file, run)
         if failed is not None:
             raise failed
     finally:
         lock.release()
 
 
-def _put_webhooks_aside(fs: FileSystem, data_dir: str, run: int) -> TopicRepair:
-    """Move ``webhooks.json`` to the quarantine: with a wrong checksum, any of its definitions may be."""
+def _put_aside(fs: FileSystem, data_dir: str, file: BesideFile, run: int) -> TopicRepair:
+    """Move a file beside the topics to the quarantine: with a wrong checksum, anything in it may be wrong."""
     path, grave = data_dir, f"{data_dir}/{QUARANTINE}/{run}"
     for name in (QUARANTINE, str(run)):
         fs.mkdir(f"{path}/{name}")
         fs.sync_dir(path)
         path = f"{path}/{name}"
-    fs.rename(f"{data_dir}/{webhooks_file.FILE_NAME}", f"{grave}/{webhooks_file.FILE_NAME}")
+    fs.rename(f"{data_dir}/{file.name}", f"{grave}/{file.name}")
     fs.sync_dir(grave)
     fs.sync_dir(data_dir)
-    return TopicRepair(
-        webhooks_file.FILE_NAME, quarantined=[webhooks_file.FILE_NAME], notes=["no webhook is defined: define them again"]
-    )
+    return TopicRepair(file.name, quarantined=[file.name], notes=[file.put_aside])
 
 
 class _TopicRepairer:

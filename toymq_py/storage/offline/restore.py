@@ -4,16 +4,17 @@ Contract: clients.md, "Command lines"; ADR 0026.
 """
 
 from toymq_py.errors import DataDirectoryError
-from toymq_py.storage import offsets, webhooks_file
+from toymq_py.storage import offsets
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file, remove_tree
 from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.backup_directory import is_empty, make_directory, read_mark, utc
+from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.verify import TopicReport, topic_names, verify_topic
 from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
 from toymq_py.storage.scanner import Progress
 
-_LEFTOVERS = (DIRECTORY_NAME, webhooks_file.FILE_NAME, f"{webhooks_file.FILE_NAME}.tmp")
+_LEFTOVERS = (DIRECTORY_NAME, *(name for file in BESIDE for name in (file.name, f"{file.name}.tmp")))
 """What an interrupted restore leaves."""
 
 
@@ -59,8 +60,9 @@ def restore(
             for name in topic_names(fs, backup_dir):
                 _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
             fs.sync_dir(staging)
-            if (webhooks := webhooks_file.read(fs, backup_dir)) is not None:
-                webhooks_file.write(fs, data_dir, webhooks)
+            for file in BESIDE:
+                if (data := file.read(fs, backup_dir)) is not None:
+                    file.write(fs, data_dir, data)
             fs.rename(staging, f"{data_dir}/topics")
             fs.sync_dir(data_dir)
         finally:

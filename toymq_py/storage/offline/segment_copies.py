@@ -14,7 +14,6 @@ from toymq_py.storage.offline.earlier_copy import (
     join,
     keep_lost,
     read_part,
-    record_count,
     records_more,
 )
 from toymq_py.storage.scanner import Progress, ScanResult, scan_segment
@@ -154,9 +153,12 @@ class SegmentCopies:
         more = records_more(self._fs, file, to, theirs)
         if more and (theirs.damages or theirs.next_id < next_id):  # else they may never have been acknowledged
             self._report.problem(f"{file} is damaged: the backup keeps its copy, which has {more} records more")
-            if not record_count(theirs):  # it is as good as gone, and the broker will remove it
-                keep_lost(self._fs, to.rpartition("/")[0], [scan_segment(self._fs, to, theirs.base_id).segment])
+            self._note(to, theirs.base_id)
         return more > 0
+
+    def _note(self, to: str, base_id: int) -> None:
+        """Note that a copy has records that the source has lost: there they count as acked, and go with their segment."""
+        keep_lost(self._fs, to.rpartition("/")[0], [scan_segment(self._fs, to, base_id).segment])
 
     def _joins(self, file: str, to: str, theirs: Segment, size: int) -> bool:
         """Put the source's segment in the place of its copy, with the copy's records where the source is damaged. Returns:
@@ -171,6 +173,7 @@ class SegmentCopies:
                 self._report.copied.add(to)
                 self._report.copied_bytes += size
                 self._report.problem(f"{file} is damaged: the backup keeps {more} records that it had")
+                self._note(to, theirs.base_id)
             return more > 0
         finally:
             with contextlib.suppress(OSError):

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.names import is_topic_name
 from toymq_py.records import IdRange
-from toymq_py.storage import offsets, topic_settings, webhooks_file
+from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, subtract
+from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.scanner import Progress
@@ -83,24 +84,14 @@ def log_bytes(fs: FileSystem, data_dir: str) -> int:
 
 
 def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> Iterator[TopicReport]:
-    """Yields: a report for each topic, and one in the name of ``webhooks.json`` when that is damaged. Raises: OSError when a
+    """Yields: a report for each topic, and one in the name of each file beside them that is damaged. Raises: OSError when a
     file cannot be read at all."""
     for topic in topic_names(fs, data_dir):
         yield verify_topic(fs, f"{data_dir}/topics/{topic}", topic, progress)
-    if (problem := webhooks_problem(fs, data_dir)) is not None:
-        finding = Finding(f"{data_dir}/{webhooks_file.FILE_NAME}", f"{problem}; no webhook pushes")
-        yield TopicReport(webhooks_file.FILE_NAME, findings=[finding])
-
-
-def webhooks_problem(fs: FileSystem, data_dir: str) -> str | None:
-    """What is wrong with ``webhooks.json``."""
-    try:
-        webhooks_file.load(fs, data_dir)
-    except DamagedData as error:
-        return str(error)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
+    for file in BESIDE:
+        if (problem := file.problem(fs, data_dir)) is not None:
+            finding = Finding(f"{data_dir}/{file.name}", f"{problem}; {file.when_damaged}")
+            yield TopicReport(file.name, findings=[finding])
 
 
 def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | None = None) -> TopicReport:

@@ -32,6 +32,12 @@ def encode_records(
     Returns: two pieces per record, the frame without its checksum and the checksum: joining them is left to the one
         join of the whole batch.
     """
+    if len(keys) == 1:  # a lone publisher's: a sixth of the time of the columns below
+        key, payload, block = keys[0], payloads[0], b"" if attributes is None else attributes[0]
+        key_len, payload_len = len(key), len(payload)
+        length = LENGTH_MIN + key_len + payload_len + len(block)
+        body = frame_packer(key_len, payload_len).pack(length, first_id, ts_ns, key_len, key, payload_len, payload) + block
+        return [body, U32.pack(crc32(body))]
     bodies: list[bytes] = []
     for key_len, payload_len, rest, rows in _stretches(keys, payloads, attributes):
         packed = map(

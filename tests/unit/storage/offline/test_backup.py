@@ -25,7 +25,7 @@ from tests.support.backups import (
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
-from toymq_py.storage import offsets, topic_settings, webhooks_file
+from toymq_py.storage import amqp_file, offsets, topic_settings, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.repair import repair
@@ -408,6 +408,18 @@ def test_the_webhooks_go_along() -> None:
     assert rig.disk.exists(f"{TO}/{webhooks_file.FILE_NAME}")
     assert not do_backup(rig, prune=True).problems
     assert not rig.disk.exists(f"{TO}/{webhooks_file.FILE_NAME}")
+
+
+def test_exchanges_and_bindings_go_along() -> None:
+    rig = broker()
+    data = amqp_file.encode({"exchanges": [], "queues": [], "bindings": []})
+    rig.put(amqp_file.FILE_NAME, data)
+    do_backup(rig)
+    restored(rig)
+    assert rig.disk.read_file(f"{BACK}/{amqp_file.FILE_NAME}") == data
+    rig.put(amqp_file.FILE_NAME, b"{")
+    assert do_backup(rig).problems == ["amqp.json: not a checked amqp file: the backup has none that is newer"]
+    assert rig.disk.read_file(f"{TO}/{amqp_file.FILE_NAME}") == data
 
 
 def test_damaged_webhooks_are_said_and_those_of_an_earlier_backup_stay() -> None:

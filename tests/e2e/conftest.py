@@ -1,4 +1,4 @@
-"""The real broker on the test's own loop, and an asyncio client of it."""
+"""The real broker on the test's own loop, and an asyncio client of it. What needs a process has a ``broker`` of its own."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,0 +1,44 @@
+"""An AMQP connection in the list of connections, and its end by an operator."""
+
+import socket
+from pathlib import Path
+
+import httpx
+
+from tests.support.amqp_wire import AmqpWire, bodies, declare
+from tests.support.broker_process import BrokerProcess
+from toymq_py.amqp import methods
+from toymq_py.amqp.frames import PROTOCOL_HEADER
+
+
+def test_an_operator_sees_and_closes_an_amqp_connection(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0") as broker:
+        path = f"{broker.http}v1/connections"
+        with AmqpWire(broker.amqp) as wire:
+            wire.socket.sendall(PROTOCOL_HEADER)
+            wire.expect("connection.start")
+            told = {"product": "a library", "connection_name": "mailer"}
+            login = {"mechanism": "PLAIN", "response": b"\0guest\0guest", "locale": "en_US", "client_properties": told}
+            wire.send(0, "connection.start-ok", **login)
+            wire.expect("connection.tune")
+            wire.send(0, "connection.tune-ok", channel_max=10, frame_max=131_072, heartbeat=0)
+            wire.ask(0, "connection.open", virtual_host="/")
+            wire.open(1)
+            declare(wire, "q")
+            wire.publish(b"a", "q")
+            wire.ask(1, "basic.consume", queue="q")
+            assert bodies(wire, 1) == [b"a"]
+            (found,) = httpx.get(path, params={"search": "mailer"}).json()["connections"]
+            host, port = wire.socket.getsockname()
+            assert (found["protocol"], found["address"], found["tls"]) == ("amqp", f"{host}:{port}", False)
+            assert [(each["topic"], each["inflight"]) for each in found["subscriptions"]] == [("q", 1)]
+            assert httpx.delete(f"{path}/{found['connection']}").status_code == 204
+            code, text = wire.closed_with("connection.close")
+            assert (code, text) == (320, "CONNECTION_FORCED - an operator closed this connection")
+            wire.socket.sendall(methods.encode(0, "connection.close-ok"))
+            assert wire.at_end()
+        with AmqpWire(broker.amqp) as again:
+            again.login()
+            again.ask(1, "basic.consume", queue="q")
+            assert bodies(again, 1) == [b"a"], "what it had not acked is delivered again"
+            again.socket.shutdown(socket.SHUT_WR)

@@ -1,0 +1,121 @@
+"""RabbitMQ's client pika, unchanged: its tutorials 1 to 7. Skipped by name where it is not installed."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.requirements import require
+
+pytestmark = require("amqp-clients")
+pika = pytest.importorskip("pika")
+
+
+def connect(broker: BrokerProcess) -> Any:
+    return pika.BlockingConnection(pika.URLParameters(f"{broker.amqp}/%2F?heartbeat=30"))
+
+
+def received(channel: Any, queue: str, count: int) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for method, _, body in channel.consume(queue, inactivity_timeout=30):
+        assert method is not None, "nothing more came"
+        channel.basic_ack(method.delivery_tag)
+        found.append((method.routing_key, body))
+        if len(found) == count:
+            break
+    channel.cancel()
+    return found
+
+
+def test_tutorial_1_hello_world(broker: BrokerProcess) -> None:
+    with connect(broker) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue="hello")
+        channel.basic_publish(exchange="", routing_key="hello", body="Hello World!")
+        assert received(channel, "hello", 1) == [("hello", b"Hello World!")]
+
+
+def test_tutorial_2_work_queues(broker: BrokerProcess) -> None:
+    with connect(broker) as connection, connect(broker) as another:
+        channel = connection.channel()
+        channel.queue_declare(queue="task_queue", durable=True)
+        for number in range(10):
+            properties = pika.BasicProperties(delivery_mode=pika.DeliveryMode.Persistent)
+            channel.basic_publish(exchange="", routing_key="task_queue", body=b"%d" % number, properties=properties)
+        busy, other = channel, another.channel()
+        for worker in (busy, other):
+            worker.basic_qos(prefetch_count=1)
+        held, _, first = next(busy.consume("task_queue", inactivity_timeout=30))
+        rest = [body for _, body in received(other, "task_queue", 9)]
+        assert sorted([first, *rest]) == [b"%d" % number for number in range(10)], "a busy worker gets no second message"
+        busy.basic_ack(held.delivery_tag)
+
+
+def test_tutorials_3_to_5_exchanges(broker: BrokerProcess) -> None:
+    with connect(broker) as connection:
+        channel = connection.channel()
+        for name, kind in (("logs", "fanout"), ("direct_logs", "direct"), ("topic_logs", "topic")):
+            channel.exchange_declare(exchange=name, exchange_type=kind)
+        queue = channel.queue_declare(queue="", exclusive=True).method.queue
+        channel.queue_bind(exchange="logs", queue=queue)
+        channel.queue_bind(exchange="direct_logs", queue=queue, routing_key="error")
+        channel.queue_bind(exchange="topic_logs", queue=queue, routing_key="*.critical")
+        for exchange, key in (
+            ("logs", ""), ("direct_logs", "info"), ("direct_logs", "error"), ("topic_logs", "kern.critical"),
+            ("topic_logs", "x"),
+        ):  # fmt: skip
+            channel.basic_publish(exchange=exchange, routing_key=key, body=exchange)
+        assert received(channel, queue, 3) == [("", b"logs"), ("error", b"direct_logs"), ("kern.critical", b"topic_logs")]
+
+
+def test_tutorial_6_remote_procedure_call(broker: BrokerProcess) -> None:
+    def serve() -> None:
+        with connect(broker) as connection:
+            channel = connection.channel()
+            channel.queue_declare(queue="rpc_queue")
+            ready.set()
+            for method, properties, body in channel.consume("rpc_queue"):
+                channel.basic_publish(
+                    exchange="", routing_key=properties.reply_to, body=b"%d" % (int(body) * 2),
+                    properties=pika.BasicProperties(correlation_id=properties.correlation_id),
+                )  # fmt: skip
+                channel.basic_ack(method.delivery_tag)
+                break
+
+    ready = threading.Event()
+    server = threading.Thread(target=serve)
+    server.start()
+    assert ready.wait(30)
+    with connect(broker) as connection:
+        channel = connection.channel()
+        queue = channel.queue_declare(queue="", exclusive=True).method.queue
+        properties = pika.BasicProperties(reply_to=queue, correlation_id="7")
+        channel.basic_publish(exchange="", routing_key="rpc_queue", properties=properties, body=b"21")
+        _, properties, body = next(channel.consume(queue, inactivity_timeout=30))
+        assert (properties.correlation_id, body) == ("7", b"42")
+    server.join()
+
+
+def test_tutorial_7_publisher_confirms(broker: BrokerProcess) -> None:
+    with connect(broker) as connection:
+        channel = connection.channel()
+        queue = channel.queue_declare(queue="confirmed", durable=True).method.queue
+        channel.confirm_delivery()
+        for number in range(50):
+            channel.basic_publish(exchange="", routing_key=queue, body=b"%d" % number, mandatory=True)
+        with pytest.raises(pika.exceptions.UnroutableError):
+            channel.basic_publish(exchange="", routing_key="nowhere", body=b"x", mandatory=True)
+        assert channel.queue_declare(queue=queue, passive=True).method.message_count == 50
+
+
+def test_a_large_message_in_many_frames(broker: BrokerProcess) -> None:
+    with connect(broker) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue="large")
+        body = bytes(range(256)) * 3000
+        channel.basic_publish(exchange="", routing_key="large", body=body)
+        assert received(channel, "large", 1) == [("large", body)]
+        channel.basic_publish(exchange="", routing_key="large", body=bytes(2 << 20))
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="larger than max size"):
+            channel.queue_declare(queue="large", passive=True)

@@ -1,0 +1,150 @@
+"""Brokers that are forked from one process which has imported their code: a start costs a fifth of the CPU of an ``exec``.
+
+Most tests of processes pay more for imports than for what they look at. A forked broker has its own memory, descriptors,
+environment, signals and process id, and runs ``toymq`` with its arguments, as an executed one. Two things differ: its
+``/proc/PID/cmdline`` is that of the process it was forked from, and the interpreter has read its own variables before.
+"""
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+REQUEST_MAX_BYTES = 1 << 17
+PRELOADED = ("toymq_py.cli.serve", "toymq_py.daemon", "toymq_py.gateway", "toymq_py.observability.metrics_server")
+
+
+class ForkedBroker:
+    """What ``toymq.broker_process`` uses of ``subprocess.Popen``."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> None:
+        self._arguments = arguments
+        self.returncode: int | None = None
+        ended, says_end = os.pipe()
+        read, stdout = os.pipe()
+        request = json.dumps([list(arguments), dict(environment), str(Path.cwd())]).encode()
+        socket.send_fds(_template(), [request], [stdout, stderr, says_end])
+        os.close(stdout)
+        os.close(says_end)
+        self.stdout: IO[str] = os.fdopen(read)
+        self._ended: IO[str] = os.fdopen(ended)
+        self.pid = int(self._ended.readline())
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float) -> int:
+        if self.returncode is None:
+            if not select.select([self._ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(list(self._arguments), timeout)
+            with self._ended:
+                self.returncode = int(self._ended.readline())
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Whether a broker with this environment is the same when it is forked. ``coverage`` measures executed ones only."""
+    measured = any(name.startswith("COVERAGE_") for name in environment)
+    return sys.platform == "linux" and not measured and _of_interpreter(environment) == _of_interpreter(_environment())
+
+
+def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_", "LANG", "LC_"))}
+
+
+@functools.cache
+def _environment() -> Mapping[str, str]:
+    from tests.support.broker_process import environment
+
+    return environment()
+
+
+@functools.cache
+def _template() -> socket.socket:
+    """The process to fork from; it ends when the socket is closed."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        command = [sys.executable, "-P", "-m", "tests.support.forked_broker", str(its.fileno())]
+        process = subprocess.Popen(command, env=_environment(), pass_fds=[its.fileno()])
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def fork_on_request(requests: socket.socket) -> tuple[list[str], dict[str, str], str, list[int]]:
+    """Fork for each request, and tell the requester the process id and the exit code. Returns its request in the child."""
+    running: dict[int, int] = {}
+    woken, wakes = socket.socketpair()
+    for end in (woken, wakes):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
+    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    while True:
+        ready = select.select([requests, woken], [], [])[0]
+        if woken in ready:
+            woken.recv(1 << 12)
+            while running:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    break
+                says_end = running.pop(pid)
+                os.write(says_end, b"%d\n" % os.waitstatus_to_exitcode(status))
+                os.close(says_end)
+        if requests in ready:
+            request, descriptors, _, _ = socket.recv_fds(requests, REQUEST_MAX_BYTES, 3)
+            if not request:
+                sys.exit()
+            pid = os.fork()
+            if not pid:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                return *json.loads(request), descriptors
+            stdout, stderr, says_end = descriptors
+            running[pid] = says_end
+            os.close(stdout)
+            os.close(stderr)
+            os.write(says_end, b"%d\n" % pid)
+
+
+def become(arguments: list[str], environment: dict[str, str], folder: str, descriptors: list[int]) -> Any:
+    """Run ``toymq`` as a process that was executed with these."""
+    os.dup2(descriptors[0], 1)
+    os.dup2(descriptors[1], 2)
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # noqa: PTH208
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    sys.argv = ["-c", *arguments]
+    from toymq_py.cli import main
+
+    main(prog_name="toymq")
+
+
+if __name__ == "__main__":
+    for module in PRELOADED:
+        importlib.import_module(module)
+    become(*fork_on_request(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,0 +1,108 @@
+"""Events of an AMQP connection, in any pieces; frames out of their order. Contract: the specification, 4.2."""
+
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toymq_py.amqp import frames, methods
+from toymq_py.amqp.connection import AmqpConnection, Event, NotAmqp
+from toymq_py.amqp.errors import AmqpError
+from toymq_py.amqp.frames import BODY, HEADER, PROTOCOL_HEADER, frame
+from toymq_py.amqp.methods import Method
+
+MAX = 100
+
+
+def connection() -> AmqpConnection:
+    return AmqpConnection(frame_max=4096, body_bytes_max=MAX, channel_max=9)
+
+
+def publish(channel: int, body: bytes, pieces: int = 1, *, size: int | None = None) -> bytes:
+    head = b"\0\x3c\0\0" + (len(body) if size is None else size).to_bytes(8) + b"\0\0"
+    step = max(-(-len(body) // pieces), 1)
+    bodies = [frame(BODY, channel, body[at : at + step]) for at in range(0, len(body), step)]
+    return methods.encode(channel, "basic.publish", routing_key="q") + frame(HEADER, channel, head) + b"".join(bodies)
+
+
+def events(found: AmqpConnection, *pieces: bytes) -> list[Event]:
+    seen: list[Event] = []
+    for piece in pieces:
+        found.received(piece)
+        with closing(found.events()) as some:  # type: ignore[type-var]
+            seen += some
+    return seen
+
+
+SESSION = b"".join((
+    PROTOCOL_HEADER, methods.encode(0, "connection.start-ok", mechanism="PLAIN"), methods.encode(1, "channel.open"),
+    publish(1, b"one"), frames.HEARTBEAT_FRAME, publish(2, b"x" * 90, 4), publish(1, b""),
+    methods.encode(1, "basic.ack", delivery_tag=7, multiple=True),
+))  # fmt: skip
+
+
+@given(st.lists(st.integers(0, len(SESSION)), max_size=20).map(sorted))
+def test_a_session_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
+    pieces = [SESSION[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(SESSION)], strict=True)]
+    found = connection()
+    assert events(found, *pieces) == events(connection(), SESSION)
+    assert found.held_bytes == 0
+
+
+def test_what_a_session_says() -> None:
+    seen = events(connection(), SESSION)
+    assert [(channel, getattr(what, "name", getattr(what, "body", None))) for channel, what in seen] == [
+        (0, "GREETING"), (0, "connection.start-ok"), (1, "channel.open"), (1, b"one"), (0, "HEARTBEAT"),
+        (2, b"x" * 90), (1, b""), (1, "basic.ack"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [b"GET / HT", b"AMQP\0\0\x08\0", b"AMQP\x03\x01\0\0", b"\x16\x03\x01\0\0\0\0\0"])
+def test_another_protocol_is_told(data: bytes) -> None:
+    with pytest.raises(NotAmqp):
+        events(connection(), data)
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "text"),
+    [
+        (frame(BODY, 1, b"x"), 505, "a body without a content header"),
+        (frame(HEADER, 1, bytes(14)), 505, "a content header without a method"),
+        (methods.encode(1, "basic.publish") + methods.encode(1, "basic.qos"), 505, "basic.qos in the middle of a content"),
+        (publish(1, b"ab", size=1), 505, "a body longer than its header says"),
+        (methods.encode(1, "basic.publish") + frame(HEADER, 1, b"\0\x32" + bytes(12)), 501, "a content header of class 50"),
+        (methods.encode(1, "basic.publish") + frame(HEADER, 1, b"\0\x3c" + bytes(10)), 502, "a content header without flags"),
+        (frame(frames.HEARTBEAT, 1, b""), 501, "a heartbeat on channel 1"),
+        (methods.encode(10, "channel.open"), 504, "channel 10 is above the limit, 9"),
+        (methods.encode(0, "channel.open"), 503, "channel.open on channel 0"),
+        (methods.encode(1, "connection.close"), 503, "connection.close on channel 1"),
+    ],
+)  # fmt: skip
+def test_frames_out_of_their_order_end_the_connection(data: bytes, code: int, text: str) -> None:
+    with pytest.raises(AmqpError, match=text) as refused:
+        events(connection(), PROTOCOL_HEADER + data)
+    assert (refused.value.code, refused.value.closes_connection) == (code, True)
+
+
+def test_a_body_is_refused_by_what_its_header_announces() -> None:
+    found = connection()
+    data = methods.encode(1, "basic.publish") + frame(HEADER, 1, b"\0\x3c\0\0" + (2**64 - 1).to_bytes(8) + b"\0\0")
+    (_, (channel, error)) = events(found, PROTOCOL_HEADER + data)
+    assert isinstance(error, AmqpError)
+    assert (channel, error.code, error.closes_connection) == (1, 406, False)
+    found.discard(1)  # its frames are on their way
+    more = frame(BODY, 1, b"x") + methods.encode(1, "basic.qos") + methods.encode(1, "channel.close-ok")
+    ((channel, method),) = events(found, more)
+    assert isinstance(method, Method)
+    assert (channel, method.name, found.held_bytes) == (1, "channel.close-ok", 0)
+    found.reopen(1)
+    assert len(events(found, publish(1, b"again"))) == 1
+
+
+def test_bodies_that_are_not_whole_are_counted() -> None:
+    found = connection()
+    events(found, PROTOCOL_HEADER, publish(1, b"x" * 50, size=80), publish(2, b"y" * 20, size=80))
+    assert found.held_bytes == 70
+    found.discard(1)
+    assert found.held_bytes == 20

@@ -1,0 +1,56 @@
+"""A broker that is forked is as one that is executed, wherever a test could look."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_broker import ForkedBroker, can_fork
+from toymq.broker_process import StartFailed
+
+EXECUTED = pytest.mark.parametrize("executed", [False, True], ids=["forked", "executed"])
+
+
+def looks(broker: BrokerProcess) -> tuple[object, ...]:
+    status = Path(f"/proc/{broker.pid}/status").read_text()
+    signals = re.findall(r"^(SigBlk|SigIgn|SigCgt|Umask):\s*(\w+)$", status, re.MULTILINE)
+    descriptors = Path(f"/proc/{broker.pid}/fd")
+    kinds = sorted(re.sub(r"\d+", "n", str(each.readlink())) for each in descriptors.iterdir())
+    return signals, kinds, str(Path(f"/proc/{broker.pid}/cwd").readlink())
+
+
+@pytest.mark.require("proc")
+def test_its_signals_descriptors_and_folder_are_those_of_an_executed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    for executed in (False, True):
+        with BrokerProcess("d", executed=executed) as broker:
+            assert isinstance(broker._process, ForkedBroker) is not executed
+            seen.append(looks(broker))
+    assert seen[0] == seen[1]
+    assert str(tmp_path) in seen[0]
+
+
+@EXECUTED
+def test_it_ends_as_it_is_told(tmp_path: Path, executed: bool) -> None:
+    with BrokerProcess(tmp_path / "d", executed=executed) as broker:
+        assert broker.stop()[0] == 0
+        broker.start()
+        broker.kill()
+        assert broker.returncode == -signal.SIGKILL
+
+
+@EXECUTED
+def test_its_variables_are_those_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executed: bool) -> None:
+    monkeypatch.setenv("TOYMQ_MAX_TOPICS", "many")
+    with pytest.raises(StartFailed, match="TOYMQ_MAX_TOPICS"):
+        BrokerProcess(tmp_path / "d", executed=executed).start()
+
+
+def test_what_the_interpreter_reads_at_its_start_is_a_reason_to_execute(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_fork(dict(os.environ) | {"PYTHONPATH": "x"}) is False

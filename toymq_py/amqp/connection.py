@@ -1,0 +1,199 @@
+"""One AMQP 0-9-1 connection as bytes and events. Sans-IO, for either end; no clock.
+
+Contract: amqp.md, "Shape"; the specification, 4.2. A frame goes to its channel; a method with content is an event when its body
+is whole. A body is refused by the size that its header announces, before a byte of it is kept.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from toymq_py.amqp import frames, methods
+from toymq_py.amqp.errors import (
+    CHANNEL_ERROR,
+    COMMAND_INVALID,
+    FRAME_ERROR,
+    PRECONDITION_FAILED,
+    SYNTAX_ERROR,
+    UNEXPECTED_FRAME,
+    AmqpError,
+)
+from toymq_py.amqp.fields import Reader
+from toymq_py.amqp.methods import Index, Method
+
+PUBLISH, DELIVER, RETURN, GET_OK = (60, 40), (60, 60), (60, 50), (60, 71)
+WITH_CONTENT = frozenset((PUBLISH, DELIVER, RETURN, GET_OK))
+CLOSE, CLOSE_OK = (20, 40), (20, 41)
+CONTENT_HEAD_BYTES = 12
+BASIC = 60
+
+
+class NotAmqp(Exception):
+    """The first bytes are not the header of AMQP 0-9-1: answer with it and close."""
+
+
+@dataclass(slots=True)
+class Content:
+    """A method with its content. ``properties``: their bytes, flags first, as they came."""
+
+    method: Method
+    properties: bytes
+    body: bytes
+
+
+class Signal(Enum):
+    """What concerns the connection alone."""
+
+    GREETING = "the protocol header came"
+    HEARTBEAT = "a heartbeat came"
+
+
+Event = tuple[int, Method | Content | AmqpError | Signal]
+"""Channel, and what came there. An error is the channel's, not the connection's."""
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """A method whose content is on its way. ``missing`` None: the header did not come yet."""
+
+    method: Method
+    properties: bytes = b""
+    missing: int | None = None
+    parts: list[bytes] = field(default_factory=list)
+
+
+class AmqpConnection:
+    """Reads one direction of a connection."""
+
+    def __init__(self, *, frame_max: int, body_bytes_max: int, channel_max: int, expects_header: bool = True) -> None:
+        """
+        Args:
+            frame_max: the largest frame in bytes.
+            body_bytes_max: the largest body; a larger one is refused on its channel.
+            channel_max: the highest channel number.
+            expects_header: of a server: the client begins with the protocol header.
+        """
+        self._reader = frames.FrameReader(frame_max)
+        self._body_bytes_max = body_bytes_max
+        self.channel_max = channel_max
+        self._expects_header = expects_header
+        self._incoming: dict[int, _Incoming] = {}
+        self._discarded: set[int] = set()
+        self._body_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of unfinished frames and bodies."""
+        return self._reader.held_bytes + self._body_bytes
+
+    def limit_frames(self, frame_max: int) -> None:
+        """The peers have agreed on a frame size."""
+        self._reader.frame_max = frame_max
+
+    def discard(self, channel: int) -> None:
+        """The channel is closed from here: drop what comes there, until the peer says that it knows."""
+        self._discarded.add(channel)
+        self._drop(channel)
+
+    def reopen(self, channel: int) -> None:
+        """The peer knows, or the channel is closed by it."""
+        self._discarded.discard(channel)
+        self._drop(channel)
+
+    def _drop(self, channel: int) -> None:
+        incoming = self._incoming.pop(channel, None)
+        if incoming is not None:
+            self._body_bytes -= sum(map(len, incoming.parts))
+
+    def received(self, data: bytes) -> None:
+        self._reader.received(data)
+
+    def events(self) -> Iterator[Event]:
+        """Yield what has come whole. Close it where it is not read to its end.
+
+        Raises: AmqpError, which ends the connection; NotAmqp.
+        """
+        if self._expects_header:
+            header = self._reader.take(len(frames.PROTOCOL_HEADER))
+            if header is None:
+                return
+            if header != frames.PROTOCOL_HEADER:
+                raise NotAmqp
+            self._expects_header = False
+            yield 0, Signal.GREETING
+        incoming = self._reader.frames()
+        try:
+            for kind, channel, payload in incoming:
+                event = self._event(kind, channel, payload)
+                if event is not None:
+                    yield event
+        finally:
+            incoming.close()  # type: ignore[attr-defined]  # it keeps what was not read
+
+    def _event(self, kind: int, channel: int, payload: bytes) -> Event | None:
+        """Raises: AmqpError."""
+        if channel > self.channel_max:
+            raise AmqpError(CHANNEL_ERROR, f"channel {channel} is above the limit, {self.channel_max}")
+        if kind == frames.HEARTBEAT:
+            if channel:
+                raise AmqpError(FRAME_ERROR, f"a heartbeat on channel {channel}: they are of the connection, on 0")
+            return 0, Signal.HEARTBEAT
+        if channel in self._discarded:
+            if kind != frames.METHOD or _index(payload) not in (CLOSE, CLOSE_OK):
+                return None
+            return channel, methods.decode(payload)
+        if kind == frames.METHOD:
+            return self._method(channel, payload)
+        if kind == frames.HEADER:
+            return self._header(channel, payload)
+        return self._body(channel, payload)
+
+    def _method(self, channel: int, payload: bytes) -> Event | None:
+        method = methods.decode(payload)
+        if channel in self._incoming:
+            raise AmqpError(UNEXPECTED_FRAME, f"{method.name} in the middle of a content", method.index)
+        if method.index in WITH_CONTENT:
+            self._incoming[channel] = _Incoming(method)
+            return None
+        if (channel == 0) != (method.index[0] == 10):
+            raise AmqpError(COMMAND_INVALID, f"{method.name} on channel {channel}", method.index)
+        return channel, method
+
+    def _header(self, channel: int, payload: bytes) -> Event | None:
+        incoming = self._incoming.get(channel)
+        if incoming is None or incoming.missing is not None:
+            raise AmqpError(UNEXPECTED_FRAME, "a content header without a method that has content")
+        reader = Reader(payload)
+        class_id, _, size = reader.short(), reader.short(), reader.longlong()
+        method = incoming.method
+        if class_id != BASIC:
+            raise AmqpError(FRAME_ERROR, f"a content header of class {class_id}, of {method.name}", method.index)
+        if reader.at == len(payload):
+            raise AmqpError(SYNTAX_ERROR, "a content header without flags", method.index)
+        if size > self._body_bytes_max:
+            self._drop(channel)
+            text = f"message size {size} is larger than max size {self._body_bytes_max} (--max-payload)"
+            return channel, AmqpError(PRECONDITION_FAILED, text, method.index)
+        incoming.properties, incoming.missing = payload[CONTENT_HEAD_BYTES:], size
+        return self._whole(channel, incoming) if not size else None
+
+    def _body(self, channel: int, payload: bytes) -> Event | None:
+        incoming = self._incoming.get(channel)
+        if incoming is None or incoming.missing is None:
+            raise AmqpError(UNEXPECTED_FRAME, "a body without a content header")
+        incoming.missing -= len(payload)
+        if incoming.missing < 0:
+            raise AmqpError(UNEXPECTED_FRAME, "a body longer than its header says", incoming.method.index)
+        incoming.parts.append(payload)
+        self._body_bytes += len(payload)
+        return self._whole(channel, incoming) if not incoming.missing else None
+
+    def _whole(self, channel: int, incoming: _Incoming) -> Event:
+        self._drop(channel)
+        parts = incoming.parts
+        return channel, Content(incoming.method, incoming.properties, parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+def _index(payload: bytes) -> Index:
+    reader = Reader(payload)
+    return reader.short(), reader.short()

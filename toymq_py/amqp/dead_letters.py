@@ -1,0 +1,100 @@
+"""What a queue gives up, on its way to the queue's dead-letter exchange.
+
+Contract: amqp.md, "Model" (x-dead-letter-exchange, x-death); RabbitMQ, "Dead Letter Exchanges". Belongs to the event loop.
+"""
+
+import logging
+from functools import partial
+from typing import Any
+
+from toymq_py.amqp import properties
+from toymq_py.amqp.deliveries import Unacked
+from toymq_py.amqp.errors import AmqpError
+from toymq_py.amqp.fields import Timestamp
+from toymq_py.amqp.properties import Envelope, block_of, envelope_of
+from toymq_py.amqp.queues import Queues
+from toymq_py.errors import RequestError
+
+logger = logging.getLogger("toymq_py.amqp")
+
+AGAIN_S = 1.0
+"""A letter that was not stored is given up again after so long."""
+
+
+def dead_letter_of(queues: Queues, message: Unacked, target: tuple[str, str], reason: str) -> None:
+    """Publish a message to the dead-letter exchange; it is acked in its queue when that is on stable storage. One that no queue
+    gets, or whose exchange is gone, is dropped, as RabbitMQ does."""
+    _Letter(queues, message, target, reason).send()
+
+
+class _Letter:
+    """One message on its way."""
+
+    def __init__(self, queues: Queues, message: Unacked, target: tuple[str, str], reason: str) -> None:
+        self._queues = queues
+        self._message = message
+        self._target = target
+        self._reason = reason
+        self._waits = 1
+        self._error: RequestError | None = None
+
+    def send(self) -> None:
+        queues, message = self._queues, self._message
+        exchange, routing_key = self._target
+        try:
+            run, row, _ = queues.broker.topic(message.source.context.topic).read(message.msg_id, 1)
+            if run is not None:
+                envelope = envelope_of(message.queue, b"" if run.headers is None else run.headers[row])
+                found = with_death(properties.decode(envelope.properties), message.queue, envelope, self._reason,
+                                   run.ts_ns[row] // 1_000_000_000)  # fmt: skip
+                letter = Envelope(exchange, routing_key, properties.encode(found))
+                for topic in queues.targets(exchange, routing_key, found["headers"], internal=True):
+                    self._publish(topic, run.payloads[row], block_of(letter, found))
+        except AmqpError as error:
+            logger.warning("queue %s, message %d: dropped, its dead-letter exchange: %s", message.queue, message.msg_id, error)
+        except (RequestError, OSError) as error:
+            self._error = error if isinstance(error, RequestError) else RequestError(str(error))
+        self._done()
+
+    def _publish(self, topic: str, payload: bytes, block: bytes) -> None:
+        """Raises: RequestError."""
+        for outcome in self._queues.broker.topic_to_publish(topic).publish([b""], [payload], [block]):
+            if outcome.error is not None:
+                raise outcome.error
+            self._waits += 1
+            outcome.commit.add_waiter(partial(self._committed, outcome.commit))
+
+    def _committed(self, commit: Any) -> None:
+        self._error = self._error or commit.error
+        self._done()
+
+    def _done(self) -> None:
+        self._waits -= 1
+        if self._waits:
+            return
+        message = self._message
+        ids = [(message.msg_id, message.msg_id)]
+        if self._error is None:
+            message.source.ack(ids)
+        else:
+            logger.warning("queue %s, message %d: not dead-lettered yet: %s", message.queue, message.msg_id, self._error)
+            message.source.nack(ids, AGAIN_S)
+
+
+def with_death(found: dict[str, Any], queue: str, envelope: Envelope, reason: str, at_s: int) -> dict[str, Any]:
+    """The properties of a dead letter: RabbitMQ's ``x-death``, newest first, one entry a queue and reason, and
+    ``x-first-death-…``. A letter has no expiration of its own any more."""
+    found = {name: value for name, value in found.items() if name != "expiration"}
+    headers = dict(found.get("headers", {}))
+    before = headers.get("x-death")
+    deaths = [death for death in before if isinstance(death, dict)] if isinstance(before, list) else []
+    same = next((death for death in deaths if (death.get("queue"), death.get("reason")) == (queue, reason)), None)
+    count = same.get("count", 0) if same is not None else 0
+    death = {
+        "count": (count if type(count) is int else 0) + 1, "reason": reason, "queue": queue, "time": Timestamp(at_s),
+        "exchange": envelope.exchange, "routing-keys": [envelope.routing_key],
+    }  # fmt: skip
+    headers["x-death"] = [death, *(other for other in deaths if other is not same)]
+    for name, value in (("queue", queue), ("reason", reason), ("exchange", envelope.exchange)):
+        headers.setdefault(f"x-first-death-{name}", value)
+    return {**found, "headers": headers}

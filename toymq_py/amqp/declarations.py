@@ -1,0 +1,155 @@
+"""Declarations of one AMQP channel: its methods on exchanges, queues and bindings.
+
+Contract: amqp.md, "Model". Each gives a coroutine where it waits for the disk. Belongs to the event loop.
+"""
+
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from toymq_py.amqp import arguments
+from toymq_py.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
+from toymq_py.amqp.login import OpenRights
+from toymq_py.amqp.methods import Method
+from toymq_py.amqp.names import topic_of
+from toymq_py.amqp.queues import Queues
+from toymq_py.amqp.topology import Binding, Exchange, Queue
+
+Later = Coroutine[Any, Any, None] | None
+COUNT_MAX = 0xFFFFFFFF
+"""What a count of messages can say."""
+
+
+class Owner(Protocol):
+    """The connection, which owns its exclusive queues."""
+
+    @property
+    def rights(self) -> OpenRights:
+        """What its token may do."""
+
+    def audit(self, action: str, about: Mapping[str, str]) -> None:
+        """Something was made, changed or removed."""
+
+
+class Declarations:
+    """The methods of the classes exchange and queue."""
+
+    def __init__(self, owner: Owner, queues: Queues, reply: Callable[..., None]) -> None:
+        """``reply`` writes a method of this channel."""
+        self._owner = owner
+        self.queues = queues
+        self._reply = reply
+        self._last_queue = ""
+        self.handlers: Mapping[str, Callable[[Method], Later]] = {
+            "exchange.declare": self._exchange_declare, "exchange.delete": self._exchange_delete,
+            "exchange.bind": partial(self._bind_exchange, bind=True),
+            "exchange.unbind": partial(self._bind_exchange, bind=False),
+            "queue.declare": self._queue_declare, "queue.delete": self._queue_delete, "queue.purge": self._queue_purge,
+            "queue.bind": partial(self._bind_queue, bind=True), "queue.unbind": partial(self._bind_queue, bind=False),
+        }  # fmt: skip
+
+    def _exchange_declare(self, method: Method) -> Later:
+        name = method["exchange"]
+        if method["passive"]:
+            self.queues.topology.exchange(name)
+            if not method["no_wait"]:
+                self._reply("exchange.declare-ok")
+            return None
+        wanted = Exchange(
+            name, method["type"], method["durable"], method["auto_delete"], method["internal"],
+            arguments.checked(method["arguments"]),
+        )  # fmt: skip
+        work = self.queues.declare_exchange(wanted, lambda: self._may_make(method, {"exchange": name}))
+        return self._then(work, method, "exchange.declare-ok")
+
+    def _exchange_delete(self, method: Method) -> Later:
+        self._owner.rights.administer(method["exchange"])
+        work = self.queues.delete_exchange(method["exchange"], if_unused=method["if_unused"])
+        return self._then(work, method, "exchange.delete-ok", {"exchange": method["exchange"]})
+
+    def _bind_exchange(self, method: Method, *, bind: bool) -> Later:
+        source, target = method["source"], method["destination"]
+        self._owner.rights.administer(target)
+        binding = Binding(source, target, True, method["routing_key"], arguments.checked(method["arguments"]))
+        work = self.queues.bind(binding, self._owner) if bind else self.queues.unbind(binding)
+        return self._then(work, method, "exchange.bind-ok" if bind else "exchange.unbind-ok")
+
+    def _bind_queue(self, method: Method, *, bind: bool) -> Later:
+        queue = self.queue_of(method)
+        routing_key = method["routing_key"] or ("" if method["queue"] else queue)
+        self._owner.rights.administer(self.queues.topic_name(queue))
+        binding = Binding(method["exchange"], queue, False, routing_key, arguments.checked(method["arguments"]))
+        work = self.queues.bind(binding, self._owner) if bind else self.queues.unbind(binding)
+        return self._then(work, method, "queue.bind-ok" if bind else "queue.unbind-ok")
+
+    async def _then(
+        self, work: Coroutine[Any, Any, None], method: Method, answer: str, about: Mapping[str, str] | None = None
+    ) -> None:
+        await work
+        if about is not None:
+            self._owner.audit(method.name, about)
+        if not method.get("no_wait"):
+            self._reply(answer)
+
+    def queue_of(self, method: Method) -> str:
+        """The queue that a method names; none is the one that was declared last. Raises: AmqpError."""
+        name: str = method["queue"] or self._last_queue
+        if not name:
+            raise AmqpError(NOT_FOUND, "no previously declared queue", method.index)
+        return name
+
+    def _queue_declare(self, method: Method) -> Later:
+        name: str = method["queue"]
+        if method["passive"]:
+            name = self.queue_of(method)
+            ready, consumers = self.queues.counts(name, self.queues.topic(name, self._owner))
+            self._last_queue = name
+            self._declared(method, name, ready, consumers)
+            return None
+        if not name:
+            name = f"amq.gen-{secrets.token_urlsafe(16)}"
+        elif name.startswith("amq.") and name not in self.queues.topology.queues:
+            raise AmqpError(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'", method.index)
+        return self._declare(method, name)
+
+    async def _declare(self, method: Method, name: str) -> None:
+        wanted = Queue(
+            name, topic_of(name), method["durable"], method["exclusive"], method["auto_delete"],
+            arguments.checked(method["arguments"]),
+        )  # fmt: skip
+        counts = await self.queues.declare(wanted, self._owner, lambda: self._may_make(method, {"topic": wanted.topic}))
+        self._last_queue = name
+        self._declared(method, name, *counts)
+
+    def _may_make(self, method: Method, about: Mapping[str, str]) -> None:
+        """Raises: AmqpError (ACCESS_REFUSED)."""
+        self._owner.rights.administer(next(iter(about.values())))
+        self._owner.audit(method.name, about)
+
+    def _declared(self, method: Method, name: str, ready: int, consumers: int) -> None:
+        if not method["no_wait"]:
+            self._reply("queue.declare-ok", queue=name, message_count=min(ready, COUNT_MAX), consumer_count=consumers)
+
+    def _queue_delete(self, method: Method) -> Later:
+        name = self.queue_of(method)
+        self._owner.rights.administer(self.queues.topic_name(name))
+        return self._delete(method, name)
+
+    async def _delete(self, method: Method, name: str) -> None:
+        topic = self.queues.topic_name(name)
+        count = await self.queues.delete(name, self._owner, if_unused=method["if_unused"], if_empty=method["if_empty"])
+        self._owner.audit(method.name, {"topic": topic})
+        if not method["no_wait"]:
+            self._reply("queue.delete-ok", message_count=min(count, COUNT_MAX))
+
+    def _queue_purge(self, method: Method) -> Later:
+        name = self.queue_of(method)
+        self._owner.rights.administer(self.queues.topic_name(name))
+        return self._purge(method, name)
+
+    async def _purge(self, method: Method, name: str) -> None:
+        count = await self.queues.purge(name, self._owner)
+        self._owner.audit(method.name, {"topic": self.queues.topic_name(name)})
+        if not method["no_wait"]:
+            self._reply("queue.purge-ok", message_count=min(count, COUNT_MAX))

@@ -1,0 +1,148 @@
+"""What one AMQP channel takes from queues: its consumers, and the messages that it has not acked.
+
+Contract: amqp.md, "Model" (basic.consume, qos, get). A lease lasts as long as its connection: RabbitMQ's clients renew none.
+Belongs to the event loop.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from toymq_py.amqp import fields, frames, properties
+from toymq_py.amqp.frames import BODY, END_BYTE, HEADER, METHOD, body_frames
+from toymq_py.amqp.properties import envelope_of
+from toymq_py.topic import Channel as TopicChannel
+from toymq_py.topic import Delivery, Subscription
+from toymq_py.topic.deliverer import ranges_of
+from toymq_py.units import DURATION_MS_MAX
+
+LEASE_S = DURATION_MS_MAX / 1000
+"""Until the connection ends."""
+WINDOW = 1024
+"""Messages without an ack of a consumer whose prefetch is unlimited."""
+
+_FRAME = struct.Struct(">BHI")
+_DELIVER = struct.Struct(">HH")
+_TAG = struct.Struct(">QB")
+_CONTENT = struct.Struct(">HHQ")
+
+
+class Unacked(NamedTuple):
+    """A delivered message that the client has not settled."""
+
+    queue: str
+    source: TopicChannel
+    msg_id: int
+    routing_key: str
+    attempt: int
+
+
+@dataclass(eq=False)
+class Consumer:
+    """A basic.consume: takes from a queue until it is cancelled."""
+
+    channel: int
+    queue: str
+    tag: str
+    no_ack: bool
+    is_exclusive: bool
+    on_cancelled: Callable[["Consumer"], None]
+    subscription: Subscription | None = None
+    delivery_limit: int | None = None
+    """Deliveries after which a message goes to the dead-letter exchange; None where the topic counts."""
+
+    def cancelled(self) -> None:
+        self.on_cancelled(self)
+
+
+class UnackedMessages:
+    """Delivery tags of a channel, ascending, and what they stand for."""
+
+    def __init__(self) -> None:
+        self._by_tag: dict[int, Unacked] = {}
+        self._last_tag = 0
+
+    def __len__(self) -> int:
+        return len(self._by_tag)
+
+    def next_tag(self) -> int:
+        """A tag for a delivery; ``add`` follows where it needs an ack."""
+        self._last_tag += 1
+        return self._last_tag
+
+    def add(self, tag: int, unacked: Unacked) -> None:
+        self._by_tag[tag] = unacked
+
+    def take(self, tag: int, *, multiple: bool) -> list[Unacked] | None:
+        """Settle a tag, or all up to it; 0 is all. Returns: None for a tag that is not there."""
+        if not multiple:
+            found = self._by_tag.pop(tag, None)
+            return None if found is None else [found]
+        if tag and tag > self._last_tag:
+            return None
+        taken: list[Unacked] = []
+        for each in list(self._up_to(tag)):
+            taken.append(self._by_tag.pop(each))
+        return taken
+
+    def _up_to(self, tag: int) -> Iterator[int]:
+        for each in self._by_tag:
+            if tag and each > tag:
+                return
+            yield each
+
+    def take_all(self) -> list[Unacked]:
+        found = list(self._by_tag.values())
+        self._by_tag.clear()
+        return found
+
+
+def by_source(messages: list[Unacked]) -> Iterator[tuple[TopicChannel, list[tuple[int, int]]]]:
+    """Settled messages as id ranges, by the consumer of the topic that has leased them."""
+    ids: dict[TopicChannel, list[int]] = {}
+    for message in messages:
+        ids.setdefault(message.source, []).append(message.msg_id)
+    for source, found in ids.items():
+        yield source, ranges_of(sorted(found))
+
+
+class DeliveryFrames:
+    """Encodes the messages of one consumer."""
+
+    def __init__(self, channel: int, tag: str, frame_max: int) -> None:
+        self._channel = channel
+        self._head = _DELIVER.pack(60, 60) + fields.shortstr(tag)
+        self._frame_max = frame_max
+
+    def encode(self, tag: int, queue: str, delivery: Delivery, row: int) -> tuple[list[bytes], str]:
+        """The frames of one message, and its routing key."""
+        envelope, body = content_of(queue, delivery, row)
+        rest = _TAG.pack(tag, delivery.attempt > 1) + fields.shortstr(envelope.exchange) + fields.shortstr(envelope.routing_key)
+        channel, size = self._channel, len(self._head) + len(rest)
+        pieces = [
+            _FRAME.pack(METHOD, channel, size), self._head, rest, END_BYTE,
+            *content_frames(channel, envelope.properties, body, self._frame_max),
+        ]  # fmt: skip
+        return pieces, envelope.routing_key
+
+
+def content_of(queue: str, delivery: Delivery, row: int) -> tuple[properties.Envelope, bytes]:
+    """A message of a delivery: how it was published, and its body."""
+    records = delivery.records
+    block = b"" if records.headers is None else records.headers[row]
+    envelope = envelope_of(queue, block)
+    if delivery.attempt > 1:
+        found = properties.decode(envelope.properties)
+        found["headers"] = {**found.get("headers", {}), "x-delivery-count": delivery.attempt - 1}
+        envelope = envelope._replace(properties=properties.encode(found))
+    return envelope, records.payloads[row]
+
+
+def content_frames(channel: int, raw_properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
+    """Header and body of a content."""
+    size = len(raw_properties) + _CONTENT.size
+    head = [_FRAME.pack(HEADER, channel, size), _CONTENT.pack(60, 0, len(body)), raw_properties, END_BYTE]
+    if len(body) <= frame_max - frames.OVERHEAD:
+        return [*head, _FRAME.pack(BODY, channel, len(body)), body, END_BYTE] if body else head
+    return head + body_frames(channel, body, frame_max)

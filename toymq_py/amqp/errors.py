@@ -1,0 +1,58 @@
+"""Errors of AMQP 0-9-1: a reply code that closes a channel or the connection. Contract: amqp.md; the specification, 1.2."""
+
+from toymq_py.errors import RequestError
+
+CONTENT_TOO_LARGE, NO_CONSUMERS, NO_ROUTE = 311, 313, 312
+INVALID_PATH, ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 402, 403, 404, 405, 406
+CONNECTION_FORCED = 320
+FRAME_ERROR, SYNTAX_ERROR, COMMAND_INVALID, CHANNEL_ERROR, UNEXPECTED_FRAME = 501, 502, 503, 504, 505
+RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 506, 530, 540, 541
+
+NAMES = {
+    CONNECTION_FORCED: "CONNECTION_FORCED", INVALID_PATH: "INVALID_PATH", ACCESS_REFUSED: "ACCESS_REFUSED",
+    NOT_FOUND: "NOT_FOUND", RESOURCE_LOCKED: "RESOURCE_LOCKED", PRECONDITION_FAILED: "PRECONDITION_FAILED",
+    FRAME_ERROR: "FRAME_ERROR", SYNTAX_ERROR: "SYNTAX_ERROR", COMMAND_INVALID: "COMMAND_INVALID",
+    CHANNEL_ERROR: "CHANNEL_ERROR", UNEXPECTED_FRAME: "UNEXPECTED_FRAME", RESOURCE_ERROR: "RESOURCE_ERROR",
+    NOT_ALLOWED: "NOT_ALLOWED", NOT_IMPLEMENTED: "NOT_IMPLEMENTED", INTERNAL_ERROR: "INTERNAL_ERROR",
+    CONTENT_TOO_LARGE: "CONTENT_TOO_LARGE",
+}  # fmt: skip
+"""RabbitMQ's reply texts begin with these words, and clients match them."""
+
+HARD = frozenset((
+    CONNECTION_FORCED, INVALID_PATH, FRAME_ERROR, SYNTAX_ERROR, COMMAND_INVALID, CHANNEL_ERROR, UNEXPECTED_FRAME,
+    RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR,
+))  # fmt: skip
+"""Codes that close the connection; the others close the channel."""
+
+CODES = {
+    "FORBIDDEN": ACCESS_REFUSED, "AUTH_FAILED": ACCESS_REFUSED, "NO_SUCH_TOPIC": NOT_FOUND, "BAD_NAME": PRECONDITION_FAILED,
+    "TOO_LARGE": PRECONDITION_FAILED, "BAD_ARGUMENT": PRECONDITION_FAILED, "EXISTS": PRECONDITION_FAILED,
+    "MODE_CONFLICT": RESOURCE_LOCKED, "SHUTTING_DOWN": CONNECTION_FORCED,
+}  # fmt: skip
+"""The reply code of an error of the broker; RESOURCE_ERROR for the others."""
+TEXT_BYTES_MAX = 250
+
+
+class AmqpError(Exception):
+    """An error that is told to the client with ``channel.close`` or ``connection.close``."""
+
+    def __init__(self, code: int, text: str, method: tuple[int, int] = (0, 0)) -> None:
+        """``method``: class and number of the method that failed; (0, 0) for none."""
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.method = method
+
+    @property
+    def closes_connection(self) -> bool:
+        return self.code in HARD
+
+    @property
+    def reply_text(self) -> str:
+        """``NOT_FOUND - no queue 'x'``, as long as a short string may be."""
+        return f"{NAMES.get(self.code, 'ERROR')} - {self.text}".encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
+
+
+def amqp_error(error: RequestError) -> AmqpError:
+    """An error of the broker, as AMQP tells it."""
+    return AmqpError(CODES.get(error.code, RESOURCE_ERROR), f"{error.code}: {error}")

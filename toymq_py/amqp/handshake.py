@@ -1,0 +1,95 @@
+"""The handshake of an AMQP connection: login, limits, virtual host. Does no I/O.
+
+Contract: amqp.md, "Model" (users); the specification, 2.2.4.
+"""
+
+from toymq_py.amqp import frames, methods
+from toymq_py.amqp.errors import ACCESS_REFUSED, COMMAND_INVALID, NOT_ALLOWED, SYNTAX_ERROR, AmqpError
+from toymq_py.amqp.login import Login, OpenRights
+from toymq_py.amqp.methods import Method
+from toymq_py.errors import AuthFailed
+from toymq_py.version import __version__
+
+CHANNEL_MAX = 2047
+FRAME_MAX = 131_072
+HEARTBEAT_S = 60
+PROPERTIES = {
+    "product": "toymq", "version": __version__, "platform": "Python", "information": "AMQP 0-9-1 of a toymq broker",
+    "capabilities": {
+        "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
+        "per_consumer_qos": True, "authentication_failure_close": True,
+    },
+}  # fmt: skip
+
+
+class Handshake:
+    """What the two ends agree on. ``apply`` gives the frame that answers a method."""
+
+    def __init__(self, login: Login, address: str | None) -> None:
+        self.client_name: str | None = None
+        """Of the client's properties: its name of the connection, else of the library."""
+        self.rights = OpenRights()
+        self.frame_max = frames.FRAME_MIN
+        self.channel_max = CHANNEL_MAX
+        self.heartbeat_s = 0
+        self._login = login
+        self._address = address
+        self._expects = "connection.start-ok"
+        self._handlers = {
+            "connection.start-ok": self._start_ok, "connection.tune-ok": self._tune_ok, "connection.open": self._open,
+            "connection.update-secret": self._update_secret,
+        }  # fmt: skip
+
+    @property
+    def is_over(self) -> bool:
+        """The connection is open."""
+        return self._expects == "connection.update-secret"
+
+    def begin(self) -> bytes:
+        """The first frame, once the client has sent the protocol header."""
+        return methods.encode(
+            0, "connection.start", version_major=0, version_minor=9, server_properties=PROPERTIES,
+            mechanisms=" ".join(self._login.mechanisms), locales="en_US",
+        )  # fmt: skip
+
+    def apply(self, method: Method) -> bytes:
+        """Raises: AmqpError."""
+        if method.name != self._expects:
+            raise AmqpError(COMMAND_INVALID, f"{method.name} was not expected now", method.index)
+        return self._handlers[method.name](method)
+
+    def _start_ok(self, method: Method) -> bytes:
+        try:
+            token = self._login.token_of(method["mechanism"], method["response"])
+        except ValueError as error:
+            raise AmqpError(SYNTAX_ERROR, str(error), method.index) from None
+        self._admit(token, method)
+        told = [method["client_properties"].get(name) for name in ("connection_name", "product")]
+        self.client_name = next((name for name in told if isinstance(name, str)), None)
+        self._expects = "connection.tune-ok"
+        return methods.encode(0, "connection.tune", channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, heartbeat=HEARTBEAT_S)
+
+    def _admit(self, token: str, method: Method) -> None:
+        try:
+            self.rights = self._login.rights_of(token, self._address)
+        except AuthFailed as error:
+            raise AmqpError(ACCESS_REFUSED, f"login was refused: {error}", method.index) from None
+
+    def _tune_ok(self, method: Method) -> bytes:
+        frame_max, channel_max = method["frame_max"] or FRAME_MAX, method["channel_max"] or CHANNEL_MAX
+        if not frames.FRAME_MIN <= frame_max <= FRAME_MAX or channel_max > CHANNEL_MAX:
+            text = f"frame_max {frame_max}, channel_max {channel_max}: {frames.FRAME_MIN} to {FRAME_MAX}, up to {CHANNEL_MAX}"
+            raise AmqpError(NOT_ALLOWED, text, method.index)
+        self.frame_max, self.channel_max, self.heartbeat_s = frame_max, channel_max, method["heartbeat"]
+        self._expects = "connection.open"
+        return b""
+
+    def _open(self, method: Method) -> bytes:
+        if method["virtual_host"] not in ("/", ""):
+            raise AmqpError(NOT_ALLOWED, f"vhost '{method['virtual_host'][:100]}' not found: there is '/' alone", method.index)
+        self._expects = "connection.update-secret"
+        return methods.encode(0, "connection.open-ok")
+
+    def _update_secret(self, method: Method) -> bytes:
+        self._admit(method["new_secret"].decode("utf-8", "replace"), method)
+        return methods.encode(0, "connection.update-secret-ok")

@@ -1,0 +1,159 @@
+"""Properties of an AMQP message, and how they stand in the header block of the log.
+
+Contract: amqp.md, "Model" (basic.publish); the specification, 1.8.3; ADR 0123. The block of a message that came by AMQP begins
+with the line ``amqp-properties``: exchange, routing key and properties byte for byte, in base64, so that nothing is lost on the
+way. The lines behind it show the same to other protocols, as far as a header line can.
+"""
+
+import binascii
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from toymq_py.amqp import fields
+from toymq_py.amqp.errors import SYNTAX_ERROR, AmqpError
+from toymq_py.amqp.fields import Reader
+
+_FORM = (
+    ("content-type", "shortstr"), ("content-encoding", "shortstr"), ("headers", "table"), ("delivery-mode", "octet"),
+    ("priority", "octet"), ("correlation-id", "shortstr"), ("reply-to", "shortstr"), ("expiration", "shortstr"),
+    ("message-id", "shortstr"), ("timestamp", "timestamp"), ("type", "shortstr"), ("user-id", "shortstr"),
+    ("app-id", "shortstr"), ("cluster-id", "shortstr"),
+)  # fmt: skip
+"""Properties from the highest bit of the flags down."""
+_READ = {"shortstr": Reader.shortstr, "table": Reader.table, "octet": Reader.octet, "timestamp": Reader.timestamp}
+SHOWN = frozenset(name for name, kind in _FORM if kind == "shortstr") - {"cluster-id", "expiration"}
+"""Properties that are header lines, too."""
+NOTHING = b"\0\0"
+"""The bytes of no properties."""
+
+MARK = b"amqp-properties: "
+EXCHANGE, ROUTING_KEY = "amqp-exchange", "amqp-routing-key"
+_OWN = SHOWN | {EXCHANGE, ROUTING_KEY, "amqp-properties"}
+BROKERS = "toymq-"
+"""Headers that the broker sets: a dead letter says why it is one."""
+GROUP = "toymq-group"
+
+
+ALIKE_MAX, ALIKE_BYTES_MAX = 1024, 1024
+"""Messages of one publisher are often alike but for their bodies: so many small properties are known."""
+
+
+class Envelope(NamedTuple):
+    """What a message is published with: ``properties`` as bytes."""
+
+    exchange: str
+    routing_key: str
+    properties: bytes
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """Properties by name. Raises: AmqpError (SYNTAX_ERROR)."""
+    reader = Reader(data)
+    flags = reader.short()
+    if flags & 0b11:
+        raise AmqpError(SYNTAX_ERROR, "property flags that the class basic does not have")
+    found: dict[str, Any] = {}
+    if flags:
+        for bit, (name, kind) in enumerate(_FORM):
+            if flags & (0x8000 >> bit):
+                found[name] = _READ[kind](reader)  # type: ignore[operator]
+    if reader.at != len(data):
+        raise AmqpError(SYNTAX_ERROR, "a content header goes on behind its properties")
+    return found
+
+
+def encode(found: Mapping[str, Any]) -> bytes:
+    """Raises: ValueError, as ``fields.table`` and ``fields.shortstr``."""
+    flags, pieces = 0, [b""]
+    for bit, (name, kind) in enumerate(_FORM):
+        value = found.get(name)
+        if value is None:
+            continue
+        flags |= 0x8000 >> bit
+        if kind == "shortstr":
+            pieces.append(fields.shortstr(value))
+        elif kind == "table":
+            pieces.append(fields.table(value))
+        else:
+            pieces.append(int(value).to_bytes(1 if kind == "octet" else 8))
+    pieces[0] = flags.to_bytes(2)
+    return b"".join(pieces)
+
+
+def as_logged(envelope: Envelope) -> tuple[bytes, Mapping[str, Any]]:
+    """The header block of a published message, and its properties, which are not to be changed. Raises: AmqpError."""
+    return (_as_logged_before if len(envelope.properties) <= ALIKE_BYTES_MAX else _as_logged)(envelope)
+
+
+def _as_logged(envelope: Envelope) -> tuple[bytes, Mapping[str, Any]]:
+    found = decode(envelope.properties)
+    return block_of(envelope, found), found
+
+
+_as_logged_before = lru_cache(ALIKE_MAX)(_as_logged)
+
+
+def block_of(envelope: Envelope, found: Mapping[str, Any]) -> bytes:
+    """The header block of a published message. ``found``: its properties, decoded."""
+    exchange, routing_key, properties = envelope
+    blob = fields.shortstr(exchange) + fields.shortstr(routing_key) + properties
+    lines = [MARK + binascii.b2a_base64(blob, newline=False)]
+    shown = [(EXCHANGE, exchange), (ROUTING_KEY, routing_key)] if exchange else []
+    shown += [(name, value) for name, value in found.items() if name in SHOWN]
+    for name, value in found.get("headers", {}).items():
+        if name not in _OWN and (name == GROUP or not name.startswith(BROKERS)) and ":" not in name and "\n" not in name:
+            shown.append((name, value))
+    lines += [f"{name}: {value}".encode() for name, value in shown if name and type(value) is str and "\n" not in value]
+    lines.append(b"")
+    return b"\n".join(lines)
+
+
+def envelope_of(queue: str, block: bytes) -> Envelope:
+    """As ``_envelope_of``."""
+    return (_envelope_before if len(block) <= ALIKE_BYTES_MAX else _envelope_of)(queue, block)
+
+
+def _envelope_of(queue: str, block: bytes) -> Envelope:
+    """What a message of the log is delivered with: as it was published, with what the broker adds to a dead letter; one that
+    came by another protocol has the default exchange and its headers."""
+    if block.startswith(MARK):
+        end = block.find(b"\n")
+        try:
+            return _as_published(block[len(MARK) : end if end >= 0 else None], block)
+        except (AmqpError, ValueError):
+            pass  # another protocol's client wrote this line
+    found = _lines(block) if block else {}
+    properties: dict[str, Any] = {name: found.pop(name) for name in SHOWN & found.keys()}
+    try:
+        return Envelope("", queue, encode({**properties, "headers": found} if found else properties))
+    except ValueError:  # a name or a value over 255 bytes
+        longs = {name: value for name, value in properties.items() if len(value.encode()) > fields.SHORT_STRING_MAX}
+        kept = {name: value for name, value in properties.items() if name not in longs}
+        headers = {name: value for name, value in {**found, **longs}.items() if len(name.encode()) <= fields.SHORT_STRING_MAX}
+        return Envelope("", queue, encode({**kept, "headers": headers}))
+
+
+_envelope_before = lru_cache(ALIKE_MAX)(_envelope_of)
+
+
+def _as_published(blob: bytes, block: bytes) -> Envelope:
+    """Raises: AmqpError, ValueError."""
+    reader = Reader(binascii.a2b_base64(blob, strict_mode=True))
+    exchange, routing_key = reader.shortstr(), reader.shortstr()
+    properties = reader.data[reader.at :]
+    found = decode(properties)
+    if b"\ntoymq-" in block:
+        added = {name: value for name, value in _lines(block).items() if name.startswith(BROKERS)}
+        found["headers"] = {**found.get("headers", {}), **added}
+        properties = encode(found)
+    return Envelope(exchange, routing_key, properties)
+
+
+def _lines(block: bytes) -> dict[str, Any]:
+    headers = {}
+    for line in block.decode("utf-8", "replace").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon and name:
+            headers[name] = value.removeprefix(" ")
+    return headers

@@ -1,0 +1,181 @@
+"""Publishes of one AMQP channel on their way to the log, and the confirms that answer them.
+
+Contract: amqp.md, "Model" (basic.publish): a confirm comes when the message is on stable storage in each of its queues, in the
+order of the publishes. Belongs to the event loop.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from toymq_py.amqp import methods
+from toymq_py.broker import Broker, Done
+from toymq_py.callbacks import call_all
+from toymq_py.errors import RequestError
+from toymq_py.topic import Published
+
+RUN_MAX = 256
+"""Publishes that are appended at once."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """Publishes with the same queues, to be appended together."""
+
+    topics: tuple[str, ...]
+    with_ttl: bool
+    bodies: list[bytes] = field(default_factory=list)
+    blocks: list[bytes] = field(default_factory=list)
+    ttls_ms: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Publishes that follow each other and wait for the same commits."""
+
+    count: int
+    size: int
+    waits: int
+    error: RequestError | None = None
+
+
+class Publishes:
+    """Appends publishes in runs, and tells what became of them in their order."""
+
+    def __init__(
+        self, broker: Broker, *, confirmed: Callable[[int, bool], None], refused: Callable[[RequestError], None],
+        progress: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            confirmed: called with how many publishes, the oldest that wait, were stored (True) or refused (False).
+            refused: called with the error of a publish that was not stored.
+            progress: called when publishes were answered: there is room again.
+        """
+        self._broker = broker
+        self._confirmed = confirmed
+        self._refused = refused
+        self._progress = progress
+        self._run: _Run | None = None
+        self._pending: deque[_Pending] = deque()
+        self._when_answered: list[Done] = []
+        self.held_bytes = 0
+        """Of publishes that are not answered yet."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether publishes are not answered yet."""
+        return bool(self._pending) or self._run is not None
+
+    def when_answered(self, done: Done) -> None:
+        """Call ``done`` when no publish waits. Assumes that one does."""
+        self._when_answered.append(done)
+
+    def add(self, topics: tuple[str, ...], body: bytes, block: bytes, ttl_ms: int | None) -> None:
+        """Publish to topics; none is right: such a message is confirmed in its turn."""
+        run = self._run
+        if run is None or run.topics != topics or run.with_ttl != (ttl_ms is not None) or len(run.bodies) >= RUN_MAX:
+            self.flush()
+            run = self._run = _Run(topics, ttl_ms is not None)
+        run.bodies.append(body)
+        run.blocks.append(block)
+        if ttl_ms is not None:
+            run.ttls_ms.append(ttl_ms)
+        self.held_bytes += len(body) + len(block)
+
+    def flush(self) -> None:
+        """Append what was collected."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        if len(run.topics) == 1:
+            self._append(run)
+        else:
+            for row in range(len(run.bodies)):
+                self._append_to_each(run, row)
+        self._settle()
+
+    def _append(self, run: _Run) -> None:
+        sizes = [len(body) + len(block) for body, block in zip(run.bodies, run.blocks, strict=True)]
+        start = 0
+        for outcome in self._published(run.topics[0], run.bodies, run.blocks, run.ttls_ms or None):
+            if isinstance(outcome, RequestError):
+                self._pending.append(_Pending(len(sizes), sum(sizes), 0, outcome))
+                return
+            stop = start + outcome.count
+            pending = _Pending(outcome.count, sum(sizes[start:stop]), 1, outcome.error)
+            start = stop
+            self._pending.append(pending)
+            self._wait(pending, outcome)
+
+    def _append_to_each(self, run: _Run, row: int) -> None:
+        """One message to several queues, or to none."""
+        body, block = run.bodies[row], run.blocks[row]
+        ttls_ms = [run.ttls_ms[row]] if run.with_ttl else None
+        pending = _Pending(1, len(body) + len(block), 0)
+        self._pending.append(pending)
+        for topic in run.topics:
+            for outcome in self._published(topic, [body], [block], ttls_ms):
+                if isinstance(outcome, RequestError):
+                    pending.error = pending.error or outcome
+                    continue
+                pending.error = pending.error or outcome.error
+                pending.waits += 1
+                self._wait(pending, outcome)
+
+    def _published(
+        self, topic: str, bodies: list[bytes], blocks: list[bytes], ttls_ms: list[int] | None
+    ) -> "list[Published | RequestError]":
+        try:
+            found = self._broker.topic_to_publish(topic).publish([b""] * len(bodies), bodies, blocks, None, ttls_ms)
+        except RequestError as error:
+            self._broker.metrics.refused(error.code, len(bodies))
+            return [error.bare()]
+        return list(found)
+
+    def _wait(self, pending: _Pending, outcome: Published) -> None:
+        outcome.commit.add_waiter(partial(self._done, pending, outcome))
+
+    def _done(self, pending: _Pending, outcome: Published) -> None:
+        pending.error = pending.error or outcome.commit.error
+        pending.waits -= 1
+        if not pending.waits and self._pending and self._pending[0] is pending:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Answer the oldest publishes that wait for nothing any more."""
+        stored = answered = 0
+        while self._pending and not self._pending[0].waits:
+            pending = self._pending.popleft()
+            self.held_bytes -= pending.size
+            answered += 1
+            if pending.error is None:
+                stored += pending.count
+                continue
+            if stored:
+                self._confirmed(stored, True)
+                stored = 0
+            self._refused(pending.error)
+            self._confirmed(pending.count, False)
+        if stored:
+            self._confirmed(stored, True)
+        if answered:
+            self._progress()
+        if not self._pending and self._when_answered:
+            calls, self._when_answered = self._when_answered, []
+            call_all(calls, None)
+
+
+class Confirms:
+    """Numbers of publishes, and the frames that confirm them."""
+
+    def __init__(self, channel: int) -> None:
+        self._channel = channel
+        self._answered = 0
+
+    def frame(self, count: int, stored: bool) -> bytes:
+        """Answer the oldest ``count`` publishes."""
+        self._answered += count
+        name = "basic.ack" if stored else "basic.nack"
+        return methods.encode(self._channel, name, delivery_tag=self._answered, multiple=count > 1)

@@ -1,0 +1,339 @@
+"""Exchanges, queues and bindings of a running broker: their topics, their file, their consumers.
+
+Contract: amqp.md, "Model"; ADR 0123. A queue is a topic with a shared consumer named ``amqp``. One object for all connections;
+belongs to the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from toymq_py.amqp.arguments import topic_settings
+from toymq_py.amqp.errors import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    AmqpError,
+)
+from toymq_py.amqp.names import topic_of
+from toymq_py.amqp.topology import Binding, Exchange, Queue, Topology
+from toymq_py.broker import Broker
+from toymq_py.broker_waits import made, stored
+from toymq_py.errors import NoSuchTopic, RequestError
+from toymq_py.topic import Subscription, Topic
+
+logger = logging.getLogger("toymq_py.amqp")
+
+CONSUMER = "amqp"
+"""The consumer of a topic that stands for its queue."""
+
+
+class QueueConsumer(Protocol):
+    """A consumer, as its queue knows it."""
+
+    @property
+    def is_exclusive(self) -> bool: ...
+
+    def cancelled(self) -> None:
+        """The queue is gone."""
+
+
+class Queues:
+    """The topology of a broker, with the topics behind it."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = broker
+        self.topology = Topology()
+        self._loop = loop
+        self._consumers: dict[str, dict[QueueConsumer, None]] = {}
+        self._owners: dict[str, object] = {}  # of exclusive queues
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._saving = asyncio.Lock()
+        self._changes = self._saved = 0
+
+    async def load(self) -> None:
+        """Read the file, and remove what does not outlive a restart. Raises: DamagedData, OSError."""
+        found = self.broker.directory.read_amqp()
+        if not found:
+            return
+        self.topology = topology = Topology.from_json(found)
+        for queue in list(topology.queues.values()):
+            if queue.is_temporary:
+                await self._delete_topic(queue.topic)
+            if queue.is_temporary or not self.broker.has(queue.topic):
+                topology.queue_removed(queue.name)
+            else:
+                self._arm_expiry(queue.name)
+
+    # -- names
+
+    def topic(self, name: str, owner: object) -> Topic:
+        """The topic of a queue: a declared one, or a topic that another protocol made. Raises: AmqpError, RequestError."""
+        self._check_owner(name, owner)
+        try:
+            return self.broker.topic(self.topic_name(name))
+        except NoSuchTopic:
+            self._forget(name)
+            raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '/'") from None
+
+    def topic_name(self, name: str) -> str:
+        """The name of a queue's topic, whether it is there or not."""
+        queue = self.topology.queues.get(name)
+        return topic_of(name) if queue is None else queue.topic
+
+    def dead_letter_target(self, name: str, routing_key: str) -> tuple[str, str] | None:
+        """Exchange and routing key for what a queue gives up; None where it has no dead-letter exchange."""
+        queue = self.topology.queues.get(name)
+        exchange = None if queue is None else queue.arguments.get("x-dead-letter-exchange")
+        if queue is None or exchange is None:
+            return None
+        return exchange, queue.arguments.get("x-dead-letter-routing-key", routing_key)
+
+    def _check_owner(self, name: str, owner: object) -> None:
+        if name in self._owners and self._owners[name] is not owner:
+            text = f"cannot obtain exclusive access to locked queue '{name}' in vhost '/': it is of another connection"
+            raise AmqpError(RESOURCE_LOCKED, text)
+
+    def counts(self, name: str, topic: Topic) -> tuple[int, int]:
+        """Messages that are ready, and consumers."""
+        channel = topic.channels.get(CONSUMER)
+        ready = topic.messages() if channel is None else max(channel.available(), 0)
+        return ready, len(self._consumers.get(name, ()))
+
+    # -- queues
+
+    async def declare(self, wanted: Queue, owner: object, may_make: Callable[[], None]) -> tuple[int, int]:
+        """Declare a queue, or confirm one that is alike.
+
+        Args:
+            owner: the connection, which has an exclusive queue for itself.
+            may_make: called before a new one is made. Raises: AmqpError.
+
+        Returns: messages and consumers. Raises: AmqpError, RequestError.
+        """
+        self._check_owner(wanted.name, owner)
+        settings = topic_settings(wanted.arguments)
+        present = self.topology.queues.get(wanted.name)
+        if present is not None and self.broker.has(present.topic):
+            _check_alike(present, wanted)
+            self._arm_expiry(wanted.name)
+            return self.counts(wanted.name, self.broker.topic(present.topic))
+        is_new = not self.broker.has(wanted.topic)
+        may_make()
+        self.topology.queue_added(wanted)
+        if wanted.exclusive:
+            self._owners[wanted.name] = owner
+        try:
+            if wanted.is_temporary:
+                await self._save()  # first: a restart finds what it has to remove
+            if is_new or settings:
+                await stored(lambda done: self.broker.create(wanted.topic, settings, done))
+            topic = await made(partial(self.broker.topic_or_new, wanted.topic))
+            await self._make_consumer(topic)
+            await self._save()
+        except BaseException:
+            if self.topology.queues.get(wanted.name) is wanted:
+                self._forget(wanted.name)
+            raise
+        self._arm_expiry(wanted.name)
+        return self.counts(wanted.name, topic)
+
+    async def _make_consumer(self, topic: Topic) -> None:
+        if CONSUMER in topic.channels:
+            return
+        poll, registration = topic.subscribe(
+            CONSUMER, mode=None, window=1, visibility_s=None, wake=_never, ended=lambda subscription, code: None
+        )
+        await stored(partial(topic.when_registered, poll, registration))
+        poll.close()
+
+    async def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue with its messages. Returns: how many were ready. Raises: AmqpError, RequestError."""
+        self._check_owner(name, owner)
+        topic_name = self.topic_name(name)
+        if not self.broker.has(topic_name):
+            self._forget(name)
+            return 0
+        ready, consumers = self.counts(name, self.broker.topic(topic_name))
+        if if_unused and consumers:
+            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' in use")
+        if if_empty and ready:
+            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' not empty")
+        self._forget(name)
+        for consumer in list(self._consumers.pop(name, ())):
+            consumer.cancelled()
+        await self._delete_topic(topic_name)
+        await self._save()
+        return ready
+
+    async def _delete_topic(self, topic: str) -> None:
+        if not self.broker.has(topic):
+            return
+        over: asyncio.Future[OSError | None] = self._loop.create_future()
+        self.broker.delete(topic, lambda count, error: None if over.done() else over.set_result(error))
+        error = await over
+        if error is not None:
+            raise error
+
+    async def purge(self, name: str, owner: object) -> int:
+        """Remove the messages of a queue. Returns: how many. Raises: AmqpError, RequestError, OSError."""
+        topic = self.topic(name, owner)
+        over: asyncio.Future[tuple[int, OSError | RequestError | None]] = self._loop.create_future()
+        topic.purge(lambda count, error: None if over.done() else over.set_result((count, error)))
+        count, error = await over
+        if error is not None:
+            raise error
+        return count
+
+    def _forget(self, name: str) -> None:
+        """Remove a queue from the topology, its topic aside. Idempotent."""
+        if name in self.topology.queues:
+            self.topology.queue_removed(name)
+            self._changes += 1
+        self._owners.pop(name, None)
+        timer = self._expiries.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    # -- exchanges and bindings
+
+    async def declare_exchange(self, wanted: Exchange, may_make: Callable[[], None]) -> None:
+        """Raises: AmqpError, RequestError, OSError."""
+        if wanted.name not in self.topology.exchanges:
+            may_make()
+        if self.topology.declare_exchange(wanted) and wanted.durable:
+            await self._save()
+
+    async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+        """Raises: AmqpError, RequestError, OSError."""
+        if self.topology.delete_exchange(name, if_unused=if_unused):
+            await self._save()
+
+    async def bind(self, binding: Binding, owner: object) -> None:
+        """Raises: AmqpError, RequestError, OSError."""
+        if not binding.to_exchange:
+            topic = self.topic(binding.target, owner)
+            if binding.target not in self.topology.queues:  # made by another protocol: now it is a queue, too
+                self.topology.queue_added(Queue(binding.target, topic.name))
+        if self.topology.bind(binding):
+            await self._save()
+
+    async def unbind(self, binding: Binding) -> None:
+        """Raises: RequestError, OSError."""
+        if self.topology.unbind(binding):
+            await self._save()
+
+    async def _save(self) -> None:
+        """Put the topology on stable storage; of changes that come meanwhile one write is for all. Raises: RequestError."""
+        self._changes += 1
+        wanted = self._changes
+        async with self._saving:
+            if self._saved >= wanted:
+                return
+            now = self._changes
+            await stored(partial(self.broker.directory.store_amqp, self.topology.to_json()))
+            self._saved = now
+
+    # -- routing
+
+    def targets(
+        self, exchange: str, routing_key: str, headers: Mapping[str, Any], *, internal: bool = False
+    ) -> list[str]:
+        """Names of the topics that a message goes to. ``internal``: the broker itself publishes. Raises: AmqpError."""
+        found = self.topology.exchange(exchange)
+        if found.internal and not internal:
+            raise AmqpError(ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '/'")
+        topics = map(self.topic_name, self.topology.route(exchange, routing_key, headers))
+        return [topic for topic in topics if self.broker.has(topic)]
+
+    # -- consumers
+
+    def attach(self, name: str, consumer: QueueConsumer) -> None:
+        """Raises: AmqpError (ACCESS_REFUSED) beside an exclusive consumer, or for one beside others."""
+        present = self._consumers.setdefault(name, {})
+        if present and (consumer.is_exclusive or any(other.is_exclusive for other in present)):
+            raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '/' in exclusive use")
+        present[consumer] = None
+        timer = self._expiries.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def detach(self, name: str, consumer: QueueConsumer) -> None:
+        """A consumer is gone; with the last one goes a queue that is to. Idempotent."""
+        present = self._consumers.get(name)
+        if present is None or present.pop(consumer, 0) is not None:
+            return
+        if present:
+            return
+        del self._consumers[name]
+        queue = self.topology.queues.get(name)
+        if queue is not None and queue.auto_delete:
+            self._begin(self._remove(name))
+        else:
+            self._arm_expiry(name)
+
+    def owner_gone(self, owner: object) -> None:
+        """A connection has ended: its exclusive queues go."""
+        for name in [name for name, its in self._owners.items() if its is owner]:
+            self._begin(self._remove(name))
+
+    async def _remove(self, name: str) -> None:
+        try:
+            await self.delete(name, self._owners.get(name))
+        except (AmqpError, RequestError, OSError) as error:
+            logger.warning("queue %s is not removed: %s", name, error)
+
+    def _arm_expiry(self, name: str) -> None:
+        """``x-expires`` counts from now, where nothing consumes."""
+        queue = self.topology.queues.get(name)
+        expires_ms = None if queue is None else queue.arguments.get("x-expires")
+        if (timer := self._expiries.pop(name, None)) is not None:
+            timer.cancel()
+        if expires_ms is not None and not self._consumers.get(name):
+            self._expiries[name] = self._loop.call_later(expires_ms / 1000, self._expired, name)
+
+    def _expired(self, name: str) -> None:
+        self._expiries.pop(name, None)
+        if not self._consumers.get(name) and not self.broker.shutting_down:
+            self._begin(self._remove(name))
+
+    def _begin(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settle(self) -> None:
+        """Wait for removals that have begun."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def close(self) -> None:
+        """No timer runs any more."""
+        for timer in self._expiries.values():
+            timer.cancel()
+        self._expiries.clear()
+
+
+def _check_alike(present: Queue, wanted: Queue) -> None:
+    """Raises: AmqpError (PRECONDITION_FAILED) with the argument that differs."""
+    for what in ("durable", "auto_delete", "exclusive"):
+        given, has = getattr(wanted, what), getattr(present, what)
+        if given != has:
+            raise AmqpError(PRECONDITION_FAILED, _differs(what, wanted.name, str(given).lower(), str(has).lower()))
+    for name in sorted(present.arguments.keys() | wanted.arguments.keys()):
+        given, has = wanted.arguments.get(name), present.arguments.get(name)
+        if given != has:
+            raise AmqpError(PRECONDITION_FAILED, _differs(name, wanted.name, given, has))
+
+
+def _differs(argument: str, queue: str, given: object, has: object) -> str:
+    """RabbitMQ's words, which clients match."""
+    return f"inequivalent arg '{argument}' for queue '{queue}' in vhost '/': received '{given}' but current is '{has}'"
+
+
+def _never(subscription: Subscription) -> bool:
+    return False

@@ -1,0 +1,155 @@
+"""The AMQP listener: accepts connections and owns their sessions.
+
+Contract: amqp.md. Limits of connections are those of all doors (``Quotas``). Knows no method.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+
+from toymq_py.amqp.errors import CONNECTION_FORCED, AmqpError
+from toymq_py.amqp.login import Login
+from toymq_py.amqp.queues import Queues
+from toymq_py.amqp.session import Session
+from toymq_py.auth.quotas import Seat
+from toymq_py.auth.tokens import Authority
+from toymq_py.broker import Broker
+from toymq_py.clock import Clock
+from toymq_py.errors import TooManyConnections
+from toymq_py.net.acceptor import Acceptor
+from toymq_py.net.certificates import Certificates
+from toymq_py.net.fair_queue import FairQueue
+from toymq_py.net.open_connections import OpenConnection
+from toymq_py.net.peer import peer_address
+from toymq_py.topic import Subscription
+
+GOODBYE_S = 1.0
+"""At a shutdown: for clients to answer connection.close, after the publishes that wait were answered."""
+CLOSED_BY_OPERATOR = AmqpError(CONNECTION_FORCED, "an operator closed this connection")
+
+
+class AmqpServer:
+    """Serves AMQP on listeners, in ``run`` until ``stop``. ``load`` comes first."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, *, authority: Authority | None = None,
+        certificates: Certificates | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            authority: checks tokens; None allows everything.
+            certificates: of the TLS listeners.
+        """
+        self.queues = Queues(broker, loop)
+        self._broker = broker
+        self._clock = clock
+        self._loop = loop
+        self._login = Login(authority)
+        self._certificates = certificates
+        self._guarded = authority is not None
+        self._fair = FairQueue(clock, loop)
+        self._sessions: dict[Session, tuple[int, int]] = {}  # number and time
+        self._last_number = 0
+        broker.quotas.open_connections.sources.append(self._open_connections)
+        self._stopping = asyncio.Event()
+        self._none_left = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        if authority is not None:
+            broker.quotas.guarded = True
+            authority.on_change.append(self._rights_changed)
+
+    async def load(self) -> None:
+        """Read exchanges, queues and bindings. Raises: DamagedData, OSError."""
+        await self.queues.load()
+
+    async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
+        """Accept and serve until ``stop``; then answer the publishes that wait, and say goodbye."""
+        acceptors = [Acceptor(listener, self._loop, self._accept) for listener in listeners]
+        acceptors += [Acceptor(listener, self._loop, self._accept_tls) for listener in tls_listeners]
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for acceptor in acceptors:
+                acceptor.start()
+            await self._stopping.wait()
+            for acceptor in acceptors:
+                acceptor.stop()
+            await asyncio.gather(*(session.shut_down() for session in list(self._sessions)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    while self._sessions:
+                        self._none_left.clear()
+                        await self._none_left.wait()
+            self.cut()
+            self.queues.close()
+            await self.queues.settle()
+
+    def stop(self) -> None:
+        """Begin the shutdown. Idempotent."""
+        self._stopping.set()
+
+    def cut(self) -> None:
+        """Close all connections now."""
+        for session in list(self._sessions):
+            session.abort()
+
+    def _accept(self, connection: socket.socket) -> None:
+        self._open(connection, None)
+
+    def _accept_tls(self, connection: socket.socket) -> None:
+        assert self._certificates is not None
+        self._open(connection, self._certificates.context)
+
+    def _open(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
+        assert self._tasks is not None
+        address = peer_address(connection)
+        if address is None:
+            connection.close()  # gone again already
+            return
+        session = Session(
+            self.queues, self._clock, self._loop, self._fair, self._login, address, self._enter, self._ended
+        )
+        self._tasks.create_task(self._make_transport(connection, session, context))
+
+    async def _make_transport(self, connection: socket.socket, session: Session, context: ssl.SSLContext | None) -> None:
+        """Do not cancel it: a transport without an owner is never closed."""
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(lambda: session, connection, ssl=context)
+        except (OSError, ssl.SSLError):
+            connection.close()
+
+    def _enter(self, session: Session) -> Seat:
+        """Raises: TooManyConnections."""
+        if self._stopping.is_set():
+            raise TooManyConnections("the broker is shutting down")
+        seat = self._broker.quotas.enter(session.address, session.abort if self._guarded else None)
+        self._last_number += 1
+        self._sessions[session] = self._last_number, self._clock.wall_ns() // 1_000_000
+        self._broker.metrics.connections += 1
+        self._broker.metrics.connections_opened_total += 1
+        return seat
+
+    def _ended(self, session: Session) -> None:
+        if self._sessions.pop(session, None) is not None:
+            self._broker.metrics.connections -= 1
+        if not self._sessions:
+            self._none_left.set()
+
+    def _open_connections(self) -> Iterator[OpenConnection]:
+        for session, (number, since_ms) in list(self._sessions.items()):
+            yield OpenConnection(
+                "amqp", number, since_ms, session.transport, partial(session.close_with, CLOSED_BY_OPERATOR),
+                session.rights.name, session.handshake.client_name, session.seat, partial(_subscriptions, session),
+            )  # fmt: skip
+
+    def _rights_changed(self) -> None:
+        for session in list(self._sessions):
+            session.rights_changed()
+
+
+def _subscriptions(session: Session) -> list[Subscription]:
+    consumers = [consumer for channel in session.channels.values() for consumer in channel.consumers.values()]
+    return [consumer.subscription for consumer in consumers if consumer.subscription is not None]

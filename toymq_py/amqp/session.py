@@ -1,0 +1,495 @@
+"""One AMQP connection: handshake, channels, heartbeats, the end.
+
+Contract: amqp.md; the specification, 2.2.4 and 4.2. What comes is applied in its turn (``FairQueue``), as of a TCP session,
+while there is room; messages are taken when the socket has room. Belongs to the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import closing, suppress
+from typing import Any, cast
+
+from toymq_py.amqp import frames, methods
+from toymq_py.amqp.channel import Channel
+from toymq_py.amqp.connection import AmqpConnection, Content, Event, NotAmqp, Signal
+from toymq_py.amqp.deliveries import Consumer
+from toymq_py.amqp.errors import (
+    ACCESS_REFUSED,
+    CHANNEL_ERROR,
+    COMMAND_INVALID,
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NOT_ALLOWED,
+    PRECONDITION_FAILED,
+    RESOURCE_ERROR,
+    AmqpError,
+    amqp_error,
+)
+from toymq_py.amqp.handshake import CHANNEL_MAX, FRAME_MAX, Handshake
+from toymq_py.amqp.login import Login, OpenRights
+from toymq_py.amqp.methods import Method
+from toymq_py.amqp.queues import Queues
+from toymq_py.auth import audit
+from toymq_py.auth.quotas import FLOOR_BYTES, Seat, acting_token
+from toymq_py.broker_waits import stored
+from toymq_py.clock import Clock
+from toymq_py.disk_errors import storage_error
+from toymq_py.errors import RequestError, TooManyConnections
+from toymq_py.net.fair_queue import FairQueue, Runnable
+from toymq_py.net.peer import described_peer
+from toymq_py.topic import Channel as TopicChannel
+
+logger = logging.getLogger("toymq_py.amqp")
+
+LOGIN_S = 10.0
+"""From the first byte to connection.open."""
+CLOSE_S = 5.0
+"""For the peer to answer connection.close."""
+READ_AHEAD_BYTES = 256 * 1024
+"""Of what came and cannot be applied yet: then the socket is not read."""
+OUT_BYTES = 256 * 1024
+"""Replies that the socket has not taken: then nothing more is applied."""
+RETRY_S = 0.5
+
+
+class Session(asyncio.Protocol):
+    """One connection. Also its transport's protocol."""
+
+    def __init__(
+        self, queues: Queues, clock: Clock, loop: asyncio.AbstractEventLoop, fair: FairQueue, login: Login,
+        address: str | None, enter: Callable[["Session"], Seat], ended: Callable[["Session"], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            address: of the client, for the audit trail.
+            enter: takes a seat. Raises: TooManyConnections.
+            ended: called once, when the connection is gone.
+        """
+        self.body_bytes_max = queues.broker.options.max_payload_bytes
+        self.address = address
+        self._queues = queues
+        self._clock = clock
+        self._loop = loop
+        self.handshake = Handshake(login, address)
+        self._enter = enter
+        self._ended = ended
+        self._runnable = Runnable(fair, self._turn)
+        self._connection = AmqpConnection(
+            frame_max=FRAME_MAX, body_bytes_max=self.body_bytes_max, channel_max=CHANNEL_MAX
+        )
+        self.transport: asyncio.Transport
+        self.seat: Seat | None = None
+        self.channels: dict[int, Channel] = {}
+        self._ready: dict[Consumer, None] = {}
+        self._work: asyncio.Task[None] | None = None
+        self._out: list[bytes] = []
+        self._stalled = False
+        self._reading = True
+        self._unsent: list[tuple[TopicChannel, list[tuple[int, int]]]] = []
+        self._closing = False
+        self._gone = False
+        self._last_read = self._last_write = clock.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._blocked_by_publishes = False
+
+    # -- the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self.transport.set_write_buffer_limits(high=0)  # so that "not stalled" means "the socket took everything"
+        try:
+            self.seat = self._enter(self)
+        except TooManyConnections as error:
+            self.transport.write(methods.encode(
+                0, "connection.close", reply_code=CONNECTION_FORCED, reply_text=f"CONNECTION_FORCED - {error}"[:250]
+            ))  # fmt: skip
+            self.transport.close()
+            return
+        self._timer = self._loop.call_later(LOGIN_S, self._too_late)
+
+    def data_received(self, data: bytes) -> None:
+        self._last_read = self._clock.monotonic()
+        if self._gone:
+            return
+        self._connection.received(data)
+        self._runnable.wake()
+        self._settle()
+
+    def eof_received(self) -> bool:
+        return False  # AMQP has no half-closed connections
+
+    def pause_writing(self) -> None:
+        self._stalled = True
+
+    def resume_writing(self) -> None:
+        self._stalled = False
+        self._ack_sent()
+        self._runnable.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        if self.seat is not None:
+            self.seat.leave()
+        self._ended(self)
+
+    # -- turns
+
+    def _turn(self, slice_end: float) -> bool:
+        """Apply what came, then deliver. A bug is logged and ends this connection alone. Returns: whether there is more."""
+        if self._gone:
+            return False
+        try:
+            more = self._apply(slice_end)
+            for channel in self.channels.values():
+                channel.flush()
+            more = self._deliver(slice_end) or more
+            self._flush()
+            self._settle()
+        except AmqpError as error:
+            self._fail(error)
+        except Exception:
+            logger.exception("an AMQP connection ended by a bug")
+            self._fail(AmqpError(INTERNAL_ERROR, "a bug of the broker; its log has it"))
+        else:
+            return more
+        self._flush()
+        return False
+
+    def _has_room(self) -> bool:
+        """Whether the next method may be applied."""
+        held = sum(channel.publishes.held_bytes for channel in self.channels.values())
+        crowded = self.seat is not None and self.seat.crowded
+        self._blocked_by_publishes = held > (FLOOR_BYTES if crowded else self._queues.broker.options.max_inflight_bytes)
+        return not (self._blocked_by_publishes or (self._stalled and sum(map(len, self._out)) > OUT_BYTES))
+
+    def _apply(self, slice_end: float) -> bool:
+        if self._work is not None or not self._has_room():
+            return False
+        monotonic, count = self._clock.monotonic, 0
+        try:
+            with closing(self._connection.events()) as events:  # type: ignore[type-var]
+                for event in events:
+                    self._event(event)
+                    count += 1
+                    if self._work is not None or self._gone:
+                        return False
+                    if not count % 16 and (monotonic() > slice_end or not self._has_room()):
+                        return self._has_room()
+        except NotAmqp:
+            self._write_now(frames.PROTOCOL_HEADER)
+            self._close_transport()
+            return False
+        return False
+
+    def _event(self, event: Event) -> None:
+        """Raises: AmqpError, which ends the connection."""
+        number, what = event
+        if what is Signal.HEARTBEAT:
+            return
+        if what is Signal.GREETING:
+            self.write(self.handshake.begin())
+            return
+        if self._closing:
+            if isinstance(what, Method) and what.name in ("connection.close-ok", "connection.close"):
+                self._close_transport()
+            return
+        try:
+            if isinstance(what, AmqpError):
+                raise what
+            if number == 0:
+                self._on_connection(cast("Method", what))
+            else:
+                self._on_channel(number, what)
+        except AmqpError as error:
+            self._refuse(number, error, what)
+        except RequestError as error:
+            self._refuse(number, amqp_error(error), what)
+        except OSError as error:
+            self._refuse(number, amqp_error(storage_error(error)), what)
+
+    def _refuse(self, number: int, error: AmqpError, what: Any) -> None:
+        if error.method == (0, 0) and isinstance(what, Method | Content):
+            error.method = (what.method if isinstance(what, Content) else what).index
+        self.fail(number, error)
+
+    def _deliver(self, slice_end: float) -> bool:
+        if self._closing:
+            return False
+        while self._ready and not self._stalled:
+            consumer = next(iter(self._ready))
+            del self._ready[consumer]
+            channel = self.channels.get(consumer.channel)
+            if channel is None:
+                continue
+            try:
+                more = channel.deliver(consumer)
+            except OSError as error:
+                logger.error("cannot read %s, trying again: %s", consumer.queue, error)  # noqa: TRY400 (one line)
+                self._loop.call_later(RETRY_S, self.wake, consumer)
+                continue
+            if more:
+                self._ready[consumer] = None
+            self._flush()
+            if self._clock.monotonic() > slice_end:
+                break
+        return bool(self._ready) and not self._stalled
+
+    # -- what channels ask for
+
+    def write(self, *pieces: bytes) -> None:
+        self._out += pieces
+        self._runnable.wake()
+
+    def wake(self, consumer: Consumer) -> bool:
+        """Have messages of a consumer taken. Returns: whether that is soon."""
+        self._ready[consumer] = None
+        self._runnable.wake()
+        return not self._stalled
+
+    def check_subscriptions(self) -> None:
+        """Raises: AmqpError when the connection has its limit of subscriptions, as a TCP session."""
+        limit = self._queues.broker.options.max_subscriptions
+        if sum(channel.subscriptions for channel in self.channels.values()) >= limit:
+            text = f"the connection has {limit} consumers and queues to get from, the limit (--max-subscriptions)"
+            raise AmqpError(PRECONDITION_FAILED, text)
+
+    def progress(self) -> None:
+        """Publishes were answered."""
+        self._runnable.wake()
+
+    def written(self, source: TopicChannel, ids: list[tuple[int, int]]) -> None:
+        """Messages without acks were written: they are acked when the socket has taken them."""
+        self._unsent.append((source, ids))
+
+    def fail(self, number: int, error: AmqpError) -> None:
+        """Close a channel with an error, or the connection."""
+        if number == 0 or error.closes_connection:
+            self._fail(error)
+            return
+        channel = self.channels.pop(number, None)
+        if channel is None:
+            return
+        channel.close()
+        self._connection.discard(number)
+        self.write(methods.encode(
+            number, "channel.close", reply_code=error.code, reply_text=error.reply_text, class_id=error.method[0],
+            method_id=error.method[1],
+        ))  # fmt: skip
+
+    def _flush(self) -> None:
+        """Hand over to the socket what is to be written."""
+        if self._out and not self._gone:
+            data, self._out = b"".join(self._out), []
+            self._write_now(data)
+        if not self._stalled:
+            self._ack_sent()
+
+    def _write_now(self, data: bytes) -> None:
+        self._last_write = self._clock.monotonic()
+        self.transport.write(data)
+
+    def _ack_sent(self) -> None:
+        if self._unsent:
+            sent, self._unsent = self._unsent, []
+            for source, ids in sent:
+                source.ack(ids)
+
+    def _settle(self) -> None:
+        """Account for the bytes held here, and read no more than can be applied."""
+        held = self._connection.held_bytes + sum(channel.transaction_bytes for channel in self.channels.values())
+        if self.seat is not None and (held > FLOOR_BYTES or self.seat.held_bytes):
+            published = sum(channel.publishes.held_bytes for channel in self.channels.values())
+            if not self.seat.settle(held + published + sum(map(len, self._out))) and held > FLOOR_BYTES + FRAME_MAX:
+                self.close_with(AmqpError(RESOURCE_ERROR, str(self.seat.too_much())))
+                return
+        busy = self._work is not None or self._blocked_by_publishes or (self._stalled and bool(self._out))
+        wants = not (busy and held > READ_AHEAD_BYTES)
+        if wants != self._reading and not self._gone and not self.transport.is_closing():
+            self._reading = wants
+            if wants:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    # -- methods of the connection
+
+    def _on_connection(self, method: Method) -> None:
+        """Raises: AmqpError."""
+        if method.name == "connection.close":
+            self.write(methods.encode(0, "connection.close-ok"))
+            self._flush()
+            self._close_transport()
+            return
+        handshake = self.handshake
+        self.write(handshake.apply(method))
+        if method.name == "connection.tune-ok":
+            self._connection.limit_frames(handshake.frame_max)
+            self._connection.channel_max = handshake.channel_max
+        elif method.name == "connection.open":
+            assert self._timer is not None
+            self._timer.cancel()
+            self._timer = None
+            self._beat()
+        elif (rights := handshake.rights).name is not None and self.seat is not None:
+            try:
+                self.seat.identify(rights.name, admin=rights.is_admin)
+            except TooManyConnections as error:
+                raise AmqpError(NOT_ALLOWED, str(error), method.index) from None
+
+    @property
+    def rights(self) -> OpenRights:
+        return self.handshake.rights
+
+    @property
+    def frame_max(self) -> int:
+        """The largest frame that the peer takes."""
+        return self.handshake.frame_max
+
+    def audit(self, action: str, about: Mapping[str, str]) -> None:
+        """Something was made, changed or removed."""
+        audit.record(action, audit.OK, token=self.rights.name, address=self.address, via="amqp", about=about)
+
+    # -- channels
+
+    def _on_channel(self, number: int, what: Method | Content) -> None:
+        """Raises: AmqpError, RequestError, OSError."""
+        if not self.handshake.is_over:
+            raise AmqpError(COMMAND_INVALID, f"channel {number} before connection.open-ok")
+        channel = self.channels.get(number)
+        if isinstance(what, Method) and what.index[0] == 20 and what.name != "channel.flow":
+            self._open_or_close(number, channel, what)
+            return
+        if channel is None:
+            raise AmqpError(CHANNEL_ERROR, f"channel {number} is not open")
+        whose = acting_token.set(None if self.seat is None else self.seat.token)
+        try:
+            self.rights.check()
+            if isinstance(what, Content):
+                channel.publish(what)
+                return
+            later = channel.apply(what)
+            if later is not None:
+                self._work = self._loop.create_task(self._do(number, what, later), name=f"amqp {what.name}")
+        finally:
+            acting_token.reset(whose)
+
+    async def _do(self, number: int, method: Method, later: Coroutine[Any, Any, None]) -> None:
+        """Carry out what waits for the disk; nothing else is applied meanwhile."""
+        try:
+            await later
+        except AmqpError as error:
+            self._refuse(number, error, method)
+        except RequestError as error:
+            self._refuse(number, amqp_error(error), method)
+        except OSError as error:
+            self._refuse(number, amqp_error(storage_error(error)), method)
+        except Exception:
+            logger.exception("an AMQP connection ended by a bug")
+            self._fail(AmqpError(INTERNAL_ERROR, "a bug of the broker; its log has it"))
+        finally:
+            self._work = None
+            if self._gone:
+                self._queues.owner_gone(self)  # it may have made a queue of its own meanwhile
+            self._runnable.wake()
+
+    def _open_or_close(self, number: int, channel: Channel | None, method: Method) -> None:
+        """Raises: AmqpError."""
+        if method.name == "channel.open":
+            if channel is not None:
+                raise AmqpError(COMMAND_INVALID, "second 'channel.open' seen", method.index)
+            self.channels[number] = Channel(number, self, self._queues)
+            self.write(methods.encode(number, "channel.open-ok"))
+        elif method.name == "channel.close":
+            if channel is not None:
+                del self.channels[number]
+                channel.close()
+            self._connection.reopen(number)
+            self.write(methods.encode(number, "channel.close-ok"))
+        elif method.name == "channel.close-ok":
+            self._connection.reopen(number)
+        else:
+            raise AmqpError(COMMAND_INVALID, f"{method.name} is not a client's", method.index)
+
+    # -- heartbeats and the end
+
+    def _beat(self) -> None:
+        """Send a heartbeat where nothing else was written; end a connection whose peer is silent for two of them."""
+        heartbeat_s = self.handshake.heartbeat_s
+        if not heartbeat_s or self._gone:
+            return
+        now, interval_s = self._clock.monotonic(), heartbeat_s / 2
+        if self._reading and now - self._last_read > 2 * heartbeat_s:
+            logger.warning("%s: missed heartbeats, %d s", described_peer(self.transport), heartbeat_s)
+            self.transport.abort()
+            return
+        if now - self._last_write >= interval_s and not self._stalled:
+            self._write_now(frames.HEARTBEAT_FRAME)
+        self._timer = self._loop.call_later(interval_s, self._beat)
+
+    def _too_late(self) -> None:
+        self._timer = None
+        self.transport.abort()
+
+    def rights_changed(self) -> None:
+        """The table of tokens has changed."""
+        error = self.rights.renew()
+        if error is not None and not self._closing:
+            self.close_with(AmqpError(ACCESS_REFUSED, f"the token was changed: {error}"))
+
+    async def shut_down(self) -> None:
+        """Say that the broker stops, once the publishes that wait are answered."""
+        for channel in self.channels.values():
+            channel.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S / 2):
+                for channel in list(self.channels.values()):
+                    if channel.publishes.waiting:
+                        await stored(channel.publishes.when_answered)
+        self.close_with(AmqpError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
+
+    def close_with(self, error: AmqpError) -> None:
+        """Say why, and close once the client has heard it."""
+        self._fail(error)
+        self._flush()
+
+    def _fail(self, error: AmqpError) -> None:
+        """Close the connection with an error, or at its orderly end from here."""
+        if self._closing or self._gone:
+            return
+        self._closing = True
+        if error.code != CONNECTION_FORCED:
+            logger.info("%s: %s", described_peer(self.transport), error.reply_text)
+        self._close_channels()
+        self.write(methods.encode(
+            0, "connection.close", reply_code=error.code, reply_text=error.reply_text, class_id=error.method[0],
+            method_id=error.method[1],
+        ))  # fmt: skip
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(CLOSE_S, self._too_late)
+
+    def _close_channels(self) -> None:
+        channels, self.channels = list(self.channels.values()), {}
+        self._ready.clear()
+        for channel in channels:
+            channel.close()
+        self._queues.owner_gone(self)
+
+    def _close_transport(self) -> None:
+        self._end()
+        self.transport.close()
+
+    def _end(self) -> None:
+        """Idempotent."""
+        if self._gone:
+            return
+        self._gone = True
+        self._runnable.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_channels()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.transport.abort()

@@ -1,0 +1,58 @@
+"""Coroutines that wait for the broker: until an effect is on stable storage, until a name is free. Belongs to the loop."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from toymq_py.broker import Done
+from toymq_py.disk_errors import storage_error
+from toymq_py.errors import BeingDeleted, RequestError
+
+Made = TypeVar("Made")
+
+
+async def stored(begin: Callable[[Done], None]) -> None:
+    """Wait until the effect of ``begin`` is on stable storage. A cancellation does not undo it.
+
+    ``begin`` is called again when a topic that it would make is still being deleted.
+
+    Raises: RequestError when it could not be stored, or when ``begin`` does.
+    """
+    outcome: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
+
+    def done(error: OSError | RequestError | None) -> None:
+        if not outcome.done():
+            outcome.set_result(error)
+
+    while True:
+        try:
+            begin(done)
+            break
+        except BeingDeleted as busy:
+            await gone(busy)
+    error = await outcome
+    if error is not None:
+        raise error if isinstance(error, RequestError) else storage_error(error)
+
+
+async def made(make: Callable[[], Made]) -> Made:
+    """Call what makes a topic, and again when the one of that name has gone. Raises: as ``make``, except BeingDeleted."""
+    while True:
+        try:
+            return make()
+        except BeingDeleted as busy:
+            await gone(busy)
+
+
+async def gone(busy: BeingDeleted) -> None:
+    """Wait for the end of a deletion."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    busy.when_done(partial(fulfil, over))
+    await over
+
+
+def fulfil(future: asyncio.Future[None]) -> None:
+    """Idempotent."""
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,106 @@
+"""List open connections, and close one. Contract: gateway.md."""
+
+import re
+from itertools import islice
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.errors import BadArgument
+from toymq_py.gateway.bodies import seat_of
+from toymq_py.gateway.operations import Answer, Operation, Parameter, count
+from toymq_py.gateway.problems import NoSuchConnection
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.topic_operations import json_response
+
+LISTED_MAX = 1000
+LISTED = 100
+SEARCH_CHARS_MAX = 100
+PER_TURN = 64
+"""Looked at before other tasks get a turn."""
+
+_ID = re.compile(r"(?:toymq|amqp|http|websocket)-[0-9]{1,18}")
+
+
+def _connection_id(text: str) -> str:
+    if not _ID.fullmatch(text):
+        raise BadArgument(f"invalid connection {text[:50]!a}: GET /v1/connections lists them, such as toymq-7")
+    return text
+
+
+def _search(text: str) -> str:
+    if not 0 < len(text) <= SEARCH_CHARS_MAX:
+        raise BadArgument(f"search is 1 to {SEARCH_CHARS_MAX} characters")
+    return text.lower()
+
+
+MAX = count("max", "How many connections to list.", 1, LISTED_MAX, default=LISTED)
+SEARCH = Parameter("search", "query", "Part of an id, an address, a token's name, a client's name, a topic or a consumer.",
+                   {"type": "string", "minLength": 1, "maxLength": SEARCH_CHARS_MAX}, _search)  # fmt: skip
+CONNECTION = Parameter("connection", "path", "Id of the connection.", {"type": "string", "pattern": f"^{_ID.pattern}$"},
+                       _connection_id, required=True)  # fmt: skip
+
+_BYTES = {"type": ["integer", "null"]}
+_TEXT = {"type": ["string", "null"]}
+_SUBSCRIPTION = {"type": "object", "required": ["topic", "consumer", "inflight"], "properties": {
+    "topic": {"type": "string"}, "consumer": {"type": "string"}, "mode": _TEXT, "inflight": {"type": "integer"},
+    "window": {"type": "integer"}}}  # fmt: skip
+_CONNECTION = {"type": "object", "required": ["connection", "protocol", "since_ms", "own"], "properties": {
+    "connection": {"type": "string"}, "protocol": {"enum": ["toymq", "amqp", "http", "websocket"]}, "address": _TEXT,
+    "tls": {"type": "boolean"}, "token": _TEXT, "name": _TEXT, "since_ms": {"type": "integer"}, "own": {"type": "boolean"},
+    "received_bytes": _BYTES, "sent_bytes": _BYTES, "unsent_bytes": {"type": "integer"},
+    "inflight": {"type": "integer"}, "subscriptions_total": {"type": "integer"},
+    "subscriptions": {"type": "array", "items": _SUBSCRIPTION}}}  # fmt: skip
+LISTING = {"type": "object", "required": ["open", "more", "connections"], "properties": {
+    "open": {"type": "integer"}, "more": {"type": "boolean"},
+    "connections": {"type": "array", "items": _CONNECTION}}}  # fmt: skip
+
+
+async def list_connections(gateway: Gateway, request: Request) -> Response:
+    """``GET /v1/connections``."""
+    most, search, own = MAX.or_(LISTED, request), SEARCH.of(request), seat_of(request)
+    present = sorted(gateway.broker.quotas.open_connections, key=lambda each: (each.since_ms, each.number), reverse=True)
+    found: list[dict[str, Any]] = []
+    left = iter(present)
+    while len(found) <= most and (part := list(islice(left, PER_TURN))):
+        for each in part:
+            if each.transport.is_closing() or len(found) > most:
+                continue
+            described = each.describe() | {"own": own is not None and each.seat is own}
+            if search is None or search in _text_of(described):
+                found.append(described)
+        await gateway.waiting.pause()
+    return json_response({"open": len(present), "more": len(found) > most, "connections": found[:most]})
+
+
+def _text_of(described: dict[str, Any]) -> str:
+    """What a search looks at, in small letters."""
+    members = [described[name] or "" for name in ("connection", "address", "token", "name")]
+    for each in described["subscriptions"]:
+        members += [each["topic"], each["consumer"]]
+    return "\n".join(members).lower()
+
+
+async def close_connection(gateway: Gateway, request: Request) -> Response:
+    """``DELETE /v1/connections/{connection}``."""
+    wanted = CONNECTION.need(request)
+    found = gateway.broker.quotas.open_connections.find(wanted)
+    if found is None:
+        raise NoSuchConnection(f"connection {wanted} is not open: it may have ended; GET /v1/connections lists those that are")
+    if found.seat is not None and found.seat is seat_of(request):
+        raise BadArgument(f"{wanted} is the connection of this request: it ends when you close it")
+    found.close()
+    return Response(status_code=204)
+
+
+OPERATIONS = (
+    Operation("GET", "/v1/connections", "listConnections",
+              "Open connections of all protocols, the newest first, with what they subscribe to.", list_connections, "admin",
+              (MAX, SEARCH),
+              answers={200: Answer("How many are open, and those that were found.", LISTING)},
+              errors=(BadArgument,), safe=True),
+    Operation("DELETE", "/v1/connections/{connection}", "closeConnection",
+              "Close a connection. What it has not acked goes back; its client may connect again.", close_connection, "admin",
+              (CONNECTION,), answers={204: Answer("It is closed.")}, errors=(BadArgument, NoSuchConnection)),
+)  # fmt: skip

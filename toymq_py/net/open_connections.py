@@ -1,0 +1,120 @@
+"""The open connections of all listeners: what an operator asks of them, and closing one.
+
+Contract: gateway.md. Nothing is counted for it while messages pass: bytes come from the kernel when they are asked for.
+"""
+
+import asyncio
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, Protocol
+
+from toymq_py.net.peer import described_peer, socket_address
+
+SUBSCRIPTIONS_MAX = 100
+"""Shown of one connection, which may have a thousand; all are counted."""
+NAME_CHARS_MAX = 100
+"""Shown of the name that a client gave itself."""
+_BYTES = struct.Struct("=QQ")
+_BYTES_AT = 120
+"""Where Linux's ``struct tcp_info`` has ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` (since 4.1)."""
+
+
+class Subscribed(Protocol):
+    """A subscription, to a topic or a pattern."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def consumer_name(self) -> str: ...
+    @property
+    def mode(self) -> str | None: ...
+    @property
+    def inflight(self) -> int: ...
+    @property
+    def window(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenConnection:
+    """One open connection, as it is when it is listed.
+
+    Attributes:
+        token: name of the client's token.
+        name: that the client gave itself.
+        seat: tells connections apart.
+        close: ends it now. What it holds goes back, as when its client had gone.
+    """
+
+    protocol: Literal["toymq", "amqp", "http", "websocket"]
+    number: int
+    since_ms: int
+    transport: asyncio.Transport
+    close: Callable[[], None]
+    token: str | None = None
+    name: str | None = None
+    seat: object = None
+    subscriptions: Callable[[], Sequence[Subscribed]] = tuple
+
+    @property
+    def connection_id(self) -> str:
+        """Unique while the broker runs. The number is that of the log's ``session``, for the protocol toymq."""
+        return f"{self.protocol}-{self.number}"
+
+    def describe(self) -> dict[str, Any]:
+        """The members of the JSON object (docs/http.md, "Connections")."""
+        transport, subscriptions = self.transport, self.subscriptions()
+        received, sent = bytes_passed(transport)
+        return {
+            "connection": self.connection_id,
+            "protocol": self.protocol,
+            "address": None if socket_address(transport) is None else described_peer(transport),
+            "tls": transport.get_extra_info("sslcontext") is not None,
+            "token": self.token,
+            "name": None if self.name is None else self.name[:NAME_CHARS_MAX],
+            "since_ms": self.since_ms,
+            "received_bytes": received,
+            "sent_bytes": sent,
+            "unsent_bytes": transport.get_write_buffer_size(),
+            "inflight": sum(each.inflight for each in subscriptions),
+            "subscriptions_total": len(subscriptions),
+            "subscriptions": [
+                {"topic": each.name, "consumer": each.consumer_name, "mode": each.mode, "inflight": each.inflight,
+                 "window": each.window}
+                for each in subscriptions[:SUBSCRIPTIONS_MAX]
+            ],
+        }  # fmt: skip
+
+
+class OpenConnections:
+    """Asks each listener. Belongs to the loop."""
+
+    def __init__(self) -> None:
+        self.sources: list[Callable[[], Iterable[OpenConnection]]] = []
+        """One for each server, which adds its own."""
+
+    def __iter__(self) -> Iterator[OpenConnection]:
+        return (each for each in chain.from_iterable(source() for source in self.sources) if not each.transport.is_closing())
+
+    def find(self, connection_id: str) -> OpenConnection | None:
+        """The connection with this id; None when it is not open."""
+        return next((each for each in self if each.connection_id == connection_id), None)
+
+
+def bytes_passed(transport: asyncio.BaseTransport) -> tuple[int | None, int | None]:
+    """Bytes that arrived, and that the other end has acknowledged, with what TLS adds. None where the kernel does not say: at a
+    Unix socket, outside Linux, and when the connection is gone."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or sys.platform != "linux" or connection.family == socket.AF_UNIX:
+        return None, None
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_AT + _BYTES.size)
+    except OSError:
+        return None, None
+    if len(info) < _BYTES_AT + _BYTES.size:  # an old kernel
+        return None, None
+    sent, received = _BYTES.unpack_from(info, _BYTES_AT)
+    return received, sent
