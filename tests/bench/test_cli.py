@@ -15,7 +15,7 @@ from toymq_bench.errors import BenchError
 from toymq_bench.result import Session
 from toymq_bench.traffic import Traffic
 
-SHORT = ["--seconds", "200ms", "--warmup", "50ms"]
+SHORT = ["--seconds", "500ms", "--warmup", "50ms"]
 
 
 def bench(*arguments: str) -> Result:
