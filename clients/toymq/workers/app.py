@@ -208,13 +208,27 @@ class App:
         if not self._jobs:
             raise ConfigError("this app has no worker: decorate a function with `@app.worker(\"topic\")`")
         shutdown_s = arguments.timeout("shutdown", shutdown)
-        client = await self._connect(CONNECT_S)
+        client = await self._connected_unless(stop)
+        if client is None:
+            return True
         try:
             return await self._work(client, stop, concurrency, shutdown_s)
         finally:
             self.runners = []
             await self._leave()
             await client.close()
+
+    async def _connected_unless(self, stop: asyncio.Event) -> Client | None:
+        """Wait for the broker, which may be away for long; None when ``stop`` is set before it is there."""
+        loop = asyncio.get_running_loop()
+        connecting, stopping = loop.create_task(self._connect(CONNECT_S)), loop.create_task(stop.wait())
+        try:
+            await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            return await connecting if connecting.done() else None
+        finally:
+            for task in (connecting, stopping):
+                task.cancel()
+            await asyncio.gather(connecting, stopping, return_exceptions=True)
 
     async def _work(self, client: Client, stop: asyncio.Event, concurrency: int | None, shutdown_s: float) -> bool:
         random = Random()

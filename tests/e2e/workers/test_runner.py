@@ -412,6 +412,24 @@ async def test_a_caller_whose_first_connection_failed_has_another(broker: InProc
         await replies.close()
 
 
+async def test_workers_that_wait_for_their_broker_can_be_stopped() -> None:
+    """SIGTERM and Ctrl-C did nothing, and processes whose parent was killed stayed."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        app = App(f"toymq://127.0.0.1:{unused.getsockname()[1]}")
+
+        @app.worker("t")
+        async def work() -> None: ...
+
+        stop = asyncio.Event()
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(app.run(stop))
+            await asyncio.sleep(0.05)
+            assert not running.done()
+            stop.set()
+        assert running.result() is True
+
+
 async def test_a_caller_without_rights_to_settings_gets_its_results(tmp_path: Path) -> None:
     rights = table("shop", 'publish = ["t", "replies.>"]\nsubscribe = ["t", "replies.>"]')
     async with serving(tmp_path / "d2", authority=authority(rights)) as served:
