@@ -14,25 +14,18 @@ from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
+from toymq_py.entrance import REFUSED_LINGER_MAX, Entrance
 from toymq_py.errors import RequestError, TooManyConnections
-from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.open_connections import OpenConnection
-from toymq_py.net.peer import peer_address
-from toymq_py.session import LINGER_S, FairQueue, Session, SessionProtocol, TlsProtocol, refuse
+from toymq_py.session import LINGER_S, FairQueue, Session, SessionProtocol, refuse
 
 logger = logging.getLogger("toymq_py.server")
 
-REFUSED_LINGER_MAX = 16
 EXPIRY_CHECK_S = 5.0
 """An expired token is found within so long, also after the wall clock was set."""
 FINISH_S = 1.0
 """The last part of a shutdown, at most a quarter of it, is for commits and offsets alone; acks are taken before."""
-KEEPALIVE_S = 15
-KEEPALIVE_PROBES = 3
-USER_TIMEOUT_MS = 30_000
-"""Also for a living client that does not read (docs/reconnects.md). The time of its last acknowledgement (TCP_INFO) would not
-tell it from a dead one within 30 s: the kernel asks a full receiver less and less often, in the end every two minutes."""
 
 
 class Server:
@@ -59,8 +52,9 @@ class Server:
         self._fair_queue = FairQueue(clock, loop)
         self._last_number = 0
         self._refused = 0
-        self._handshakes: dict[TlsProtocol, Seat | None] = {}
-        self._certificates = certificates
+        self._entrance = Entrance(
+            loop, broker.quotas, broker.metrics, certificates, partial(SessionProtocol, self._open_session), self._refuse
+        )
         self._authority = authority
         if authority is not None:
             broker.quotas.guarded = True
@@ -71,7 +65,6 @@ class Server:
         self._at_once = False
         self._within_s = broker.options.shutdown_timeout_ms / 1000
         self._none_left = asyncio.Event()
-        self._tasks: asyncio.TaskGroup | None = None
         self._ticker: asyncio.TimerHandle | None = None
         broker.quotas.open_connections.sources.append(self._open_connections)
         broker.on_deadline = self._arm_ticker
@@ -101,17 +94,12 @@ class Server:
 
     async def run(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``, then shut down gracefully (delivery.md, "Shutdown")."""
-        acceptors = [Acceptor(listener, self._loop, self._accept) for listener in listeners]
-        acceptors += [Acceptor(listener, self._loop, self._accept_tls) for listener in tls_listeners]
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
             self._check_expiry()
             self._tick()  # recovery may have set deadlines
-            for acceptor in acceptors:
-                acceptor.start()
+            self._entrance.open(listeners, tls_listeners, tasks)
             await self._stopping.wait()
-            for acceptor in acceptors:
-                acceptor.stop()
+            self._entrance.close()
             if self._at_once:
                 self.cut()
             else:
@@ -132,8 +120,7 @@ class Server:
 
     def cut(self) -> None:
         """Close all connections now, whatever they wait for. Nothing more is said to any client."""
-        for handshake in list(self._handshakes):
-            handshake.abort()
+        self._entrance.abort_handshakes()
         for session in list(self._sessions):
             session.abort()
 
@@ -150,57 +137,7 @@ class Server:
                 partial(getattr, session, "subscriptions"),
             )  # fmt: skip
 
-    # -- accepting
-
-    def _accept(self, connection: socket.socket) -> None:
-        assert self._tasks is not None
-        if (address := self._address_of(connection)) is not None:
-            self._tasks.create_task(self._open_connection(connection, SessionProtocol(self._open_session, address)))
-
-    def _address_of(self, connection: socket.socket) -> str | None:
-        """The address of a client, "" at a Unix socket. None when it is gone, and the connection closed: its commands would
-        stand in the audit trail without an address."""
-        address = peer_address(connection)
-        if address is None and connection.family == socket.AF_UNIX:
-            return ""
-        if address is None:
-            connection.close()
-        return address
-
-    def _accept_tls(self, connection: socket.socket) -> None:
-        """Begin a TLS handshake, which counts as a connection: it holds a descriptor."""
-        assert self._tasks is not None
-        assert self._certificates is not None
-        if (address := self._address_of(connection)) is None:
-            return
-        inner = SessionProtocol(self._open_session, address)
-        protocol = TlsProtocol(self._certificates.context, inner, self._loop, self._handshake_ended, self._refuse)
-        seat = None
-        try:
-            seat = self._broker.quotas.enter(address, protocol.abort)
-        except TooManyConnections as error:
-            if list(self._handshakes.values()).count(None) >= REFUSED_LINGER_MAX:
-                self._broker.metrics.refused(error.code)
-                connection.close()  # a reason needs a handshake; enough refused clients linger already
-                return
-        self._handshakes[protocol] = seat
-        self._tasks.create_task(self._open_connection(connection, protocol))
-
-    def _handshake_ended(self, protocol: TlsProtocol) -> None:
-        """Free the handshake's seat; its session takes one of its own."""
-        seat = self._handshakes.pop(protocol, None)
-        if seat is not None:
-            seat.leave()
-
-    async def _open_connection(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
-        """Make a transport of an accepted socket. Do not cancel it: a transport without an owner is never closed."""
-        try:
-            _set_options(connection)
-            await self._loop.connect_accepted_socket(lambda: protocol, connection)
-        except OSError:
-            if isinstance(protocol, TlsProtocol):
-                self._handshake_ended(protocol)
-            connection.close()  # gone again already
+    # -- sessions
 
     def _open_session(self, protocol: SessionProtocol) -> Session | None:
         """Make the session of a connection. Returns: None when it is refused; then the reason is written and it is closed."""
@@ -279,8 +216,7 @@ class Server:
         broker = self._broker
         timeout_s, acks_s = broker.options.shutdown_timeout_ms / 1000, self._within_s
         acks_until = self._loop.time() + acks_s - min(FINISH_S, acks_s / 4)
-        for handshake in list(self._handshakes):
-            handshake.abort()
+        self._entrance.abort_handshakes()
         owed = {session: session.inflight() for session in self._sessions}
         broker.stop_deliveries(ends_at=self._clock.monotonic() + timeout_s)
         for session, ranges in owed.items():
@@ -295,22 +231,3 @@ class Server:
         await finished
         for session in list(self._sessions):
             session.abort()
-
-
-def _set_options(connection: socket.socket) -> None:
-    """Set keepalive: a dead peer that holds an exclusive consumer is detected within about a minute.
-
-    A Unix socket needs none: the kernel closes it when the peer dies.
-    """
-    if connection.family == socket.AF_UNIX:
-        return
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_S),
-        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
-    ):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

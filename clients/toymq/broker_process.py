@@ -109,6 +109,11 @@ class BrokerProcess:
         """URL for AMQP clients; empty without ``--amqp``."""
         return next((address for address in self.addresses if address.startswith("amqp://")), "")
 
+    @property
+    def amqps(self) -> str:
+        """URL for AMQP clients with TLS; empty without ``--amqps``."""
+        return next((address for address in self.addresses if address.startswith("amqps://")), "")
+
     # -- its life
 
     @property

@@ -1,6 +1,7 @@
 """A blocking AMQP 0-9-1 connection of methods and bytes, for tests of what no client library sends."""
 
 import socket
+import ssl
 from contextlib import closing
 from typing import Any
 
@@ -16,8 +17,10 @@ NOTHING = properties.NOTHING
 class AmqpWire:
     """A connection; ``login`` begins it. Heartbeats are passed over."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), TIMEOUT_S)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._connection = AmqpConnection(frame_max=131_072, body_bytes_max=1 << 30, channel_max=65_535, expects_header=False)
         self._events: list[Event] = []
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toymq_py.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
+from toymq_py.amqp.fields import SHORT_STRING_MAX
 from toymq_py.units import DURATION_MS_MAX
 
 QUEUE_TYPES = ("classic", "quorum")
@@ -19,6 +20,8 @@ NUMBERS = {
 CONSUMERS = ("x-priority", "x-stream-offset")
 """Arguments of basic.consume that change what it gets, and are not supported."""
 STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key")
+"""Short ones: no dead letter could be sent to a longer exchange or routing key."""
+
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,6 +61,8 @@ def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
         value = arguments.get(name)
         if value is not None and type(value) is not str:
             raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': {value!r} is not a string")
+        if value is not None and len(value.encode()) > SHORT_STRING_MAX:
+            raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': it is longer than {SHORT_STRING_MAX} bytes")
     kind, overflow = arguments.get("x-queue-type", "classic"), arguments.get("x-overflow")
     if kind not in QUEUE_TYPES:
         raise AmqpError(NOT_IMPLEMENTED, f"x-queue-type {kind} is not supported: there are {' and '.join(QUEUE_TYPES)}")

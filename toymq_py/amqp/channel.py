@@ -6,6 +6,7 @@ the connection waits, too. Belongs to the event loop.
 
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from toymq_py.amqp import methods, properties
@@ -37,6 +38,7 @@ from toymq_py.amqp.methods import Method
 from toymq_py.amqp.properties import Envelope
 from toymq_py.amqp.publishing import Confirms, Publishes
 from toymq_py.amqp.queues import CONSUMER, Queues
+from toymq_py.amqp.transaction import Transaction
 from toymq_py.broker_waits import stored
 from toymq_py.errors import RequestError
 from toymq_py.topic import Delivery, Subscription, Topic
@@ -44,10 +46,6 @@ from toymq_py.units import DURATION_MS_MAX
 
 TAKE_BYTES = 64 * 1024
 TAKE_MESSAGES = 128
-TX_MAX = 10_000
-"""Publishes and acks of one transaction."""
-TX_BYTES_MAX = 16 << 20
-"""Of the publishes that one transaction holds until its commit."""
 READ_THE_QUEUE = frozenset(("basic.get", "queue.declare", "queue.purge", "queue.delete"))
 """Methods that find what their channel published before: a message is in its queue once it is on stable storage."""
 
@@ -75,8 +73,8 @@ class Outlet(Owner, Protocol):
     def progress(self) -> None:
         """Publishes were answered."""
 
-    def written(self, source: Any, ids: list[tuple[int, int]]) -> None:
-        """Messages without acks were written: they are acked when the socket has taken them."""
+    def when_taken(self, call: Callable[[None], object]) -> None:
+        """Call ``call(None)`` once the socket has taken what was written."""
 
 
 class Channel:
@@ -93,14 +91,13 @@ class Channel:
         self._acked: list[Unacked] = []  # since the last ``flush``
         self._retired: list[Subscription] = []  # of consumers that are gone, with messages that are not settled
         self._confirms: Confirms | None = None
-        self._transaction: list[Callable[[], None]] | None = None
-        self.transaction_bytes = 0
-        """Of publishes that wait for tx.commit."""
-        self._failed: AmqpError | None = None  # of a publish in the present transaction
+        self._transaction: Transaction | None = None
         self._prefetch = 0
         self._channel_prefetch = 0
         self._stopped = False
         """The client has paused deliveries (channel.flow)."""
+        self._closed = False
+        """What still comes of it is of no concern to the client: its number may be another channel's."""
         self.publishes = Publishes(
             self._broker, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress
         )
@@ -116,12 +113,18 @@ class Channel:
         }  # fmt: skip
 
     @property
+    def transaction_bytes(self) -> int:
+        """Of publishes that wait for tx.commit."""
+        return 0 if self._transaction is None else self._transaction.held_bytes
+
+    @property
     def subscriptions(self) -> int:
         """Consumers, queues that basic.get took from, and cancelled consumers with messages that are not settled."""
         return len(self.consumers) + len(self._getters) + len(self._retired)
 
     def _reply(self, name: str, **values: Any) -> None:
-        self._outlet.write(methods.encode(self.number, name, **values))
+        if not self._closed:
+            self._outlet.write(methods.encode(self.number, name, **values))
 
     def apply(self, method: Method) -> Later:
         """Apply a method. Raises: AmqpError, RequestError, OSError."""
@@ -130,13 +133,15 @@ class Channel:
             raise AmqpError(COMMAND_INVALID, f"{method.name} is not a client's", method.index)
         if method.name != "basic.ack":
             self.flush()
+            if self._closed:  # a publish was refused
+                return None
             if method.name in READ_THE_QUEUE and self.publishes.waiting:
                 return self._behind_publishes(handler, method)
         return handler(method)
 
     async def _behind_publishes(self, handler: Callable[[Method], Later], method: Method) -> None:
         await stored(self.publishes.when_answered)
-        if (later := handler(method)) is not None:
+        if not self._closed and (later := handler(method)) is not None:
             await later
 
     def flush(self) -> None:
@@ -150,7 +155,10 @@ class Channel:
 
     def close(self) -> None:
         """The channel ends: its consumers go, its messages are ready again. Idempotent."""
+        if self._closed:
+            return
         self.flush()
+        self._closed = True
         for consumer in list(self.consumers.values()):
             self._drop(consumer)
         for subscription in (*self._getters.values(), *self._retired):
@@ -201,7 +209,7 @@ class Channel:
         self._outlet.write(head, *content_frames(self.number, content.properties, content.body, self._outlet.frame_max))
 
     def _confirmed(self, count: int, stored: bool) -> None:
-        if self._confirms is not None:
+        if self._confirms is not None and not self._closed:
             self._outlet.write(self._confirms.frame(count, stored))
 
     def _refused(self, error: RequestError) -> None:
@@ -209,8 +217,8 @@ class Channel:
         told = amqp_error(error)
         told.method = PUBLISH
         if self._transaction is not None:
-            self._failed = told
-        elif self._confirms is None:
+            self._transaction.failed = told
+        elif self._confirms is None and not self._closed:
             told.code = PRECONDITION_FAILED
             self._outlet.fail(self.number, told)
 
@@ -228,44 +236,33 @@ class Channel:
         """Do it now, or at tx.commit. ``size``: bytes that it holds until then. Raises: AmqpError."""
         if self._transaction is None:
             call()
-        elif len(self._transaction) >= TX_MAX:
-            raise AmqpError(PRECONDITION_FAILED, f"a transaction has {TX_MAX} publishes and acks at most: commit before")
-        elif self.transaction_bytes + size > TX_BYTES_MAX:
-            raise AmqpError(PRECONDITION_FAILED, f"a transaction holds {TX_BYTES_MAX} bytes at most: commit before")
         else:
-            self.transaction_bytes += size
-            self._transaction.append(call)
+            self._transaction.add(call, size)
 
     def _tx_select(self, method: Method) -> Later:
         if self._confirms is not None:
             raise AmqpError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode", method.index)
-        if self._transaction is None:
-            self._transaction = []
+        self._transaction = self._transaction or Transaction()
         self._reply("tx.select-ok")
         return None
 
     def _tx_commit(self, method: Method) -> Later:
         if self._transaction is None:
             raise AmqpError(PRECONDITION_FAILED, "channel is not transactional", method.index)
-        return self._commit()
+        return self._commit(self._transaction)
 
-    async def _commit(self) -> None:
-        assert self._transaction is not None
-        calls, self._transaction, self.transaction_bytes, self._failed = self._transaction, [], 0, None
-        for call in calls:
-            call()
+    async def _commit(self, transaction: Transaction) -> None:
+        transaction.begin_commit()
         self.flush()
         if self.publishes.waiting:
             await stored(self.publishes.when_answered)
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            raise AmqpError(PRECONDITION_FAILED, f"not all of the transaction is stored: {failed.text}", (90, 20))
+        transaction.end_commit()
         self._reply("tx.commit-ok")
 
     def _tx_rollback(self, method: Method) -> Later:
         if self._transaction is None:
             raise AmqpError(PRECONDITION_FAILED, "channel is not transactional", method.index)
-        self._transaction, self.transaction_bytes = [], 0
+        self._transaction.roll_back()
         self._reply("tx.rollback-ok")
         return None
 
@@ -321,10 +318,14 @@ class Channel:
         """Raises: RequestError, OSError."""
         subscription, _ = topic.subscribe(
             CONSUMER, mode="shared", window=window, visibility_s=LEASE_S,
-            wake=lambda _: consumer.tag in self.consumers and self._outlet.wake(consumer),
+            wake=lambda _: self._woken(consumer),
             ended=lambda _, code: self._cancelled(consumer),
         )  # fmt: skip
         return subscription
+
+    def _woken(self, consumer: Consumer) -> bool:
+        """Messages are ready. Returns: whether they are taken soon; else another consumer is woken."""
+        return self.consumers.get(consumer.tag) is consumer and self._outlet.wake(consumer) and self._room(consumer) > 0
 
     def _cancel(self, method: Method) -> Later:
         consumer = self.consumers.get(method["consumer_tag"])
@@ -353,16 +354,22 @@ class Channel:
             self._retired.remove(subscription)
             subscription.close()
 
+    def _room(self, consumer: Consumer) -> int:
+        """How many messages of a consumer the client takes now."""
+        if self._stopped:
+            return 0
+        if not self._channel_prefetch or consumer.no_ack:
+            return TAKE_MESSAGES
+        return min(TAKE_MESSAGES, self._channel_prefetch - len(self.unacked))
+
     def deliver(self, consumer: Consumer) -> bool:
         """Write messages of a consumer. Returns: whether there may be more. Raises: OSError."""
         subscription = consumer.subscription
-        if self._stopped or subscription is None or subscription.closed:
+        if subscription is None or self.consumers.get(consumer.tag) is not consumer:
+            return False  # cancelled, with messages that are not settled
+        if (room := self._room(consumer)) <= 0:
+            consumer.wake_others()  # an ack, or channel.flow, wakes this one
             return False
-        room = TAKE_MESSAGES
-        if self._channel_prefetch and not consumer.no_ack:
-            room = min(room, self._channel_prefetch - len(self.unacked))
-            if room <= 0:
-                return False  # an ack wakes it
         delivery = subscription.take(TAKE_BYTES, room)
         if delivery is None:
             return False
@@ -389,7 +396,12 @@ class Channel:
         if out:
             self._outlet.write(*out)
         if consumer.no_ack:
-            self._outlet.written(source, delivery.ranges())
+            self._outlet.when_taken(partial(self._taken, source, delivery.ranges()))
+
+    def _taken(self, source: Any, ids: list[tuple[int, int]], _: None) -> None:
+        """Messages without acks are with the client."""
+        source.ack(ids)
+        self._end_retired()
 
     def _get(self, method: Method) -> Later:
         queue = self._declarations.queue_of(method)
@@ -402,6 +414,7 @@ class Channel:
                 CONSUMER, mode="shared", window=1, visibility_s=LEASE_S, wake=lambda _: False, ended=lambda _, code: None
             )
             self._getters[queue] = getter
+        self.queues.used(queue)
         delivery = getter.take_some(1, TAKE_BYTES)
         if delivery is None:
             self._reply("basic.get-empty")
@@ -415,7 +428,7 @@ class Channel:
         )  # fmt: skip
         self._outlet.write(head, *content_frames(self.number, envelope.properties, body, self._outlet.frame_max))
         if method["no_ack"]:
-            self._outlet.written(source, [(msg_id, msg_id)])
+            self._outlet.when_taken(partial(self._taken, source, [(msg_id, msg_id)]))
         else:
             self.unacked.add(tag, Unacked(queue, source, msg_id, envelope.routing_key, delivery.attempt))
         return None
@@ -446,8 +459,7 @@ class Channel:
         return None
 
     def _room_again(self) -> None:
-        if self._retired:
-            self._end_retired()
+        self._end_retired()
         if self._channel_prefetch:
             self._wake()
 

@@ -55,6 +55,11 @@ class Consumer:
     def cancelled(self) -> None:
         self.on_cancelled(self)
 
+    def wake_others(self) -> None:
+        """It was woken and cannot take now: another consumer of the queue may."""
+        if self.subscription is not None:
+            self.subscription.wake_others()
+
 
 class UnackedMessages:
     """Delivery tags of a channel, ascending, and what they stand for."""

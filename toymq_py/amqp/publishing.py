@@ -89,6 +89,7 @@ class Publishes:
         run, self._run = self._run, None
         if run is None:
             return
+        run.topics = tuple(filter(self._broker.has, run.topics))  # a queue that was deleted meanwhile is not made anew
         if len(run.topics) == 1:
             self._append(run)
         else:

@@ -22,7 +22,7 @@ from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.topology import Binding, Exchange, Queue, Topology
 from toymq_py.broker import Broker
 from toymq_py.broker_waits import made, stored
-from toymq_py.errors import NoSuchTopic, RequestError
+from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.topic import Subscription, Topic
 
 logger = logging.getLogger("toymq_py.amqp")
@@ -67,7 +67,7 @@ class Queues:
             if queue.is_temporary or not self.broker.has(queue.topic):
                 topology.queue_removed(queue.name)
             else:
-                self._arm_expiry(queue.name)
+                self.used(queue.name)
 
     # -- names
 
@@ -120,9 +120,12 @@ class Queues:
         present = self.topology.queues.get(wanted.name)
         if present is not None and self.broker.has(present.topic):
             _check_alike(present, wanted)
-            self._arm_expiry(wanted.name)
+            self.used(wanted.name)
             return self.counts(wanted.name, self.broker.topic(present.topic))
         is_new = not self.broker.has(wanted.topic)
+        if not is_new and wanted.goes_by_itself:
+            text = f"topic {wanted.topic} is there and would be deleted with queue '{wanted.name}': declare it neither"
+            raise AmqpError(RESOURCE_LOCKED, f"{text} exclusive nor auto-delete nor with x-expires, or take another name")
         may_make()
         self.topology.queue_added(wanted)
         if wanted.exclusive:
@@ -139,7 +142,7 @@ class Queues:
             if self.topology.queues.get(wanted.name) is wanted:
                 self._forget(wanted.name)
             raise
-        self._arm_expiry(wanted.name)
+        self.used(wanted.name)
         return self.counts(wanted.name, topic)
 
     async def _make_consumer(self, topic: Topic) -> None:
@@ -274,7 +277,7 @@ class Queues:
         if queue is not None and queue.auto_delete:
             self._begin(self._remove(name))
         else:
-            self._arm_expiry(name)
+            self.used(name)
 
     def owner_gone(self, owner: object) -> None:
         """A connection has ended: its exclusive queues go."""
@@ -284,11 +287,13 @@ class Queues:
     async def _remove(self, name: str) -> None:
         try:
             await self.delete(name, self._owners.get(name))
+        except ShuttingDown:
+            pass  # the next start removes it
         except (AmqpError, RequestError, OSError) as error:
             logger.warning("queue %s is not removed: %s", name, error)
 
-    def _arm_expiry(self, name: str) -> None:
-        """``x-expires`` counts from now, where nothing consumes."""
+    def used(self, name: str) -> None:
+        """``x-expires`` of a queue counts from now, where nothing consumes: it was declared, got from, or left."""
         queue = self.topology.queues.get(name)
         expires_ms = None if queue is None else queue.arguments.get("x-expires")
         if (timer := self._expiries.pop(name, None)) is not None:

@@ -5,7 +5,6 @@ Contract: amqp.md. Limits of connections are those of all doors (``Quotas``). Kn
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,12 +17,11 @@ from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
-from toymq_py.errors import TooManyConnections
-from toymq_py.net.acceptor import Acceptor
+from toymq_py.entrance import Entrance
+from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.fair_queue import FairQueue
 from toymq_py.net.open_connections import OpenConnection
-from toymq_py.net.peer import peer_address
 from toymq_py.topic import Subscription
 
 GOODBYE_S = 1.0
@@ -48,7 +46,7 @@ class AmqpServer:
         self._clock = clock
         self._loop = loop
         self._login = Login(authority)
-        self._certificates = certificates
+        self._entrance = Entrance(loop, broker.quotas, broker.metrics, certificates, self._session, _refuse)
         self._guarded = authority is not None
         self._fair = FairQueue(clock, loop)
         self._sessions: dict[Session, tuple[int, int]] = {}  # number and time
@@ -56,7 +54,6 @@ class AmqpServer:
         broker.quotas.open_connections.sources.append(self._open_connections)
         self._stopping = asyncio.Event()
         self._none_left = asyncio.Event()
-        self._tasks: asyncio.TaskGroup | None = None
         if authority is not None:
             broker.quotas.guarded = True
             authority.on_change.append(self._rights_changed)
@@ -67,15 +64,11 @@ class AmqpServer:
 
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``; then answer the publishes that wait, and say goodbye."""
-        acceptors = [Acceptor(listener, self._loop, self._accept) for listener in listeners]
-        acceptors += [Acceptor(listener, self._loop, self._accept_tls) for listener in tls_listeners]
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            for acceptor in acceptors:
-                acceptor.start()
+            self._entrance.open(listeners, tls_listeners, tasks)
             await self._stopping.wait()
-            for acceptor in acceptors:
-                acceptor.stop()
+            self._entrance.close()
+            self._entrance.abort_handshakes()
             await asyncio.gather(*(session.shut_down() for session in list(self._sessions)))
             with suppress(TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
@@ -92,40 +85,18 @@ class AmqpServer:
 
     def cut(self) -> None:
         """Close all connections now."""
+        self._entrance.abort_handshakes()
         for session in list(self._sessions):
             session.abort()
 
-    def _accept(self, connection: socket.socket) -> None:
-        self._open(connection, None)
-
-    def _accept_tls(self, connection: socket.socket) -> None:
-        assert self._certificates is not None
-        self._open(connection, self._certificates.context)
-
-    def _open(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
-        assert self._tasks is not None
-        address = peer_address(connection)
-        if address is None:
-            connection.close()  # gone again already
-            return
-        session = Session(
-            self.queues, self._clock, self._loop, self._fair, self._login, address, self._enter, self._ended
-        )
-        self._tasks.create_task(self._make_transport(connection, session, context))
-
-    async def _make_transport(self, connection: socket.socket, session: Session, context: ssl.SSLContext | None) -> None:
-        """Do not cancel it: a transport without an owner is never closed."""
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(lambda: session, connection, ssl=context)
-        except (OSError, ssl.SSLError):
-            connection.close()
+    def _session(self, address: str) -> Session:
+        return Session(self.queues, self._clock, self._loop, self._fair, self._login, address, self._enter, self._ended)
 
     def _enter(self, session: Session) -> Seat:
         """Raises: TooManyConnections."""
         if self._stopping.is_set():
             raise TooManyConnections("the broker is shutting down")
-        seat = self._broker.quotas.enter(session.address, session.abort if self._guarded else None)
+        seat = self._broker.quotas.enter(session.address or None, session.abort if self._guarded else None)
         self._last_number += 1
         self._sessions[session] = self._last_number, self._clock.wall_ns() // 1_000_000
         self._broker.metrics.connections += 1
@@ -148,6 +119,11 @@ class AmqpServer:
     def _rights_changed(self) -> None:
         for session in list(self._sessions):
             session.rights_changed()
+
+
+def _refuse(transport: asyncio.Transport, _: RequestError) -> None:
+    """A client spoke without TLS: before the handshake AMQP has no words for it."""
+    transport.close()
 
 
 def _subscriptions(session: Session) -> list[Subscription]:

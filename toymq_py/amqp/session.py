@@ -29,6 +29,7 @@ from toymq_py.amqp.errors import (
 from toymq_py.amqp.handshake import CHANNEL_MAX, FRAME_MAX, Handshake
 from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
+from toymq_py.amqp.outbox import Outbox
 from toymq_py.amqp.queues import Queues
 from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat, acting_token
@@ -38,7 +39,6 @@ from toymq_py.disk_errors import storage_error
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.net.peer import described_peer
-from toymq_py.topic import Channel as TopicChannel
 
 logger = logging.getLogger("toymq_py.amqp")
 
@@ -48,8 +48,6 @@ CLOSE_S = 5.0
 """For the peer to answer connection.close."""
 READ_AHEAD_BYTES = 256 * 1024
 """Of what came and cannot be applied yet: then the socket is not read."""
-OUT_BYTES = 256 * 1024
-"""Replies that the socket has not taken: then nothing more is applied."""
 RETRY_S = 0.5
 
 
@@ -83,10 +81,8 @@ class Session(asyncio.Protocol):
         self.channels: dict[int, Channel] = {}
         self._ready: dict[Consumer, None] = {}
         self._work: asyncio.Task[None] | None = None
-        self._out: list[bytes] = []
-        self._stalled = False
+        self._outbox = Outbox()
         self._reading = True
-        self._unsent: list[tuple[TopicChannel, list[tuple[int, int]]]] = []
         self._closing = False
         self._gone = False
         self._last_read = self._last_write = clock.monotonic()
@@ -96,15 +92,14 @@ class Session(asyncio.Protocol):
     # -- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self.transport = self._outbox.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self.transport.set_write_buffer_limits(high=0)  # so that "not stalled" means "the socket took everything"
         try:
             self.seat = self._enter(self)
         except TooManyConnections as error:
-            self.transport.write(methods.encode(
-                0, "connection.close", reply_code=CONNECTION_FORCED, reply_text=f"CONNECTION_FORCED - {error}"[:250]
-            ))  # fmt: skip
-            self.transport.close()
+            told = AmqpError(CONNECTION_FORCED, str(error)).reply_text
+            self.write(methods.encode(0, "connection.close", reply_code=CONNECTION_FORCED, reply_text=told))
+            self._close_transport()
             return
         self._timer = self._loop.call_later(LOGIN_S, self._too_late)
 
@@ -120,15 +115,18 @@ class Session(asyncio.Protocol):
         return False  # AMQP has no half-closed connections
 
     def pause_writing(self) -> None:
-        self._stalled = True
+        self._outbox.stall(True)
+        for consumer in self._ready:
+            consumer.wake_others()
 
     def resume_writing(self) -> None:
-        self._stalled = False
-        self._ack_sent()
+        self._outbox.stall(False)
         self._runnable.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+        if self._timer is not None:
+            self._timer.cancel()
         if self.seat is not None:
             self.seat.leave()
         self._ended(self)
@@ -141,7 +139,7 @@ class Session(asyncio.Protocol):
             return False
         try:
             more = self._apply(slice_end)
-            for channel in self.channels.values():
+            for channel in list(self.channels.values()):  # a publish that is refused closes its channel
                 channel.flush()
             more = self._deliver(slice_end) or more
             self._flush()
@@ -161,11 +159,11 @@ class Session(asyncio.Protocol):
         held = sum(channel.publishes.held_bytes for channel in self.channels.values())
         crowded = self.seat is not None and self.seat.crowded
         self._blocked_by_publishes = held > (FLOOR_BYTES if crowded else self._queues.broker.options.max_inflight_bytes)
-        return not (self._blocked_by_publishes or (self._stalled and sum(map(len, self._out)) > OUT_BYTES))
+        return not (self._blocked_by_publishes or self._outbox.full)
 
     def _apply(self, slice_end: float) -> bool:
         if self._work is not None or not self._has_room():
-            return False
+            return self._outbox.full and not self._outbox.stalled
         monotonic, count = self._clock.monotonic, 0
         try:
             with closing(self._connection.events()) as events:  # type: ignore[type-var]
@@ -174,10 +172,12 @@ class Session(asyncio.Protocol):
                     count += 1
                     if self._work is not None or self._gone:
                         return False
+                    if self._outbox.full:
+                        return not self._outbox.stalled
                     if not count % 16 and (monotonic() > slice_end or not self._has_room()):
                         return self._has_room()
         except NotAmqp:
-            self._write_now(frames.PROTOCOL_HEADER)
+            self.write(frames.PROTOCOL_HEADER)
             self._close_transport()
             return False
         return False
@@ -216,7 +216,7 @@ class Session(asyncio.Protocol):
     def _deliver(self, slice_end: float) -> bool:
         if self._closing:
             return False
-        while self._ready and not self._stalled:
+        while self._ready and not self._outbox.stalled:
             consumer = next(iter(self._ready))
             del self._ready[consumer]
             channel = self.channels.get(consumer.channel)
@@ -233,19 +233,19 @@ class Session(asyncio.Protocol):
             self._flush()
             if self._clock.monotonic() > slice_end:
                 break
-        return bool(self._ready) and not self._stalled
+        return bool(self._ready) and not self._outbox.stalled
 
     # -- what channels ask for
 
     def write(self, *pieces: bytes) -> None:
-        self._out += pieces
+        self._outbox.add(*pieces)
         self._runnable.wake()
 
     def wake(self, consumer: Consumer) -> bool:
         """Have messages of a consumer taken. Returns: whether that is soon."""
         self._ready[consumer] = None
         self._runnable.wake()
-        return not self._stalled
+        return not self._outbox.stalled
 
     def check_subscriptions(self) -> None:
         """Raises: AmqpError when the connection has its limit of subscriptions, as a TCP session."""
@@ -258,9 +258,9 @@ class Session(asyncio.Protocol):
         """Publishes were answered."""
         self._runnable.wake()
 
-    def written(self, source: TopicChannel, ids: list[tuple[int, int]]) -> None:
-        """Messages without acks were written: they are acked when the socket has taken them."""
-        self._unsent.append((source, ids))
+    def when_taken(self, call: Callable[[None], object]) -> None:
+        """Call ``call(None)`` once the socket has taken what was written."""
+        self._outbox.when_taken(call)
 
     def fail(self, number: int, error: AmqpError) -> None:
         """Close a channel with an error, or the connection."""
@@ -278,32 +278,19 @@ class Session(asyncio.Protocol):
         ))  # fmt: skip
 
     def _flush(self) -> None:
-        """Hand over to the socket what is to be written."""
-        if self._out and not self._gone:
-            data, self._out = b"".join(self._out), []
-            self._write_now(data)
-        if not self._stalled:
-            self._ack_sent()
-
-    def _write_now(self, data: bytes) -> None:
-        self._last_write = self._clock.monotonic()
-        self.transport.write(data)
-
-    def _ack_sent(self) -> None:
-        if self._unsent:
-            sent, self._unsent = self._unsent, []
-            for source, ids in sent:
-                source.ack(ids)
+        """Hand over to the socket what is to be written, if it has room."""
+        if not self._gone and self._outbox.flush():
+            self._last_write = self._clock.monotonic()
 
     def _settle(self) -> None:
         """Account for the bytes held here, and read no more than can be applied."""
         held = self._connection.held_bytes + sum(channel.transaction_bytes for channel in self.channels.values())
         if self.seat is not None and (held > FLOOR_BYTES or self.seat.held_bytes):
             published = sum(channel.publishes.held_bytes for channel in self.channels.values())
-            if not self.seat.settle(held + published + sum(map(len, self._out))) and held > FLOOR_BYTES + FRAME_MAX:
+            if not self.seat.settle(held + published + self._outbox.held_bytes) and held > FLOOR_BYTES + FRAME_MAX:
                 self.close_with(AmqpError(RESOURCE_ERROR, str(self.seat.too_much())))
                 return
-        busy = self._work is not None or self._blocked_by_publishes or (self._stalled and bool(self._out))
+        busy = self._work is not None or self._blocked_by_publishes or (self._outbox.stalled and bool(self._outbox))
         wants = not (busy and held > READ_AHEAD_BYTES)
         if wants != self._reading and not self._gone and not self.transport.is_closing():
             self._reading = wants
@@ -318,7 +305,6 @@ class Session(asyncio.Protocol):
         """Raises: AmqpError."""
         if method.name == "connection.close":
             self.write(methods.encode(0, "connection.close-ok"))
-            self._flush()
             self._close_transport()
             return
         handshake = self.handshake
@@ -423,8 +409,9 @@ class Session(asyncio.Protocol):
             logger.warning("%s: missed heartbeats, %d s", described_peer(self.transport), heartbeat_s)
             self.transport.abort()
             return
-        if now - self._last_write >= interval_s and not self._stalled:
-            self._write_now(frames.HEARTBEAT_FRAME)
+        if now - self._last_write >= interval_s and not self._outbox.stalled:
+            self.write(frames.HEARTBEAT_FRAME)
+            self._flush()
         self._timer = self._loop.call_later(interval_s, self._beat)
 
     def _too_late(self) -> None:
@@ -477,8 +464,11 @@ class Session(asyncio.Protocol):
         self._queues.owner_gone(self)
 
     def _close_transport(self) -> None:
+        """Close once the client has read what is written, or does not read it."""
+        self._outbox.write_all()
         self._end()
         self.transport.close()
+        self._timer = self._loop.call_later(CLOSE_S, self._too_late)
 
     def _end(self) -> None:
         """Idempotent."""

@@ -54,6 +54,11 @@ class Queue:
         """Not there any more after a restart of the broker."""
         return self.exclusive or (self.auto_delete and not self.durable)
 
+    @property
+    def goes_by_itself(self) -> bool:
+        """Deleted without a queue.delete: with its connection, its last consumer, or unused."""
+        return self.exclusive or self.auto_delete or self.arguments.get("x-expires") is not None
+
 
 @dataclass(frozen=True)
 class Binding:

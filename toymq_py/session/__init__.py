@@ -2,7 +2,6 @@
 
 from toymq_py.net.fair_queue import FairQueue
 from toymq_py.session.session import LINGER_S, Session
-from toymq_py.session.tls import TlsProtocol
 from toymq_py.session.transport import SessionProtocol, refuse
 
-__all__ = ["LINGER_S", "FairQueue", "Session", "SessionProtocol", "TlsProtocol", "refuse"]
+__all__ = ["LINGER_S", "FairQueue", "Session", "SessionProtocol", "refuse"]

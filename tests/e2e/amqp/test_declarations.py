@@ -10,6 +10,7 @@ from tests.support.broker_process import BrokerProcess, run
 from toymq import sync
 from toymq.broker_process import StartFailed
 from toymq_py.amqp import properties
+from toymq_py.clock import SystemClock
 
 
 def test_a_queue_is_a_topic_for_all_protocols(broker: BrokerProcess, wire: AmqpWire) -> None:
@@ -41,6 +42,27 @@ def test_a_topic_that_another_protocol_made_is_a_queue(broker: BrokerProcess, wi
         wire.publish(b"two", "a.b", exchange="amq.topic")
         wire.send(1, "basic.get", queue="jobs", no_ack=True)
         assert wire.content().body == b"two"
+
+
+@pytest.mark.parametrize("how", [{"exclusive": True}, {"auto_delete": True}, {"arguments": {"x-expires": 1000}}], ids=str)
+def test_a_queue_that_goes_by_itself_takes_no_topic_along(broker: BrokerProcess, wire: AmqpWire, how: dict[str, Any]) -> None:
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+        mq.pub("orders", b"of another protocol")
+        wire.send(1, "queue.declare", queue="orders", durable=True, **how)
+        code, text = wire.closed_with()
+        assert (code, "topic orders is there and would be deleted with queue 'orders'" in text) == (405, True)
+        broker.restart()
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+        assert [message.payload for message in mq.pull("orders", "reader")] == [b"of another protocol"]
+
+
+def test_a_queue_that_something_gets_from_does_not_expire(wire: AmqpWire) -> None:
+    declare(wire, "q", arguments={"x-expires": 1500})
+    clock = SystemClock()
+    began = clock.monotonic()
+    while clock.monotonic() < began + 2.5:
+        wire.send(1, "basic.get", queue="q")
+        wire.expect("basic.get-empty")
 
 
 def test_exchanges_queues_and_messages_outlive_a_kill(broker: BrokerProcess, wire: AmqpWire) -> None:

@@ -33,6 +33,7 @@ def test_arguments_are_settings_of_the_topic(arguments: dict[str, Any], settings
         ({"x-message-ttl": 5, "x-dead-letter-exchange": ""}, 540, "x-message-ttl beside x-dead-letter-exchange"),
         ({"x-max-length": 5, "x-overflow": "reject-publish-dlx"}, 540, "x-overflow reject-publish-dlx"),
         ({"x-overflow": 5}, 406, "invalid arg 'x-overflow'"),
+        ({"x-dead-letter-exchange": "x" * 256}, 406, "invalid arg 'x-dead-letter-exchange': it is longer than 255 bytes"),
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_named(arguments: dict[str, Any], code: int, text: str) -> None:

@@ -32,7 +32,7 @@ def test_a_thousand_that_shake_no_hands_are_cut() -> None:
         assert not any(client.lost for client in clients)
         served.advance(0.2)
         assert all(client.lost and not client.received for client in clients)
-        assert not served.server._handshakes
+        assert not served.server._entrance.handshakes
 
 
 def _dribble(served: SimServed, client: SimClient, data: bytes) -> None:

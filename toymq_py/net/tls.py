@@ -15,13 +15,13 @@ from typing import Any, cast
 from toymq_py.errors import BadFraming, RequestError
 from toymq_py.net.certificates import reason_of
 from toymq_py.net.peer import described_peer
-from toymq_py.session.authorization import GREETING_S
-from toymq_py.session.transport import SessionProtocol
 
-logger = logging.getLogger("toymq_py.session")
+logger = logging.getLogger("toymq_py.tls")
 
 READ_BYTES = 64 * 1024
 """A record has 16 KiB at most."""
+HANDSHAKE_S = 10.0
+"""For a handshake, from the connection on."""
 HANDSHAKE_RECORD = 0x16
 """The first byte of a TLS client."""
 
@@ -39,7 +39,7 @@ class TlsProtocol(asyncio.Protocol):
     def __init__(
         self,
         context: ssl.SSLContext,
-        inner: SessionProtocol,
+        inner: asyncio.Protocol,
         loop: asyncio.AbstractEventLoop,
         settled: Callable[["TlsProtocol"], None],
         refuse: Callable[[asyncio.Transport, RequestError], None],
@@ -65,7 +65,10 @@ class TlsProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = self._loop.call_later(GREETING_S, self._too_late)
+        if self._stage is _Stage.ENDED:
+            self._transport.abort()
+            return
+        self._timer = self._loop.call_later(HANDSHAKE_S, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         if self._stage is _Stage.SILENT:
@@ -85,7 +88,7 @@ class TlsProtocol(asyncio.Protocol):
                 self._read()
 
     def eof_received(self) -> bool:
-        return self._stage is _Stage.OPEN and self._inner.eof_received()
+        return self._stage is _Stage.OPEN and bool(self._inner.eof_received())
 
     def pause_writing(self) -> None:
         if self._stage is _Stage.OPEN:
@@ -142,7 +145,7 @@ class TlsProtocol(asyncio.Protocol):
             self._transport.write(data)
 
     def _too_late(self) -> None:
-        self._end(f"the client sent none within {GREETING_S:g} s")
+        self._end(f"the client sent none within {HANDSHAKE_S:g} s")
         self._transport.abort()
 
     def _end(self, failure: str | None) -> None:
@@ -160,9 +163,13 @@ class TlsProtocol(asyncio.Protocol):
             self._timer.cancel()
 
     def abort(self) -> None:
-        """The broker shuts down during the handshake."""
-        self._end("the broker shuts down")
-        self._transport.abort()
+        """Give the handshake up: for another client, or because the broker shuts down. Also before it is connected."""
+        if hasattr(self, "_transport"):
+            self._end("it gave way to another client, or the broker shuts down")
+            self._transport.abort()
+        else:
+            self._stage = _Stage.ENDED
+            self._settle()
 
     def _peer(self) -> str:
         return described_peer(self._transport)

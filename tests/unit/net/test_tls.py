@@ -11,8 +11,8 @@ import pytest
 from tests.support.certificates import CERT, CLIENT_CERT, KEY, client_context
 from tests.support.sim_event_loop import SimTransport
 from tests.support.sim_served import SimClient, SimServed, SimTlsClient
+from toymq_py.entrance import REFUSED_LINGER_MAX
 from toymq_py.net.certificates import Certificates
-from toymq_py.server import REFUSED_LINGER_MAX
 from toymq_py.session.session import LINGER_S
 
 
@@ -131,7 +131,7 @@ def test_who_speaks_no_tls_gets_one_line(data: bytes, caplog: pytest.LogCaptureF
         assert client.received == b"ERR BAD_FRAMING this port speaks TLS: use toymqs://\n"
         assert client.at_end
         assert broker_end(client)._ended
-        assert not served.server._handshakes
+        assert not served.server._entrance.handshakes
     (said,) = caplog.messages
     assert "instead of TLS" in said
     assert "4gR" not in said, "no part of a token is logged"
@@ -144,7 +144,7 @@ def test_a_handshake_that_is_none_ends_at_once(head: bytes) -> None:
         client = served.tls_client(None, head + bytes(10_000_000))
         served.advance(1)
         assert broker_end(client)._ended
-        assert not served.server._handshakes
+        assert not served.server._entrance.handshakes
 
 
 def test_tls_on_the_port_without_gets_an_answer() -> None:

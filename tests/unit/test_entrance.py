@@ -1,0 +1,90 @@
+"""Accepted sockets: their options, and TLS handshakes of a burst. What limits do is in unit/net/test_tls.py."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.certificates import CERT, KEY
+from toymq_py.auth.quotas import Quotas
+from toymq_py.config.options import BrokerOptions
+from toymq_py.entrance import KEEPALIVE_S, USER_TIMEOUT_MS, Entrance
+from toymq_py.errors import RequestError
+from toymq_py.metrics import Metrics
+from toymq_py.net.certificates import Certificates
+
+
+def refuse(transport: asyncio.Transport, _: RequestError) -> None:
+    transport.close()
+
+
+def listening() -> socket.socket:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    return listener
+
+
+class Greeter(asyncio.Protocol):
+    """Keeps its transport."""
+
+    def __init__(self, connected: Callable[[asyncio.Transport], None]) -> None:
+        self._connected = connected
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._connected(transport)
+
+
+async def test_a_dead_peer_is_found_by_the_kernel() -> None:
+    """Whatever the protocol: one that holds messages would hold them for ever."""
+    loop = asyncio.get_running_loop()
+    metrics = Metrics()
+    connected: asyncio.Future[asyncio.Transport] = loop.create_future()
+    entrance = Entrance(
+        loop, Quotas(BrokerOptions(), metrics), metrics, None, lambda address: Greeter(connected.set_result), refuse
+    )
+    listener = listening()
+    async with asyncio.TaskGroup() as tasks:
+        entrance.open([listener], [], tasks)
+        with socket.create_connection(listener.getsockname()):
+            transport = await connected
+            server = transport.get_extra_info("socket")
+            tcp = socket.IPPROTO_TCP
+            assert server.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert server.getsockopt(tcp, socket.TCP_NODELAY) == 1
+            assert server.getsockopt(tcp, socket.TCP_KEEPIDLE) == KEEPALIVE_S
+            assert server.getsockopt(tcp, socket.TCP_USER_TIMEOUT) == USER_TIMEOUT_MS
+            transport.close()
+        entrance.close()
+
+
+async def test_a_burst_of_handshakes_over_the_limit_gives_way_in_one_pass(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that give way were accepted in the same pass of the loop: they have no transport yet."""
+    loop = asyncio.get_running_loop()
+    failures: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    metrics = Metrics()
+    quotas = Quotas(BrokerOptions(max_connections=3), metrics)
+    entrance = Entrance(loop, quotas, metrics, Certificates(CERT, KEY), lambda address: asyncio.Protocol(), refuse)
+    listener = listening()
+    burst = [socket.create_connection(listener.getsockname()) for _ in range(9)]
+    async with asyncio.TaskGroup() as tasks:
+        entrance.open([], [listener], tasks)
+        for client in burst[:6]:
+            client.setblocking(False)
+            assert await asyncio.wait_for(_rest(loop, client), 30) == b""
+        assert len(entrance.handshakes) == 3
+        entrance.close()
+        entrance.abort_handshakes()
+    for client in burst:
+        client.close()
+    assert failures == []
+    assert metrics.connections_evicted_total == 6
+
+
+async def _rest(loop: asyncio.AbstractEventLoop, client: socket.socket) -> bytes:
+    try:
+        return await loop.sock_recv(client, 1)
+    except ConnectionResetError:
+        return b""

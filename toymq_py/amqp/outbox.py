@@ -1,0 +1,68 @@
+"""What an AMQP connection writes: frames that its socket has not taken wait here, counted.
+
+Contract: amqp.md, "Limits". Belongs to the event loop.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from toymq_py.callbacks import call_all
+
+OUT_BYTES = 256 * 1024
+"""Frames that wait for the socket: then no further method is applied."""
+
+
+class Outbox:
+    """Frames on their way to the socket, and what is to be done once it has taken them."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport
+        self.held_bytes = 0
+        """Of frames that wait here."""
+        self.stalled = False
+        """The socket is full. Frames wait here meanwhile: the transport would hold any number of them."""
+        self._frames: list[bytes] = []
+        self._when_taken: list[Callable[[None], object]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    @property
+    def full(self) -> bool:
+        return self.held_bytes > OUT_BYTES
+
+    def add(self, *frames: bytes) -> None:
+        self._frames += frames
+        self.held_bytes += sum(map(len, frames))
+
+    def when_taken(self, call: Callable[[None], object]) -> None:
+        """Call ``call(None)`` once the socket has taken all that was added."""
+        self._when_taken.append(call)
+
+    def flush(self) -> bool:
+        """Give the frames to the socket if it has room. Returns: whether there were any."""
+        if self.stalled:
+            return False
+        written = self.write_all()
+        if not self.stalled:
+            self._taken()
+        return written
+
+    def write_all(self) -> bool:
+        """Give the frames to the transport, room or not: they are the last ones. Returns: whether there were any."""
+        if not self._frames:
+            return False
+        data, self._frames, self.held_bytes = b"".join(self._frames), [], 0
+        self.transport.write(data)
+        return True
+
+    def stall(self, stalled: bool) -> None:
+        """The socket is full, or has taken all that was written."""
+        self.stalled = stalled
+        if not stalled and not self._frames:
+            self._taken()
+
+    def _taken(self) -> None:
+        if self._when_taken:
+            calls, self._when_taken = self._when_taken, []
+            call_all(calls, None)

@@ -1,0 +1,138 @@
+"""From an accepted socket to a connection: the client's address, socket options, TLS handshakes that hold a seat.
+
+Contract: delivery.md, "Sessions" (limits); reliability.md, "Security". For protocols whose client is told in its own words why
+it is refused (``Server``, ``AmqpServer``); HTTP has uvicorn's (``gateway.tls_listener``). Belongs to the event loop.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+
+from toymq_py.auth.quotas import Quotas, Seat
+from toymq_py.errors import RequestError, TooManyConnections
+from toymq_py.metrics import Metrics
+from toymq_py.net.acceptor import Acceptor
+from toymq_py.net.certificates import Certificates
+from toymq_py.net.peer import peer_address
+from toymq_py.net.tls import TlsProtocol
+
+REFUSED_LINGER_MAX = 16
+"""Refused clients that hear the reason at once: each holds a descriptor."""
+KEEPALIVE_S = 15
+KEEPALIVE_PROBES = 3
+USER_TIMEOUT_MS = 30_000
+"""Also for a living client that does not read (docs/reconnects.md). The time of its last acknowledgement (TCP_INFO) would not
+tell it from a dead one within 30 s: the kernel asks a full receiver less and less often, in the end every two minutes."""
+
+
+class Entrance:
+    """Accepts on listeners, with and without TLS."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, quotas: Quotas, metrics: Metrics, certificates: Certificates | None,
+        protocol: Callable[[str], asyncio.Protocol], refuse: Callable[[asyncio.Transport, RequestError], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            certificates: of the TLS listeners.
+            protocol: makes the protocol of a connection, given the client's address ("" at a Unix socket). With TLS it gets the
+                connection once the handshake is done.
+            refuse: tells a client that it speaks no TLS, and closes its connection.
+        """
+        self._loop = loop
+        self._quotas = quotas
+        self._metrics = metrics
+        self._certificates = certificates
+        self._protocol = protocol
+        self._refuse = refuse
+        self.handshakes: dict[TlsProtocol, Seat | None] = {}
+        """Under way; without a seat those of clients that are only told that there is none."""
+        self._acceptors: list[Acceptor] = []
+        self._tasks: asyncio.TaskGroup
+
+    def open(
+        self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket], tasks: asyncio.TaskGroup
+    ) -> None:
+        """Begin to accept. ``tasks`` runs what makes the connections."""
+        self._tasks = tasks
+        self._acceptors = [Acceptor(listener, self._loop, self._accept) for listener in listeners]
+        self._acceptors += [Acceptor(listener, self._loop, self._accept_tls) for listener in tls_listeners]
+        for acceptor in self._acceptors:
+            acceptor.start()
+
+    def close(self) -> None:
+        """Accept no more; ``abort_handshakes`` ends those under way."""
+        for acceptor in self._acceptors:
+            acceptor.stop()
+
+    def abort_handshakes(self) -> None:
+        for handshake in list(self.handshakes):
+            handshake.abort()
+
+    def _accept(self, connection: socket.socket) -> None:
+        if (address := _address_of(connection)) is not None:
+            self._tasks.create_task(self._connect(connection, self._protocol(address)))
+
+    def _accept_tls(self, connection: socket.socket) -> None:
+        """Begin a TLS handshake, which counts as a connection: it holds a descriptor."""
+        assert self._certificates is not None
+        if (address := _address_of(connection)) is None:
+            return
+        inner = self._protocol(address)
+        protocol = TlsProtocol(self._certificates.context, inner, self._loop, self._handshake_ended, self._refuse)
+        seat = None
+        try:
+            seat = self._quotas.enter(address, protocol.abort)
+        except TooManyConnections as error:
+            if list(self.handshakes.values()).count(None) >= REFUSED_LINGER_MAX:
+                self._metrics.refused(error.code)
+                connection.close()  # a reason needs a handshake; enough refused clients linger already
+                return
+        self.handshakes[protocol] = seat
+        self._tasks.create_task(self._connect(connection, protocol))
+
+    def _handshake_ended(self, protocol: TlsProtocol) -> None:
+        """Free the handshake's seat; its session takes one of its own."""
+        seat = self.handshakes.pop(protocol, None)
+        if seat is not None:
+            seat.leave()
+
+    async def _connect(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
+        """Make a transport of an accepted socket. Do not cancel it: a transport without an owner is never closed."""
+        try:
+            _set_options(connection)
+            await self._loop.connect_accepted_socket(lambda: protocol, connection)
+        except OSError:
+            if isinstance(protocol, TlsProtocol):
+                self._handshake_ended(protocol)
+            connection.close()  # gone again already
+
+
+def _address_of(connection: socket.socket) -> str | None:
+    """The address of a client, "" at a Unix socket. None when it is gone, and the connection closed: its commands would stand
+    in the audit trail without an address."""
+    address = peer_address(connection)
+    if address is None and connection.family == socket.AF_UNIX:
+        return ""
+    if address is None:
+        connection.close()
+    return address
+
+
+def _set_options(connection: socket.socket) -> None:
+    """Set keepalive: a dead peer that holds messages is detected within about a minute.
+
+    A Unix socket needs none: the kernel closes it when the peer dies.
+    """
+    if connection.family == socket.AF_UNIX:
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+    ):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
