@@ -19,6 +19,9 @@ from toymq_py.amqp.topology import Binding, Exchange, Queue
 Later = Coroutine[Any, Any, None] | None
 COUNT_MAX = 0xFFFFFFFF
 """What a count of messages can say."""
+REPLY_TO = "amq.rabbitmq.reply-to"
+"""RabbitMQ's direct reply-to, which is no queue: its declaration is answered, since FastStream declares it when it starts, whether
+it will be used or not. A basic.consume of it is 404."""
 
 
 class Owner(Protocol):
@@ -101,6 +104,9 @@ class Declarations:
 
     def _queue_declare(self, method: Method) -> Later:
         name: str = method["queue"]
+        if name == REPLY_TO:
+            self._declared(method, name, 0, 0)
+            return None
         if method["passive"]:
             name = self.queue_of(method)
             ready, consumers = self.queues.counts(name, self.queues.topic(name, self._owner))

@@ -10,7 +10,6 @@ from typing import Any
 
 from toymq_py.amqp.errors import (
     ACCESS_REFUSED,
-    COMMAND_INVALID,
     NOT_FOUND,
     PRECONDITION_FAILED,
     AmqpError,
@@ -106,7 +105,7 @@ class Topology:
             return False
         if wanted.type not in TYPES:
             text = f"unknown exchange type '{wanted.type}': there are {', '.join(TYPES)}"
-            raise AmqpError(COMMAND_INVALID, text)
+            raise AmqpError(PRECONDITION_FAILED, text)  # RabbitMQ before 4: 503, of the connection
         if wanted.name.startswith("amq.") or not wanted.name:
             raise AmqpError(ACCESS_REFUSED, f"exchange name '{wanted.name}' contains reserved prefix 'amq.*'")
         _check_room(self.exchanges, EXCHANGES_MAX, "exchanges")

@@ -156,3 +156,12 @@ def test_a_wrong_declaration_closes_the_channel(wire: AmqpWire, again: dict[str,
 def test_arguments_that_are_not_supported_are_named(wire: AmqpWire) -> None:
     wire.send(1, "queue.declare", queue="q", arguments={"x-max-priority": 5})
     assert wire.closed_with("connection.close") == (540, "NOT_IMPLEMENTED - x-max-priority is not supported")
+
+
+@pytest.mark.parametrize("passive", [True, False])
+def test_the_name_of_direct_reply_to_can_be_declared_and_not_consumed(wire: AmqpWire, passive: bool) -> None:
+    """FastStream declares it when it starts, and did not start."""
+    found = wire.ask(1, "queue.declare", queue="amq.rabbitmq.reply-to", passive=passive)
+    assert (found["queue"], found["message_count"], found["consumer_count"]) == ("amq.rabbitmq.reply-to", 0, 0)
+    wire.send(1, "basic.consume", queue="amq.rabbitmq.reply-to", no_ack=True)
+    assert wire.closed_with() == (404, "NOT_FOUND - no queue 'amq.rabbitmq.reply-to' in vhost '/'")

@@ -113,8 +113,9 @@ def test_routes_that_are_known_change_with_the_bindings() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_exchange_is_refused(wanted: Exchange, text: str) -> None:
-    with pytest.raises(AmqpError, match=text):
+    with pytest.raises(AmqpError, match=text) as refused:
         topology(("d", "direct")).declare_exchange(wanted)
+    assert not refused.value.closes_connection
 
 
 def test_predeclared_exchanges_are_there_and_stay() -> None:
