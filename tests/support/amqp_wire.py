@@ -23,6 +23,7 @@ class AmqpWire:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._connection = AmqpConnection(frame_max=131_072, body_bytes_max=1 << 30, channel_max=65_535, expects_header=False)
         self._events: list[Event] = []
+        self.knows_cancels = True
 
     def __enter__(self) -> "AmqpWire":
         return self
@@ -35,7 +36,10 @@ class AmqpWire:
         self.socket.sendall(PROTOCOL_HEADER)
         self.expect("connection.start")
         response = f"\0{user}\0{password}".encode()
-        self.send(0, "connection.start-ok", mechanism="PLAIN", response=response, locale="en_US")
+        self.send(
+            0, "connection.start-ok", mechanism="PLAIN", response=response, locale="en_US",
+            client_properties={"capabilities": {"consumer_cancel_notify": self.knows_cancels}},
+        )  # fmt: skip
         tune = self.expect("connection.tune")
         self.send(0, "connection.tune-ok", channel_max=tune["channel_max"], frame_max=tune["frame_max"], heartbeat=heartbeat)
         self.ask(0, "connection.open", virtual_host=vhost)

@@ -10,7 +10,7 @@ from toymq_py.units import DURATION_MS_MAX
 QUEUE_TYPES = ("classic", "quorum")
 """Both are durable logs here."""
 UNSUPPORTED = ("x-max-priority", "x-single-active-consumer", "x-dead-letter-strategy")
-BESIDE_DEAD_LETTERS = ("x-message-ttl", "x-max-length", "x-max-length-bytes")
+BESIDE_DEAD_LETTERS = ("x-max-length", "x-max-length-bytes")
 """RabbitMQ sends what they drop to the dead-letter exchange; here it would be lost without a word."""
 OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": None}
 NUMBERS = {
@@ -71,7 +71,7 @@ def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
             if arguments.get(name) is not None:
                 raise AmqpError(NOT_IMPLEMENTED, f"{name} beside x-dead-letter-exchange is not supported")
     settings = {}
-    if (ttl := arguments.get("x-message-ttl")) is not None:
+    if (ttl := arguments.get("x-message-ttl")) is not None and arguments.get("x-dead-letter-exchange") is None:
         settings["ttl"] = str(ttl)
     limits = {"backlog_max_messages": arguments.get("x-max-length"), "backlog_max_bytes": arguments.get("x-max-length-bytes")}
     settings |= {name: str(limit) for name, limit in limits.items() if limit is not None}

@@ -48,13 +48,31 @@ class _Letter:
                 found = with_death(properties.decode(envelope.properties), message.queue, envelope, self._reason,
                                    run.ts_ns[row] // 1_000_000_000)  # fmt: skip
                 letter = Envelope(exchange, routing_key, properties.encode(found))
+                passed = self._passed_by_time(found["headers"]["x-death"])
                 for topic in queues.targets(exchange, routing_key, found["headers"], internal=True):
+                    if topic in passed:
+                        logger.warning(
+                            "queue %s, message %d: dropped, by time alone it goes round", message.queue, message.msg_id
+                        )
+                        continue
                     self._publish(topic, run.payloads[row], block_of(letter, found))
         except AmqpError as error:
             logger.warning("queue %s, message %d: dropped, its dead-letter exchange: %s", message.queue, message.msg_id, error)
         except (RequestError, OSError) as error:
             self._error = error if isinstance(error, RequestError) else RequestError(str(error))
         self._done()
+
+    def _passed_by_time(self, deaths: list[dict[str, Any]]) -> set[str]:
+        """Topics of the queues that a message has left because it expired, without a rejection since: it would go round for
+        ever, so RabbitMQ drops it there."""
+        if self._reason != "expired":
+            return set()
+        passed = set[str]()
+        for death in deaths:
+            if death.get("reason") == "rejected":
+                break
+            passed.add(self._queues.topic_name(str(death.get("queue"))))
+        return passed
 
     def _publish(self, topic: str, payload: bytes, block: bytes) -> None:
         """Raises: RequestError."""
@@ -84,6 +102,7 @@ class _Letter:
 def with_death(found: dict[str, Any], queue: str, envelope: Envelope, reason: str, at_s: int) -> dict[str, Any]:
     """The properties of a dead letter: RabbitMQ's ``x-death``, newest first, one entry a queue and reason, and
     ``x-first-death-…``. A letter has no expiration of its own any more."""
+    expiration = found.get("expiration")
     found = {name: value for name, value in found.items() if name != "expiration"}
     headers = dict(found.get("headers", {}))
     before = headers.get("x-death")
@@ -94,6 +113,8 @@ def with_death(found: dict[str, Any], queue: str, envelope: Envelope, reason: st
         "count": (count if type(count) is int else 0) + 1, "reason": reason, "queue": queue, "time": Timestamp(at_s),
         "exchange": envelope.exchange, "routing-keys": [envelope.routing_key],
     }  # fmt: skip
+    if reason == "expired" and expiration is not None:
+        death["original-expiration"] = expiration
     headers["x-death"] = [death, *(other for other in deaths if other is not same)]
     for name, value in (("queue", queue), ("reason", reason), ("exchange", envelope.exchange)):
         headers.setdefault(f"x-first-death-{name}", value)

@@ -14,14 +14,12 @@ from toymq_py.amqp.login import OpenRights
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.queues import Queues
+from toymq_py.amqp.replies import REPLY_TO, is_reply_name
 from toymq_py.amqp.topology import Binding, Exchange, Queue
 
 Later = Coroutine[Any, Any, None] | None
 COUNT_MAX = 0xFFFFFFFF
 """What a count of messages can say."""
-REPLY_TO = "amq.rabbitmq.reply-to"
-"""RabbitMQ's direct reply-to, which is no queue: its declaration is answered, since FastStream declares it when it starts, whether
-it will be used or not. A basic.consume of it is 404."""
 
 
 class Owner(Protocol):
@@ -104,8 +102,8 @@ class Declarations:
 
     def _queue_declare(self, method: Method) -> Later:
         name: str = method["queue"]
-        if name == REPLY_TO:
-            self._declared(method, name, 0, 0)
+        if name == REPLY_TO or (is_reply_name(name) and self.queues.replies.waiting(name) is not None):
+            self._declared(method, name, 0, 0)  # no queue, but clients ask whether it is there
             return None
         if method["passive"]:
             name = self.queue_of(method)

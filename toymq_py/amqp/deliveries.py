@@ -47,13 +47,32 @@ class Consumer:
     tag: str
     no_ack: bool
     is_exclusive: bool
-    on_cancelled: Callable[["Consumer"], None]
+    on_dropped: Callable[["Consumer"], None]
+    on_told: Callable[["Consumer"], None]
     subscription: Subscription | None = None
     delivery_limit: int | None = None
     """Deliveries after which a message goes to the dead-letter exchange; None where the topic counts."""
+    is_over: Callable[[Delivery, int], bool] | None = None
+    """Whether a message has expired; None where the topic drops those."""
 
-    def cancelled(self) -> None:
-        self.on_cancelled(self)
+    def drop(self) -> None:
+        """The queue is going."""
+        self.on_dropped(self)
+
+    def tell(self) -> None:
+        """The queue is gone: the client hears of it."""
+        self.on_told(self)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether messages may go to a dead-letter exchange instead of the client."""
+        return self.delivery_limit is not None or self.is_over is not None
+
+    def reason_to_give_up(self, delivery: Delivery, row: int) -> str | None:
+        """Why a message goes to the dead-letter exchange, in RabbitMQ's words; None for one to be delivered."""
+        if self.delivery_limit is not None and delivery.attempt > self.delivery_limit + 1:
+            return "delivery_limit"
+        return "expired" if self.is_over is not None and self.is_over(delivery, row) else None
 
     def wake_others(self) -> None:
         """It was woken and cannot take now: another consumer of the queue may."""

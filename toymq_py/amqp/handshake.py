@@ -28,6 +28,8 @@ class Handshake:
     def __init__(self, login: Login, address: str | None) -> None:
         self.client_name: str | None = None
         """Of the client's properties: its name of the connection, else of the library."""
+        self.knows_cancels = False
+        """The client's capability ``consumer_cancel_notify``."""
         self.rights = OpenRights()
         self.frame_max = frames.FRAME_MIN
         self.channel_max = CHANNEL_MAX
@@ -66,6 +68,8 @@ class Handshake:
         self._admit(token, method)
         told = [method["client_properties"].get(name) for name in ("connection_name", "product")]
         self.client_name = next((name for name in told if isinstance(name, str)), None)
+        capabilities = method["client_properties"].get("capabilities")
+        self.knows_cancels = isinstance(capabilities, dict) and capabilities.get("consumer_cancel_notify") is True
         self._expects = "connection.tune-ok"
         return methods.encode(0, "connection.tune", channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, heartbeat=HEARTBEAT_S)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from toymq_py.amqp import fields
 from toymq_py.amqp.errors import SYNTAX_ERROR, AmqpError
 from toymq_py.amqp.fields import Reader
+from toymq_py.units import DURATION_MS_MAX
 
 _FORM = (
     ("content-type", "shortstr"), ("content-encoding", "shortstr"), ("headers", "table"), ("delivery-mode", "octet"),
@@ -22,6 +23,8 @@ _FORM = (
 )  # fmt: skip
 """Properties from the highest bit of the flags down."""
 _READ = {"shortstr": Reader.shortstr, "table": Reader.table, "octet": Reader.octet, "timestamp": Reader.timestamp}
+HAS_EXPIRATION = 0x8000 >> [name for name, _ in _FORM].index("expiration") >> 8
+"""In the first byte of the flags."""
 SHOWN = frozenset(name for name, kind in _FORM if kind == "shortstr") - {"cluster-id", "expiration"}
 """Properties that are header lines, too."""
 NOTHING = b"\0\0"
@@ -79,6 +82,24 @@ def encode(found: Mapping[str, Any]) -> bytes:
             pieces.append(int(value).to_bytes(1 if kind == "octet" else 8))
     pieces[0] = flags.to_bytes(2)
     return b"".join(pieces)
+
+
+def expiration_of(raw: bytes) -> int | None:
+    """The expiration of encoded properties, in milliseconds; None without a valid one."""
+    if not raw or not raw[0] & HAS_EXPIRATION:
+        return None
+    try:
+        found = decode(raw).get("expiration")
+    except AmqpError:
+        return None
+    return None if found is None else milliseconds(found)
+
+
+def milliseconds(expiration: str) -> int | None:
+    """The text of an expiration as a number, as large as a duration may be; None for something else."""
+    if not (expiration.isascii() and expiration.isdigit() and len(expiration) <= 15):
+        return None
+    return min(int(expiration), DURATION_MS_MAX)
 
 
 def as_logged(envelope: Envelope) -> tuple[bytes, Mapping[str, Any]]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from toymq_py.amqp import methods
-from toymq_py.broker import Broker, Done
+from toymq_py.amqp.queues import Queues
+from toymq_py.broker import Done
 from toymq_py.callbacks import call_all
 from toymq_py.errors import RequestError
 from toymq_py.topic import Published
@@ -25,9 +26,11 @@ class _Run:
 
     topics: tuple[str, ...]
     with_ttl: bool
+    with_delay: bool
     bodies: list[bytes] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
     ttls_ms: list[int] = field(default_factory=list)
+    delays_ms: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -44,7 +47,7 @@ class Publishes:
     """Appends publishes in runs, and tells what became of them in their order."""
 
     def __init__(
-        self, broker: Broker, *, confirmed: Callable[[int, bool], None], refused: Callable[[RequestError], None],
+        self, queues: Queues, *, confirmed: Callable[[int, bool], None], refused: Callable[[RequestError], None],
         progress: Callable[[], None],
     ) -> None:  # fmt: skip
         """
@@ -53,7 +56,8 @@ class Publishes:
             refused: called with the error of a publish that was not stored.
             progress: called when publishes were answered: there is room again.
         """
-        self._broker = broker
+        self._queues = queues
+        self._broker = queues.broker
         self._confirmed = confirmed
         self._refused = refused
         self._progress = progress
@@ -72,16 +76,20 @@ class Publishes:
         """Call ``done`` when no publish waits. Assumes that one does."""
         self._when_answered.append(done)
 
-    def add(self, topics: tuple[str, ...], body: bytes, block: bytes, ttl_ms: int | None) -> None:
+    def add(
+        self, topics: tuple[str, ...], body: bytes, block: bytes, ttl_ms: int | None = None, delay_ms: int | None = None
+    ) -> None:
         """Publish to topics; none is right: such a message is confirmed in its turn."""
-        run = self._run
-        if run is None or run.topics != topics or run.with_ttl != (ttl_ms is not None) or len(run.bodies) >= RUN_MAX:
+        run, extras = self._run, (ttl_ms is not None, delay_ms is not None)
+        if run is None or run.topics != topics or (run.with_ttl, run.with_delay) != extras or len(run.bodies) >= RUN_MAX:
             self.flush()
-            run = self._run = _Run(topics, ttl_ms is not None)
+            run = self._run = _Run(topics, *extras)
         run.bodies.append(body)
         run.blocks.append(block)
         if ttl_ms is not None:
             run.ttls_ms.append(ttl_ms)
+        if delay_ms is not None:
+            run.delays_ms.append(delay_ms)
         self.held_bytes += len(body) + len(block)
 
     def flush(self) -> None:
@@ -100,7 +108,7 @@ class Publishes:
     def _append(self, run: _Run) -> None:
         sizes = [len(body) + len(block) for body, block in zip(run.bodies, run.blocks, strict=True)]
         start = 0
-        for outcome in self._published(run.topics[0], run.bodies, run.blocks, run.ttls_ms or None):
+        for outcome in self._published(run.topics[0], run.bodies, run.blocks, run.delays_ms or None, run.ttls_ms or None):
             if isinstance(outcome, RequestError):
                 self._pending.append(_Pending(len(sizes), sum(sizes), 0, outcome))
                 return
@@ -114,10 +122,11 @@ class Publishes:
         """One message to several queues, or to none."""
         body, block = run.bodies[row], run.blocks[row]
         ttls_ms = [run.ttls_ms[row]] if run.with_ttl else None
+        delays_ms = [run.delays_ms[row]] if run.with_delay else None
         pending = _Pending(1, len(body) + len(block), 0)
         self._pending.append(pending)
         for topic in run.topics:
-            for outcome in self._published(topic, [body], [block], ttls_ms):
+            for outcome in self._published(topic, [body], [block], delays_ms, ttls_ms):
                 if isinstance(outcome, RequestError):
                     pending.error = pending.error or outcome
                     continue
@@ -126,13 +135,18 @@ class Publishes:
                 self._wait(pending, outcome)
 
     def _published(
-        self, topic: str, bodies: list[bytes], blocks: list[bytes], ttls_ms: list[int] | None
+        self, topic: str, bodies: list[bytes], blocks: list[bytes], delays_ms: list[int] | None, ttls_ms: list[int] | None
     ) -> "list[Published | RequestError]":
+        expiry = None if ttls_ms is None else self._queues.expiries.of_topic(topic)
+        first_ms, ttls_ms = (0, ttls_ms) if ttls_ms is None or expiry is None else (min(ttls_ms), None)
         try:
-            found = self._broker.topic_to_publish(topic).publish([b""] * len(bodies), bodies, blocks, None, ttls_ms)
+            found = self._broker.topic_to_publish(topic).publish([b""] * len(bodies), bodies, blocks, delays_ms, ttls_ms)
         except RequestError as error:
             self._broker.metrics.refused(error.code, len(bodies))
             return [error.bare()]
+        if expiry is not None:
+            for outcome in found:
+                outcome.commit.add_waiter(lambda: expiry.published(first_ms))
         return list(found)
 
     def _wait(self, pending: _Pending, outcome: Published) -> None:

@@ -19,11 +19,12 @@ from toymq_py.amqp.errors import (
     AmqpError,
 )
 from toymq_py.amqp.names import topic_of
+from toymq_py.amqp.replies import Replies
 from toymq_py.amqp.topology import Binding, Exchange, Queue, Topology
 from toymq_py.broker import Broker
 from toymq_py.broker_waits import made, stored
 from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
-from toymq_py.topic import Subscription, Topic
+from toymq_py.topic import Delivery, Subscription, Topic
 
 logger = logging.getLogger("toymq_py.amqp")
 
@@ -37,8 +38,38 @@ class QueueConsumer(Protocol):
     @property
     def is_exclusive(self) -> bool: ...
 
-    def cancelled(self) -> None:
-        """The queue is gone."""
+    def drop(self) -> None:
+        """The queue is going."""
+
+    def tell(self) -> None:
+        """The queue is gone: the client hears of it."""
+
+
+class ExpiringQueue(Protocol):
+    """A queue whose messages go to an exchange when they expire (``expiry.Expiry``)."""
+
+    def is_over(self, delivery: Delivery, row: int) -> bool:
+        """Whether a message has expired."""
+
+    def published(self, ttl_ms: int) -> None:
+        """A message with an expiration of its own is stored."""
+
+    def look(self) -> None:
+        """Expire what has expired."""
+
+
+class ExpiringQueues(Protocol):
+    """See ``expiry.Expiries``."""
+
+    def watch(self, queue: Queue) -> None: ...
+
+    def forget(self, queue: Queue) -> None: ...
+
+    def left(self, name: str) -> None: ...
+
+    def of_topic(self, topic: str) -> ExpiringQueue | None: ...
+
+    def close(self) -> None: ...
 
 
 class Queues:
@@ -47,6 +78,8 @@ class Queues:
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker = broker
         self.topology = Topology()
+        self.expiries: ExpiringQueues  # set before ``load``
+        self.replies = Replies()
         self._loop = loop
         self._consumers: dict[str, dict[QueueConsumer, None]] = {}
         self._owners: dict[str, object] = {}  # of exclusive queues
@@ -68,6 +101,7 @@ class Queues:
                 topology.queue_removed(queue.name)
             else:
                 self.used(queue.name)
+                self.expiries.watch(queue)
 
     # -- names
 
@@ -143,6 +177,7 @@ class Queues:
                 self._forget(wanted.name)
             raise
         self.used(wanted.name)
+        self.expiries.watch(wanted)
         return self.counts(wanted.name, topic)
 
     async def _make_consumer(self, topic: Topic) -> None:
@@ -167,10 +202,13 @@ class Queues:
         if if_empty and ready:
             raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' not empty")
         self._forget(name)
-        for consumer in list(self._consumers.pop(name, ())):
-            consumer.cancelled()
+        gone = list(self._consumers.pop(name, ()))
+        for consumer in gone:
+            consumer.drop()
         await self._delete_topic(topic_name)
         await self._save()
+        for consumer in gone:
+            self._loop.call_soon(consumer.tell)  # behind the answer to the client that deletes
         return ready
 
     async def _delete_topic(self, topic: str) -> None:
@@ -194,7 +232,8 @@ class Queues:
 
     def _forget(self, name: str) -> None:
         """Remove a queue from the topology, its topic aside. Idempotent."""
-        if name in self.topology.queues:
+        if (queue := self.topology.queues.get(name)) is not None:
+            self.expiries.forget(queue)
             self.topology.queue_removed(name)
             self._changes += 1
         self._owners.pop(name, None)
@@ -278,6 +317,7 @@ class Queues:
             self._begin(self._remove(name))
         else:
             self.used(name)
+            self.expiries.left(name)
 
     def owner_gone(self, owner: object) -> None:
         """A connection has ended: its exclusive queues go."""
@@ -318,6 +358,7 @@ class Queues:
 
     def close(self) -> None:
         """No timer runs any more."""
+        self.expiries.close()
         for timer in self._expiries.values():
             timer.cancel()
         self._expiries.clear()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 
 from toymq_py.amqp.errors import CONNECTION_FORCED, AmqpError
+from toymq_py.amqp.expiry import Expiries
 from toymq_py.amqp.login import Login
 from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.session import Session
@@ -42,6 +43,7 @@ class AmqpServer:
             certificates: of the TLS listeners.
         """
         self.queues = Queues(broker, loop)
+        self.queues.expiries = Expiries(self.queues, clock, loop)
         self._broker = broker
         self._clock = clock
         self._loop = loop
@@ -127,5 +129,5 @@ def _refuse(transport: asyncio.Transport, _: RequestError) -> None:
 
 
 def _subscriptions(session: Session) -> list[Subscription]:
-    consumers = [consumer for channel in session.channels.values() for consumer in channel.consumers.values()]
+    consumers = [consumer for channel in session.channels.values() for consumer in channel.consumers.by_tag.values()]
     return [consumer.subscription for consumer in consumers if consumer.subscription is not None]

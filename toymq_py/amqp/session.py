@@ -223,7 +223,7 @@ class Session(asyncio.Protocol):
             if channel is None:
                 continue
             try:
-                more = channel.deliver(consumer)
+                more = channel.consumers.deliver(consumer)
             except OSError as error:
                 logger.error("cannot read %s, trying again: %s", consumer.queue, error)  # noqa: TRY400 (one line)
                 self._loop.call_later(RETRY_S, self.wake, consumer)
@@ -250,7 +250,7 @@ class Session(asyncio.Protocol):
     def check_subscriptions(self) -> None:
         """Raises: AmqpError when the connection has its limit of subscriptions, as a TCP session."""
         limit = self._queues.broker.options.max_subscriptions
-        if sum(channel.subscriptions for channel in self.channels.values()) >= limit:
+        if sum(len(channel.consumers) for channel in self.channels.values()) >= limit:
             text = f"the connection has {limit} consumers and queues to get from, the limit (--max-subscriptions)"
             raise AmqpError(PRECONDITION_FAILED, text)
 
@@ -326,6 +326,16 @@ class Session(asyncio.Protocol):
     @property
     def rights(self) -> OpenRights:
         return self.handshake.rights
+
+    @property
+    def is_told_of_cancels(self) -> bool:
+        """The client has said that it knows a basic.cancel of the broker."""
+        return self.handshake.knows_cancels
+
+    @property
+    def is_crowded(self) -> bool:
+        """So much waits for the client that a reply is not worth more."""
+        return self._outbox.full
 
     @property
     def frame_max(self) -> int:
@@ -427,7 +437,7 @@ class Session(asyncio.Protocol):
     async def shut_down(self) -> None:
         """Say that the broker stops, once the publishes that wait are answered."""
         for channel in self.channels.values():
-            channel.stop()
+            channel.consumers.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S / 2):
                 for channel in list(self.channels.values()):

@@ -17,6 +17,8 @@ from toymq_py.amqp.errors import (
 from toymq_py.errors import DamagedData
 
 TYPES = ("direct", "fanout", "topic", "headers")
+DELAYED = "x-delayed-message"
+"""An exchange that routes as the type in its argument ``x-delayed-type``, after the time in a message's header ``x-delay``."""
 PREDECLARED = {"": "direct", **{f"amq.{kind}": kind for kind in TYPES}, "amq.match": "headers"}
 ROUTES_CACHED_MAX = 10_000
 """Pairs of exchange and routing key whose queues are known."""
@@ -35,6 +37,11 @@ class Exchange:
     auto_delete: bool = False
     internal: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def routes_as(self) -> str:
+        """The type that decides where its messages go."""
+        return str(self.arguments.get("x-delayed-type")) if self.type == DELAYED else self.type
 
 
 @dataclass(frozen=True)
@@ -103,9 +110,12 @@ class Topology:
                     text = f"inequivalent arg '{what}' for exchange '{wanted.name}': received {given!r}, current is {has!r}"
                     raise AmqpError(PRECONDITION_FAILED, text)
             return False
-        if wanted.type not in TYPES:
-            text = f"unknown exchange type '{wanted.type}': there are {', '.join(TYPES)}"
+        if wanted.type != DELAYED and wanted.type not in TYPES:
+            text = f"unknown exchange type '{wanted.type}': there are {', '.join((*TYPES, DELAYED))}"
             raise AmqpError(PRECONDITION_FAILED, text)  # RabbitMQ before 4: 503, of the connection
+        if wanted.routes_as not in TYPES:
+            text = f"invalid arg 'x-delayed-type': {wanted.routes_as!r} is none of {', '.join(TYPES)}"
+            raise AmqpError(PRECONDITION_FAILED, text)
         if wanted.name.startswith("amq.") or not wanted.name:
             raise AmqpError(ACCESS_REFUSED, f"exchange name '{wanted.name}' contains reserved prefix 'amq.*'")
         _check_room(self.exchanges, EXCHANGES_MAX, "exchanges")
@@ -152,7 +162,7 @@ class Topology:
             self.exchange(binding.target)
         if binding.identity in self.bindings:
             return False
-        if self.exchanges[binding.source].type == "headers":
+        if self.exchanges[binding.source].routes_as == "headers":
             match = binding.arguments.get("x-match", "all")
             if match not in ("all", "any", "all-with-x", "any-with-x"):
                 raise AmqpError(PRECONDITION_FAILED, f"invalid x-match field value {match!r}: write all or any")
@@ -207,7 +217,7 @@ class Topology:
         if exchange.name in seen:
             return False
         seen.add(exchange.name)
-        by_headers = exchange.type == "headers"
+        by_headers = exchange.routes_as == "headers"
         matched = False
         for binding in self._matching(exchange, routing_key, headers):
             matched = True
@@ -222,11 +232,11 @@ class Topology:
 
     def _matching(self, exchange: Exchange, routing_key: str, headers: Mapping[str, Any]) -> Iterator[Binding]:
         bindings = self._by_source.get(exchange.name, ())
-        if exchange.type == "fanout":
+        if exchange.routes_as == "fanout":
             yield from bindings
-        elif exchange.type == "direct":
+        elif exchange.routes_as == "direct":
             yield from (binding for binding in bindings if binding.routing_key == routing_key)
-        elif exchange.type == "topic":
+        elif exchange.routes_as == "topic":
             words = routing_key.split(".")
             yield from (binding for binding in bindings if topic_matches(binding.routing_key.split("."), words))
         else:

@@ -301,6 +301,10 @@ class Channel:
         """About how many messages could be taken now."""
         return self._deliverer.available()
 
+    def head(self) -> int | None:
+        """The lowest id that could be taken now."""
+        return self._deliverer.head()
+
     def wake(self, messages: int) -> None:
         """Wake takers for messages that became ready. One that cannot take now is passed over and looks later by itself."""
         idle = self.idle

@@ -104,6 +104,13 @@ class Deliverer:
         """About how many messages could be taken now."""
         return self._consumer.available(self._log.committed_id)
 
+    def head(self) -> int | None:
+        """The lowest id that could be taken now."""
+        consumer = self._consumer
+        fresh, again = consumer.next_fresh(self._log.committed_id), consumer.first_ready()
+        ids = [*consumer.due(1), *(() if again is None else (again,)), *(() if fresh is None else (fresh[0],))]
+        return min(ids, default=None)
+
     def _next(self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float) -> LeasedRows | NoDelivery | None:
         """One pass of ``take``: None when a read found nothing to deliver, and the next may."""
         consumer = self._consumer

@@ -129,8 +129,18 @@ def test_a_queue_that_is_deleted_tells_its_consumers(wire: AmqpWire) -> None:
     declare(wire, "q")
     wire.ask(1, "basic.consume", queue="q", consumer_tag="t")
     wire.send(1, "queue.delete", queue="q")
-    assert wire.expect("basic.cancel")["consumer_tag"] == "t"
     assert wire.expect("queue.delete-ok")["message_count"] == 0
+    assert wire.expect("basic.cancel")["consumer_tag"] == "t"
+
+
+def test_a_client_that_knows_no_cancel_gets_none(broker: BrokerProcess) -> None:
+    with AmqpWire(broker.amqp) as wire:
+        wire.knows_cancels = False
+        wire.login()
+        declare(wire, "q")
+        wire.ask(1, "basic.consume", queue="q", consumer_tag="t")
+        wire.ask(1, "queue.delete", queue="q")
+        declare(wire, "q")
 
 
 @pytest.mark.parametrize(
@@ -156,12 +166,3 @@ def test_a_wrong_declaration_closes_the_channel(wire: AmqpWire, again: dict[str,
 def test_arguments_that_are_not_supported_are_named(wire: AmqpWire) -> None:
     wire.send(1, "queue.declare", queue="q", arguments={"x-max-priority": 5})
     assert wire.closed_with("connection.close") == (540, "NOT_IMPLEMENTED - x-max-priority is not supported")
-
-
-@pytest.mark.parametrize("passive", [True, False])
-def test_the_name_of_direct_reply_to_can_be_declared_and_not_consumed(wire: AmqpWire, passive: bool) -> None:
-    """FastStream declares it when it starts, and did not start."""
-    found = wire.ask(1, "queue.declare", queue="amq.rabbitmq.reply-to", passive=passive)
-    assert (found["queue"], found["message_count"], found["consumer_count"]) == ("amq.rabbitmq.reply-to", 0, 0)
-    wire.send(1, "basic.consume", queue="amq.rabbitmq.reply-to", no_ack=True)
-    assert wire.closed_with() == (404, "NOT_FOUND - no queue 'amq.rabbitmq.reply-to' in vhost '/'")

@@ -15,7 +15,7 @@ from toymq_py.amqp.errors import AmqpError
         ({"x-message-ttl": 60000}, {"ttl": "60000"}),
         ({"x-max-length": 5}, {"backlog_max_messages": "5", "when_full": "drop-oldest"}),
         ({"x-max-length-bytes": 9, "x-overflow": "reject-publish"}, {"backlog_max_bytes": "9", "when_full": "reject"}),
-        ({"x-delivery-limit": 3}, {"max_attempts": "4"}),
+        ({"x-delivery-limit": 3}, {"max_attempts": "4"}), ({"x-message-ttl": 5, "x-dead-letter-exchange": ""}, {}),
         ({"x-delivery-limit": 3, "x-dead-letter-exchange": "d"}, {"max_attempts": "0"}),
     ],
 )  # fmt: skip
@@ -30,7 +30,7 @@ def test_arguments_are_settings_of_the_topic(arguments: dict[str, Any], settings
         ({"x-queue-type": "stream"}, 540, "x-queue-type stream"),
         ({"x-single-active-consumer": True}, 540, "x-single-active-consumer"),
         ({"x-message-ttl": "5"}, 406, "invalid arg 'x-message-ttl'"), ({"x-expires": 0}, 406, "invalid arg 'x-expires'"),
-        ({"x-message-ttl": 5, "x-dead-letter-exchange": ""}, 540, "x-message-ttl beside x-dead-letter-exchange"),
+        ({"x-max-length": 5, "x-dead-letter-exchange": ""}, 540, "x-max-length beside x-dead-letter-exchange"),
         ({"x-max-length": 5, "x-overflow": "reject-publish-dlx"}, 540, "x-overflow reject-publish-dlx"),
         ({"x-overflow": 5}, 406, "invalid arg 'x-overflow'"),
         ({"x-dead-letter-exchange": "x" * 256}, 406, "invalid arg 'x-dead-letter-exchange': it is longer than 255 bytes"),

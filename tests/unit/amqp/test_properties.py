@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from toymq_py.amqp import properties
 from toymq_py.amqp.errors import AmqpError
 from toymq_py.amqp.properties import Envelope, as_logged, envelope_of
+from toymq_py.units import DURATION_MS_MAX
 
 SHORT = st.text(max_size=40)
 PROPERTIES = st.fixed_dictionaries({}, optional={
@@ -65,6 +66,18 @@ def test_a_mark_that_another_client_wrote_is_a_header(value: bytes) -> None:
     """It would break the frames of a client that reads it."""
     found = envelope_of("q", b"amqp-properties: %b\n" % value)
     assert properties.decode(found.properties) == {"headers": {"amqp-properties": value.decode()}}
+
+
+@pytest.mark.parametrize(
+    ("found", "ms"),
+    [
+        ({}, None), ({"priority": 1, "message-id": "1"}, None), ({"expiration": "0"}, 0), ({"expiration": "60000"}, 60_000),
+        ({"headers": {"n": 1}, "expiration": "5"}, 5), ({"expiration": "soon"}, None),
+        ({"expiration": "9" * 15}, DURATION_MS_MAX),
+    ],
+)  # fmt: skip
+def test_the_expiration_of_encoded_properties(found: dict[str, Any], ms: int | None) -> None:
+    assert properties.expiration_of(properties.encode(found)) == ms
 
 
 def test_a_dead_letter_says_why() -> None:

@@ -32,6 +32,21 @@ def test_each_takes_its_share_and_one_at_least() -> None:
     assert rig.shown(one.take(TAKE_BYTES)) == ["t 6-6 x1"]
 
 
+def test_the_head_is_the_lowest_that_could_be_taken() -> None:
+    rig = BrokerRig()
+    one = rig.subscribe("t", mode="shared", window=100)
+    channel = one.channel
+    assert channel.head() is None
+    rig.publish("t", *[b"x"] * 3)
+    assert channel.head() == 0
+    assert rig.shown(one.take_some(2, TAKE_BYTES)) == ["t 0-1 x1"]
+    assert channel.head() == 2
+    channel.nack([(1, 1)], 0.0)
+    assert channel.head() == 1
+    channel.ack([(0, 1)])
+    assert channel.head() == 2
+
+
 def test_one_message_wakes_one_and_each_in_turn() -> None:
     rig = BrokerRig()
     team = workers(rig, 3)

@@ -1,0 +1,169 @@
+"""Messages that expire, wait or are replies, as RabbitMQ's clients use them. Contract: amqp.md, "Model"."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.amqp_wire import AmqpWire, bodies, declare
+from tests.support.broker_process import BrokerProcess
+from toymq_py.amqp import properties
+from toymq_py.amqp.connection import Content
+
+TO_Q = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+
+
+def expiring(ms: int, **others: Any) -> bytes:
+    return properties.encode({"expiration": str(ms), **others})
+
+
+def headers(content: Content) -> dict[str, Any]:
+    found: dict[str, Any] = properties.decode(content.properties)["headers"]
+    return found
+
+
+# -- delays by dead letters
+
+
+def test_what_expires_goes_to_the_dead_letter_exchange_without_a_consumer(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "wait", arguments=TO_Q)
+    wire.ask(1, "basic.consume", queue="q", no_ack=True)
+    for number in range(200):
+        wire.publish(b"%d" % number, "wait", raw=expiring(50, headers={"n": number}))
+    found = [wire.content() for _ in range(200)]
+    assert [one.body for one in found] == [b"%d" % number for number in range(200)]
+    death = headers(found[7])["x-death"][0]
+    assert (death["queue"], death["reason"], death["original-expiration"]) == ("wait", "expired", "50")
+    assert headers(found[7])["n"] == 7
+    assert "expiration" not in properties.decode(found[7].properties)
+    assert declare(wire, "wait", arguments=TO_Q)["message_count"] == 0
+
+
+def test_the_ttl_of_a_queue_counts_beside_that_of_a_message(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "wait", arguments={**TO_Q, "x-message-ttl": 100})
+    wire.ask(1, "basic.consume", queue="q", no_ack=True)
+    wire.publish(b"a", "wait", raw=expiring(600_000))
+    wire.publish(b"b", "wait")
+    wire.publish(b"c", "wait", raw=expiring(1))
+    assert bodies(wire, 3) == [b"a", b"b", b"c"]
+
+
+def test_what_is_consumed_in_time_does_not_expire(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "wait", arguments={**TO_Q, "x-message-ttl": 300})
+    wire.publish(b"in hand", "wait")
+    wire.publish(b"acked", "wait")
+    wire.publish(b"waits", "wait")
+    wire.ask(1, "basic.qos", prefetch_count=2)
+    wire.ask(1, "basic.consume", queue="wait", consumer_tag="w")
+    assert bodies(wire, 2) == [b"in hand", b"acked"]
+    wire.ask(1, "basic.cancel", consumer_tag="w")
+    wire.send(1, "basic.ack", delivery_tag=2)
+    wire.ask(1, "basic.consume", queue="q", no_ack=True)
+    assert bodies(wire, 1) == [b"waits"]
+    wire.send(1, "basic.nack", delivery_tag=1, requeue=True)  # its time is over by now
+    assert bodies(wire, 1) == [b"in hand"]
+    assert declare(wire, "wait", passive=True)["message_count"] == 0
+
+
+def test_messages_that_wait_to_expire_outlive_a_kill(broker: BrokerProcess, wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "wait", arguments=TO_Q)
+    wire.ask(1, "confirm.select")
+    wire.publish(b"x", "wait", raw=expiring(500))
+    wire.expect("basic.ack")
+    broker.restart()
+    with AmqpWire(broker.amqp).login() as again:
+        again.ask(1, "basic.consume", queue="q", no_ack=True)
+        assert bodies(again, 1) == [b"x"]
+
+
+def test_what_comes_back_by_time_alone_is_dropped(broker: BrokerProcess, wire: AmqpWire) -> None:
+    """As in RabbitMQ: it would go round for ever."""
+    declare(wire, "there", arguments={"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "back"})
+    declare(wire, "back", arguments={"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "there"})
+    declare(wire, "q")
+    wire.publish(b"round", "there")
+    for number in range(1000):
+        counts = [declare(wire, name, passive=True)["message_count"] for name in ("there", "back")]
+        if number > 100 and counts == [0, 0]:
+            break
+    _, errors = broker.stop()
+    assert "dropped, by time alone it goes round" in errors
+
+
+def test_an_exchange_that_delays(wire: AmqpWire) -> None:
+    later = {"x-delayed-type": "topic"}
+    wire.ask(1, "exchange.declare", exchange="later", type="x-delayed-message", durable=True, arguments=later)
+    declare(wire, "q")
+    wire.ask(1, "queue.bind", queue="q", exchange="later", routing_key="a.*")
+    wire.ask(1, "basic.consume", queue="q", no_ack=True)
+    wire.publish(b"second", "a.b", exchange="later", raw=properties.encode({"headers": {"x-delay": 400}}))
+    wire.publish(b"first", "a.b", exchange="later")
+    wire.publish(b"nobody's", "b", exchange="later", raw=properties.encode({"headers": {"x-delay": 1}}))
+    assert bodies(wire, 2) == [b"first", b"second"]
+    wire.publish(b"", "a.b", exchange="later", raw=properties.encode({"headers": {"x-delay": "soon"}}))
+    assert wire.closed_with() == (406, "PRECONDITION_FAILED - invalid x-delay 'soon': write milliseconds, as a number")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-delayed-type": "x-delayed-message"}], ids=str)
+def test_an_exchange_that_delays_has_a_type(wire: AmqpWire, arguments: dict[str, Any]) -> None:
+    wire.send(1, "exchange.declare", exchange="later", type="x-delayed-message", arguments=arguments)
+    assert wire.closed_with()[1].startswith("PRECONDITION_FAILED - invalid arg 'x-delayed-type'")
+
+
+# -- direct replies
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+def asking(correlation: str) -> bytes:
+    return properties.encode({"reply-to": REPLY_TO, "correlation-id": correlation})
+
+
+def test_direct_replies_go_to_the_channel_that_asked(broker: BrokerProcess, wire: AmqpWire) -> None:
+    declare(wire, "jobs")
+    wire.ask(1, "queue.declare", queue=REPLY_TO, passive=True)
+    wire.ask(1, "basic.consume", queue=REPLY_TO, no_ack=True, consumer_tag="r")
+    wire.publish(b"question", "jobs", raw=asking("7"))
+    with AmqpWire(broker.amqp).login() as worker:
+        worker.ask(1, "basic.consume", queue="jobs", no_ack=True)
+        asked = properties.decode(worker.content().properties)
+        assert asked["reply-to"].startswith(f"{REPLY_TO}.")
+        assert worker.ask(1, "queue.declare", queue=asked["reply-to"], passive=True)["message_count"] == 0
+        worker.ask(1, "confirm.select")
+        raw = properties.encode({"correlation-id": asked["correlation-id"]})
+        worker.publish(b"answer", asked["reply-to"], raw=raw, mandatory=True)
+        worker.expect("basic.ack")
+        answer = wire.content()
+        assert (answer.method["consumer_tag"], answer.body, answer.properties) == ("r", b"answer", raw)
+        wire.ask(1, "basic.cancel", consumer_tag="r")
+        worker.publish(b"too late", asked["reply-to"], mandatory=True)
+        assert worker.content().method["reply_text"] == "NO_ROUTE"
+        worker.expect("basic.ack")
+        worker.send(1, "queue.declare", queue=asked["reply-to"], passive=True)
+        assert worker.closed_with()[0] == 404
+
+
+def test_direct_replies_need_their_consumer_and_that_without_acks(wire: AmqpWire) -> None:
+    declare(wire, "jobs")
+    wire.publish(b"", "jobs", raw=asking("7"))
+    assert "fast reply consumer does not exist" in wire.closed_with()[1]
+    wire.open(2)
+    wire.send(2, "basic.consume", queue=REPLY_TO)
+    assert "reply consumer cannot acknowledge" in wire.closed_with()[1]
+
+
+def test_replies_that_a_client_does_not_read_are_bounded(broker: BrokerProcess, wire: AmqpWire) -> None:
+    declare(wire, "jobs")
+    wire.ask(1, "basic.consume", queue=REPLY_TO, no_ack=True)
+    wire.publish(b"question", "jobs", raw=asking("7"))
+    with AmqpWire(broker.amqp).login() as worker:
+        worker.ask(1, "basic.consume", queue="jobs", no_ack=True)
+        name = properties.decode(worker.content().properties)["reply-to"]
+        before = broker.rss_bytes()
+        for _ in range(600):
+            worker.publish(bytes(100_000), name)
+        declare(worker, "jobs")
+        assert broker.rss_bytes() - before < 20 << 20

@@ -1,0 +1,388 @@
+"""The consumers of one AMQP channel: what they take from queues, and how the client settles it.
+
+Contract: amqp.md, "Model" (basic.consume, qos, get). Belongs to the event loop.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from toymq_py.amqp import methods
+from toymq_py.amqp.arguments import check_consumer
+from toymq_py.amqp.dead_letters import dead_letter_of
+from toymq_py.amqp.declarations import COUNT_MAX, Later, Owner
+from toymq_py.amqp.deliveries import (
+    LEASE_S,
+    WINDOW,
+    Consumer,
+    DeliveryFrames,
+    Unacked,
+    UnackedMessages,
+    by_source,
+    content_frames,
+    content_of,
+)
+from toymq_py.amqp.errors import NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
+from toymq_py.amqp.methods import Method
+from toymq_py.amqp.properties import Envelope
+from toymq_py.amqp.queues import CONSUMER, Queues
+from toymq_py.amqp.replies import REPLY_TO
+from toymq_py.topic import Delivery, Subscription, Topic
+
+TAKE_BYTES = 64 * 1024
+TAKE_MESSAGES = 128
+
+
+class Outlet(Owner, Protocol):
+    """The channel's connection, as its consumers know it."""
+
+    @property
+    def frame_max(self) -> int:
+        """The largest frame that the client takes."""
+
+    @property
+    def is_told_of_cancels(self) -> bool:
+        """The client has said that it knows a basic.cancel of the broker."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """So much waits for the client that a reply is not worth more."""
+
+    def write(self, *pieces: bytes) -> None: ...
+
+    def wake(self, consumer: Consumer) -> bool:
+        """Have ``deliver`` called for a consumer. Returns: whether that is soon."""
+
+    def check_subscriptions(self) -> None:
+        """Whether the connection may have one more. Raises: AmqpError."""
+
+    def when_taken(self, call: Callable[[None], object]) -> None:
+        """Call ``call(None)`` once the socket has taken what was written."""
+
+
+class Consumers:
+    """Consumers of a channel, the messages that it has not settled, and the methods about them."""
+
+    def __init__(
+        self, number: int, outlet: Outlet, queues: Queues, reply: Callable[..., None], queue_of: Callable[[Method], str],
+        in_transaction: Callable[[Callable[[], None]], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            reply: writes a method of this channel.
+            queue_of: the queue that a method names. Raises: AmqpError.
+            in_transaction: does it now, or at tx.commit. Raises: AmqpError.
+        """
+        self._number = number
+        self._outlet = outlet
+        self._queues = queues
+        self._reply = reply
+        self._queue_of = queue_of
+        self._in_transaction = in_transaction
+        self.by_tag: dict[str, Consumer] = {}
+        self._unacked = UnackedMessages()
+        self._getters: dict[str, Subscription] = {}
+        self._acked: list[Unacked] = []  # since the last ``flush``
+        self._retired: list[Subscription] = []  # of consumers that are gone, with messages that are not settled
+        self._prefetch = 0
+        self._channel_prefetch = 0
+        self._stopped = False
+        """The client has paused deliveries (channel.flow)."""
+        self.reply_token = ""
+        """Of the channel's consumer of direct replies; empty without one."""
+        self._reply_tag = ""
+        self.handlers: Mapping[str, Callable[[Method], Later]] = {
+            "channel.flow": self._flow, "basic.qos": self._qos, "basic.consume": self._consume, "basic.cancel": self._cancel,
+            "basic.get": self._get, "basic.ack": self._ack, "basic.nack": self._nack, "basic.reject": self._nack,
+            "basic.recover": self._recover, "basic.recover-async": self._recover,
+        }  # fmt: skip
+
+    def __len__(self) -> int:
+        """Subscriptions: consumers, queues that basic.get took from, cancelled consumers with messages that are not settled."""
+        return len(self.by_tag) + len(self._getters) + len(self._retired)
+
+    def flush(self) -> None:
+        """Carry out the acks that were collected."""
+        if self._acked:
+            acked, self._acked = self._acked, []
+            for source, ids in by_source(acked):
+                source.ack(ids)
+            self._room_again()
+
+    def close(self) -> None:
+        """Consumers go, messages are ready again."""
+        for consumer in list(self.by_tag.values()):
+            self._drop(consumer)
+        for subscription in (*self._getters.values(), *self._retired):
+            subscription.close()
+        self._getters.clear()
+        self._retired.clear()
+        self._unacked.take_all()
+        self._drop_replies()
+
+    def stop(self) -> None:
+        """Deliver no more; what is delivered may be settled."""
+        self._stopped = True
+
+    # -- begin and end
+
+    def _flow(self, method: Method) -> Later:
+        self._stopped = not method["active"]
+        self._reply("channel.flow-ok", active=method["active"])
+        self._wake()
+        return None
+
+    def _qos(self, method: Method) -> Later:
+        if method["prefetch_size"]:
+            raise AmqpError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method['prefetch_size']})", method.index)
+        if method["global"]:
+            self._channel_prefetch = method["prefetch_count"]
+        else:
+            self._prefetch = method["prefetch_count"]
+        self._reply("basic.qos-ok")
+        self._wake()
+        return None
+
+    def _wake(self) -> None:
+        for consumer in self.by_tag.values():
+            self._outlet.wake(consumer)
+
+    def _consume(self, method: Method) -> Later:
+        check_consumer(method["arguments"])
+        queue, tag = self._queue_of(method), method["consumer_tag"] or f"amq.ctag-{secrets.token_urlsafe(16)}"
+        if tag in self.by_tag or (tag == self._reply_tag and self.reply_token):
+            raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method.index)
+        if queue == REPLY_TO:
+            return self._consume_replies(method, tag)
+        topic = self._queues.topic(queue, self._outlet)
+        self._outlet.rights.subscribe(topic.name)
+        self._outlet.check_subscriptions()
+        consumer = Consumer(self._number, queue, tag, method["no_ack"], method["exclusive"], self._drop, self._told)
+        self._queues.attach(queue, consumer)
+        try:
+            window = WINDOW if method["no_ack"] else self._prefetch or WINDOW
+            consumer.subscription = self._subscribe(topic, consumer, window)
+        except BaseException:
+            self._queues.detach(queue, consumer)
+            raise
+        declared = self._queues.topology.queues.get(queue)
+        if declared is not None and "x-dead-letter-exchange" in declared.arguments:
+            consumer.delivery_limit = declared.arguments.get("x-delivery-limit")
+            expiry = self._queues.expiries.of_topic(topic.name)
+            consumer.is_over = None if expiry is None else expiry.is_over
+        self.by_tag[tag] = consumer
+        if not method["no_wait"]:
+            self._reply("basic.consume-ok", consumer_tag=tag)
+        self._outlet.wake(consumer)
+        return None
+
+    def _subscribe(self, topic: Topic, consumer: Consumer, window: int) -> Subscription:
+        """Raises: RequestError, OSError."""
+        subscription, _ = topic.subscribe(
+            CONSUMER, mode="shared", window=window, visibility_s=LEASE_S,
+            wake=lambda _: self._woken(consumer),
+            ended=lambda _, code: self._ended(consumer),
+        )  # fmt: skip
+        return subscription
+
+    def _woken(self, consumer: Consumer) -> bool:
+        """Messages are ready. Returns: whether they are taken soon; else another consumer is woken."""
+        return self.by_tag.get(consumer.tag) is consumer and self._outlet.wake(consumer) and self._room(consumer) > 0
+
+    def _cancel(self, method: Method) -> Later:
+        tag = method["consumer_tag"]
+        consumer = self.by_tag.get(tag)
+        if consumer is not None:
+            self._drop(consumer)
+        elif tag == self._reply_tag:
+            self._drop_replies()
+        if not method["no_wait"]:
+            self._reply("basic.cancel-ok", consumer_tag=tag)
+        return None
+
+    def _ended(self, consumer: Consumer) -> None:
+        """Another protocol has deleted the topic, or the broker shuts down."""
+        if self.by_tag.get(consumer.tag) is consumer:
+            self._told(consumer)
+            self._drop(consumer)
+
+    def _told(self, consumer: Consumer) -> None:
+        """Tell the client that its consumer is gone, if it has said that it understands that."""
+        if self._outlet.is_told_of_cancels:
+            self._reply("basic.cancel", consumer_tag=consumer.tag, no_wait=True)
+
+    def _drop(self, consumer: Consumer) -> None:
+        """End a consumer. What it has delivered stays with the channel until it is settled: so long its leases last."""
+        self.by_tag.pop(consumer.tag, None)
+        if consumer.subscription is not None:
+            self._retired.append(consumer.subscription)
+            self._end_retired()
+        self._queues.detach(consumer.queue, consumer)
+
+    def _end_retired(self) -> None:
+        for subscription in [each for each in self._retired if each.closed or not each.lessee.inflight]:
+            self._retired.remove(subscription)
+            subscription.close()
+
+    # -- direct replies
+
+    def _consume_replies(self, method: Method, tag: str) -> Later:
+        if not method["no_ack"]:
+            raise AmqpError(PRECONDITION_FAILED, "reply consumer cannot acknowledge: consume with no_ack", method.index)
+        if self.reply_token:
+            raise AmqpError(PRECONDITION_FAILED, "reply consumer already set", method.index)
+        self._reply_tag = tag
+        self.reply_token = self._queues.replies.add(self._reply_came)
+        if not method["no_wait"]:
+            self._reply("basic.consume-ok", consumer_tag=tag)
+        return None
+
+    def _drop_replies(self) -> None:
+        self._queues.replies.discard(self.reply_token)
+        self.reply_token = ""
+
+    def _reply_came(self, envelope: Envelope, body: bytes) -> None:
+        """A reply goes to the client past all queues; one that does not read gets none."""
+        if self._outlet.is_crowded:
+            return
+        self._reply(
+            "basic.deliver", consumer_tag=self._reply_tag, delivery_tag=self._unacked.next_tag(), redelivered=False,
+            exchange=envelope.exchange, routing_key=envelope.routing_key,
+        )  # fmt: skip
+        self._outlet.write(*content_frames(self._number, envelope.properties, body, self._outlet.frame_max))
+
+    # -- delivering
+
+    def _room(self, consumer: Consumer) -> int:
+        """How many messages of a consumer the client takes now."""
+        if self._stopped:
+            return 0
+        if not self._channel_prefetch or consumer.no_ack:
+            return TAKE_MESSAGES
+        return min(TAKE_MESSAGES, self._channel_prefetch - len(self._unacked))
+
+    def deliver(self, consumer: Consumer) -> bool:
+        """Write messages of a consumer. Returns: whether there may be more. Raises: OSError."""
+        subscription = consumer.subscription
+        if subscription is None or self.by_tag.get(consumer.tag) is not consumer:
+            return False  # cancelled, with messages that are not settled
+        if (room := self._room(consumer)) <= 0:
+            consumer.wake_others()  # an ack, or channel.flow, wakes this one
+            return False
+        delivery = subscription.take(TAKE_BYTES, room)
+        if delivery is None:
+            return False
+        self._write(consumer, delivery)
+        return True
+
+    def _write(self, consumer: Consumer, delivery: Delivery) -> None:
+        encoder = DeliveryFrames(self._number, consumer.tag, self._outlet.frame_max)
+        source, ids, out = delivery.subscription.channel, delivery.records.ids, []
+        for row in range(delivery.start, delivery.stop):
+            if consumer.gives_up and (reason := consumer.reason_to_give_up(delivery, row)):
+                envelope, _ = content_of(consumer.queue, delivery, row)
+                gone = Unacked(consumer.queue, source, ids[row], envelope.routing_key, delivery.attempt)
+                self._give_up([gone], reason)
+                continue
+            if consumer.no_ack:
+                pieces, _ = encoder.encode(self._unacked.next_tag(), consumer.queue, delivery, row)
+            else:
+                tag = self._unacked.next_tag()
+                pieces, routing_key = encoder.encode(tag, consumer.queue, delivery, row)
+                self._unacked.add(tag, Unacked(consumer.queue, source, ids[row], routing_key, delivery.attempt))
+            out += pieces
+        if out:
+            self._outlet.write(*out)
+        if consumer.no_ack:
+            self._outlet.when_taken(partial(self._taken, source, delivery.ranges()))
+
+    def _taken(self, source: Any, ids: list[tuple[int, int]], _: None) -> None:
+        """Messages without acks are with the client."""
+        source.ack(ids)
+        self._end_retired()
+
+    def _get(self, method: Method) -> Later:
+        queue = self._queue_of(method)
+        topic = self._queues.topic(queue, self._outlet)
+        self._outlet.rights.subscribe(topic.name)
+        getter = self._getters.get(queue)
+        if getter is None or getter.closed:
+            self._outlet.check_subscriptions()
+            getter, _ = topic.subscribe(
+                CONSUMER, mode="shared", window=1, visibility_s=LEASE_S, wake=lambda _: False, ended=lambda _, code: None
+            )
+            self._getters[queue] = getter
+        self._queues.used(queue)
+        if (expiry := self._queues.expiries.of_topic(topic.name)) is not None:
+            expiry.look()
+        delivery = getter.take_some(1, TAKE_BYTES)
+        if delivery is None:
+            self._reply("basic.get-empty")
+            return None
+        envelope, body = content_of(queue, delivery, delivery.start)
+        tag, source, msg_id = self._unacked.next_tag(), getter.channel, delivery.first_id
+        ready, _ = self._queues.counts(queue, topic)
+        head = methods.encode(
+            self._number, "basic.get-ok", delivery_tag=tag, redelivered=delivery.attempt > 1, exchange=envelope.exchange,
+            routing_key=envelope.routing_key, message_count=min(ready, COUNT_MAX),
+        )  # fmt: skip
+        self._outlet.write(head, *content_frames(self._number, envelope.properties, body, self._outlet.frame_max))
+        if method["no_ack"]:
+            self._outlet.when_taken(partial(self._taken, source, [(msg_id, msg_id)]))
+        else:
+            self._unacked.add(tag, Unacked(queue, source, msg_id, envelope.routing_key, delivery.attempt))
+        return None
+
+    # -- settling
+
+    def _settled(self, method: Method, *, multiple: bool) -> list[Unacked]:
+        """Raises: AmqpError (PRECONDITION_FAILED) for a tag that is not there."""
+        tag = method["delivery_tag"]
+        found = self._unacked.take(tag, multiple=multiple)
+        if found is None:
+            raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}", method.index)
+        return found
+
+    def _ack(self, method: Method) -> Later:
+        found = self._settled(method, multiple=method["multiple"])
+        self._in_transaction(lambda: self._acked.extend(found))
+        return None
+
+    def _nack(self, method: Method) -> Later:
+        found = self._settled(method, multiple=method.index[1] == 120 and method["multiple"])
+        requeue = method["requeue"]
+        self._in_transaction(lambda: self._requeue(found) if requeue else self._give_up(found, "rejected"))
+        self._room_again()
+        return None
+
+    def _room_again(self) -> None:
+        self._end_retired()
+        if self._channel_prefetch:
+            self._wake()
+
+    @staticmethod
+    def _requeue(messages: list[Unacked]) -> None:
+        for source, ids in by_source(messages):
+            source.nack(ids, 0.0)
+
+    def _give_up(self, messages: list[Unacked], reason: str) -> None:
+        """Messages are done with: they go to the dead-letter exchange of their queue, if it has one."""
+        lasting = []
+        for message in messages:
+            target = self._queues.dead_letter_target(message.queue, message.routing_key)
+            if target is None:
+                lasting.append(message)
+            else:
+                dead_letter_of(self._queues, message, target, reason)
+        for source, ids in by_source(lasting):
+            source.ack(ids)
+
+    def _recover(self, method: Method) -> Later:
+        if not method["requeue"]:
+            raise AmqpError(NOT_IMPLEMENTED, "requeue=false", method.index)
+        self._requeue(self._unacked.take_all())
+        if method.name == "basic.recover":
+            self._reply("basic.recover-ok")
+        self._room_again()
+        return None

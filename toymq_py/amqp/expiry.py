@@ -1,0 +1,193 @@
+"""Messages that expire in a queue with a dead-letter exchange: they go there, consumed or not.
+
+Contract: amqp.md, "Model" (x-message-ttl, expiration, x-dead-letter-exchange); RabbitMQ, "Time-to-Live". Such a message has no
+ttl in its topic, which would drop it: its queue looks at the lowest message that is ready, and expires it when its time has
+come, so messages expire in the order of the queue. Belongs to the event loop.
+"""
+
+import asyncio
+import logging
+
+from toymq_py.amqp.dead_letters import AGAIN_S, dead_letter_of
+from toymq_py.amqp.deliveries import LEASE_S, WINDOW, Unacked, content_of
+from toymq_py.amqp.errors import AmqpError
+from toymq_py.amqp.properties import envelope_of, expiration_of
+from toymq_py.amqp.queues import CONSUMER, Queues
+from toymq_py.amqp.topology import Queue
+from toymq_py.clock import Clock
+from toymq_py.errors import RequestError
+from toymq_py.records import Records
+from toymq_py.topic import Delivery, Subscription, Topic
+
+logger = logging.getLogger("toymq_py.amqp")
+
+AT_ONCE = 64
+"""Messages that expire in one go; others have their turn before it goes on."""
+LOOK_MIN_S, LOOK_MAX_S = 1.0, 60.0
+"""How often to look where messages have expirations of their own: behind the lowest one, one that has expired may become it."""
+LATEST_S = 86_400.0
+PAGE_BYTES = 64 * 1024
+
+
+def expires_at_ns(records: Records, row: int, ttl_ms: int | None) -> int | None:
+    """When a message expires: by its own expiration or by its queue's, whichever is sooner. None: never."""
+    block = b"" if records.headers is None else records.headers[row]
+    own_ms = expiration_of(envelope_of("", block).properties) if block else None
+    times_ms = [ms for ms in (own_ms, ttl_ms) if ms is not None]
+    return records.ts_ns[row] + min(times_ms) * 1_000_000 if times_ms else None
+
+
+class Expiry:
+    """Looks after one queue."""
+
+    def __init__(self, queues: Queues, queue: Queue, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._queues = queues
+        self._clock = clock
+        self._queue = queue
+        self._loop = loop
+        self._ttl_ms: int | None = queue.arguments.get("x-message-ttl")
+        self._subscription: Subscription | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._own = True  # messages with an expiration of their own may be there
+        self._pause_s = LOOK_MIN_S
+
+    def is_over(self, delivery: Delivery, row: int) -> bool:
+        """Whether a message of a delivery has expired."""
+        return self._is_over(delivery.records, row)
+
+    def _is_over(self, records: Records, row: int) -> bool:
+        at_ns = expires_at_ns(records, row, self._ttl_ms)
+        return at_ns is not None and at_ns <= self._clock.wall_ns()
+
+    def published(self, ttl_ms: int) -> None:
+        """A message with an expiration of its own is stored."""
+        self._own = True
+        self._pause_s = LOOK_MIN_S
+        self.look_in(ttl_ms / 1000)
+
+    def look_in(self, delay_s: float) -> None:
+        """Look after so long, if not before."""
+        at = self._loop.time() + min(delay_s, LATEST_S)
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self.look)
+
+    def look(self) -> None:
+        """Expire what has expired."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        broker, name = self._queues.broker, self._queue.topic
+        if broker.shutting_down or not broker.has(name):
+            return
+        try:
+            delay_s = self._expire(broker.topic(name))
+        except (AmqpError, RequestError, OSError) as error:
+            logger.warning("queue %s: what has expired is not dead-lettered yet: %s", self._queue.name, error)
+            delay_s = AGAIN_S
+        if delay_s is not None:
+            self.look_in(delay_s)
+
+    def _expire(self, topic: Topic) -> float | None:
+        """Returns: when to look again, in seconds; None for not before something is published.
+
+        Raises: RequestError, OSError.
+        """
+        if self._subscription is not None and not self._subscription.lessee.inflight:
+            self._subscription.close()
+            self._subscription = None
+        channel = topic.channels.get(CONSUMER)
+        for _ in range(AT_ONCE):
+            head = None if channel is None else channel.head()
+            if head is None:
+                self._own = False
+                return self._next_s(None if self._ttl_ms is None else self._ttl_ms / 1000)
+            records, row, _ = topic.read(head, 1)
+            if records is None:
+                return LOOK_MIN_S
+            at_ns = expires_at_ns(records, row, self._ttl_ms)
+            left_s = None if at_ns is None else (at_ns - self._clock.wall_ns()) / 1e9
+            if left_s is None or left_s > 0:
+                return self._next_s(left_s)
+            if not self._take(topic):
+                return LOOK_MIN_S
+        return 0.0
+
+    def _next_s(self, wanted_s: float | None) -> float | None:
+        if self._subscription is not None:
+            return min(LOOK_MIN_S, LATEST_S if wanted_s is None else wanted_s)  # to end it when its letters are stored
+        if not self._own:
+            return wanted_s
+        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, LOOK_MAX_S)
+        return pause_s if wanted_s is None else min(wanted_s, pause_s)
+
+    def _take(self, topic: Topic) -> bool:
+        """Lease the lowest message and give it up. Returns: False when that has to wait. Raises: RequestError, OSError."""
+        subscription = self._subscription
+        if subscription is None or subscription.closed:
+            subscription, _ = topic.subscribe(
+                CONSUMER, mode="shared", window=WINDOW, visibility_s=LEASE_S, wake=lambda _: False, ended=lambda _, code: None
+            )
+            self._subscription = subscription
+        delivery = subscription.take(PAGE_BYTES, 1)
+        if delivery is None:
+            return False
+        if not self._is_over(delivery.records, delivery.start):
+            subscription.unsend(delivery.first_id, delivery.first_id)
+            return False
+        envelope, _ = content_of(self._queue.name, delivery, delivery.start)
+        gone = Unacked(self._queue.name, subscription.channel, delivery.first_id, envelope.routing_key, delivery.attempt)
+        target = self._queues.dead_letter_target(self._queue.name, envelope.routing_key)
+        if target is None:
+            subscription.channel.ack([(gone.msg_id, gone.msg_id)])
+        else:
+            dead_letter_of(self._queues, gone, target, "expired")
+        return True
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._subscription is not None:
+            self._subscription.close()
+
+
+class Expiries:
+    """The queues with a dead-letter exchange, by name and by topic."""
+
+    def __init__(self, queues: Queues, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._queues = queues
+        self._clock = clock
+        self._loop = loop
+        self._by_name: dict[str, Expiry] = {}
+        self._by_topic: dict[str, Expiry] = {}
+
+    def watch(self, queue: Queue) -> None:
+        """A queue is there. Those without a dead-letter exchange lose what expires, by the topic's ttl."""
+        if queue.arguments.get("x-dead-letter-exchange") is None or queue.name in self._by_name:
+            return
+        self._by_name[queue.name] = self._by_topic[queue.topic] = expiry = Expiry(self._queues, queue, self._clock, self._loop)
+        expiry.look_in(0.0)
+
+    def forget(self, queue: Queue) -> None:
+        """A queue is gone. Idempotent."""
+        expiry = self._by_name.pop(queue.name, None)
+        if expiry is not None:
+            self._by_topic.pop(queue.topic, None)
+            expiry.close()
+
+    def left(self, name: str) -> None:
+        """The last consumer of a queue is gone: what it gave back may have expired."""
+        if (expiry := self._by_name.get(name)) is not None:
+            expiry.look_in(0.0)
+
+    def of_topic(self, topic: str) -> Expiry | None:
+        return self._by_topic.get(topic)
+
+    def close(self) -> None:
+        """No timer runs any more."""
+        for expiry in self._by_name.values():
+            expiry.close()
+        self._by_name.clear()
+        self._by_topic.clear()

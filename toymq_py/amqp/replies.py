@@ -1,0 +1,44 @@
+"""RabbitMQ's direct reply-to: replies that go to their channel past all queues, and are stored nowhere.
+
+A client consumes from ``amq.rabbitmq.reply-to`` and publishes with that ``reply-to``, which becomes a name of its channel
+alone; what is published to that name by the default exchange is delivered to it. Source: RabbitMQ, "Direct Reply-to".
+"""
+
+import secrets
+from collections.abc import Callable
+
+from toymq_py.amqp.properties import Envelope
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+_OF_A_CHANNEL = f"{REPLY_TO}."
+
+Came = Callable[[Envelope, bytes], None]
+
+
+class Replies:
+    """The channels that wait for replies, by tokens that cannot be guessed."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Came] = {}
+
+    def add(self, came: Came) -> str:
+        """``came`` is called with each reply. Returns: the token."""
+        token = secrets.token_urlsafe(16)
+        self._waiting[token] = came
+        return token
+
+    def discard(self, token: str) -> None:
+        self._waiting.pop(token, None)
+
+    def waiting(self, name: str) -> Came | None:
+        """For the name of a channel: where its replies go; None when it is gone."""
+        return self._waiting.get(name.removeprefix(_OF_A_CHANNEL))
+
+
+def is_reply_name(name: str) -> bool:
+    """Whether this is the name of a channel that waits, or waited."""
+    return name.startswith(_OF_A_CHANNEL)
+
+
+def reply_name(token: str) -> str:
+    return f"{_OF_A_CHANNEL}{token}"
