@@ -95,16 +95,9 @@ class Subscription(Lessee):
     __slots__ = ("channel", "closed", "ended", "lessee", "mode", "paused", "visibility_s", "wake")
 
     def __init__(
-        self,
-        channel: "Channel",
-        *,
-        mode: Mode | None,
-        window: int,
-        visibility_s: float | None,
-        wake: Callable[["Subscription"], bool],
-        ended: Callable[["Subscription", str], None],
-        lessee: Lessee | None = None,
-    ) -> None:
+        self, channel: "Channel", *, mode: Mode | None, window: int, visibility_s: float | None,
+        wake: Callable[["Subscription"], bool], ended: Callable[["Subscription", str], None], lessee: Lessee | None = None,
+    ) -> None:  # fmt: skip
         """
         Args:
             mode: None for a poll, whose leases end by their deadline alone.
