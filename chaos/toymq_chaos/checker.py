@@ -149,9 +149,9 @@ class Checker:
         known.append(event)
         if len(known) == 1:
             self._verdict.attempted += 1
-        if event.result not in ("ok", "dup") or event.id is None:
+        if event.result not in ("ok", "dup"):
             return
-        if (event.seq is not None and event.result == "dup") or self._fates.may("delete", event.topic):
+        if event.id is None or (event.seq is not None and event.result == "dup") or self._fates.may("delete", event.topic):
             if (event.topic, event.key) not in self._stored:
                 self._verdict.acknowledged += 1
             self._stored.setdefault((event.topic, event.key), event)

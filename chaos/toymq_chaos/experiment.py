@@ -21,6 +21,7 @@ from typing import TextIO
 
 from toymq.broker_process import TOYMQ
 from toymq_chaos import nemesis, queueing, users
+from toymq_chaos.amqp_users import amqp_users
 from toymq_chaos.checker import Checker
 from toymq_chaos.history import Event, Recorder
 from toymq_chaos.nemesis import Fault, Life
@@ -202,7 +203,8 @@ class Experiment:
                 data_dir, options.out / "broker.log", options.out / "clock",
                 [
                     "--visibility", f"{VISIBILITY_MS}ms",
-                    "--retain-acked-for", f"{self._retain_acked_for_ms}ms", "--shutdown-timeout", "1s", *auth,
+                    "--retain-acked-for", f"{self._retain_acked_for_ms}ms", "--shutdown-timeout", "1s",
+                    "--amqp", "127.0.0.1:0", *auth,
                 ],
             )  # fmt: skip
             try:
@@ -306,10 +308,16 @@ class Experiment:
             self._users[user] = self._tasks.create_task(user.run())
 
     def _make_users(self, habits: Habits) -> list[User]:
-        token = f"{token_of(self._options.seed)}@" if self._with_tokens else ""
-        url = f"toymq://{token}127.0.0.1:{self._broker.port}"
-        where = users.Surroundings(self.recorder, url, habits, lambda: self.calm, self.ready, self.subscribed)
-        return users.users(where, self._options.seed, numbered=not self._options.keep_log)
+        token = token_of(self._options.seed) if self._with_tokens else ""
+        url = f"toymq://{token}@127.0.0.1:{self._broker.port}" if token else f"toymq://127.0.0.1:{self._broker.port}"
+        where = users.Surroundings(
+            self.recorder, url, lambda: self._broker.amqp, token or "guest", habits, lambda: self.calm, self.ready,
+            self.subscribed,
+        )  # fmt: skip
+        seed = self._options.seed
+        if self._options.keep_log:  # each publish is looked up in it, by the id of its answer
+            return users.users(where, seed, numbered=False)
+        return users.users(where, seed, numbered=True) + amqp_users(where, seed)
 
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
         """Without faults: publish and deliver everything, also what a clock that was ahead delayed."""
@@ -322,11 +330,15 @@ class Experiment:
         try:
             async with asyncio.timeout(DRAIN_S):
                 await asyncio.wait([*publishers, *(task for user, task in self._users.items() if user.publishes)])
-                while (quiet_s := (self._now_ns() - self._last_activity_ns) / 1e9) < QUIET_S:  # noqa: ASYNC110 (no event)
-                    await asyncio.sleep(QUIET_S - quiet_s)
+                while (quiet_s := (self._now_ns() - self._last_activity_ns) / 1e9) < QUIET_S or self._owed():  # noqa: ASYNC110
+                    await asyncio.sleep(max(QUIET_S - quiet_s, 0.1))
         except TimeoutError:
-            raise BrokerFailed(f"consumers were not drained after {DRAIN_S:.0f} s") from None
+            owed = f"; {self._owed()} confirmed messages never came by AMQP" if self._owed() else ""
+            raise BrokerFailed(f"consumers were not drained after {DRAIN_S:.0f} s{owed}") from None
         self.recorder("supervisor", "drained")
+
+    def _owed(self) -> int:
+        return sum(user.owes() for user in self._users)
 
     def _started(self) -> None:
         self.recorder("broker", "start", visibility_ms=VISIBILITY_MS, retain_acked_for_ms=self._retain_acked_for_ms)

@@ -19,6 +19,7 @@ Op = Literal[
     "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "stalled",
     "drained",
 ]  # fmt: skip
+CONFIRM = "confirm"
 Result = Literal["ok", "dup", "err", "unknown"]
 
 
@@ -40,6 +41,8 @@ class Event:
     was set to, "settings" the value that was read. ``group``: group key of a message. ``count``: messages that a "redrive"
     moved, a "purge" or "delete" removed, a limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is
     set ahead from then on.
+
+    A "pub" noted "confirm" came by AMQP, whose confirms tell no id.
 
     Clients of the product's own (``users``) write the same. Their "sub" is noted "buffered"; an ack that waits for no answer is
     "unknown". "stalled": one had neither a delivery nor an answer since the broker started, when the others had done their
@@ -125,7 +128,7 @@ def parse(line: bytes) -> Event:
         elif type(value) not in _TYPES[name]:  # True is not a number
             raise ValueError(f"{name} cannot be {json.dumps(value)[:100]}")
     event = Event(**named)
-    if event.op == "pub" and event.result in ("ok", "dup") and event.id is None:
+    if event.op == "pub" and event.result in ("ok", "dup") and event.id is None and event.note != CONFIRM:
         raise ValueError("no id")
     return event
 

@@ -5,6 +5,8 @@
     b-pub           blocking, one at a time, in a thread
     b-16            blocking, a subscription, in a thread
 
+``amqp_users`` has two more, which speak AMQP.
+
 They have their own topic, so that their load does not depend on the raw clients. They test reconnecting: after every start of
 the broker each has to make progress, or it is recorded as "stalled". A client has one connection here, so that its events
 (``on_event``) tell the connection of an operation.
@@ -24,7 +26,7 @@ from toymq import Client, ClientClosed, Connected, ConnectionLost, Disconnected,
 from toymq.link import Link
 from toymq.message import Delivery
 from toymq.sync.link import BlockingLink
-from toymq_chaos.history import Recorder, Result, digest_of
+from toymq_chaos.history import CONFIRM, Recorder, Result, digest_of
 from toymq_chaos.leases import BUFFERED
 from toymq_chaos.workload import Habits
 from toymq_py.errors import ToymqError
@@ -45,7 +47,7 @@ WINDOWS = (4, 32, 1024)
 BLOCKING_WINDOW = 16
 ENDING_S = 3.0
 """Time for a thread to end; closing a client takes a second."""
-ASYNCIO, BLOCKING = "a", "b"
+ASYNCIO, BLOCKING, AMQP = "a", "b", "c"
 """Prefix of the users' names."""
 NEEDED = frozenset(((TOPIC, f"{BLOCKING}-{BLOCKING_WINDOW}"), *((TOPIC, f"{ASYNCIO}-{window}") for window in WINDOWS)))
 """Topic and consumer of each subscription."""
@@ -120,6 +122,14 @@ class Diary:
                 self.process, "sub", topic=TOPIC, consumer=self.name, sent_ns=self._since_ns, note=BUFFERED
             )
 
+    def connected(self) -> None:
+        """For a client without events. Idempotent."""
+        self._connect()
+
+    def confirmed(self, name: str, digest: str, result: Result, sent_ns: int) -> None:
+        """A confirm of AMQP, which tells no id; "unknown" without one."""
+        self._recorder(self.process, "pub", result, topic=TOPIC, key=name, digest=digest, sent_ns=sent_ns, note=CONFIRM)
+
     def _connect(self) -> None:
         if not self._connected:
             self._connected = True
@@ -192,6 +202,9 @@ class Surroundings(NamedTuple):
 
     recorder: Recorder
     url: str
+    amqp: Callable[[], str]
+    """URL for AMQP; empty while the broker does not run."""
+    token: str
     habits: Habits
     calm: Callable[[], bool]
     ready: Callable[[], Awaitable[None]]
@@ -219,6 +232,10 @@ class User(ABC):
             if (number := link.descriptor) is not None and number >= 0:
                 with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
                     connection.shutdown(socket.SHUT_RDWR)
+
+    def owes(self) -> int:
+        """Confirmed messages that it has not seen, where only it knows that."""
+        return 0
 
     @property
     def publishes(self) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 from toymq_py.amqp import properties
 from toymq_py.amqp.deliveries import Unacked
 from toymq_py.amqp.errors import AmqpError
-from toymq_py.amqp.fields import Timestamp
 from toymq_py.amqp.properties import Envelope, block_of, envelope_of
 from toymq_py.amqp.queues import Queues
+from toymq_py.amqp.timestamp import Timestamp
 from toymq_py.errors import RequestError
 
 logger = logging.getLogger("toymq_py.amqp")

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from toymq_py.amqp.errors import SYNTAX_ERROR, AmqpError
+from toymq_py.amqp.timestamp import Timestamp
 
 DEPTH_MAX = 32
 """Tables and arrays in each other. RabbitMQ has no limit, and no client comes near this one."""
@@ -23,10 +24,6 @@ _NUMBERS = {
     ord("I"): struct.Struct(">i"), ord("i"): struct.Struct(">I"), ord("l"): struct.Struct(">q"), ord("L"): struct.Struct(">q"),
     ord("f"): struct.Struct(">f"), ord("d"): struct.Struct(">d"),
 }  # fmt: skip
-
-
-class Timestamp(int):
-    """Seconds since 1970, as a table or a property has them."""
 
 
 class Reader:

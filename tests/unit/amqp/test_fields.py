@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from toymq_py.amqp import fields
 from toymq_py.amqp.errors import AmqpError
-from toymq_py.amqp.fields import DEPTH_MAX, Reader, Timestamp
+from toymq_py.amqp.fields import DEPTH_MAX, Reader
+from toymq_py.amqp.timestamp import Timestamp
 
 NAMES = st.text(max_size=20)
 LEAVES = st.one_of(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.histories import DRAINED, LIFE, MS, START, SUB, TOO_EARLY, ack, deliver, kill, nack, of, pub, sub
 from toymq_chaos.checker import Checker, check
-from toymq_chaos.history import Event
+from toymq_chaos.history import CONFIRM, Event
 from toymq_chaos.leases import BUFFERED
 
 GOOD = [
@@ -45,6 +45,7 @@ def added(*more: Event) -> Callable[[list[Event]], list[Event]]:
     ("spoil", "promise"),
     [
         (without("deliver", 2), "an acknowledged message never came to c"),
+        (added(replace(pub(70, 9), id=None, note=CONFIRM)), "an acknowledged message never came to c"),
         (changed(deliver(3, 0), digest="0"), "a message was changed"),
         (changed(deliver(3, 0), key="stranger"), "a message came that was never published"),
         (added(deliver(70, 0, attempt=2)), "an acked message was delivered again although its ack was on the disk"),
@@ -66,7 +67,7 @@ def added(*more: Event) -> Callable[[list[Event]], list[Event]]:
         (changed(pub(1, 0), result="dup"), "a key that was never published was answered DUP"),
         (added(pub(70, 9, msg_id=3, sent_ms=69, process="p.9")), "an id was given that is not above an acknowledged one"),
     ],
-    ids=map(str, range(19)),
+    ids=map(str, range(20)),
 )
 def test_what_is_wrong_is_found(spoil: Callable[[list[Event]], list[Event]], promise: str) -> None:
     verdict = check(spoil(GOOD))

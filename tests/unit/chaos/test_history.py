@@ -1,12 +1,13 @@
 """A history survives its file, and an invalid line is named."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from toymq_chaos import history
-from toymq_chaos.history import Event, digest_of
+from toymq_chaos.history import CONFIRM, Event, digest_of
 from toymq_py.errors import DamagedData
 
 EVENTS = [
@@ -24,6 +25,13 @@ def test_a_history_is_written_and_read(tmp_path: Path) -> None:
         '{"t_ns": 1000000, "process": "p.1", "op": "pub", "result": "ok", "topic": "t", "key": "k0", '
         f'"digest": "{digest_of(b"0")}", "id": 0}}'
     )
+
+
+def test_a_confirm_has_no_id(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    confirmed = replace(EVENTS[1], id=None, note=CONFIRM)
+    history.write(path, [confirmed])
+    assert list(history.read(path)) == [confirmed]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_a_synced_ack_binds_on_any_connection_a_nack_on_that_of_its_delivery() -
 
 def test_the_nemesis_cuts_the_connections_of_the_products_clients() -> None:
     ours, theirs = socket.socketpair()
-    where = Surroundings(Recorder(lambda: 0, [].append), "toymq://b", Habits(), lambda: True, None, None)  # type: ignore[arg-type]
+    where = Surroundings(Recorder(lambda: 0, [].append), "toymq://b", str, "", Habits(), lambda: True, None, None)  # type: ignore[arg-type]
     user = AsyncPublisher(where, Written().diary, random.Random(1), iter(()))
     user.cut()
     links = [SimpleNamespace(descriptor=ours.fileno()), SimpleNamespace(descriptor=None)]
