@@ -154,6 +154,11 @@ class Session(asyncio.Protocol):
         self._flush()
         return False
 
+    @property
+    def _is_busy(self) -> bool:
+        """A method waits for the disk. (To mypyc the attribute itself would be None after a look that found None.)"""
+        return self._work is not None
+
     def _has_room(self) -> bool:
         """Whether the next method may be applied."""
         held = sum(channel.publishes.held_bytes for channel in self.channels.values())
@@ -162,7 +167,7 @@ class Session(asyncio.Protocol):
         return not (self._blocked_by_publishes or self._outbox.full)
 
     def _apply(self, slice_end: float) -> bool:
-        if self._work is not None or not self._has_room():
+        if self._is_busy or not self._has_room():
             return self._outbox.full and not self._outbox.stalled
         monotonic, count = self._clock.monotonic, 0
         try:
@@ -170,7 +175,7 @@ class Session(asyncio.Protocol):
                 for event in events:
                     self._event(event)
                     count += 1
-                    if self._work is not None or self._gone:
+                    if self._is_busy or self._gone:
                         return False
                     if self._outbox.full:
                         return not self._outbox.stalled
@@ -290,7 +295,7 @@ class Session(asyncio.Protocol):
             if not self.seat.settle(held + published + self._outbox.held_bytes) and held > FLOOR_BYTES + FRAME_MAX:
                 self.close_with(AmqpError(RESOURCE_ERROR, str(self.seat.too_much())))
                 return
-        busy = self._work is not None or self._blocked_by_publishes or (self._outbox.stalled and bool(self._outbox))
+        busy = self._is_busy or self._blocked_by_publishes or (self._outbox.stalled and bool(self._outbox))
         wants = not (busy and held > READ_AHEAD_BYTES)
         if wants != self._reading and not self._gone and not self.transport.is_closing():
             self._reading = wants
