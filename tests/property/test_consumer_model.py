@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
@@ -16,6 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.support.consumer_model import Model, Row
 from tests.support.shares import examples
 from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy, IdSet, MessageCounts
 from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, MERGE_SLACK_S, MOVING, READY, Lessee
@@ -24,95 +24,6 @@ POLICY = DeliveryPolicy(nack_backoff_min_s=1.0, nack_backoff_max_s=8.0)
 A, B = Lessee(100), Lessee(100)
 SPAN = 32  # ids beyond the base that a run looks at: small, so that operations meet
 BASES = st.sampled_from([0, 1, 5, 2**63])
-
-
-@dataclass(eq=False)
-class Row:
-    state: str = "fresh"  # fresh, ready, inflight, delayed, held, acked
-    scheduled: bool = False  # what is fresh or ready is not due
-    owner: object = None
-    deadline: float = 0.0
-    attempt: int = 0
-    spared: bool = False  # uncounted, but delivered
-    reason: str = "max-attempts"
-
-    def become(self, state: str, owner: object = None, deadline: float = 0.0) -> None:
-        self.state, self.owner, self.deadline = state, owner, deadline
-
-    def spare(self) -> None:
-        self.attempt -= 1
-        self.spared = self.spared or not self.attempt
-
-
-@dataclass
-class Model:
-    start: int
-    end: int
-    rows: dict[int, Row] = field(default_factory=dict)
-    max_attempts: int = 0
-    maybe_below: int = 0
-
-    def __post_init__(self) -> None:
-        before = self.rows
-        self.rows = {i: Row("acked" if i < self.start else "fresh") for i in range(self.end)}
-        for i, row in before.items():
-            self.rows[i].scheduled = row.scheduled
-
-    def return_(self, row: Row) -> None:
-        """To the ready ones, unless it is out of attempts."""
-        row.become("held" if 0 < self.max_attempts <= row.attempt else "ready")
-
-    def pick(self, first: int, last: int, *states: str) -> list[Row]:
-        return [self.rows[i] for i in range(first, last + 1) if self.rows[i].state in states]
-
-    def cursor(self) -> int:
-        """Where the next fresh delivery begins."""
-        return next((i for i, r in self.rows.items() if r.state == "fresh" and not r.scheduled), self.end)
-
-    def floor(self) -> int:
-        return next((i for i in self.rows if self.rows[i].state != "acked"), self.end)
-
-    def ack(self, first: int, last: int) -> int:
-        got = [r for r in self.pick(first, last, "ready", "inflight", "delayed") if r.attempt or r.spared]
-        limit = min(last + 1, self.maybe_below)
-        if not any(self.rows[i].scheduled for i in range(first, limit)):
-            got += [r for r in self.pick(first, limit - 1, "fresh", "ready", "inflight", "delayed") if r not in got]
-        for row in got:
-            row.become("acked")
-        return len(got)
-
-    def skip(self, first: int, last: int) -> int:
-        got = self.pick(first, last, "fresh", "ready", "inflight", "delayed", "held")
-        for row in got:
-            row.become("acked")
-        return len(got)
-
-    def tick(self, now: float) -> bool:
-        rows = [r for r in self.rows.values() if r.state in ("inflight", "delayed")]
-        due = [row for row in rows if row.deadline <= now]
-        self.count_lowest(due)
-        for row in due:
-            self.return_(row)
-        return bool(due)
-
-    def count_lowest(self, rows: list[Row]) -> None:
-        """Of what comes back from one owner without a word, only the lowest id that it holds counts."""
-        lowest: dict[int, Row] = {}
-        for row in self.rows.values():
-            if row.state == "inflight":
-                lowest.setdefault(id(row.owner), row)
-        for row in rows:
-            if row.state == "inflight" and lowest[id(row.owner)] is not row:
-                row.spare()
-
-    def restart(self) -> None:
-        self.count_lowest(list(self.rows.values()))
-        live = (i for i, r in self.rows.items() if r.state != "acked" and r.attempt)
-        top = max(live, default=-1)
-        for i, row in self.rows.items():
-            if row.state != "acked":
-                row.become("ready" if i <= top and (row.attempt or not row.scheduled) else "fresh")
-                row.reason, row.spared = "max-attempts", False
 
 
 class ConsumerMachine(RuleBasedStateMachine):

@@ -1,4 +1,4 @@
-"""Messages of results; the rest of ``replies`` is in tests/e2e/workers/test_runner.py."""
+"""Messages of results; the rest of ``replies`` is in tests/e2e/workers/test_replies.py."""
 
 import json
 

@@ -1,0 +1,11 @@
+"""An application of the broker of the test."""
+
+import pytest
+
+from tests.support.in_process import InProcess
+from toymq import App
+
+
+@pytest.fixture
+def app(broker: InProcess) -> App:
+    return App(f"toymq://127.0.0.1:{broker.port}")
