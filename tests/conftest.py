@@ -4,31 +4,19 @@ import gc
 import logging
 import os
 import signal
-from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
 
-from tests.support import requirements, shares
+from tests.support import requirements, scheduling, shares
 
 # A deadline measures the neighbours on a busy machine; a bound on time belongs into a test that says so.
 hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True, max_examples=shares.examples(100))
 hypothesis.settings.register_profile("full", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(shares.PROFILE)
-
-LONG = (
-    "tests/spark/", "tests/packaging/test_guides", "tests/e2e/test_runbook", "tests/simulation/",
-    "tests/model/test_replication", "tests/e2e/test_hostile_heads", "tests/fault/test_backup.py",
-    "tests/packaging/test_distribution", "tests/packaging/test_hatch_build", "tests/bench/test_cli",
-    "tests/e2e/test_ended_connections", "tests/e2e/test_restart", "tests/e2e/test_chaos", "tests/e2e/test_definitions",
-    "tests/e2e/test_hostile", "tests/property/test_protocol", "tests/unit/gateway/test_answer_room", "tests/e2e/test_s",
-    "tests/e2e/test_power_loss", "tests/e2e/test_command_lines", "tests/fault/", "tests/fuzz/", "tests/e2e/",
-    "tests/packaging/",
-)  # fmt: skip
-"""Files that take long for the tests they have, the longest first: ``make test`` begins with them, or one core waits for the
-others at the end."""
 
 gc.disable()  # until pytest_collection_finish: collecting ten thousand tests leaves nearly no garbage
 INSISTED = pytest.StashKey[frozenset[str]]()
@@ -49,14 +37,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files in the order in which the workers take them: the long ones, then those of the most tests."""
+    """Files in the order in which the workers take them."""
     if hasattr(config, "workerinput"):
-        tests = Counter(item.path for item in items)
-        items.sort(key=lambda item: (_rank(item), -tests[item.path]))
+        items[:] = scheduling.in_order(items)
 
 
-def _rank(item: pytest.Item) -> int:
-    return next((rank for rank, begin in enumerate(LONG) if item.nodeid.startswith(begin)), len(LONG))
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.Scheduling | None:
+    return scheduling.Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

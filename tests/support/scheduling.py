@@ -1,0 +1,50 @@
+"""Which worker of ``make test`` runs which tests, and in which order."""
+
+from collections import Counter
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+LONG = (
+    "tests/spark/", "tests/packaging/test_guides", "tests/e2e/test_runbook", "tests/simulation/",
+    "tests/model/test_replication", "tests/e2e/test_hostile_heads", "tests/fault/test_backup.py",
+    "tests/packaging/test_distribution", "tests/packaging/test_hatch_build", "tests/bench/test_cli",
+    "tests/e2e/test_ended_connections", "tests/e2e/test_restart", "tests/e2e/test_chaos", "tests/e2e/test_definitions",
+    "tests/e2e/test_hostile", "tests/property/test_protocol", "tests/unit/gateway/test_answer_room", "tests/e2e/test_s",
+    "tests/e2e/test_power_loss", "tests/e2e/test_command_lines", "tests/fault/", "tests/fuzz/", "tests/e2e/",
+    "tests/packaging/",
+)  # fmt: skip
+"""Files that take long for the tests they have, the longest first: ``make test`` begins with them, or one core waits for the
+others at the end."""
+TOGETHER = ("tests/spark/",)
+"""Folders that one worker runs: their tests share what takes longer to start than they take, a JVM."""
+
+
+def scope_of(nodeid: str) -> str:
+    """What one worker runs: a file, or a folder of ``TOGETHER``."""
+    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+
+def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The long files, then those of the most tests."""
+    tests = Counter(item.path for item in items)
+    return sorted(items, key=lambda item: (_rank(item.nodeid), -tests[item.path]))
+
+
+def _rank(nodeid: str) -> int:
+    return next((rank for rank, begin in enumerate(LONG) if nodeid.startswith(begin)), len(LONG))
+
+
+class Scheduling(LoadFileScheduling):
+    """``--dist loadfile``, but for ``TOGETHER``."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        super().mark_test_complete(node, item_index, duration)
+        scopes = self.assigned_work[node]
+        scope = scope_of(self.registered_collections[node][item_index])
+        if all(scopes[scope].values()):
+            del scopes[scope]  # it would be counted at the end of each of ten thousand tests
