@@ -18,7 +18,6 @@ key of the broker's. The key of a row that Spark wrote is in the header ``KEY_HE
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from toymq_py.storage.record import ATTRIBUTE_HEADERS, ATTRIBUTE_SEQUENCE, Columns, parse_attributes
 
@@ -56,7 +55,7 @@ def columns_batch(first_id: int, columns: Columns, topic: str, schema: pa.Schema
             case "offset":
                 return pa.array(range(first_id, first_id + count), pa.int64())
             case "timestamp":
-                return pc.divide(pa.array(columns.ts_ns, pa.int64()), 1000).cast(TIMESTAMP_TYPE)
+                return pa.array([ts_ns // 1000 for ts_ns in columns.ts_ns], TIMESTAMP_TYPE)
             case "headers":
                 return pa.array(headers, HEADERS_TYPE)
             case _:
