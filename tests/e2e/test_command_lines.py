@@ -223,7 +223,7 @@ def test_dump_prints_records(stopped: Path) -> None:
 )
 def test_serve_refuses_what_makes_no_sense(options: list[str], text: str, tmp_path: Path) -> None:
     arguments = ["--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0", *options]
-    done = run("serve", *arguments)
+    done = run("serve", *arguments, executed=True)
     assert done.returncode == 2, done.stdout + done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr
@@ -241,7 +241,7 @@ def test_an_option_from_the_environment(tmp_path: Path) -> None:
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"".join(b"line %d\n" % (n // 2) for n in range(400)))
-    done = run("demo", "--file", str(path), timeout_s=60)
+    done = run("demo", "--file", str(path), timeout_s=60, executed=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == "every promise was kept"

@@ -231,7 +231,7 @@ def test_systemd_understands_every_line_and_finds_it_confined(tmp_path: Path) ->
 
 
 def test_an_exit_that_is_not_to_be_repeated_is_the_one_of_a_wrong_option(tmp_path: Path) -> None:
-    done = run("serve", "--data-dir", str(tmp_path / "none" / "d"))
+    done = run("serve", "--data-dir", str(tmp_path / "none" / "d"), executed=True)
     assert str(done.returncode) == UNIT["Service"]["RestartPreventExitStatus"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
+from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment, run_program
 
 GUIDES = (
     "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "workers", "order-per-key",
@@ -35,13 +35,15 @@ def programs() -> list[tuple[str, str, str]]:
     return found
 
 
-def run_program(
+CLIENTS = ("toymq", "toymq.sync.client", "toymq.workers.app", "toymq_py.embedded.asyncio", "toymq_py.embedded.blocking")
+"""What nearly every program imports; what one imports beside them is its own."""
+
+
+def run_of(
     program: str, broker: BrokerProcess, folder: Path, warnings: str = "error"
 ) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-W", warnings, "-c", program.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")],
-        env=environment(), cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+    program = program.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")
+    return run_program(program, folder, preloaded=CLIENTS, warnings=warnings)
 
 
 SAID_AGAIN = {
@@ -68,7 +70,7 @@ def test_every_program_says_what_its_guide_says_on_one_broker(tmp_path: Path, ti
     with BrokerProcess(tmp_path / "d") as broker:
         for again in ({}, SAID_AGAIN)[:times]:
             for name, program, said in programs():
-                done = run_program(program, broker, tmp_path)
+                done = run_of(program, broker, tmp_path)
                 assert done.stderr == "", name
                 assert done.stdout == again.get(name, said), name
 
@@ -90,7 +92,7 @@ def test_our_code_of_a_coming_from_page_runs_on_one_broker_and_theirs_compiles(p
     with BrokerProcess(tmp_path / "d") as broker:
         for _ in range(times):
             for (_, program), (_, said) in zip(ours[::2], ours[1::2], strict=True):
-                done = run_program(program, broker, tmp_path)
+                done = run_of(program, broker, tmp_path)
                 assert (done.stderr, done.stdout) == ("", said), program
 
 
@@ -100,7 +102,7 @@ def test_the_programs_of_the_page_of_amqp_say_what_it_says(tmp_path: Path) -> No
     blocks = [(kind, text) for kind, text in BLOCK.findall(text_of("amqp")) if kind != "sh"]
     with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0") as broker:
         for (kind, program), (_, said) in zip(blocks[::2], blocks[1::2], strict=True):
-            done = run_program(program.replace("amqp://127.0.0.1:5672", broker.amqp), broker, tmp_path, "ignore")
+            done = run_of(program.replace("amqp://127.0.0.1:5672", broker.amqp), broker, tmp_path, "ignore")
             assert (kind, done.stderr, done.stdout) == ("python", "", said), program
 
 

@@ -56,10 +56,10 @@ def start(place: Path) -> SparkSession:
             "spark.sql.warehouse.dir": str(place / "warehouse"),
             "spark.local.dir": str(place / "local"),
             "spark.sql.streaming.metricsEnabled": "false",
-            # A JVM that lives for a minute is warm too late: no second compiler, no code made for each query; and a seventh of its
-            # start is a check of Spark's classes.
-            "spark.driver.extraJavaOptions": f"-Dderby.system.home={place} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-            " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+            # A JVM that lives for a minute is warm too late: no second compiler, no code made for each query. A seventh of
+            # its start would be a check of Spark's classes.
+            "spark.driver.extraJavaOptions": f"-Dderby.system.home={place} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+            "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },

@@ -5,10 +5,12 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+from tests.support import forked_broker
 from tests.support.forked_broker import ForkedBroker, can_fork
 from toymq import broker_process
 from toymq_py.build import FROM_SOURCE
@@ -24,11 +26,27 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def run(*arguments: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-    """A ``toymq`` command to its end."""
+def run(*arguments: str, timeout_s: float = TIMEOUT_S, executed: bool = False) -> "subprocess.CompletedProcess[str]":
+    """A ``toymq`` command to its end. ``executed``: never forked."""
+    if not executed and can_fork(environment()):
+        return forked_broker.run(forked_broker.TOYMQ, *arguments, environment=environment(), timeout_s=timeout_s)
     return subprocess.run(
         [*COMMAND, *arguments], env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False
     )
+
+
+def run_program(
+    program: str, folder: Path, *, preloaded: tuple[str, ...], warnings: str = "error"
+) -> "subprocess.CompletedProcess[str]":
+    """A Python program to its end, in a folder."""
+    if can_fork(environment()):
+        return forked_broker.run(
+            program, environment=environment(), timeout_s=TIMEOUT_S, folder=folder, preloaded=preloaded, warnings=warnings
+        )
+    return subprocess.run(
+        [sys.executable, "-W", warnings, "-c", program], env=environment(), cwd=folder,
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
 
 
 class BrokerProcess(broker_process.BrokerProcess):

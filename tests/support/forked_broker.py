@@ -1,4 +1,5 @@
-"""Brokers that are forked from one process which has imported their code: a start costs a fifth of the CPU of an ``exec``.
+"""Brokers, and other programs, that are forked from one process which has imported their code: a start costs a fifth of the
+CPU of an ``exec``.
 
 Most tests of processes pay more for imports than for what they look at. A forked broker has its own memory, descriptors,
 environment, signals and process id, and runs ``toymq`` with its arguments, as an executed one. Two things differ: its
@@ -7,6 +8,7 @@ environment, signals and process id, and runs ``toymq`` with its arguments, as a
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -15,28 +17,36 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 REQUEST_MAX_BYTES = 1 << 17
+TOYMQ = "from toymq_py.cli import main; main(prog_name='toymq')"
 PRELOADED = ("toymq_py.cli.serve", "toymq_py.daemon", "toymq_py.gateway", "toymq_py.observability.metrics_server")
 
 
-class ForkedBroker:
-    """What ``toymq.broker_process`` uses of ``subprocess.Popen``."""
+class ForkedProcess:
+    """A program with arguments, as ``python -c`` runs it. What is used of ``subprocess.Popen``."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> None:
+    def __init__(
+        self, program: str, arguments: Sequence[str], environment: Mapping[str, str], stdout: int, stderr: int,
+        folder: Path | None = None, preloaded: tuple[str, ...] = PRELOADED, warnings: str = "",
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            preloaded: modules that are imported before the fork.
+            warnings: the interpreter's option ``-W``; "" for none.
+        """
         self._arguments = arguments
         self.returncode: int | None = None
         ended, says_end = os.pipe()
-        read, stdout = os.pipe()
-        request = json.dumps([list(arguments), dict(environment), str(Path.cwd())]).encode()
-        socket.send_fds(_template(), [request], [stdout, stderr, says_end])
-        os.close(stdout)
+        request = json.dumps([program, list(arguments), dict(environment), str(folder or Path.cwd())]).encode()
+        socket.send_fds(_template(preloaded, warnings), [request], [stdout, stderr, says_end])
         os.close(says_end)
-        self.stdout: IO[str] = os.fdopen(read)
         self._ended: IO[str] = os.fdopen(ended)
         self.pid = int(self._ended.readline())
 
@@ -59,6 +69,35 @@ class ForkedBroker:
             os.kill(self.pid, number)
 
 
+class ForkedBroker(ForkedProcess):
+    """What ``toymq.broker_process`` uses of ``subprocess.Popen``."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> None:
+        read, stdout = os.pipe()
+        super().__init__(TOYMQ, arguments, environment, stdout, stderr)
+        os.close(stdout)
+        self.stdout: IO[str] = os.fdopen(read)
+
+
+def run(
+    program: str, *arguments: str, environment: Mapping[str, str], timeout_s: float, **how: Any
+) -> "subprocess.CompletedProcess[str]":
+    """A program to its end, as ``subprocess.run`` with its output captured. ``how``: of ``ForkedProcess``."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        process = ForkedProcess(program, arguments, environment, out.fileno(), errors.fileno(), **how)
+        try:
+            code = process.wait(timeout_s)
+        except BaseException:
+            process.send_signal(signal.SIGKILL)
+            process.wait(60)
+            raise
+        said = []
+        for file in (out, errors):
+            file.seek(0)
+            said.append(file.read().decode())
+        return subprocess.CompletedProcess([program, *arguments], code, *said)
+
+
 def can_fork(environment: Mapping[str, str]) -> bool:
     """Whether a broker with this environment is the same when it is forked. ``coverage`` measures executed ones only."""
     measured = any(name.startswith("COVERAGE_") for name in environment)
@@ -77,11 +116,12 @@ def _environment() -> Mapping[str, str]:
 
 
 @functools.cache
-def _template() -> socket.socket:
+def _template(preloaded: tuple[str, ...], warnings: str) -> socket.socket:
     """The process to fork from; it ends when the socket is closed."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
-        command = [sys.executable, "-P", "-m", "tests.support.forked_broker", str(its.fileno())]
+        options = ["-P", *(["-W", warnings] if warnings else [])]
+        command = [sys.executable, *options, "-m", "tests.support.forked_broker", str(its.fileno()), *preloaded]
         process = subprocess.Popen(command, env=_environment(), pass_fds=[its.fileno()])
 
     def end() -> None:
@@ -92,7 +132,7 @@ def _template() -> socket.socket:
     return ours
 
 
-def fork_on_request(requests: socket.socket) -> tuple[list[str], dict[str, str], str, list[int]]:
+def fork_on_request(requests: socket.socket) -> tuple[str, list[str], dict[str, str], str, list[int]]:
     """Fork for each request, and tell the requester the process id and the exit code. Returns its request in the child."""
     running: dict[int, int] = {}
     woken, wakes = socket.socketpair()
@@ -129,8 +169,8 @@ def fork_on_request(requests: socket.socket) -> tuple[list[str], dict[str, str],
             os.write(says_end, b"%d\n" % pid)
 
 
-def become(arguments: list[str], environment: dict[str, str], folder: str, descriptors: list[int]) -> Any:
-    """Run ``toymq`` as a process that was executed with these."""
+def become(program: str, arguments: list[str], environment: dict[str, str], folder: str, descriptors: list[int]) -> None:
+    """Run a program as a process that was executed with these."""
     os.dup2(descriptors[0], 1)
     os.dup2(descriptors[1], 2)
     os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # noqa: PTH208
@@ -139,12 +179,12 @@ def become(arguments: list[str], environment: dict[str, str], folder: str, descr
     os.environ.update(environment)
     time.tzset()
     sys.argv = ["-c", *arguments]
-    from toymq_py.cli import main
-
-    main(prog_name="toymq")
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(compile(program, "<string>", "exec"), main.__dict__)
 
 
 if __name__ == "__main__":
-    for module in PRELOADED:
+    for module in sys.argv[2:]:
         importlib.import_module(module)
+    gc.freeze()  # a collection, as at the end of each process, would copy what is shared
     become(*fork_on_request(socket.socket(fileno=int(sys.argv[1]))))

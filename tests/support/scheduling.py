@@ -7,13 +7,12 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 LONG = (
-    "tests/spark/", "tests/packaging/test_guides", "tests/e2e/test_runbook", "tests/simulation/",
-    "tests/model/test_replication", "tests/e2e/test_hostile_heads", "tests/fault/test_backup.py",
-    "tests/packaging/test_distribution", "tests/packaging/test_hatch_build", "tests/bench/test_cli",
-    "tests/e2e/test_ended_connections", "tests/e2e/test_restart", "tests/e2e/test_chaos", "tests/e2e/test_definitions",
-    "tests/e2e/test_hostile", "tests/property/test_protocol", "tests/unit/gateway/test_answer_room", "tests/e2e/test_s",
-    "tests/e2e/test_power_loss", "tests/e2e/test_command_lines", "tests/fault/", "tests/fuzz/", "tests/e2e/",
-    "tests/packaging/",
+    "tests/spark/", "tests/e2e/test_runbook", "tests/simulation/", "tests/bench/test_cli", "tests/packaging/test_hatch_build",
+    "tests/model/", "tests/e2e/test_hostile_heads", "tests/packaging/test_guides", "tests/fault/test_backup.py",
+    "tests/packaging/test_distribution", "tests/e2e/test_ended_connections", "tests/e2e/test_restart", "tests/e2e/test_chaos",
+    "tests/e2e/test_definitions", "tests/e2e/test_hostile", "tests/e2e/test_command_lines", "tests/unit/test_worker_processes",
+    "tests/unit/gateway/test_answer_room", "tests/e2e/test_s", "tests/e2e/test_power_loss", "tests/fault/", "tests/fuzz/",
+    "tests/e2e/", "tests/property/", "tests/packaging/",
 )  # fmt: skip
 """Files that take long for the tests they have, the longest first: ``make test`` begins with them, or one core waits for the
 others at the end."""

@@ -3,12 +3,14 @@
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, environment, run, run_program
 from tests.support.forked_broker import ForkedBroker, can_fork
+from tests.support.forked_broker import run as forked_run
 from toymq.broker_process import StartFailed
 
 EXECUTED = pytest.mark.parametrize("executed", [False, True], ids=["forked", "executed"])
@@ -54,3 +56,33 @@ def test_its_variables_are_those_of_the_test(tmp_path: Path, monkeypatch: pytest
 
 def test_what_the_interpreter_reads_at_its_start_is_a_reason_to_execute(monkeypatch: pytest.MonkeyPatch) -> None:
     assert can_fork(dict(os.environ) | {"PYTHONPATH": "x"}) is False
+
+
+@pytest.mark.parametrize("arguments", [("verify", "/none"), ("--version",), ("nothing",)], ids=" ".join)
+def test_a_command_says_the_same(arguments: tuple[str, ...]) -> None:
+    forked, executed = run(*arguments), run(*arguments, executed=True)
+    assert (forked.returncode, forked.stdout, forked.stderr) == (executed.returncode, executed.stdout, executed.stderr)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n  b: 'int'\nprint(A(1), __name__, A.__module__)",
+        "import os, sys\nprint(os.getcwd(), sys.argv, sys.warnoptions)\nsys.exit(3)",
+        "import warnings\nwarnings.warn('w')",
+        "import gc\nclass A:\n  def __del__(self): print('collected at the end')\na = A()\na.a = a",
+    ],
+    ids=["main", "place", "warning", "end"],
+)
+def test_a_program_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    said = []
+    for can in (True, False):
+        monkeypatch.setattr("tests.support.broker_process.can_fork", lambda _, can=can: can)
+        done = run_program(program, tmp_path, preloaded=("toymq",))
+        said.append((done.returncode, done.stdout, done.stderr.splitlines()[-1:]))
+    assert said[0] == said[1]
+
+
+def test_a_program_that_does_not_end_is_killed() -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        forked_run("import time; time.sleep(60)", environment=environment(), timeout_s=0.01)
