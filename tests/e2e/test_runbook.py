@@ -6,9 +6,7 @@ What stands for the machine: paths below the test's directory, and a ``systemctl
 import os
 import re
 import signal
-import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import ROOT, environment
+from tests.support.forked_broker import TOYMQ, TOYMQCTL
+from tests.support.forked_scripts import ForkedScripts
 from toymq import sync
 from toymq.sockets import reserved_port
 from toymq_py.storage.segment import segment_name
@@ -53,7 +53,7 @@ def chapter(title: str) -> list[str]:
 class Machine:
     """A broker as systemd would run it, and a shell beside it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, scripts: ForkedScripts) -> None:
         self.root = root
         self.data = root / "var/lib/toymq"
         self.data.parent.mkdir(parents=True)
@@ -61,10 +61,10 @@ class Machine:
         (root / "srv/new").mkdir()
         (root / "bin").mkdir()
         (root / "opt/toymq/bin").mkdir(parents=True)
-        self._script("bin/systemctl", SYSTEMCTL)
-        self._script("bin/toymq", "from toymq_py.cli import main; main()")
-        self._script("bin/toymqctl", "from toymqctl.cli import main; main()")
-        self._script("opt/toymq/bin/pip", "import sys; print('pip', *sys.argv[1:])")
+        scripts.write(root / "bin/systemctl", SYSTEMCTL)
+        scripts.write(root / "bin/toymq", TOYMQ)
+        scripts.write(root / "bin/toymqctl", TOYMQCTL)
+        scripts.write(root / "opt/toymq/bin/pip", "import sys; print('pip', *sys.argv[1:])")
         port = reserved_port(self)
         self.environment = environment() | {
             "PATH": f"{root}/bin:{os.environ['PATH']}",
@@ -75,11 +75,6 @@ class Machine:
             "TOYMQ_MIN_FREE_BYTES": "0",
             "TOYMQ_URL": f"toymq://127.0.0.1:{port}",
         }
-
-    def _script(self, name: str, program: str) -> None:
-        file = self.root / name
-        file.write_text(f"#!{sys.executable}\n{program}\n")
-        file.chmod(file.stat().st_mode | stat.S_IXUSR)
 
     def sh(self, block: str, *, fails: bool = False) -> str:
         """Run lines as they are written; every one must succeed."""
@@ -104,9 +99,10 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
-    machine.sh("systemctl start toymq\nseq 9 | toymqctl pub orders")
-    yield machine
+    with ForkedScripts(tmp_path) as scripts:
+        machine = Machine(tmp_path, scripts)
+        machine.sh("systemctl start toymq\nseq 9 | toymqctl pub orders")
+        yield machine
     with suppress(FileNotFoundError, ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 

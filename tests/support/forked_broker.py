@@ -26,6 +26,7 @@ from typing import IO, Any
 
 REQUEST_MAX_BYTES = 1 << 17
 TOYMQ = "from toymq_py.cli import main; main(prog_name='toymq')"
+TOYMQCTL = "from toymqctl.cli import main; main(prog_name='toymqctl')"
 PRELOADED = ("toymq_py.cli.serve", "toymq_py.daemon", "toymq_py.gateway", "toymq_py.observability.metrics_server")
 
 
@@ -45,7 +46,7 @@ class ForkedProcess:
         self.returncode: int | None = None
         ended, says_end = os.pipe()
         request = json.dumps([program, list(arguments), dict(environment), str(folder or Path.cwd())]).encode()
-        socket.send_fds(_template(preloaded, warnings), [request], [stdout, stderr, says_end])
+        socket.send_fds(template(preloaded, warnings), [request], [stdout, stderr, says_end])
         os.close(says_end)
         self._ended: IO[str] = os.fdopen(ended)
         self.pid = int(self._ended.readline())
@@ -116,7 +117,7 @@ def _environment() -> Mapping[str, str]:
 
 
 @functools.cache
-def _template(preloaded: tuple[str, ...], warnings: str) -> socket.socket:
+def template(preloaded: tuple[str, ...], warnings: str) -> socket.socket:
     """The process to fork from; it ends when the socket is closed."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
@@ -153,7 +154,7 @@ def fork_on_request(requests: socket.socket) -> tuple[str, list[str], dict[str, 
                 os.write(says_end, b"%d\n" % os.waitstatus_to_exitcode(status))
                 os.close(says_end)
         if requests in ready:
-            request, descriptors, _, _ = socket.recv_fds(requests, REQUEST_MAX_BYTES, 3)
+            request, descriptors, _, _ = socket.recv_fds(requests, REQUEST_MAX_BYTES, 4)
             if not request:
                 sys.exit()
             pid = os.fork()
@@ -162,10 +163,9 @@ def fork_on_request(requests: socket.socket) -> tuple[str, list[str], dict[str, 
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 return *json.loads(request), descriptors
-            stdout, stderr, says_end = descriptors
-            running[pid] = says_end
-            os.close(stdout)
-            os.close(stderr)
+            says_end = running[pid] = descriptors.pop(2)
+            for descriptor in descriptors:
+                os.close(descriptor)
             os.write(says_end, b"%d\n" % pid)
 
 
@@ -173,6 +173,8 @@ def become(program: str, arguments: list[str], environment: dict[str, str], fold
     """Run a program as a process that was executed with these."""
     os.dup2(descriptors[0], 1)
     os.dup2(descriptors[1], 2)
+    for stdin in descriptors[3:]:
+        os.dup2(stdin, 0)
     os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # noqa: PTH208
     os.chdir(folder)
     os.environ.clear()

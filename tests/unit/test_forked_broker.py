@@ -11,6 +11,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess, environment, run, run_program
 from tests.support.forked_broker import ForkedBroker, can_fork
 from tests.support.forked_broker import run as forked_run
+from tests.support.forked_scripts import ForkedScripts
 from toymq.broker_process import StartFailed
 
 EXECUTED = pytest.mark.parametrize("executed", [False, True], ids=["forked", "executed"])
@@ -86,3 +87,14 @@ def test_a_program_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_program_that_does_not_end_is_killed() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         forked_run("import time; time.sleep(60)", environment=environment(), timeout_s=0.01)
+
+
+@pytest.mark.parametrize(("program", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 247), ("sys.exit('no')", 1)])
+def test_a_script_reads_and_writes_as_a_program_of_a_shell(tmp_path: Path, program: str, code: int) -> None:
+    with ForkedScripts(tmp_path) as scripts:
+        says = "import os, sys\nprint(sys.stdin.read(), sys.argv[1:], os.environ['A'], flush=True)\n"
+        scripts.write(tmp_path / "it", says + program)
+        line = f"echo in | A=b {tmp_path}/it c 'd e'"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (code, "in\n ['c', 'd e'] b\n")
+    assert done.stderr == ("no\n" if code == 1 else "")

@@ -1,0 +1,67 @@
+"""Programs of a directory for a shell's PATH, forked as ``forked_broker`` does it: a shell executes a script of a few lines,
+which hands its descriptors to the tests' process and waits for the exit code.
+"""
+
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.forked_broker import PRELOADED, REQUEST_MAX_BYTES, template
+
+SCRIPT = """\
+#!{python} -IS
+import os, sys
+from json import dumps
+from socket import AF_UNIX, SOCK_SEQPACKET, send_fds, socket
+ended, says_end = os.pipe()
+with socket(AF_UNIX, SOCK_SEQPACKET) as forks:
+    forks.connect({place!r})
+    request = [{program!r}, sys.argv[1:], dict(os.environ), os.getcwd()]
+    send_fds(forks, [dumps(request).encode()], [1, 2, says_end, 0])
+os.close(says_end)
+with open(ended) as lines:
+    pid, code = lines.read().split()
+sys.exit(int(code) % 256)
+"""
+
+
+class ForkedScripts:
+    """A context manager: while it lasts, what ``write`` wrote runs."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: for the socket."""
+        self._place = str(folder / "forks")
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._thread = threading.Thread(target=self._forward, name="forked scripts")
+
+    def __enter__(self) -> "ForkedScripts":
+        self._listening.bind(self._place)
+        self._listening.listen()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)  # ends accept
+        self._thread.join()
+        self._listening.close()
+
+    def write(self, path: Path, program: str) -> None:
+        path.write_text(SCRIPT.format(python=sys.executable, place=self._place, program=program))
+        path.chmod(0o755)
+
+    def _forward(self) -> None:
+        while True:
+            try:
+                asks, _ = self._listening.accept()
+            except OSError:
+                return
+            with asks:
+                request, descriptors, _, _ = socket.recv_fds(asks, REQUEST_MAX_BYTES, 4)
+                socket.send_fds(template((*PRELOADED, "toymqctl.cli"), ""), [request], descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
