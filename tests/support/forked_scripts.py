@@ -9,7 +9,8 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.forked_broker import PRELOADED, REQUEST_MAX_BYTES, template
+from tests.support.broker_process import environment
+from tests.support.forked_broker import PRELOADED, REQUEST_MAX_BYTES, can_fork, template
 
 SCRIPT = """\
 #!{python} -IS
@@ -33,25 +34,33 @@ class ForkedScripts:
 
     def __init__(self, folder: Path) -> None:
         """``folder``: for the socket."""
+        self._forks = can_fork(environment())
+        if not self._forks:
+            return
         self._place = str(folder / "forks")
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread = threading.Thread(target=self._forward, name="forked scripts")
 
     def __enter__(self) -> "ForkedScripts":
-        self._listening.bind(self._place)
-        self._listening.listen()
-        self._thread.start()
+        if self._forks:
+            self._listening.bind(self._place)
+            self._listening.listen()
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)  # ends accept
-        self._thread.join()
-        self._listening.close()
+        if self._forks:
+            self._listening.shutdown(socket.SHUT_RDWR)  # ends accept
+            self._thread.join()
+            self._listening.close()
 
     def write(self, path: Path, program: str) -> None:
-        path.write_text(SCRIPT.format(python=sys.executable, place=self._place, program=program))
+        """Where no process can be forked, the script executes the program."""
+        executes = f"#!{sys.executable}\n{program}\n"
+        forks = SCRIPT.format(python=sys.executable, place=self._place, program=program) if self._forks else executes
+        path.write_text(forks)
         path.chmod(0o755)
 
     def _forward(self) -> None:

@@ -89,8 +89,12 @@ def test_a_program_that_does_not_end_is_killed() -> None:
         forked_run("import time; time.sleep(60)", environment=environment(), timeout_s=0.01)
 
 
-@pytest.mark.parametrize(("program", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 247), ("sys.exit('no')", 1)])
-def test_a_script_reads_and_writes_as_a_program_of_a_shell(tmp_path: Path, program: str, code: int) -> None:
+@pytest.mark.parametrize("can", [True, False], ids=["forked", "executed"])
+@pytest.mark.parametrize(("program", "code"), [("sys.exit(3)", 3), ("sys.exit('no')", 1)])
+def test_a_script_reads_and_writes_as_a_program_of_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, code: int, can: bool
+) -> None:
+    monkeypatch.setattr("tests.support.forked_scripts.can_fork", lambda _: can)
     with ForkedScripts(tmp_path) as scripts:
         says = "import os, sys\nprint(sys.stdin.read(), sys.argv[1:], os.environ['A'], flush=True)\n"
         scripts.write(tmp_path / "it", says + program)

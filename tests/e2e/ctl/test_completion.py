@@ -1,9 +1,8 @@
 """What the shells complete."""
 
 import shutil
-import stat
 import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,19 +12,21 @@ from click.testing import CliRunner
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.ctl import Ctl, ok
+from tests.support.forked_broker import TOYMQCTL
+from tests.support.forked_scripts import ForkedScripts
 from toymq_py.config.options import TopicSettings
 from toymqctl.cli import main as toymqctl
 from toymqctl.settings import SETTINGS
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """`toymqctl` as it is installed."""
+def program(tmp_path: Path) -> Iterator[Path]:
+    """`toymqctl` on the path of a shell."""
     path = tmp_path / "bin" / "toymqctl"
     path.parent.mkdir()
-    path.write_text(f"#!{sys.executable}\nfrom toymqctl.cli import main\nmain()\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
+    with ForkedScripts(tmp_path) as scripts:
+        scripts.write(path, TOYMQCTL)
+        yield path
 
 
 @pytest.mark.parametrize(
