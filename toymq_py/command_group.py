@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NoReturn
 
 import click
 
+from toymq_py.command_line import INTERRUPTED
+
 CLOSE = 0.75
 """Likeness of two words, of 1: `get` is not `forget`, which deletes."""
 ABBREVIATION_MIN = 3
@@ -31,6 +33,8 @@ class CommandGroup(click.Group):
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
             refuse(self, error, parent)
+        except KeyboardInterrupt:  # of which click makes "Aborted!" and 1
+            raise SystemExit(INTERRUPTED) from None
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""
@@ -38,6 +42,8 @@ class CommandGroup(click.Group):
             return super().invoke(ctx)
         except click.UsageError as error:
             refuse(self, error, ctx)
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
 
 
 def said_by(error: OSError) -> str:

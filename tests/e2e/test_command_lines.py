@@ -271,12 +271,13 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("module", COMMANDS.values())
-def test_ctrl_c_while_a_command_line_is_being_loaded_is_quiet(module: str) -> None:
+@pytest.mark.parametrize("when", ["toymq_py.command_line", "click", "toymq_py.units"])
+def test_ctrl_c_while_a_command_line_is_being_loaded_is_quiet(module: str, when: str) -> None:
     interrupted = f"""
 import sys
 class Impatient:
     def find_spec(self, name, path, target=None):
-        if name == "click":
+        if name == "{when}":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Impatient())
 from {module}.__main__ import main
