@@ -123,8 +123,10 @@ class Message(LeasedMessage[BlockingLink]):
         return _Processing(self, retry_delay, dead_on)
 
     @one_thread
-    def _failed(self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
-        self._handler_failed(error, retry_delay, dead_on)
+    def _failed(
+        self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn, dead_reason: str | None
+    ) -> None:
+        self._handler_failed(error, retry_delay, dead_on, dead_reason)
         self._link.exchange(0.0)
 
 
