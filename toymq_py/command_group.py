@@ -9,12 +9,10 @@ from typing import Any, ClassVar, NoReturn
 
 import click
 
-from toymq_py.command_line import INTERRUPTED
-
 CLOSE = 0.75
 """Likeness of two words, of 1: `get` is not `forget`, which deletes."""
 ABBREVIATION_MIN = 3
-USAGE = 2
+INTERRUPTED, USAGE = 130, 2
 ADDRESS_OPTIONS = ("--port", "--host", "--bind")
 """What others call ``--listen``."""
 

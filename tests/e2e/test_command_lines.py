@@ -173,6 +173,18 @@ def test_verify_names_what_is_damaged(stopped: Path) -> None:
     assert [json.loads(row)["lost"] for row in rows] == [1, 0]
 
 
+def test_verify_beside_a_broker_says_so(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        with broker.connect() as wire:
+            assert wire.ask(b"PUB a - 1\nx\n") == b"OK 0"
+        beside = run("verify", str(tmp_path / "d"))
+        assert beside.returncode == 0
+        (line,) = [each for each in beside.stderr.splitlines() if each.startswith("toymq: ")]
+        assert f"is open in a broker, process {broker.pid}: what it writes meanwhile may show as damage; stop it" in line
+        broker.stop()
+    assert "is open" not in run("verify", str(tmp_path / "d")).stderr
+
+
 def test_verify_of_nothing(tmp_path: Path) -> None:
     """A job that verifies the wrong path passed for ever."""
     result = CliRunner().invoke(toymq, ["verify", str(tmp_path)])
