@@ -49,10 +49,11 @@ class _ActiveFile:
         self.reason = not_there(fs, self.path, self._inode)
         with contextlib.suppress(OSError):
             self.stamp = stamp = fs.stamp(self.path)
+            if stamp == self._last:
+                return
             short = stamp[2] < self._end
-            if self.reason is None and (
-                stamp == self._last or not (short or (self._head is not None and read_head(fs, self.path) != self._head))
-            ):
+            known = self._head is None or read_head(fs, self.path) == self._head
+            if self.reason is None and known and not short:
                 return
             self.suspect = True
             foreign, _ = judge(fs, self.path.rpartition("/")[0], _name_id(self.segment))
@@ -122,7 +123,8 @@ class DirectoryCheck:
                         if segment.path.rpartition("/")[2] in names:
                             stamp = self._fs.stamp(segment.path)
                         if stamp is None or stamp != known or segment.missing:
-                            anew = known is not None or judge(self._fs, topic.path, _name_id(segment))[0] is not None
+                            first = stamp is not None and known is None
+                            anew = not first or judge(self._fs, topic.path, _name_id(segment))[0] is not None
                             changed.append((topic, segment, stamp, anew))
 
         def checked() -> None:

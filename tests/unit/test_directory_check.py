@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py import directory_check
+from toymq_py.disk_errors import BeingExamined
 from toymq_py.errors import StorageFailed
 from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.segment import segment_name
@@ -328,3 +329,30 @@ def test_what_the_broker_writes_itself_is_no_alarm(caplog: pytest.LogCaptureFixt
     look(rig)
     assert rig.broker.topics["t"].state == "ok"
     assert "below the running broker" not in caplog.text
+
+
+def test_what_was_judged_is_not_judged_again_while_nothing_changes(caplog: pytest.LogCaptureFixture) -> None:
+    rig = topics_of_one_shape()
+    for base_id, change in ((0, overwrite), (3, rename_over), (6, rename_over)):
+        ours, theirs = (f"{DIR}/topics/{topic}/{segment_name(base_id)}" for topic in ("public", "payroll"))
+        change(rig, ours, rig.disk.read_file(theirs))
+    for _ in range(4):
+        look(rig)
+    assert caplog.text.count("the segment is scanned") == 3
+    assert lost_by_all(rig, "public") == (10, 10)
+
+
+def test_single_records_wait_for_the_judgement_too() -> None:
+    """Redeliveries and the consumers of keys read record by record."""
+    rig = topics_of_one_shape()
+    log = rig.broker.topics["public"].log
+    log.close()
+    rename_over(rig, f"{DIR}/topics/public/{segment_name(3)}", rig.disk.read_file(f"{DIR}/topics/payroll/{segment_name(3)}"))
+    log.tail.clear()
+    assert log.read_each([3, 4], 1 << 20) is None, "it is for read to tell why"
+    with pytest.raises(BeingExamined):
+        log.read(3, 1)
+    assert log.read_each([3, 4], 1 << 20) is None, "not while it is judged either"
+    rig.loop.drain()
+    assert log.read(3, 1) == (None, 0, 6)
+    assert [payload[:1] for payload in log.read_each([2, 7], 1 << 20).payloads] == [b"o", b"o"]

@@ -200,9 +200,14 @@ class Log:
             if not self.first_id <= msg_id < self.committed_id:
                 return None
             segment = self.segment_of(msg_id)
-            if msg_id >= segment.next_id or segment.damages:
+            if msg_id >= segment.next_id or segment.damages or segment.base_id in self._examining:
                 return None
-            self.open(segment)
+            try:
+                self.open(segment)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                return None
             return self._positions.read(segment, msg_id)
         run, row = found
         headers = b"" if run.headers is None else run.headers[row]
@@ -449,7 +454,7 @@ class Log:
                 elif errors:
                     self._not_examined[base_id] = errors[0]
                 if segment.sealed and end is not None:  # it was written for a whole one
-                    self.run_behind(lambda: self._drop_sidecar(segment), lambda: None)
+                    self.run_behind(lambda: segment.drop_sidecar(self.fs), lambda: None)
             call_all(waiting)
 
         self._examining[base_id] = []
@@ -480,13 +485,8 @@ class Log:
             self.unreadable = subtract(self.unreadable, [segment.damages[0].ids])
             self._adopt_damage(segment)
         if segment is not self.segments[-1]:
-            self.segments.remove(segment)  # so that retention does not remove it either
-
-    def _drop_sidecar(self, segment: Segment) -> None:
-        try:
-            segment.drop_sidecar(self.fs)
-        except OSError as error:
-            logger.warning("%s is out of date and cannot be removed: %s", segment.sidecar_path, error)
+            self.files.close(segment)
+            self.segments[:] = [each for each in self.segments if each is not segment]  # retention leaves it alone, too
 
     def _pass_over(self, segment: Segment, from_id: int, after: int, why: object) -> None:
         """Skip records that the disk refuses, until a restart. That is not damage."""

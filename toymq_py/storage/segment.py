@@ -7,6 +7,7 @@ segment's file and touches nothing of the object.
 """
 
 import errno
+import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import File, FileSystem, Stamp, replace_file
+
+logger = logging.getLogger("toymq_py.storage")
 
 INDEX_INTERVAL_BYTES = 64 * 1024
 """Distance of the sparse index's entries, about: what a read at a random id scans beyond what it wants."""
@@ -276,9 +279,12 @@ class Segment:
         replace_file(fs, self.sidecar_path, self.sidecar())
 
     def drop_sidecar(self, fs: FileSystem) -> None:
-        """Remove the sidecar, which is out of date. Raises: OSError."""
-        if fs.exists(self.sidecar_path):
-            fs.unlink(self.sidecar_path)
+        """Remove the sidecar, which is out of date."""
+        try:
+            if fs.exists(self.sidecar_path):
+                fs.unlink(self.sidecar_path)
+        except OSError as error:
+            logger.warning("%s is out of date and cannot be removed: %s", self.sidecar_path, error)
 
 
 def newest_times(segments: Sequence[Segment]) -> list[int]:
