@@ -337,7 +337,8 @@ class Log:
         segment = self.segment_of(from_id)
         try:
             self.open(segment)
-            segment.check_unchanged()
+            if not self._hints.stopped_at(from_id):  # a reader that goes on does not ask again
+                segment.check_unchanged()
         except OSError as error:
             if error.errno == errno.ESTALE:
                 return self._past_damage(segment, from_id, from_id, max_count, max_bytes, columns, whole, CHANGED)
@@ -416,11 +417,10 @@ class Log:
 
     def when_examined(self, call: Callable[[], None]) -> None:
         """Call ``call`` when the scans of damaged segments are done; at once when there are none."""
-        waiting = next(iter(self._examining.values()), None)
-        if waiting is None:
-            call()
-        else:
+        for waiting in self._examining.values():
             waiting.append(lambda: self.when_examined(call))
+            return
+        call()
 
     def examine(self, segment: Segment, why: str = CHANGED) -> None:
         """Judge the file of a segment anew, as the next start will; once at a time."""
