@@ -1,9 +1,10 @@
 """``python -m toymq_py``, and the script ``toymq``."""
 
-from toymq_py.command_line import run
-
-
 def main() -> None:
+    try:
+        from toymq_py.command_line import run  # here, so that Ctrl-C meanwhile shows no traceback
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     run("toymq", "toymq_py.cli")
 
 

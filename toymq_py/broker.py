@@ -368,8 +368,7 @@ class Broker:
             settings = present.changed(changes)
             if known and (topic.settings_problem is not None or settings != present):
                 found = topic.settings_problem or present.differences(settings)
-                remedy = "change that with CONFIG, that is config() of a client, PATCH over HTTP"
-                raise TopicExists(f"{name} exists with {found}; {remedy}")
+                raise TopicExists(f"{name} exists with {found}: config changes it (CONFIG, PATCH)")
             return settings  # also an existing topic may be in memory only
 
         def answer(error: OSError | RequestError | None) -> None:

@@ -12,7 +12,7 @@ import click
 CLOSE = 0.75
 """Likeness of two words, of 1: `get` is not `forget`, which deletes."""
 ABBREVIATION_MIN = 3
-USAGE = 2
+INTERRUPTED, USAGE = 130, 2
 ADDRESS_OPTIONS = ("--port", "--host", "--bind")
 """What others call ``--listen``."""
 
@@ -31,6 +31,8 @@ class CommandGroup(click.Group):
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
             refuse(self, error, parent)
+        except KeyboardInterrupt:  # of which click makes "Aborted!" and 1
+            raise SystemExit(INTERRUPTED) from None
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""
@@ -38,6 +40,8 @@ class CommandGroup(click.Group):
             return super().invoke(ctx)
         except click.UsageError as error:
             refuse(self, error, ctx)
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
 
 
 def said_by(error: OSError) -> str:

@@ -1,8 +1,6 @@
 """The start of every command line: load its module, without a traceback for Ctrl-C or for an extra that is not installed."""
 
 import sys
-from importlib import import_module
-from importlib.util import find_spec
 
 EXTRAS = {
     "hdrh": "bench", "matplotlib": "plots", "numpy": "spark", "pandas": "spark", "pyarrow": "spark", "pyspark": "spark",
@@ -17,7 +15,8 @@ def run(name: str, module: str) -> None:
     """Load the module of a command and call its ``main``."""
     try:
         try:
-            command = import_module(module).main
+            __import__(module)  # importlib takes as long to load as Python itself, and Ctrl-C meanwhile is Python's to show
+            command = sys.modules[module].main
         except ModuleNotFoundError as error:
             line = missing(error)
             if line is None:
@@ -31,6 +30,8 @@ def run(name: str, module: str) -> None:
 
 def missing(error: ModuleNotFoundError) -> str | None:
     """What to install, behind the name of what needs it; None when no extra brings it."""
+    from importlib.util import find_spec
+
     package = str(error.name).partition(".")[0]
     if package not in EXTRAS:
         return None

@@ -1,30 +1,83 @@
-"""Detect that the data directory, ``LOCK`` or an active segment was removed or replaced under the running broker, or a sealed
-segment removed (ADR 0049).
+"""Detect that the data directory, ``LOCK`` or a segment was removed, replaced or written by another program under the running
+broker (ADR 0049, ADR 0140).
 
-Belongs to the event loop; a sync thread reads the inodes.
+Belongs to the event loop; a sync thread looks at the files.
 """
 
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import PurePath
 
 from toymq_py.data_directory import DataDirectory
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import not_there
-from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.segment import Segment
+from toymq_py.storage.fs import FileSystem, Stamp
+from toymq_py.storage.segment import Segment, parse_segment_name
+from toymq_py.storage.segment_heads import judge, read_head
 from toymq_py.topic import Topic
 
 logger = logging.getLogger("toymq_py.broker")
 
 LISTED_MAX = 1000
-"""Topics whose directory is listed in one look, for their sealed segments: some 10 ms of a sync thread. Where more topics have
-sealed segments, the next look goes on behind them."""
+SEALED_MAX = 10_000
+"""Topics whose directory is listed in one look, and sealed segments in them, about: some 30 ms of a sync thread. Where there
+are more, the next look goes on behind them."""
+
+
+class _ActiveFile:
+    """An active segment and what a look found of its file. Our own commits write it all the time, so that a change shows in its
+    first record and its length alone."""
+
+    __slots__ = ("_end", "_head", "_inode", "_last", "path", "reason", "segment", "stamp", "suspect", "topic")
+
+    def __init__(self, topic: Topic, path: str, inode: tuple[int, int]) -> None:
+        self.topic = topic
+        self.path = path
+        self.segment = topic.log.segments[-1]
+        self._inode = inode
+        self._end = 0 if self.segment.damages else self.segment.end  # a damaged one may count up to behind its file's end
+        self._head = topic.committer.known_head(_name_id(self.segment))
+        self._last = self.segment.stamp
+        self.stamp: Stamp | None = None
+        self.reason: str | None = None
+        """Why the file is not the broker's any more."""
+        self.suspect = False
+        """What stands there is to be judged anew."""
+
+    def look(self, fs: FileSystem) -> None:
+        """On a sync thread."""
+        self.reason = not_there(fs, self.path, self._inode)
+        with contextlib.suppress(OSError):
+            self.stamp = stamp = fs.stamp(self.path)
+            if stamp == self._last:
+                return
+            short = stamp[2] < self._end
+            known = self._head is None or read_head(fs, self.path) == self._head
+            if self.reason is None and known and not short:
+                return
+            self.suspect = True
+            foreign, _ = judge(fs, self.path.rpartition("/")[0], _name_id(self.segment))
+            if self.reason is None and foreign is not None:
+                self.reason = f"{self.path} was overwritten below the running broker: it {foreign}"
+            elif self.reason is None and short:
+                self.reason = f"{self.path} was cut below the running broker"
+
+    def note(self) -> None:
+        """On the event loop, after the look."""
+        topic, segment = self.topic, self.segment
+        if topic.deleted or not topic.log.segments or topic.log.segments[-1] is not segment or segment.sealed:  # it rolled
+            return
+        if self.reason is not None:
+            topic.committer.poison(self.reason)
+        segment.missing = self.stamp is None and self.reason is not None
+        segment.stamp = self.stamp
+        if self.suspect:
+            topic.log.examine(segment)
 
 
 class DirectoryCheck:
-    """Compares the inodes of a broker's files with those that it opened."""
+    """Compares a broker's files with those that it opened, and their stamps with those of the last look. A sealed segment of
+    another stamp is judged anew: what stands there is what the next start will find."""
 
     def __init__(
         self,
@@ -44,53 +97,79 @@ class DirectoryCheck:
         """How many topics with sealed segments were listed in this round."""
 
     def run(self, done: Callable[[], None]) -> None:
-        """Check once. A topic whose active segment is gone is closed for publishing; without a sealed one it is degraded."""
-        files: list[tuple[Topic, str, tuple[int, int]]] = []
+        """Check once. A topic whose active segment is gone or another's is closed for publishing; without a sealed one it is
+        degraded."""
+        active: list[_ActiveFile] = []
         for topic in self._topics.values():
             with contextlib.suppress(OSError):
                 if (file := topic.committer.active_file()) is not None:
-                    files.append((topic, *file))
+                    active.append(_ActiveFile(topic, *file))
         sealed = self._sealed()
-        changed: list[tuple[Topic, Segment, bool]] = []
         reasons: list[str] = []
-        gone: list[tuple[Topic, str, str]] = []
+        changed: list[tuple[Topic, Segment, Stamp | None, bool]] = []
+        """The stamp is None for a file that is missing; True for one to be judged anew."""
 
         def job() -> None:
             if (reason := self._directory.lost()) is not None:
                 reasons.append(reason)
                 return
-            for topic, path, inode in files:
-                if (reason := not_there(self._fs, path, inode)) is not None:
-                    gone.append((topic, path, reason))
+            for file in active:
+                file.look(self._fs)
             for topic, segments in sealed:
                 with contextlib.suppress(OSError):
                     names = set(self._fs.listdir(topic.path))
-                    missing = [(segment, PurePath(segment.path).name not in names) for segment in segments]
-                    changed.extend((topic, *each) for each in missing if each[1] is not each[0].missing)
+                    for segment, known in segments:
+                        stamp = None
+                        if segment.path.rpartition("/")[2] in names:
+                            stamp = self._fs.stamp(segment.path)
+                        if stamp is None or stamp != known or segment.missing:
+                            first = stamp is not None and known is None
+                            anew = not first or judge(self._fs, topic.path, _name_id(segment))[0] is not None
+                            changed.append((topic, segment, stamp, anew))
 
         def checked() -> None:
             for reason in reasons:
                 self._lost(reason)
-            for topic, path, reason in gone:
-                if not topic.deleted and topic.log.segments and topic.log.segments[-1].path == path:  # else rolled
-                    topic.committer.poison(reason)
-            for topic, segment, missing in changed:
+            if not reasons:
+                for file in active:
+                    file.note()
+            for topic, segment, stamp, anew in changed:
                 if not topic.deleted and any(each is segment for each in topic.log.segments):  # else it was removed on purpose
-                    _note_missing(topic, segment, missing=missing)
+                    _note(topic, segment, stamp, anew=anew)
             done()
 
         self._scheduler.offload(job, checked)
 
-    def _sealed(self) -> list[tuple[Topic, list[Segment]]]:
-        """Topics to be listed now, with their sealed segments."""
+    def _sealed(self) -> list[tuple[Topic, list[tuple[Segment, Stamp | None]]]]:
+        """Topics to be listed now, with their sealed segments and the stamps that are known of them."""
         found = [topic for topic in self._topics.values() if len(topic.log.segments) > 1]
         begin = self._listed if self._listed < len(found) else 0
-        self._listed = begin + LISTED_MAX
-        return [(topic, topic.log.segments[:-1]) for topic in found[begin : self._listed]]
+        taken: list[tuple[Topic, list[tuple[Segment, Stamp | None]]]] = []
+        count = 0
+        for topic in found[begin : begin + LISTED_MAX]:
+            if count >= SEALED_MAX:
+                break
+            taken.append((topic, [(each, each.stamp) for each in topic.log.segments[:-1] if each.sealed and not each.busy]))
+            count += len(taken[-1][1])
+        self._listed = begin + len(taken)
+        return taken
 
 
-def _note_missing(topic: Topic, segment: Segment, *, missing: bool) -> None:
-    """The file of a sealed segment was removed below the broker, or is back."""
-    segment.missing = missing
-    what = "was removed below the running broker" if missing else "is back"
-    logger.error("topic %s: %s %s: records %d to %d", topic.log.topic, segment.path, what, segment.base_id, segment.next_id - 1)
+def _note(topic: Topic, segment: Segment, stamp: Stamp | None, *, anew: bool) -> None:
+    """The file of a sealed segment was removed below the broker, is back, was changed, or is looked at for the first time."""
+    missing = stamp is None
+    if missing is not segment.missing:
+        segment.missing = missing
+        what = "was removed below the running broker" if missing else "is back"
+        logger.error("topic %s: %s %s: records %d to %d",
+                     topic.log.topic, segment.path, what, segment.base_id, segment.next_id - 1)  # fmt: skip
+    if stamp is not None and stamp != segment.stamp:
+        segment.stamp = stamp
+        if anew:
+            topic.log.examine(segment)
+
+
+def _name_id(segment: Segment) -> int:
+    """The first id in the file's name: the segment may begin behind it."""
+    base_id = parse_segment_name(segment.path.rpartition("/")[2])
+    return segment.base_id if base_id is None else base_id

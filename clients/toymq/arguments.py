@@ -8,6 +8,7 @@ import inspect
 import operator
 import re
 import reprlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -34,6 +35,10 @@ UNIX_MS_MAX = 2**63 // 1_000_000
 """What fits into the nanoseconds of a record."""
 Seconds = float | str
 """A duration: seconds, or a text with a unit, ``"500ms"``, ``"5s"``, ``"2m"``, ``"24h"``, ``"7d"``."""
+LEASES = frozenset(("visibility", "nack_backoff_min", "nack_backoff_max"))
+"""Settings of some seconds or minutes; the others are hours and days."""
+DOUBTED_S = 5000
+"""A number of so many seconds and more, whole thousands and no whole hours, is doubted."""
 _SETTING_NAME = re.compile(r"[a-z_]{1,64}\Z")
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 100
@@ -159,6 +164,22 @@ def duration_ms(what: str, value: object, low_ms: int = 0) -> int:
     if ms < low_ms:
         raise BadArgument(f"{what} is a duration in seconds, from {low_ms / 1000:g} to ten years, not {shown(value)}")
     return ms
+
+
+def lease_ms(what: str, value: object) -> int:
+    """The time of a lease or of a backoff. A warning for a number that looks like milliseconds: thirty seconds are 30 and not
+    30000, which is more than eight hours. Raises: TypeError, BadArgument."""
+    ms = duration_ms(what, value, 1)
+    if not isinstance(value, str) and ms >= DOUBTED_S * 1000 and ms % 1_000_000 == 0 and ms % 3_600_000:
+        seconds = ms // 1000
+        text = f'{what} is {seconds} seconds, {seconds / 3600:.1f} hours: write "{seconds // 1000}s" or "{seconds}s"'
+        warnings.warn(f"{text}; numbers are seconds", RuntimeWarning, stacklevel=3)
+    return ms
+
+
+def visibility(value: object) -> int | None:
+    """The time of a lease; None leaves it to the topic. Raises: TypeError, BadArgument."""
+    return None if value is None else lease_ms("visibility", value)
 
 
 def to_ms(what: str, value: object, low_ms: int = 0) -> int | None:
@@ -352,7 +373,7 @@ def _setting(what: str, name: str, value: object) -> str:
         except ConfigError as error:
             raise BadArgument(f"{what}: {error}") from None
     if name in DURATION_SETTINGS:
-        return str(duration_ms(what, value, 0 if name in MAY_BE_ZERO else 1))
+        return str(lease_ms(what, value) if name in LEASES else duration_ms(what, value, 0 if name in MAY_BE_ZERO else 1))
     unit = "bytes, or a str with a unit" if name in SIZE_SETTINGS else 'a number, or "default"'
     return str(_whole(what, value, f": it is {unit}"))  # its limits are the broker's
 

@@ -15,6 +15,7 @@ from toymq.client_base import ClientBase, as_method
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
+from toymq.keyword_hints import hinted
 from toymq.link import Link, close_all
 from toymq.message import Item, Key, Receipt, chunks, json_payload, outgoing
 from toymq.mixups import AsyncFor, AsyncWith
@@ -36,9 +37,10 @@ NOT_OPEN = "this client is not open yet: write `async with toymq.connect(...) as
 
 def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]:
     """A method of ``Client`` that makes a request and awaits its result."""
+    asked = hinted(request)
 
     async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._ask(request(*args, **kwargs))
+        return await self._ask(asked(*args, **kwargs))
 
     return as_method(method, request, get_args(request.__annotations__["return"])[0])
 
@@ -187,6 +189,7 @@ class Client(ClientBase, AsyncWith):
 
     # -- consuming
 
+    @hinted
     def sub(
         self, topic: str, consumer: str, *, auto_ack: bool = False, auto_extend: bool = False, window: int = 1024,
         visibility: Seconds | None = None, mode: Mode | None = None, start: str | None = None,
@@ -232,6 +235,7 @@ class Client(ClientBase, AsyncWith):
             free.start()
         return free
 
+    @hinted
     async def pull(
         self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None,
         mode: Mode | None = None,
@@ -451,6 +455,7 @@ def _receipt(batch: Batch, index: int) -> Receipt:
     raise outcome
 
 
+@hinted
 def connect(
     urls: str | Sequence[str] = DEFAULT_URL, *, token: str | None = None, name: str | None = None,
     ssl: ssl_module.SSLContext | None = None, timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0,

@@ -74,12 +74,15 @@ class LeasedMessage(Delivery, Generic[C]):
         tracing = self._link.options.tracing
         return nullcontext() if tracing is None else tracing.processing(self, self._feed.command.consumer)
 
-    def _handler_failed(self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
+    def _handler_failed(
+        self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn, dead_reason: str | None = None
+    ) -> None:
         """Say NACK and do not wait for its reply: the exception goes on. A cancellation gives the message back at once."""
         if self._given_back:
             return
         if isinstance(error, Exception):
-            request = self._nack(retry_delay, None, error, dead=is_dead(error, dead_on, self.topic))
+            dead = is_dead(error, dead_on, self.topic)
+            request = self._nack(retry_delay, dead_reason if dead else None, error, dead=dead)
         else:
             request = self._nack(0.0)
         self._feed.settle(self.topic, self.id)
@@ -93,12 +96,14 @@ M = TypeVar("M", bound=LeasedMessage[Any])
 class Processing(Generic[M]):
     """Base of what ``process`` returns: the block of a handler."""
 
-    __slots__ = ("_dead_on", "_handling", "_message", "_retry_delay")
+    __slots__ = ("_dead_on", "_handling", "_message", "_retry_delay", "dead_reason")
 
     def __init__(self, message: M, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
         """Raises: TypeError, BadArgument."""
         self._message, self._retry_delay, self._dead_on = message, retry_delay, dead_on
         self._handling = message._handling(retry_delay, dead_on)
+        self.dead_reason: str | None = None
+        """What the dead letter says beside the exception; the broker says "rejected" without one."""
 
     if not TYPE_CHECKING:  # a type checker says it itself
 

@@ -293,7 +293,7 @@ def subscription(
         visibility = DEFAULT_VISIBILITY_S
     return protocol.Subscribe(
         arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("window", window),
-        arguments.to_ms("visibility", visibility, 1), None if start is None else arguments.start("start", start),
+        arguments.visibility(visibility), None if start is None else arguments.start("start", start),
         arguments.mode(mode),
     )  # fmt: skip
 
@@ -304,7 +304,7 @@ def pull_command(
     """Raises: TypeError, BadName, BadArgument."""
     return protocol.Pull(
         arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("max", max_count),
-        arguments.duration_ms("wait", wait), arguments.to_ms("visibility", visibility, 1),
+        arguments.duration_ms("wait", wait), arguments.visibility(visibility),
         mode=arguments.mode(mode, POLL_MODES),
     )  # fmt: skip
 
@@ -354,5 +354,5 @@ def touch(
     topic: str, consumer: str, ids: Sequence[IdRange], visibility: Seconds | None, *, lease: int | None = None
 ) -> Request[int]:
     """Renew leases of checked ids for ``visibility`` seconds; with ``lease`` those of that number alone."""
-    command = protocol.Touch(topic, consumer, tuple(ids), arguments.to_ms("visibility", visibility, 1), lease)
+    command = protocol.Touch(topic, consumer, tuple(ids), arguments.visibility(visibility), lease)
     return _change(command)

@@ -149,10 +149,10 @@ class _Processing(Processing[Message], AsyncWith):
         try:
             self._handling.__exit__(kind, error, trace)
         except BaseException as failure:  # the tracer's
-            self._message._handler_failed(failure, self._retry_delay, self._dead_on)
+            self._message._handler_failed(failure, self._retry_delay, self._dead_on, self.dead_reason)
             raise
         if error is not None:
-            self._message._handler_failed(error, self._retry_delay, self._dead_on)
+            self._message._handler_failed(error, self._retry_delay, self._dead_on, self.dead_reason)
         elif not self._message._given_back:
             await self._message.ack()
 

@@ -1,9 +1,10 @@
 """``python -m toymq_spark``, and the script ``toymq-pipeline``."""
 
-from toymq_py.command_line import run
-
-
 def main() -> None:
+    try:
+        from toymq_py.command_line import run  # here, so that Ctrl-C meanwhile shows no traceback
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     run("toymq-pipeline", "toymq_spark.cli")
 
 

@@ -1,9 +1,10 @@
 """``python -m toymqctl``, and the script ``toymqctl``."""
 
-from toymq_py.command_line import run
-
-
 def main() -> None:
+    try:
+        from toymq_py.command_line import run  # here, so that Ctrl-C meanwhile shows no traceback
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     run("toymqctl", "toymqctl.cli")
 
 

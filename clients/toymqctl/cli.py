@@ -1,7 +1,7 @@
 """The ``toymqctl`` group, and how an error becomes one line and an exit code (0 ok, 1 failed, 2 usage)."""
 
 import sys
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import click
 from click.core import ParameterSource
@@ -9,7 +9,6 @@ from click.core import ParameterSource
 from toymq.click_support import HELP_SETTINGS
 from toymq.url import DEFAULT_URL, address_with_token, parse_urls, split_url
 from toymq_py.command_group import CommandGroup, said_by, say
-from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
 from toymqctl.broker import Broker, Certificates, show_warnings
@@ -47,22 +46,12 @@ class _OneLineErrors(CommandGroup):
         "list": "toymqctl topics", "ls": "toymqctl topics", "consume": "toymqctl sub", "produce": "toymqctl pub",
     }  # fmt: skip
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        try:
-            return super().make_context(info_name, args, parent, **extra)
-        except KeyboardInterrupt:
-            raise SystemExit(INTERRUPTED) from None
-
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             sys.stderr.close()  # the reader of our output went away: no noise about it
             raise SystemExit(0) from None
-        except KeyboardInterrupt:
-            raise SystemExit(INTERRUPTED) from None
         except ConfigError as error:
             say(self, str(error), ctx)
         except ToymqError as error:

@@ -8,9 +8,11 @@ from toymq_py.names import is_pattern
 from toymqctl.broker import Broker
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import duration, print_json, screen_room, table
+from toymqctl.tables import duration, fitting, print_json, screen_room
 
 _COLUMNS = ("topic", "consumer", "last acked", "backlog", "ready", "inflight", "scheduled", "oldest", "sessions", "mode")
+_SPARE = (9, 6, 5, 2)
+"""Columns that go first where the terminal is narrow: mode, scheduled, inflight, last acked."""
 
 
 def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
@@ -28,7 +30,7 @@ def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
 def consumer_table(topics: list[dict[str, Any]]) -> str:
     """Of topics as DESCRIBE tells them; one line without any consumer."""
     rows = [_row(topic["topic"], consumer) for topic in topics for consumer in topic["consumers"]]
-    return table([_COLUMNS, *rows], text=(0, 1, 9), room=screen_room()) if rows else "no consumers"
+    return fitting([_COLUMNS, *rows], (0, 1, 9), screen_room(), _SPARE) if rows else "no consumers"
 
 
 @click.command()

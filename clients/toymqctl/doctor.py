@@ -25,6 +25,10 @@ SKEW_S = 1.0
 """More than NTP leaves; `@<unix-ms>`, delays and ages are off by as much."""
 FULL_SHARE = 0.9
 """Share of a limit above which a check warns."""
+FULL_BYTES = 1 << 20
+"""Less free space is none: a commit reserves about as much ahead."""
+LITTLE_BYTES = 256 << 20
+"""Free space below this warns, whatever --min-free-bytes: its default."""
 SPARE_FACTOR = 4
 """Free space below this multiple of --min-free-bytes warns; publishing resumes at twice."""
 STALE_S = 24 * 3600.0
@@ -95,7 +99,10 @@ def _disk(stats: dict[str, Any]) -> Iterator[Finding]:
     found = f"{size(free)} free, publishing stops below {size(reserve)}"
     if stats["disk_low"] or free < reserve:
         yield Finding("disk", "FAIL", f"{found}: publishing is refused", "make room on the broker's disk; it resumes by itself")
-    elif free < SPARE_FACTOR * reserve:
+    elif free < FULL_BYTES:
+        advice = "make room on the broker's disk; publishing resumes by itself. A --min-free-bytes keeps room for acks"
+        yield Finding("disk", "FAIL", f"{found}: the disk is full, and publishing fails", advice)
+    elif free < max(SPARE_FACTOR * reserve, LITTLE_BYTES):
         yield Finding("disk", "warn", found, "make room, or delete unused topics and forget unused consumers")
     else:
         yield Finding("disk", "ok", found)

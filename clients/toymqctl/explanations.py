@@ -17,7 +17,6 @@ ADVICE = {
     "AUTH_REQUIRED": "set a token with TOYMQ_TOKEN or --token-file",
     "DISK_FULL": "make room on the broker's disk; publishing resumes by itself",
     "DISK_LOW": "make room on the broker's disk; publishing resumes by itself",
-    "EXISTS": "`toymqctl config TOPIC` shows and changes them",
     "MODE_CONFLICT": "use the --mode of its current subscribers, or another --consumer",
     "MOVED": "give --url the address that the answer names: that worker has the topic",
     "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists its consumers",

@@ -19,6 +19,7 @@ from toymqctl.quantities import CONSUMER, TOPIC
 @click.option("--wait", "wait_s", type=Duration(), default="0s", help="Time to wait for the first message.")
 @click.option("--visibility", "visibility_s", type=Duration(), help="Length of the lease; default: the topic's.")
 @click.option("--mode", type=click.Choice(POLL_MODES), help="keyed: one message of each group key at a time, in order.")
+@click.option("--fail-if-empty", "fails", is_flag=True, help="Exit with 1 when nothing is ready, for loops of a shell.")
 @click.option("--ack", "acks", is_flag=True, help="Ack each message after printing it.")
 @format_option
 @json_flag
@@ -31,6 +32,7 @@ def pull(
     wait_s: float,
     visibility_s: float | None,
     mode: Mode | None,
+    fails: bool,
     acks: bool,
     form: str,
 ) -> None:
@@ -44,7 +46,7 @@ def pull(
 
     `nack --lease` with the `lease` of the JSON leaves the message alone when another worker has it by then.
 
-    Without a message the exit code is 0 and a note goes to stderr.
+    Without a message the exit code is 0, with --fail-if-empty 1, and a note goes to stderr.
     """
     with broker.connect() as client:
         found = client.pull(topic, consumer, max_count, wait=wait_s, visibility=visibility_s, mode=mode)
@@ -54,3 +56,5 @@ def pull(
                 message.ack()
     if not found:
         click.echo(f"toymqctl: nothing is ready in {topic} for {consumer}", err=True)
+        if fails:
+            raise SystemExit(1)

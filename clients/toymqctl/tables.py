@@ -12,24 +12,55 @@ _BYTES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)
 _SECONDS = (("d", 86_400), ("h", 3600), ("m", 60))
 NARROWEST = 8
 """Least characters of a cut text."""
+PADDED_MAX = 60
+"""Most characters to which texts are padded where nothing is cut: one long reason of a dead letter moved all columns behind it
+by a thousand."""
 
 
 def table(rows: Sequence[Sequence[str]], text: Collection[int] = (0,), room: int | None = None) -> str:
     """Align columns; the first row has their names. Columns in ``text`` are aligned left, numbers right.
 
     Args:
-        room: most characters of a line; columns in ``text`` are cut, the widest first. None: unlimited.
+        room: most characters of a line; columns in ``text`` are cut, the widest first. None: unlimited, and a longer text than
+            most moves what is behind it.
     """
     shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    widths = _widths(shown)
     if room is not None:
         _narrow(widths, text, room)
+    else:
+        widths = [min(width, PADDED_MAX) if at in text else width for at, width in enumerate(widths)]
     lines = []
     for row in shown:
-        cells = [cell if len(cell) <= width else cell[: width - 1] + "…" for cell, width in zip(row, widths, strict=True)]
+        cells = [
+            cell if room is None or len(cell) <= width else cell[: width - 1] + "…"
+            for cell, width in zip(row, widths, strict=True)
+        ]
         padded = zip(cells, widths, strict=True)
         lines.append("  ".join(cell.ljust(width) if i in text else cell.rjust(width) for i, (cell, width) in enumerate(padded)))
     return "\n".join(map(str.rstrip, lines))
+
+
+def fitting(rows: Sequence[Sequence[str]], text: Collection[int], room: int | None, spare: Sequence[int]) -> str:
+    """A table of the columns that have room, and a line that says which were left out: of ``spare``, as few as will do, in that
+    order."""
+    out: list[int] = []
+    kept = list(range(len(rows[0])))
+    widths = _widths([[printable(cell) for cell in row] for row in rows])
+    for column in spare:
+        least = sum(min(widths[at], NARROWEST) if at in text else widths[at] for at in kept) + 2 * (len(kept) - 1)
+        if room is None or least <= room:
+            break
+        kept.remove(column)
+        out.append(column)
+    shown = table([[row[at] for at in kept] for row in rows], [i for i, at in enumerate(kept) if at in text], room)
+    if not out:
+        return shown
+    return f"{shown}\nthe terminal is narrow: --json has {', '.join(rows[0][at] for at in sorted(out))}, too"
+
+
+def _widths(shown: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*shown, strict=True)]
 
 
 def _narrow(widths: list[int], text: Collection[int], room: int) -> None:

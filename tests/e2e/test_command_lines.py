@@ -173,6 +173,18 @@ def test_verify_names_what_is_damaged(stopped: Path) -> None:
     assert [json.loads(row)["lost"] for row in rows] == [1, 0]
 
 
+def test_verify_beside_a_broker_says_so(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        with broker.connect() as wire:
+            assert wire.ask(b"PUB a - 1\nx\n") == b"OK 0"
+        beside = run("verify", str(tmp_path / "d"))
+        assert beside.returncode == 0
+        (line,) = [each for each in beside.stderr.splitlines() if each.startswith("toymq: ")]
+        assert f"is open in a broker, process {broker.pid}: what it writes meanwhile may show as damage; stop it" in line
+        broker.stop()
+    assert "is open" not in run("verify", str(tmp_path / "d")).stderr
+
+
 def test_verify_of_nothing(tmp_path: Path) -> None:
     """A job that verifies the wrong path passed for ever."""
     result = CliRunner().invoke(toymq, ["verify", str(tmp_path)])
@@ -271,12 +283,13 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("module", COMMANDS.values())
-def test_ctrl_c_while_a_command_line_is_being_loaded_is_quiet(module: str) -> None:
+@pytest.mark.parametrize("when", ["toymq_py.command_line", "click", "toymq_py.units"])
+def test_ctrl_c_while_a_command_line_is_being_loaded_is_quiet(module: str, when: str) -> None:
     interrupted = f"""
 import sys
 class Impatient:
     def find_spec(self, name, path, target=None):
-        if name == "click":
+        if name == "{when}":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Impatient())
 from {module}.__main__ import main

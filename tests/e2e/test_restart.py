@@ -1,10 +1,13 @@
 """The seam where brokers break: a restart between ack and subscribe, the first message, acks above a gap."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
+import toymq
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess
+from toymq import sync
 
 KILL = pytest.mark.parametrize("kill", [True, False], ids=["SIGKILL", "SIGTERM"])
 
@@ -113,3 +116,37 @@ def test_an_ack_of_what_was_delivered_just_before_the_kill_is_taken(tmp_path: Pa
             assert wire.ask(b"ACK orders billing 4-5\n") == b"OK 0", "one is not due, and one was published in this life"
             assert wire.ask(b"ACK orders billing 1-3\n") == b"OK 3"
             assert wire.message()[0] == 5
+
+
+async def test_an_ack_with_sync_after_kill_and_restart_holds_for_the_asyncio_client(tmp_path: Path) -> None:
+    """The client has the message, and its broker is gone: ``ack(sync=True)`` returned, and the message came again, 80 times of
+    80. The broker is killed right behind the delivery, and the client comes back by itself."""
+    with BrokerProcess(tmp_path / "d") as broker:
+        url = f"toymq://127.0.0.1:{broker.port}"
+        async with toymq.connect(url, backoff_min_s=0.01, backoff_max_s=0.05) as mq:
+            await mq.pub("orders", b"first")
+            async with mq.sub("orders", "billing", window=1) as messages:
+                message = await messages.next(timeout=TIMEOUT_S)
+                await asyncio.to_thread(broker.restart, kill=True)
+                await message.ack(sync=True)
+        broker.restart(kill=True)
+        async with toymq.connect(url) as mq:
+            await mq.pub("orders", b"second")
+            async with mq.sub("orders", "billing") as messages:
+                assert (await messages.next(timeout=TIMEOUT_S)).payload == b"second", "what was acked does not come again"
+
+
+def test_an_ack_with_sync_after_kill_and_restart_holds_for_the_sync_client(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        url = f"toymq://127.0.0.1:{broker.port}"
+        with sync.connect(url, backoff_min_s=0.01, backoff_max_s=0.05) as mq:
+            mq.pub("orders", b"first")
+            with mq.sub("orders", "billing", window=1) as messages:
+                message = messages.next(timeout=TIMEOUT_S)
+                broker.restart(kill=True)
+                message.ack(sync=True)
+        broker.restart(kill=True)
+        with sync.connect(url) as mq:
+            mq.pub("orders", b"second")
+            with mq.sub("orders", "billing") as messages:
+                assert messages.next(timeout=TIMEOUT_S).payload == b"second", "what was acked does not come again"

@@ -31,7 +31,7 @@ import threading
 
 from tests.support.sim_inode import PAGE_BYTES, Inode, Luck, pages
 from tests.support.sim_names import Directory, NameTree, Node, inodes, refuse, subtree, walk
-from toymq_py.storage.fs import File, FileSystem
+from toymq_py.storage.fs import File, FileSystem, Stamp
 
 SEAM_OPS = {name for seam in (File, FileSystem) for name in vars(seam) if not name.startswith("_")}
 FAULT_OPS = SEAM_OPS - {"exists", "is_dir", "is_open_to_others", "close"}  # those never raise
@@ -132,6 +132,11 @@ class SimFile:
         with self._lock:
             self._enter("inode", ())
             return 0, self._inode.number
+
+    def stamp(self) -> Stamp:
+        with self._lock:
+            self._enter("stamp", ())
+            return self._inode.stamp()
 
     def lock(self) -> bool:
         with self._lock:
@@ -321,6 +326,12 @@ class SimDisk:
         with self._lock:
             self._enter("inode", path, ())
             return 0, self._tree.existing(path).number
+
+    def stamp(self, path: str) -> Stamp:
+        with self._lock:
+            self._enter("stamp", path, ())
+            node = self._tree.existing(path)
+            return node.stamp() if isinstance(node, Inode) else (0, node.number, PAGE_BYTES, 0)
 
     def read_file(self, path: str) -> bytes:
         with self._lock:

@@ -25,7 +25,7 @@ _numbers = count(1)
 class Inode:
     """A regular file: what readers see (``data``), what is on the platter (``durable``), and what lies between."""
 
-    __slots__ = ("data", "durable", "handles", "limbo", "linked", "lock_owner", "number", "ops", "space_end")
+    __slots__ = ("data", "durable", "handles", "limbo", "linked", "lock_owner", "number", "ops", "space_end", "writes")
 
     def __init__(self, content: bytes | bytearray = b"") -> None:
         self.number = next(_numbers)
@@ -36,10 +36,15 @@ class Inode:
         self.space_end = len(content)  # up to here blocks are taken
         self.handles = 0
         self.linked = True
+        self.writes = 0  # how often it was written or resized: its time, which no clock of a test stops
         self.lock_owner: object | None = None  # the handle; sim_disk's business
+
+    def stamp(self) -> tuple[int, int, int, int]:
+        return 0, self.number, len(self.data), self.writes
 
     def write(self, offset: int, data: bytes) -> None:
         self.ops.append((offset, data))
+        self.writes += 1
         content = self.data
         if offset > len(content):
             content.extend(bytes(offset - len(content)))
@@ -49,6 +54,7 @@ class Inode:
         """Cut, or extend with zeros."""
         if size != len(self.data):
             self.ops.append((size, None))
+            self.writes += 1
             apply(self.data, [(size, None)])
 
     def sync(self) -> None:

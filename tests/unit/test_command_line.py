@@ -32,20 +32,23 @@ def test_an_interrupt_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("package", EXTRAS)
 def test_a_missing_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fails(name: str) -> ModuleType:
-        raise ModuleNotFoundError(name=f"{package}.part")
+    class Lacking:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "another_command":
+                raise ModuleNotFoundError(name=f"{package}.part")
 
-    monkeypatch.setattr("toymq_py.command_line.import_module", fails)
-    monkeypatch.setattr("toymq_py.command_line.find_spec", lambda name: name)
+    monkeypatch.setattr(sys, "meta_path", [Lacking, *sys.meta_path])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     with pytest.raises(SystemExit) as exit_:
-        run("toymqctl", "a_command")
+        run("toymqctl", "another_command")
     assert exit_.value.code == USAGE
     assert capsys.readouterr().err == f"toymqctl needs {package}: in a checkout of toymq, pip install '.[{EXTRAS[package]}]'\n"
 
 
 def test_all_that_an_extra_lacks_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was rich first, and textual when rich was there."""
-    monkeypatch.setattr("toymq_py.command_line.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     line = missing(ModuleNotFoundError(name="textual.app"))
     assert line == "needs rich and textual: in a checkout of toymq, pip install '.[tui]'"
 

@@ -1,10 +1,14 @@
 """The data directory, or a topic's, is removed or replaced below the running broker: nothing more is answered OK. ADR 0049."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py import directory_check
+from toymq_py.disk_errors import BeingExamined
 from toymq_py.errors import StorageFailed
+from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.segment import segment_name
 
 
@@ -154,3 +158,201 @@ def test_of_many_topics_some_are_listed_at_a_time(monkeypatch: pytest.MonkeyPatc
         look(rig)
         seen.append("".join(name for name, topic in rig.broker.topics.items() if topic.state == "degraded"))
     assert seen == ["ab", "abcd", "abcde"]
+
+
+def overwrite(rig: BrokerRig, path: str, data: bytes) -> None:
+    """As ``cp`` does: the file stays, its bytes go."""
+    file = rig.disk.open(path)
+    file.truncate(0)
+    file.pwrite(data, 0)
+    file.close()
+
+
+def rename_over(rig: BrokerRig, path: str, data: bytes) -> None:
+    """As ``mv`` and rsync do: another file takes the name."""
+    file = rig.disk.open(f"{path}.copy", create=True)
+    file.pwrite(data, 0)
+    file.close()
+    rig.disk.rename(f"{path}.copy", path)
+
+
+def lost_by_all(rig: BrokerRig, topic: str) -> tuple[int, int]:
+    """What DESCRIBE counts as lost, and what ``toymq verify`` does."""
+    rig.flush(topic)
+    report = verify_topic(rig.disk, f"{DIR}/topics/{topic}", topic)
+    return rig.numbers(topic)["lost"], report.lost
+
+
+def topics_of_one_shape() -> BrokerRig:
+    """Two topics whose segments begin with the same ids and are of the same size: only their heads tell them apart."""
+    rig = BrokerRig()
+    for topic, letter in (("public", b"o"), ("payroll", b"p")):
+        for n in range(9):
+            if n in (3, 6):
+                rig.broker.topics[topic].committer.begin_segment()
+                rig.loop.drain()
+            rig.publish(topic, letter * 100)
+    rig.publish("public", b"o")  # behind which the heads are written
+    look(rig)
+    return rig
+
+
+@pytest.mark.parametrize("change", [overwrite, rename_over])
+@pytest.mark.parametrize("base_id", [0, 3])
+@pytest.mark.parametrize("opened", [True, False], ids=["open", "closed"])
+def test_another_topics_segment_over_a_sealed_one_is_not_served(
+    change: Callable[[BrokerRig, str, bytes], None], base_id: int, opened: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was served until the restart, and DESCRIBE said that nothing was lost where ``verify`` did."""
+    rig = topics_of_one_shape()
+    log = rig.broker.topics["public"].log
+    log.tail.clear()
+    if opened:
+        log.read(base_id, 1)
+        log.tail.clear()
+    path = f"{DIR}/topics/public/{segment_name(base_id)}"
+    theirs = rig.disk.read_file(f"{DIR}/topics/payroll/{segment_name(base_id)}")
+    assert len(theirs) == len(rig.disk.read_file(path)), "not even its size tells"
+    change(rig, path, theirs)
+    assert look(rig) == []
+    assert lost_by_all(rig, "public") == (3, 3)
+    assert rig.broker.topics["public"].state == "degraded"
+    assert "is a segment of another log" in caplog.text
+    kept = [n for n in range(10) if n not in range(base_id, base_id + 3)]
+    assert [(msg_id, payload[:1]) for msg_id, _, payload, _ in rig.records("public")] == [(n, b"o") for n in kept]
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("public", start="earliest"))] == kept
+    assert rig.publish("public", b"on")[0].error is None
+    rig.purge("public")
+    assert rig.disk.read_file(path) == theirs, "it is not ours to remove"
+    assert lost_by_all(rig, "public") == (0, 0), "what is missing is not retained any more"
+
+
+@pytest.mark.parametrize("change", [overwrite, rename_over])
+def test_a_reader_comes_before_the_look_and_gets_nothing_of_another_topic(
+    change: Callable[[BrokerRig, str, bytes], None],
+) -> None:
+    rig = topics_of_one_shape()
+    log = rig.broker.topics["public"].log
+    log.read(3, 1)
+    log.close()  # as when others take its descriptor
+    change(rig, f"{DIR}/topics/public/{segment_name(3)}", rig.disk.read_file(f"{DIR}/topics/payroll/{segment_name(3)}"))
+    log.tail.clear()
+    taken = rig.take(rig.subscribe("public", start="earliest"))
+    assert [msg_id for msg_id, _ in taken] == [0, 1, 2, 6, 7, 8, 9]
+    assert lost_by_all(rig, "public") == (3, 3)
+
+
+@pytest.mark.parametrize("change", [overwrite, rename_over])
+def test_a_copy_of_ours_over_a_sealed_segment_is_served(change: Callable[[BrokerRig, str, bytes], None]) -> None:
+    """As a restore of one file, or rsync, does."""
+    rig = topics_of_one_shape()
+    path = f"{DIR}/topics/public/{segment_name(3)}"
+    change(rig, path, rig.disk.read_file(path))
+    rig.broker.topics["public"].log.tail.clear()
+    look(rig)
+    assert lost_by_all(rig, "public") == (0, 0)
+    assert rig.broker.topics["public"].state == "ok"
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("public", start="earliest"))] == list(range(10))
+
+
+@pytest.mark.parametrize("change", [overwrite, rename_over])
+def test_damage_that_another_program_does_to_a_sealed_segment_is_counted_at_once(
+    change: Callable[[BrokerRig, str, bytes], None],
+) -> None:
+    rig = topics_of_one_shape()
+    path = f"{DIR}/topics/public/{segment_name(3)}"
+    change(rig, path, rig.disk.read_file(path)[:200])
+    look(rig)
+    assert lost_by_all(rig, "public") == (2, 2)
+    rig.reopen()
+    assert lost_by_all(rig, "public") == (2, 2)
+
+
+def test_a_sealed_segment_that_is_gone_counts_as_lost_as_verify_says() -> None:
+    """It is read as long as it is open, and back when its file is."""
+    rig = topics_of_one_shape()
+    path = f"{DIR}/topics/public/{segment_name(3)}"
+    there = rig.disk.read_file(path)
+    rig.disk.unlink(path)
+    look(rig)
+    assert lost_by_all(rig, "public") == (3, 3)
+    rig.put(f"topics/public/{segment_name(3)}", there)
+    look(rig)
+    assert lost_by_all(rig, "public") == (0, 0)
+
+
+@pytest.mark.parametrize("change", [overwrite, rename_over])
+def test_another_topics_segment_over_the_active_one_closes_the_topic(
+    change: Callable[[BrokerRig, str, bytes], None],
+) -> None:
+    rig = topics_of_one_shape()
+    path = f"{DIR}/topics/public/{segment_name(6)}"
+    change(rig, path, rig.disk.read_file(f"{DIR}/topics/payroll/{segment_name(6)}"))
+    look(rig)
+    assert rig.broker.topics["public"].state == "failed"
+    error = rig.publish("public", b"y")[0].error
+    assert "below the running broker" in str(error)
+    assert lost_by_all(rig, "public") == (4, 4)
+    rig.broker.topics["public"].log.tail.clear()
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("public", start="earliest"))] == list(range(6))
+    assert rig.publish("payroll", b"y")[0].error is None
+    rig.reopen()
+    assert lost_by_all(rig, "public") == (4, 4)
+
+
+def test_an_active_segment_that_is_cut_closes_the_topic() -> None:
+    rig = topics_of_one_shape()
+    rig.disk.open(f"{DIR}/topics/public/{segment_name(6)}").truncate(200)
+    look(rig)
+    assert "was cut below the running broker" in str(rig.publish("public", b"y")[0].error)
+    assert lost_by_all(rig, "public") == (3, 3)
+
+
+def test_a_segment_just_sealed_is_compared_with_its_head() -> None:
+    """No look has seen its stamp yet."""
+    rig = topics_of_one_shape()
+    rig.broker.topics["public"].committer.begin_segment()
+    rig.loop.drain()
+    overwrite(rig, f"{DIR}/topics/public/{segment_name(6)}", rig.disk.read_file(f"{DIR}/topics/payroll/{segment_name(6)}"))
+    look(rig)
+    assert lost_by_all(rig, "public") == (4, 4)
+
+
+def test_what_the_broker_writes_itself_is_no_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    rig = BrokerRig(fsync="interval")
+    for n in range(40):
+        rig.publish("t", b"%d" % n * 400)
+        rig.advance(1)
+        look(rig)
+    rig.reopen()
+    rig.publish("t", b"x" * 4000)
+    look(rig)
+    assert rig.broker.topics["t"].state == "ok"
+    assert "below the running broker" not in caplog.text
+
+
+def test_what_was_judged_is_not_judged_again_while_nothing_changes(caplog: pytest.LogCaptureFixture) -> None:
+    rig = topics_of_one_shape()
+    for base_id, change in ((0, overwrite), (3, rename_over), (6, rename_over)):
+        ours, theirs = (f"{DIR}/topics/{topic}/{segment_name(base_id)}" for topic in ("public", "payroll"))
+        change(rig, ours, rig.disk.read_file(theirs))
+    for _ in range(4):
+        look(rig)
+    assert caplog.text.count("the segment is scanned") == 3
+    assert lost_by_all(rig, "public") == (10, 10)
+
+
+def test_single_records_wait_for_the_judgement_too() -> None:
+    """Redeliveries and the consumers of keys read record by record."""
+    rig = topics_of_one_shape()
+    log = rig.broker.topics["public"].log
+    log.close()
+    rename_over(rig, f"{DIR}/topics/public/{segment_name(3)}", rig.disk.read_file(f"{DIR}/topics/payroll/{segment_name(3)}"))
+    log.tail.clear()
+    assert log.read_each([3, 4], 1 << 20) is None, "it is for read to tell why"
+    with pytest.raises(BeingExamined):
+        log.read(3, 1)
+    assert log.read_each([3, 4], 1 << 20) is None, "not while it is judged either"
+    rig.loop.drain()
+    assert log.read(3, 1) == (None, 0, 6)
+    assert [payload[:1] for payload in log.read_each([2, 7], 1 << 20).payloads] == [b"o", b"o"]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from toymq_py.storage.dirlock import holder
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.verify import TopicReport, check_data_directory, log_bytes
 from toymq_py.storage.offline.verify import verify as verify_directory
@@ -24,6 +25,9 @@ def verify(directory: str, as_json: bool) -> None:
     """
     fs = RealFileSystem()
     check_data_directory(fs, directory)
+    if (user := holder(fs, directory)) is not None:
+        open_in = f"{directory} is open in {user.command or 'a broker'}, process {user.pid or 'unknown'}"
+        click.echo(f"toymq: {open_in}: what it writes meanwhile may show as damage; stop it, or verify again", err=True)
     total = log_bytes(fs, directory)
     with click.progressbar(length=total, label="checking", file=sys.stderr) as bar:
         reports = list(verify_directory(fs, directory, bar.update))

@@ -25,7 +25,7 @@ from toymq_py.replication.operations import (
 )
 from toymq_py.replication.paths import is_deleted, is_directory, is_file, is_rename, is_topic_directory
 from toymq_py.replication.stream import Stream
-from toymq_py.storage.fs import File, FileSystem
+from toymq_py.storage.fs import File, FileSystem, Stamp
 
 
 class ShippingFile:
@@ -93,6 +93,9 @@ class ShippingFile:
 
     def inode(self) -> tuple[int, int]:
         return self._file.inode()
+
+    def stamp(self) -> Stamp:
+        return self._file.stamp()
 
     def lock(self) -> bool:
         return self._file.lock()
@@ -254,6 +257,9 @@ class ShippingFileSystem:
 
     def inode(self, path: str) -> tuple[int, int]:
         return self._fs.inode(path)
+
+    def stamp(self, path: str) -> Stamp:
+        return self._fs.stamp(path)
 
     def read_file(self, path: str) -> bytes:
         return self._fs.read_file(path)

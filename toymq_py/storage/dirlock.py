@@ -76,6 +76,21 @@ class DirectoryLock:
         _close(self._directory)
 
 
+def holder(fs: FileSystem, data_dir: str) -> DirectoryLocked | None:
+    """The process that has the directory open; None for none, or where that cannot be told. The lock is tried and given back: a
+    broker that starts in that moment is refused, as beside any command that takes it."""
+    try:
+        file = fs.open(f"{data_dir}/LOCK", write=False)
+    except OSError:
+        return None
+    try:
+        return None if file.lock() else _locked(data_dir, file.pread(TEXT_BYTES_MAX, 0))
+    except OSError:
+        return None
+    finally:
+        file.close()
+
+
 def not_there(fs: FileSystem, path: str, inode: tuple[int, int]) -> str | None:
     """What became of a file or directory below the running broker; None when it is there, or the disk does not answer."""
     try:

@@ -1,5 +1,6 @@
 """Arithmetic on lists of id ranges, both ends included: what is lost, removed or unreadable in a log. Pure."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from toymq_py.records import IdRange
@@ -27,6 +28,12 @@ def subtract(ranges: Sequence[IdRange], others: Iterable[IdRange]) -> list[IdRan
         if first <= last:
             left.append((first, last))
     return left
+
+
+def last_of_range(ranges: Sequence[IdRange], msg_id: int) -> int | None:
+    """The last id of the range that holds an id; None when none does. Assumes ascending, separate ranges."""
+    at = bisect_right(ranges, (msg_id, 1 << 64)) - 1
+    return ranges[at][1] if at >= 0 and ranges[at][1] >= msg_id else None
 
 
 def union(ranges: Iterable[IdRange]) -> list[IdRange]:

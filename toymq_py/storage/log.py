@@ -15,12 +15,14 @@ from toymq_py.errors import OutOfRange
 from toymq_py.records import IdRange, Records
 from toymq_py.storage.frame_positions import FramePositions
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.id_ranges import above, subtract, union
+from toymq_py.storage.id_ranges import above, last_of_range, subtract, union
 from toymq_py.storage.open_files import OpenFiles
+from toymq_py.storage.reader_hints import ReaderHints
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, scan, to_records
 from toymq_py.storage.salvage import frame_bytes
-from toymq_py.storage.scanner import ScanResult, adopt, damage_report, examine
-from toymq_py.storage.segment import Segment, newest_times
+from toymq_py.storage.scanner import ScanResult, adopt, damage_report
+from toymq_py.storage.segment import Damage, Segment, newest_times
+from toymq_py.storage.segment_inventory import judge_anew
 from toymq_py.storage.tail_cache import AHEAD_ROWS, TailBudget, TailCache
 
 logger = logging.getLogger("toymq_py.storage")
@@ -28,14 +30,12 @@ logger = logging.getLogger("toymq_py.storage")
 READ_BYTES = 256 * 1024
 """What one read takes from disk, unless a single record is larger."""
 PAGE_BYTES = 4096
-HINTS_MAX = 64
-HINTS_BACK = 16
-"""How many records a reader may have skipped and still go on where it was."""
 SCANS_MAX = 8
 """Parts of segments that one ``read_each`` scans; two milliseconds."""
 WRONG_READS_MAX = 3
 """How often a record may fail its check that passes the scanner's."""
 WRONG_IDS_MAX = 64
+CHANGED = "it was changed below the running broker"
 
 
 class Log:
@@ -88,7 +88,7 @@ class Log:
         self._not_examined: dict[int, OSError] = {}  # why that failed the last time
         self._wrong: dict[int, int] = {}  # id to how often the scanner had nothing against it
         self._positions = FramePositions()
-        self._hints: dict[int, tuple[Segment, int]] = {}  # id -> where a sequential reader goes on
+        self._hints = ReaderHints()
 
     # -- numbers
 
@@ -112,8 +112,10 @@ class Log:
         return next((segment.newest_ts_ns for segment in reversed(self.segments) if segment.newest_ts_ns), 0)
 
     def lost_count(self) -> int:
-        """How many ids of the retained range have no record."""
-        return sum(last - first + 1 for first, last in self.lost)
+        """How many retained ids have no record, or none for the next start: a missing file is read while it is open."""
+        missing = [(s.base_id, s.next_id - 1) for s in self.segments if s.missing and s.next_id > s.base_id]
+        lost = union([*self.lost, *subtract(above(missing, self.first_id), self.removed)])
+        return sum(last - first + 1 for first, last in lost)
 
     def messages(self) -> int:
         """How many records are retained."""
@@ -137,7 +139,7 @@ class Log:
 
     def is_unreadable(self, msg_id: int) -> bool:
         """Whether the disk refuses to give this record, until a restart."""
-        return any(first <= msg_id <= last for first, last in self.unreadable)
+        return last_of_range(self.unreadable, msg_id) is not None
 
     # -- reading
 
@@ -157,7 +159,7 @@ class Log:
         if gap is not None:
             return None, 0, min(gap + 1, self.committed_id)
         count = max_count
-        room = self.tail.ahead_bytes() if count < AHEAD_ROWS and from_id in self._hints else 0
+        room = self.tail.ahead_bytes() if count < AHEAD_ROWS and self._hints.stopped_at(from_id) else 0
         if room:
             count, max_bytes = AHEAD_ROWS, room
         count = min(count, self._next_gap(from_id) - from_id)
@@ -198,9 +200,14 @@ class Log:
             if not self.first_id <= msg_id < self.committed_id:
                 return None
             segment = self.segment_of(msg_id)
-            if msg_id >= segment.next_id or segment.damages:
+            if msg_id >= segment.next_id or segment.damages or segment.base_id in self._examining:
                 return None
-            self.open(segment)
+            try:
+                self.open(segment)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                return None
             return self._positions.read(segment, msg_id)
         run, row = found
         headers = b"" if run.headers is None else run.headers[row]
@@ -289,9 +296,8 @@ class Log:
         if msg_id < self.first_id:
             return self.first_id - 1
         for ranges in (self.lost, self.unreadable, self.removed):
-            at = bisect_right(ranges, (msg_id, 1 << 64)) - 1
-            if at >= 0 and ranges[at][1] >= msg_id:
-                return ranges[at][1]
+            if (last := last_of_range(ranges, msg_id)) is not None:
+                return last
         return None
 
     def _next_gap(self, msg_id: int) -> int:
@@ -331,13 +337,17 @@ class Log:
         segment = self.segment_of(from_id)
         try:
             self.open(segment)
+            if not self._hints.stopped_at(from_id):  # a reader that goes on does not ask again
+                segment.check_unchanged()
         except OSError as error:
+            if error.errno == errno.ESTALE:
+                return self._past_damage(segment, from_id, from_id, max_count, max_bytes, columns, whole, CHANGED)
             if error.errno not in LASTING:
                 raise
             self._pass_over(segment, from_id, segment.next_id, error)
             return b"", 0, 0, segment.next_id
         assert segment.file is not None
-        at_id, pos = self._place_of(segment, from_id)
+        at_id, pos = self._hints.place_of(segment, from_id, whole=not segment.damages and not self.unreadable)
         stop_at = segment.whole_until(pos)
         max_count = min(max_count, segment.next_id - from_id)
         want = max(min(max_bytes, READ_BYTES, max(max_count, 4) * PAGE_BYTES), FRAME_OVERHEAD)
@@ -359,10 +369,10 @@ class Log:
                 )
                 if next_id > from_id and (whole or end - used <= max_bytes):
                     if next_id < segment.next_id:
-                        self._hint(next_id, segment, pos + end)
+                        self._hints.note(next_id, segment, pos + end)
                     return data, used, end, next_id
                 if next_id > from_id or (not whole and stop is Stop.PARTIAL and len(data) - used >= max_bytes):
-                    self._hint(from_id, segment, pos + used)
+                    self._hints.note(from_id, segment, pos + used)
                     return b"", 0, 0, from_id
             cut = stop is Stop.PARTIAL and len(data) == want < stop_at - pos
             pos += used
@@ -377,44 +387,27 @@ class Log:
                 wrong_id = at_id  # read it once more: it may have been the read, not the disk
         return self._past_damage(segment, at_id, from_id, max_count, max_bytes, columns, whole)
 
-    def _hint(self, next_id: int, segment: Segment, pos: int) -> None:
-        """Note where a reader stopped: it may go on there."""
-        if len(self._hints) >= HINTS_MAX:
-            self._hints.clear()
-        self._hints[next_id] = (segment, pos)
-
-    def _place_of(self, segment: Segment, from_id: int) -> tuple[int, int]:
-        """(id, position) of a frame at or shortly before ``from_id``: where a reader stopped, or what the index knows."""
-        known = segment.seek_id(from_id)
-        whole = not segment.damages and not self.unreadable
-        for back in range(HINTS_BACK + 1 if whole else 1):
-            hint = self._hints.get(from_id - back)
-            if hint is not None and hint[0] is segment:
-                del self._hints[from_id - back]
-                return (from_id - back, hint[1]) if hint[1] > known[1] else known
-        return known
-
     # -- damage: what the scanner says, and nothing else
 
     def _past_damage(
-        self, segment: Segment, at_id: int, from_id: int, max_count: int, max_bytes: int, columns: Columns | None, whole: bool
-    ) -> tuple[bytes, int, int, int]:
-        """Go on behind a committed record that fails its check or is refused by the disk. The segment is scanned, once for all
-        readers. Returns: as ``_read_frames``. Raises: BeingExamined during that scan; OSError when the segment cannot be opened
-        now."""
+        self, segment: Segment, at_id: int, from_id: int, max_count: int, max_bytes: int, columns: Columns | None, whole: bool,
+        why: str = "a record of it fails its check",
+    ) -> tuple[bytes, int, int, int]:  # fmt: skip
+        """Go on behind a committed record that fails its check, is refused by the disk, or whose file was changed. The segment
+        is examined, once for all. Returns: as ``_read_frames``. Raises: BeingExamined meanwhile; OSError when it cannot be."""
         base_id = segment.base_id
         if base_id not in self._examining:
             if base_id in self._not_examined:
                 raise self._not_examined.pop(base_id)
             tries = self._wrong.get(at_id, 0)
             if tries >= WRONG_READS_MAX:
-                after = self._next_known(segment, max(at_id, from_id))
+                after = segment.next_known_id(max(at_id, from_id))
                 self._pass_over(segment, from_id, after, "gives other bytes at each read")
                 return b"", 0, 0, after
             if len(self._wrong) >= WRONG_IDS_MAX:
                 self._wrong.clear()
             self._wrong[at_id] = tries + 1
-            self._examine(segment)
+            self.examine(segment, why)
         if base_id in self._examining:
             raise BeingExamined(segment.path, self.when_examined)
         gap = self._gap_at(from_id)
@@ -424,41 +417,48 @@ class Log:
 
     def when_examined(self, call: Callable[[], None]) -> None:
         """Call ``call`` when the scans of damaged segments are done; at once when there are none."""
-        waiting = next(iter(self._examining.values()), None)
-        if waiting is None:
-            call()
-        else:
+        for waiting in self._examining.values():
             waiting.append(lambda: self.when_examined(call))
+            return
+        call()
 
-    def _examine(self, segment: Segment) -> None:
-        """Scan every committed byte of a segment."""
+    def examine(self, segment: Segment, why: str = CHANGED) -> None:
+        """Judge the file of a segment anew, as the next start will; once at a time."""
+        if segment.base_id in self._examining:
+            return
         base_id, next_id, end = segment.base_id, segment.next_id, None if segment.sealed else segment.end
         then = segment.end, segment.keyed, segment.expiring
-        found: list[ScanResult] = []
+        found: list[ScanResult | str] = []
         errors: list[OSError] = []
+        if segment.sealed:  # what stands there now counts; the active file is open for the committer, too
+            self.files.close(segment)
+            segment.inode = None
 
         def job() -> None:
             try:
-                found.append(examine(self.fs, segment, next_id, end=end))
+                found.append(judge_anew(self.fs, self.path, segment, next_id, end=end))
             except OSError as error:
                 errors.append(error)
 
         def done() -> None:
             waiting = self._examining.pop(base_id)
             if any(each is segment for each in self.segments):
-                if found:
-                    adopt(segment, found[0], *then)
+                judged = found[0] if found else None
+                if isinstance(judged, str):
+                    self._leave_out(segment, judged)
+                elif judged is not None:
+                    adopt(segment, judged, *then)
                     self._adopt_damage(segment)
                 elif errors and errors[0].errno in LASTING:
                     self._pass_over(segment, max(base_id, self.first_id), next_id, errors[0])
                 elif errors:
                     self._not_examined[base_id] = errors[0]
-                if segment.sealed and end is not None:
-                    self.run_behind(lambda: self._drop_sidecar(segment), lambda: None)  # it was written for a whole one
+                if segment.sealed and end is not None:  # it was written for a whole one
+                    self.run_behind(lambda: segment.drop_sidecar(self.fs), lambda: None)
             call_all(waiting)
 
         self._examining[base_id] = []
-        logger.warning("topic %s: a record in %s fails its check; the segment is scanned", self.topic, segment.path)
+        logger.warning("topic %s: %s: %s; the segment is scanned", self.topic, segment.path, why)
         self.run_behind(job, done)
 
     def _adopt_damage(self, segment: Segment) -> None:
@@ -475,18 +475,18 @@ class Log:
         for first, last in lost:
             self.on_lost(first, last)
 
-    def _drop_sidecar(self, segment: Segment) -> None:
-        try:
-            if self.fs.exists(segment.sidecar_path):
-                self.fs.unlink(segment.sidecar_path)
-        except OSError as error:
-            logger.warning("%s is out of date and cannot be removed: %s", segment.sidecar_path, error)
-
-    @staticmethod
-    def _next_known(segment: Segment, msg_id: int) -> int:
-        """The first id behind ``msg_id`` whose place the index knows."""
-        at = bisect_right(segment.index_ids, msg_id)
-        return segment.index_ids[at] if at < len(segment.index_ids) else segment.next_id
+    def _leave_out(self, segment: Segment, reason: str) -> None:
+        """A file that is another log's is left alone, and its ids are lost. Of the newest segment they are damage: its place in
+        the log stays taken."""
+        logger.error("topic %s: %s %s: it is not served; `toymq repair` puts it aside", self.topic, segment.path, reason)
+        self._problems.append(f"{segment.path} {reason}")
+        if segment.next_id > segment.base_id:
+            segment.damages = [Damage(0, segment.end, segment.base_id, segment.next_id - 1)]
+            self.unreadable = subtract(self.unreadable, [segment.damages[0].ids])
+            self._adopt_damage(segment)
+        if segment is not self.segments[-1]:
+            self.files.close(segment)
+            self.segments[:] = [each for each in self.segments if each is not segment]  # retention leaves it alone, too
 
     def _pass_over(self, segment: Segment, from_id: int, after: int, why: object) -> None:
         """Skip records that the disk refuses, until a restart. That is not damage."""

@@ -81,7 +81,8 @@ def scan_segment(
     segment = Segment(path, base_id, foreign_head_bytes=foreign_head_bytes)
     file = fs.open(path, write=False)
     try:
-        size = file.size() if end is None else min(end, file.size())
+        segment.stamp = stamp = file.stamp()
+        size = stamp[2] if end is None else min(end, stamp[2])
         result = ScanResult(segment, size=size)
         scanning = _SegmentScan(file, result, next_id, committed_id, visit, progress)
         scanning.run()
@@ -91,19 +92,22 @@ def scan_segment(
     return result
 
 
-def rescan(fs: FileSystem, segment: Segment, next_id: int, *, end: int | None = None) -> ScanResult:
+def rescan(
+    fs: FileSystem, segment: Segment, next_id: int, *, end: int | None = None, foreign_head_bytes: int | None = None
+) -> ScanResult:
     """Scan a segment in which a record failed its check. ``segment`` is only read: ``adopt`` updates it.
 
     Args:
         next_id: the id that follows its last record.
         end: where that ends, when the segment is not sealed.
+        foreign_head_bytes: where that is known anew.
 
     Raises: OSError when the file cannot be opened.
     """
     base_id = parse_segment_name(segment.path.rpartition("/")[2])
     found = scan_segment(
         fs, segment.path, segment.base_id if base_id is None else base_id, next_id=next_id, end=end,
-        foreign_head_bytes=segment.foreign_head_bytes,
+        foreign_head_bytes=segment.foreign_head_bytes if foreign_head_bytes is None else foreign_head_bytes,
     )  # fmt: skip
     found.segment.sealed = end is None
     if found.segment.base_id < segment.base_id:
@@ -111,9 +115,11 @@ def rescan(fs: FileSystem, segment: Segment, next_id: int, *, end: int | None = 
     return found
 
 
-def examine(fs: FileSystem, segment: Segment, next_id: int, *, end: int | None = None) -> ScanResult:
+def examine(
+    fs: FileSystem, segment: Segment, next_id: int, *, end: int | None = None, foreign_head_bytes: int | None = None
+) -> ScanResult:
     """Rescan a segment, and update its sidecar if it is sealed, so that the next start finds the same."""
-    found = rescan(fs, segment, next_id, end=end)
+    found = rescan(fs, segment, next_id, end=end, foreign_head_bytes=foreign_head_bytes)
     if end is None:
         keep_sidecar(fs, found)
     return found
@@ -126,6 +132,7 @@ def adopt(segment: Segment, found: ScanResult, end: int, keyed: int, expiring: i
     less_keyed = keyed - scanned.keyed
     segment.damages = scanned.damages
     segment.start = scanned.start
+    segment.stamp, segment.foreign_head_bytes = scanned.stamp, scanned.foreign_head_bytes
     for mine, scans in zip(_index(segment), _index(scanned), strict=True):
         mine[:since] = scans
     for row in range(len(scanned.index_keyed), len(segment.index_keyed)):

@@ -7,6 +7,7 @@ segment's file and touches nothing of the object.
 """
 
 import errno
+import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,9 @@ from typing import Any
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
-from toymq_py.storage.fs import File, FileSystem, replace_file
+from toymq_py.storage.fs import File, FileSystem, Stamp, replace_file
+
+logger = logging.getLogger("toymq_py.storage")
 
 INDEX_INTERVAL_BYTES = 64 * 1024
 """Distance of the sparse index's entries, about: what a read at a random id scans beyond what it wants."""
@@ -134,6 +137,9 @@ class Segment:
     """A sync thread writes the file, or has to sync it: it stays open."""
     inode: tuple[int, int] | None = None
     """Of the file that was closed: it is opened again only while it is that one."""
+    stamp: Stamp | None = None
+    """Of the file when the broker looked at it last. A sealed segment is not written any more: with another stamp it was
+    changed below the broker, and is judged anew (ADR 0140)."""
     missing: bool = False
     """The file was removed below the running broker: what is open of it is read until it is closed."""
 
@@ -230,6 +236,11 @@ class Segment:
             self.file = file
         return self.file
 
+    def check_unchanged(self) -> None:
+        """Raises: OSError; ESTALE when the open file, of a sealed segment, is not what it was at the last look."""
+        if self.stamp is not None and self.sealed and self.file is not None and self.file.stamp() != self.stamp:
+            raise OSError(errno.ESTALE, f"{self.path} was changed below the running broker")
+
     def close(self) -> None:
         """Close the file. Idempotent."""
         if self.file is not None:
@@ -237,6 +248,11 @@ class Segment:
                 self.inode = self.file.inode()
             self.file.close()
             self.file = None
+
+    def next_known_id(self, msg_id: int) -> int:
+        """The first id behind ``msg_id`` whose place the index knows."""
+        at = bisect_right(self.index_ids, msg_id)
+        return self.index_ids[at] if at < len(self.index_ids) else self.next_id
 
     def sidecar(self) -> bytes:
         """Content of the sidecar for the segment as it is."""
@@ -262,6 +278,14 @@ class Segment:
         """Write the sidecar. Raises: OSError; then the next start scans the segment instead."""
         replace_file(fs, self.sidecar_path, self.sidecar())
 
+    def drop_sidecar(self, fs: FileSystem) -> None:
+        """Remove the sidecar, which is out of date."""
+        try:
+            if fs.exists(self.sidecar_path):
+                fs.unlink(self.sidecar_path)
+        except OSError as error:
+            logger.warning("%s is out of date and cannot be removed: %s", self.sidecar_path, error)
+
 
 def newest_times(segments: Sequence[Segment]) -> list[int]:
     """Time of the newest record of each, at most that of the first record behind it: inside a segment times never fall, and
@@ -286,8 +310,8 @@ def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> 
     segment = Segment(path, base_id, sealed=True)
     try:
         found = checked_json.decode("segment", fs.read_file(segment.sidecar_path))
-        size = fs.file_size(path)
-        if found["size"] != size or found["first_id"] != base_id or not base_id <= found["next_id"] <= next_base_id:
+        segment.stamp = stamp = fs.stamp(path)
+        if found["size"] != stamp[2] or found["first_id"] != base_id or not base_id <= found["next_id"] <= next_base_id:
             return None
         _fill(segment, found)
     except (OSError, DamagedData, AttributeError, KeyError, OverflowError, TypeError, ValueError):

@@ -98,28 +98,50 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
     names = fs.listdir(path)
     bases = sorted(base_id for name in names if (base_id := parse_segment_name(name)) is not None)
     removed = sorted(ids for name in names if (ids := parse_removed_name(name)) is not None)
-    theirs = bool(heads) and topic != path.rpartition("/")[2]
-    if theirs:
+    theirs = topic if heads and topic != path.rpartition("/")[2] else None
+    if theirs is not None:
         problem = f"{FILE_NAME} is of topic {topic}"
-    newest = max(heads, default=-1)
     foreign: dict[int, str] = {}
     foreign_heads: dict[int, int] = {}
     for base_id in bases:
-        known = heads.get(base_id)
         with suppress(OSError):  # then it is for the scan to tell
-            file = f"{path}/{segment_name(base_id)}"
-            fits, record = _compare(fs, file, known)
-            told = known is not None or record != base_id
-            if not theirs and record is not None and told and (hit := _foreign_head_bytes(fs, file, base_id)):
+            reason, hit = _judge(fs, path, base_id, heads, theirs)
+            if reason is not None:
+                foreign[base_id] = reason
+            elif hit:
                 foreign_heads[base_id] = hit
-            elif theirs and fits:
-                foreign[base_id] = f"is a segment of topic {topic}"
-            elif record is not None and record != base_id:
-                foreign[base_id] = f"is not what its name says: it begins with record {record}"
-            elif not theirs and record is not None and (known is not None or base_id < newest):
-                foreign[base_id] = f"is a segment of another log: it begins with record {record}, which is not of this log"
     ours = [base_id for base_id in bases if base_id not in foreign]
-    return SegmentFiles(ours, foreign, foreign_heads, {} if theirs else heads, problem, removed, first_id_known)
+    return SegmentFiles(ours, foreign, foreign_heads, {} if theirs is not None else heads, problem, removed, first_id_known)
+
+
+def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
+    """What is known of one segment file of a topic's directory, as ``list_segment_files`` tells it of all.
+
+    Returns: why it is another log's, None for this log's; and ``SegmentFiles.foreign_heads`` of it, 0 for none.
+    """
+    topic, heads, _ = _load(fs, path)
+    with suppress(OSError):
+        return _judge(fs, path, base_id, heads, topic if heads and topic != path.rpartition("/")[2] else None)
+    return None, 0
+
+
+def _judge(
+    fs: FileSystem, path: str, base_id: int, heads: Mapping[int, Head], theirs: str | None
+) -> tuple[str | None, int]:
+    """``theirs``: the topic whose heads these are, where it is another one. Raises: OSError."""
+    known = heads.get(base_id)
+    file = f"{path}/{segment_name(base_id)}"
+    fits, record = _compare(fs, file, known)
+    told = known is not None or record != base_id
+    if theirs is None and record is not None and told and (hit := _foreign_head_bytes(fs, file, base_id)):
+        return None, hit
+    if theirs is not None and fits:
+        return f"is a segment of topic {theirs}", 0
+    if record is not None and record != base_id:
+        return f"is not what its name says: it begins with record {record}", 0
+    if theirs is None and record is not None and (known is not None or base_id < max(heads, default=-1)):
+        return f"is a segment of another log: it begins with record {record}, which is not of this log", 0
+    return None, 0
 
 
 def store(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> None:
@@ -145,6 +167,15 @@ def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[i
         finally:
             file.close()
     return heads
+
+
+def read_head(fs: FileSystem, path: str) -> Head | None:
+    """Head of a segment file, checked or not. Raises: OSError."""
+    file = fs.open(path, write=False)
+    try:
+        return _head(file)
+    finally:
+        file.close()
 
 
 def is_used(fs: FileSystem, path: str) -> bool:
@@ -250,6 +281,10 @@ class HeadsWriter:
         self.due = True
         """A segment may have begun whose head is not known."""
         self._writing = False
+
+    def known(self, base_id: int) -> Head | None:
+        """The head of a segment, where it is on stable storage."""
+        return self._known.get(base_id)
 
     def record(self, bases: Sequence[int], keep: Callable[[int], bool]) -> None:
         """Write the heads of the segments with these first ids; of others that are known those to ``keep``, and those whose

@@ -17,9 +17,9 @@ from enum import Enum
 from toymq_py.disk_errors import LASTING
 from toymq_py.records import IdRange
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.scanner import Progress, ScanResult, Visit, scan_segment, trim
-from toymq_py.storage.segment import Damage, Segment, load_sidecar, segment_name
-from toymq_py.storage.segment_heads import SegmentFiles
+from toymq_py.storage.scanner import Progress, ScanResult, Visit, examine, scan_segment, trim
+from toymq_py.storage.segment import Damage, Segment, load_sidecar, parse_segment_name, segment_name
+from toymq_py.storage.segment_heads import SegmentFiles, judge
 
 
 class SegmentStatus(Enum):
@@ -97,6 +97,20 @@ def segment_inventory(
         if found.status in (SegmentStatus.PART, SegmentStatus.UNREADABLE):
             have = segment.next_id
         yield found
+
+
+def judge_anew(fs: FileSystem, path: str, segment: Segment, next_id: int, *, end: int | None = None) -> ScanResult | str:
+    """What the next start would find in the place of a segment that is in use; every byte is checked.
+
+    Args:
+        path: of the topic's directory.
+        next_id, end: as of ``examine``.
+
+    Returns: what the scan found, or why the file is another log's. Raises: OSError when the file cannot be opened.
+    """
+    base_id = parse_segment_name(segment.path.rpartition("/")[2])
+    reason, hit = (None, 0) if base_id is None else judge(fs, path, base_id)
+    return reason if reason is not None else examine(fs, segment, next_id, end=end, foreign_head_bytes=hit)
 
 
 def _look(

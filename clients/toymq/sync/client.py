@@ -18,6 +18,7 @@ from toymq.client_base import ClientBase, as_method
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
+from toymq.keyword_hints import hinted
 from toymq.message import Item, Key, Outgoing, Receipt, chunks, json_payload, outgoing
 from toymq.mixups import PlainAwait, PlainFor, PlainWith
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options, times
@@ -40,10 +41,11 @@ T = TypeVar("T")
 
 def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["Client", P], T]:
     """A method of ``Client`` that makes a request and waits for its result."""
+    asked = hinted(request)
 
     @one_thread
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._ask(request(*args, **kwargs))
+        return self._ask(asked(*args, **kwargs))
 
     return as_method(method, request, get_args(request.__annotations__["return"])[0])
 
@@ -189,6 +191,7 @@ class Client(ClientBase, PlainWith):
 
     # -- consuming
 
+    @hinted
     @one_thread
     def sub(
         self, topic: str, consumer: str, *, auto_ack: bool = False, auto_extend: bool = False, window: int = 1024,
@@ -252,6 +255,7 @@ class Client(ClientBase, PlainWith):
         self._links.append(link)
         return link
 
+    @hinted
     @one_thread
     def pull(
         self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None,
@@ -419,6 +423,7 @@ class Publishing(PublishMany, PlainAwait, PlainFor):
         return next(self._receipts)
 
 
+@hinted
 def connect(
     urls: str | Sequence[str] = DEFAULT_URL, *, token: str | None = None, name: str | None = None,
     ssl: ssl_module.SSLContext | None = None, timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0,

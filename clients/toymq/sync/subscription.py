@@ -123,8 +123,10 @@ class Message(LeasedMessage[BlockingLink]):
         return _Processing(self, retry_delay, dead_on)
 
     @one_thread
-    def _failed(self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
-        self._handler_failed(error, retry_delay, dead_on)
+    def _failed(
+        self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn, dead_reason: str | None
+    ) -> None:
+        self._handler_failed(error, retry_delay, dead_on, dead_reason)
         self._link.exchange(0.0)
 
 
@@ -141,10 +143,10 @@ class _Processing(Processing[Message], PlainWith):
         try:
             self._handling.__exit__(kind, error, trace)
         except BaseException as failure:  # the tracer's, or a signal handler's
-            self._message._failed(failure, self._retry_delay, self._dead_on)
+            self._message._failed(failure, self._retry_delay, self._dead_on, self.dead_reason)
             raise
         if error is not None:
-            self._message._failed(error, self._retry_delay, self._dead_on)
+            self._message._failed(error, self._retry_delay, self._dead_on, self.dead_reason)
         elif not self._message._given_back:
             self._message.ack()
 

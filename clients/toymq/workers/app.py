@@ -99,7 +99,7 @@ class App:
             Retries.checked(retries, backoff, dead_on),
             arguments.mode(mode, POLL_MODES) or "shared",
         )
-        arguments.to_ms("visibility", visibility, 1)
+        arguments.visibility(visibility)
         topic = arguments.topic_or_pattern(topic)
 
         def decorate(function: Callable[P, R]) -> Job[P, R]:

@@ -13,6 +13,7 @@ from toymq.nack_reason import text_of
 from toymq.subscription import Message, Subscription
 from toymq.workers.job import Job
 from toymq.workers.replies import failure_of, is_wanted, reply, result_of
+from toymq.workers.retries import OUT_OF_ATTEMPTS
 from toymq_py.errors import BadArgument
 from toymq_py.names import DEAD_LETTERS
 
@@ -119,9 +120,11 @@ class Runner:
         retries, attempt = self.job.settings.retries, message.attempt
         is_last = retries.is_last(attempt)
         try:
-            async with message.process(
+            handling = message.process(
                 retry_delay=retries.delay_s(attempt, self._random), dead_on=Exception if is_last else retries.dead_on
-            ):
+            )
+            handling.dead_reason = OUT_OF_ATTEMPTS if is_last else None
+            async with handling:
                 result = await self._call(arguments)
                 await self._reply(message, result_of(self.job.name, result))
         except Exception as error:

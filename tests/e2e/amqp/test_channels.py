@@ -41,6 +41,7 @@ def test_nothing_is_done_on_a_channel_whose_publish_was_refused(broker: BrokerPr
     declare(wire, "q")
     wire.publish(b"fits", "full")
     wire.publish(b"x", "q")
+    assert declare(wire, "q", passive=True)["message_count"] == 1, "it is stored before others ask for it"
     wire.open(2)
     wire.open(3)
     for channel, name in ((2, "basic.get"), (3, "basic.consume")):

@@ -1,5 +1,7 @@
 """``toymqctl consumers``."""
 
+import pytest
+
 from tests.support.ctl import Ctl, ok, refused, rows, values
 
 
@@ -22,3 +24,15 @@ def test_one_that_acked_nothing_has_no_last_ack(ctl: Ctl) -> None:
     (_, row) = rows(ctl("consumers", "fresh"))
     assert row[2:8] == ["-", "0", "0", "0", "0", "-"]
     refused(ctl("consumers", "nothing"), 1, "`toymqctl topics` lists")
+
+
+def test_the_table_fits_a_terminal_of_80_columns(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was 91 wide, and every line became two."""
+    monkeypatch.setattr("toymqctl.consumers.screen_room", lambda: 80)
+    for _ in range(3):
+        ok(ctl("pub", "orders.of.a.long.name", "x"))
+    ok(ctl("pull", "orders.of.a.long.name", "billing-of-europe", "--ack"))
+    shown = ok(ctl("consumers", "orders.of.a.long.name"))
+    assert max(map(len, shown.splitlines())) <= 80
+    assert " ".join(shown.splitlines()[0].split()) == "topic consumer last acked backlog ready inflight oldest sessions"
+    assert shown.splitlines()[-1] == "the terminal is narrow: --json has scheduled, mode, too"

@@ -17,6 +17,7 @@ def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
     nothing = ctl("pull", "work.*", "w")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
     assert nothing.stderr == "toymqctl: nothing is ready in work.* for w\n"
+    refused(ctl("pull", "work.*", "w", "--fail-if-empty"), 1, "nothing is ready in work.* for w")
     refused(ctl("pull", "work.*", "w", "--max", "0"), 2, "--max")
     refused(ctl("pull", "work.*"), 2, "Missing argument 'CONSUMER'")
     ok(ctl("pub", "work.long", "y"))

@@ -429,3 +429,26 @@ def test_seconds_become_milliseconds(seconds: float | str | None, ms: int | None
 def test_what_is_no_duration(seconds: float) -> None:
     with pytest.raises(BadArgument, match="delay is a duration"):
         to_ms("delay", seconds)
+
+
+@pytest.mark.parametrize(
+    ("value", "doubted"),
+    [
+        (30_000, True), (30_000.0, True), (5000, True), (4000, False), (30, False), ("30000s", False), (36_000, False),
+        (30_500, False),
+    ],
+)
+@pytest.mark.parametrize("name", ["visibility", "nack_backoff_max", "retain_max_age"])
+def test_a_number_of_seconds_that_looks_like_milliseconds_is_doubted(name: str, value: object, doubted: bool) -> None:
+    """``create("t", {"visibility": 30000})`` was a lease of eight hours, and nothing said so."""
+    if not doubted or name == "retain_max_age":
+        assert arguments.settings({name: value})
+        return
+    with pytest.warns(RuntimeWarning, match=rf"settings\['{name}'\] is \d+ seconds, .* hours: write \"\d+s\" or \"\d+s\""):
+        assert arguments.settings({name: value}) == {name: str(int(float(str(value))) * 1000)}
+
+
+def test_so_is_the_visibility_of_a_lease() -> None:
+    assert (arguments.visibility(None), arguments.visibility("30s"), arguments.visibility(30)) == (None, 30_000, 30_000)
+    with pytest.warns(RuntimeWarning, match="visibility is 30000 seconds, 8.3 hours"):
+        assert arguments.visibility(30_000) == 30_000_000

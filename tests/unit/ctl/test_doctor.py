@@ -28,6 +28,10 @@ def stats(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+UNRESERVED = stats()["limits"] | {"min_free_bytes": 0}
+"""As with ``--min-free-bytes 0``: a full disk was ok."""
+
+
 def found(
     told: dict[str, Any], *, server: str = "toymq/1.0", round_trip_s: float = 0.001, skew_s: float = 0.0
 ) -> list[Finding]:
@@ -56,6 +60,8 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"disk_low": True}, "disk", "FAIL", "publishing is refused", "make room"),
         ({"disk_free_bytes": GIB - 1}, "disk", "FAIL", "1024.0MiB free, publishing stops below 1.0GiB", "make room"),
         ({"disk_free_bytes": 4 * GIB - 1}, "disk", "warn", "4.0GiB free", "make room"),
+        ({"disk_free_bytes": 0, "limits": UNRESERVED}, "disk", "FAIL", "0B free, publishing stops below 0B: the", "room"),
+        ({"disk_free_bytes": 200 << 20, "limits": UNRESERVED}, "disk", "warn", "200.0MiB free", "make room"),
         ({"fsync_p99_s": 0.0501}, "fsync", "warn", "p99 50.10 ms of 7", "a disk of its own"),
         ({"connections": 90}, "limits", "warn", "90 of 100 connections", "a larger --max-connections"),
         ({"topics": [topic()] * 9}, "limits", "warn", "9 of 10 topics", "a larger --max-topics"),

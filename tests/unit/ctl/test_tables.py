@@ -2,7 +2,7 @@
 
 import pytest
 
-from toymqctl.tables import NARROWEST, table
+from toymqctl.tables import NARROWEST, PADDED_MAX, fitting, table
 
 ROWS = [("topic", "messages", "consumer"), ("t" * 200, "12345", "c" * 190), ("orders", "7", "billing")]
 
@@ -31,3 +31,28 @@ def test_on_the_narrowest_terminal_something_of_a_name_is_left() -> None:
 
 def test_what_is_not_printable_is_a_dot() -> None:
     assert table([("reason",), ("\x1b[31m\nx\u202e\x9b",)], room=80) == "reason\n·[31m·x··"
+
+
+def test_one_long_text_does_not_move_the_columns_of_all_lines() -> None:
+    """A dead letter with a reason of a kilobyte padded every line of a pipe to it."""
+    rows = [("id", "reason", "size"), ("1", "x" * 1000, "7B"), ("2", "timeout", "7B")]
+    head, long, short = table(rows, text=(1,)).split("\n")
+    assert long == f" 1  {'x' * 1000}    7B", "nothing is cut where a program may read"
+    assert len(short) == len(head) == 4 + PADDED_MAX + 2 + 4
+
+
+HEADS = ("topic", "consumer", "last acked", "scheduled", "mode")
+LONG = ("orders.europe", "billing", "1234567", "0", "exclusive")
+
+
+@pytest.mark.parametrize(
+    ("room", "left_out"),
+    [(None, ""), (80, ""), (51, ""), (50, "mode"), (41, "mode"), (40, "scheduled, mode"), (10, "scheduled, mode")],
+)
+def test_columns_that_have_no_room_are_left_out_and_named(room: int | None, left_out: str) -> None:
+    lines = fitting([HEADS, LONG], (0, 1, 4), room, (4, 3)).split("\n")
+    shown = [head for head in HEADS if head not in left_out.split(", ")]
+    assert [head for head in HEADS if head in lines[0]] == shown
+    assert lines[2:] == ([f"the terminal is narrow: --json has {left_out}, too"] if left_out else [])
+    if room is not None and room > 10:
+        assert max(map(len, lines[:2])) <= room

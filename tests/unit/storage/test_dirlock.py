@@ -9,7 +9,7 @@ import pytest
 
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.storage import fs as fs_module
-from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.dirlock import DirectoryLock, holder
 from toymq_py.storage.fs import RealFileSystem
 
 FS = RealFileSystem()
@@ -112,3 +112,14 @@ def test_a_full_disk_does_not_keep_the_lock_from_holding(tmp_path: Path, monkeyp
     with pytest.raises(DirectoryLocked):
         DirectoryLock.take(FS, str(tmp_path), 8)
     lock.release()
+
+
+def test_the_holder_of_a_directory_is_told_and_nothing_is_taken(data: Path) -> None:
+    assert holder(FS, str(data)) is None, "there is no LOCK"
+    lock = DirectoryLock.take(FS, str(data), 4711, "127.0.0.1:6789")
+    found = holder(FS, str(data))
+    assert found is not None
+    assert (found.pid, found.address, found.command) == (4711, "127.0.0.1:6789", None)
+    lock.release()
+    assert holder(FS, str(data)) is None, "its pid is in the file still"
+    DirectoryLock.take(FS, str(data), 4712).release()

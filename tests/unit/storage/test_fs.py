@@ -142,3 +142,21 @@ def test_copied_bytes_are_durable_and_counted() -> None:
     disk.sync_dir("/data")
     left = disk.crash()
     assert (left.read_file("/data/b"), left.read_file("/data/c")) == (b"234", b"0123456789")
+
+
+def test_a_stamp_tells_a_file_that_was_written_or_replaced(tmp_path: Path) -> None:
+    fs, path = RealFileSystem(), str(tmp_path / "file")
+    Path(path).write_bytes(b"one")
+    os.utime(path, ns=(1, 1))
+    file = fs.open(path, write=False)
+    before = file.stamp()
+    assert before == fs.stamp(path)
+    Path(path).write_bytes(b"two")  # the same size, in the same file
+    assert file.stamp() == fs.stamp(path) != before
+    os.utime(path, ns=(1, 1))
+    assert fs.stamp(path) == before, "its time says so, and nothing else"
+    (tmp_path / "other").write_bytes(b"one")
+    os.utime(tmp_path / "other", ns=(1, 1))
+    (tmp_path / "other").rename(path)
+    assert file.stamp() == before != fs.stamp(path), "another file has the name"
+    file.close()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toymq_py.records import IdRange
-from toymq_py.storage.id_ranges import above, subtract, union
+from toymq_py.storage.id_ranges import above, last_of_range, subtract, union
 
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=6)
 
@@ -30,3 +30,9 @@ def test_a_difference_holds_the_ids_of_the_first_alone(some: list[IdRange], othe
 @given(ranges, st.integers(0, 50))
 def test_above_keeps_the_ids_from_one_on(some: list[IdRange], first_id: int) -> None:
     assert ids(above(some, first_id)) == {msg_id for msg_id in ids(some) if msg_id >= first_id}
+
+
+@given(ranges, st.integers(0, 60))
+def test_the_range_of_an_id_is_told_by_its_last(some: list[IdRange], msg_id: int) -> None:
+    joined = union(some)
+    assert last_of_range(joined, msg_id) == next((last for first, last in joined if first <= msg_id <= last), None)

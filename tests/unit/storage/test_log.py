@@ -10,6 +10,7 @@ from tests.support.log_rig import LogRig
 from tests.support.logs import PATH
 from tests.support.sim_disk import SimFile
 from toymq_py.errors import OutOfRange
+from toymq_py.storage.fs import Stamp
 from toymq_py.storage.log import SCANS_MAX
 from toymq_py.storage.record import Extras, iter_frames
 from toymq_py.storage.segment import segment_name
@@ -252,6 +253,9 @@ class BadSectors:
 
     def size(self) -> int:
         return self._file.size()
+
+    def stamp(self) -> Stamp:
+        return self._file.stamp()
 
     def close(self) -> None:
         pass

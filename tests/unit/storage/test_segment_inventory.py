@@ -6,9 +6,10 @@ import pytest
 
 from tests.support.logs import PATH, disk_with, some_frames
 from tests.support.sim_disk import SimDisk
+from toymq_py.storage.scanner import ScanResult
 from toymq_py.storage.segment import segment_name
 from toymq_py.storage.segment_heads import list_segment_files
-from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
+from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, judge_anew, segment_inventory
 
 FRAMES = some_frames(30)
 
@@ -59,3 +60,19 @@ def test_a_file_that_cannot_be_opened_harms_itself_alone(code: int, passes: bool
     assert (unreadable.status, unreadable.segment.next_id) == (SegmentStatus.UNREADABLE, 10)
     assert unreadable.segment.ids_of_damage(unreadable=True) == [(0, 9)]
     assert (whole.status, whole.missing) == (SegmentStatus.PART, None)
+
+
+def test_a_segment_in_use_is_judged_as_the_next_start_will() -> None:
+    disk = disk_with({0: stretch(0, 10), 10: stretch(10, 20)})
+    first, _ = (part.segment for part in parts(disk))
+    whole = judge_anew(disk, PATH, first, 10)
+    assert isinstance(whole, ScanResult)
+    assert (whole.segment.damages, whole.segment.stamp) == ([], disk.stamp(first.path))
+    disk.open(first.path).pwrite(b"\xff" * 8, len(FRAMES[0]) + 20)
+    hit = judge_anew(disk, PATH, first, 10)
+    assert isinstance(hit, ScanResult)
+    assert [damage.ids for damage in hit.segment.damages] == [(1, 1)]
+    file = disk.open(first.path)
+    file.truncate(0)
+    file.pwrite(stretch(10, 20), 0)
+    assert judge_anew(disk, PATH, first, 10) == "is not what its name says: it begins with record 10"

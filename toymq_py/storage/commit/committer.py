@@ -371,7 +371,7 @@ class Committer:
 
     def _seal_behind(self, segment: Segment) -> None:
         """Mark the segment as sealed and write its sidecar behind; no commit waits for that."""
-        segment.sealed, segment.busy = True, False
+        segment.sealed, segment.busy, segment.stamp = True, False, None
         self._log.files.close(segment)
         if segment.unreadable:  # what the disk refuses now it may give to the next start, which has to look
             return
@@ -443,6 +443,10 @@ class Committer:
         if self._idle_waiters and self.idle:
             waiters, self._idle_waiters = self._idle_waiters, []
             call_all(waiters)
+
+    def known_head(self, base_id: int) -> Head | None:
+        """The head of a segment, where it is on stable storage."""
+        return self._heads.known(base_id)
 
     def active_file(self) -> tuple[str, tuple[int, int]] | None:
         """Path and inode of the active file; None when it is not open. Raises: OSError."""

@@ -1,0 +1,69 @@
+"""An unknown keyword argument of a client's method is a TypeError that says which one is meant: others say it otherwise."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from toymq_py.units import DURATION_SETTINGS, SIZE_SETTINGS
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CLOSE = 0.7
+"""Likeness of two words, of 1."""
+MEANT = {
+    "ack_timeout": "visibility", "auto_acknowledge": "auto_ack", "batch_size": "max", "block": "wait", "client_id": "name",
+    "client_name": "name", "count": "max", "from_": "start", "group": "consumer", "group_id": "consumer", "lease": "visibility",
+    "limit": "max", "max_in_flight": "window", "max_inflight": "window", "max_messages": "max", "no_ack": "auto_ack",
+    "offset": "start", "password": "token", "prefetch": "window", "prefetch_count": "window", "queue": "topic",
+    "subscription": "consumer", "timeout": "wait", "timeout_s": "wait", "url": "urls", "visibility_timeout": "visibility",
+}  # fmt: skip
+"""What other clients call it, and how it is called here; it counts where the method has that argument."""
+SETTINGS = (*DURATION_SETTINGS, *SIZE_SETTINGS, "max_attempts", "dedupe_keys", "backlog_max_messages", "when_full")
+
+
+def hinted(method: Callable[P, T]) -> Callable[P, T]:
+    """A function or method that says more of an argument that it does not have."""
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            try:
+                return await method(*args, **kwargs)
+            except TypeError:
+                _refuse(method, kwargs)
+                raise
+
+        return awaited  # type: ignore[return-value]  # a coroutine function, as the method is
+
+    @wraps(method)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except TypeError:
+            _refuse(method, kwargs)
+            raise
+
+    return called
+
+
+def _refuse(method: Callable[..., object], given: Iterable[str]) -> None:
+    """Raises: TypeError, of the first argument that the method does not have."""
+    known = [one.name for one in inspect.signature(method).parameters.values() if one.name != "self"]
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise TypeError(f"{method.__name__}() has no argument {unknown!r}: {remedy(unknown, known)}") from None
+
+
+def remedy(unknown: str, known: list[str]) -> str:
+    """What to write instead of an unknown argument."""
+    if unknown in SETTINGS and "settings" in known:
+        return f'settings are a dict, {{"{unknown}": …}}'
+    meant = MEANT.get(unknown)
+    if meant is None or meant not in known:
+        meant = next(iter(get_close_matches(unknown, known, 1, CLOSE)), None)
+    if meant is None and unknown.endswith("_s") and unknown.removesuffix("_s") in known:
+        meant = unknown.removesuffix("_s")
+    return f"use {meant}" if meant is not None else f"it has {', '.join(known)}"
