@@ -16,6 +16,7 @@ flaky_queue = RabbitQueue(
     "flaky", arguments={"x-delivery-limit": 5, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "failed"}
 )
 letters = RabbitExchange("letters", type=ExchangeType.TOPIC)
+later = RabbitExchange("later", type=ExchangeType.X_DELAYED_MESSAGE, arguments={"x-delayed-type": "direct"})
 
 
 @broker.subscriber("adds", ack_policy=AckPolicy.NACK_ON_ERROR)
@@ -45,3 +46,13 @@ def on_held(number: int) -> None:
 @broker.publisher("adds")
 def on_order(number: int) -> int:
     return number + 500
+
+
+@broker.subscriber("sums")
+def on_sum(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@broker.subscriber("delayed", later)
+def on_delayed(number: int) -> None:
+    say(f"delayed {number}")

@@ -1,21 +1,25 @@
 """Taskiq's broker of tests/e2e/amqp/test_taskiq.py; a worker's has ``TEST_BROKER`` and ``TEST_SAID``."""
 
 import os
+from typing import Any
 
 from taskiq import SimpleRetryMiddleware
-from taskiq_aio_pika import AioPikaBroker
+from taskiq_aio_pika import AioPikaBroker, Queue
 
 from tests.support import plain_tasks
 from tests.support.worker_rig import BROKER
 
 
-def make_broker(url: str) -> AioPikaBroker:
+def make_broker(url: str, **options: Any) -> AioPikaBroker:
     """A broker with its tasks and its own connections."""
-    broker = AioPikaBroker(url, reconnect_interval=0.05).with_middlewares(SimpleRetryMiddleware(default_retry_count=4))
+    broker = AioPikaBroker(url, reconnect_interval=0.05, **options)
+    broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=4))
     broker.register_task(plain_tasks.add, "add")  # by name: it changes the name of the function
     broker.register_task(plain_tasks.held, "held")
     broker.register_task(plain_tasks.flaky, "flaky", retry_on_error=True)
     return broker
 
 
-broker = make_broker(os.environ.get(BROKER, "amqp://127.0.0.1"))
+DELAYS: tuple[dict[str, Any], ...] = ({"delayed_message_exchange_plugin": True}, {"delay_queue": Queue(name="taskiq.delay")})
+"""Taskiq's two ways to delay a task; a worker needs the first."""
+broker = make_broker(os.environ.get(BROKER, "amqp://127.0.0.1"), **DELAYS[0])

@@ -29,7 +29,7 @@ def _has_begun(broker: BrokerProcess) -> bool:
     from toymq import sync
 
     with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
-        return {"adds", "flaky", "failed", "held", "orders"} <= {topic["topic"] for topic in mq.topics()}
+        return {"adds", "flaky", "failed", "held", "orders", "sums", "delayed"} <= {topic["topic"] for topic in mq.topics()}
 
 
 @pytest.fixture
@@ -51,6 +51,16 @@ async def test_messages_retries_and_dead_letters(worker: WorkerProcess, publishe
         lambda: done(said_of_the_file) >= {*(f"add {number}" for number in (*range(20), 503)), "flaky 7", "failed -1"},
     )
     assert lines_said(said_of_the_file).count("try -1") == 6, "x-delivery-limit says how often it is delivered again"
+
+
+async def test_requests_and_delays(worker: WorkerProcess, publisher: Any, said_of_the_file: Path) -> None:
+    for numbers, total in (([1, 2], 3), ([4], 4)):
+        answer = await publisher.request(numbers, "sums", timeout=60)
+        assert await answer.decode() == total
+    await publisher.publish(1, "delayed", exchange="later", headers={"x-delay": 300})
+    await publisher.publish(2, "delayed", exchange="later")
+    await asyncio.to_thread(until, lambda: "delayed 1" in done(said_of_the_file))
+    assert [line for line in lines_said(said_of_the_file) if line.startswith("delayed")] == ["delayed 2", "delayed 1"]
 
 
 async def test_a_message_that_a_killed_worker_had_is_done_by_the_next(

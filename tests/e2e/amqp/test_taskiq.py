@@ -10,7 +10,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.plain_tasks import GO
 from tests.support.requirements import require
-from tests.support.worker_rig import WorkerProcess, do_all_under_kills, done, run_page, until
+from tests.support.worker_rig import WorkerProcess, do_all_under_kills, done, lines_said, run_page, until
 
 pytestmark = require("taskiq")
 
@@ -45,6 +45,22 @@ async def test_tasks_and_retries(worker: WorkerProcess, publisher: Any, said_of_
     await asyncio.to_thread(
         until, lambda: done(said_of_the_file) >= {*(f"add {number}" for number in range(20)), "flaky 7"}
     )
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["delayed-exchange", "delay-queue"])
+async def test_delays(worker: WorkerProcess, broker_of_the_file: BrokerProcess, said_of_the_file: Path, way: int) -> None:
+    from tests.support.taskiq_tasks import DELAYS, make_broker
+
+    broker = make_broker(broker_of_the_file.amqp, **DELAYS[way])
+    await broker.startup()
+    task, number = broker.find_task("add"), 100 + 10 * way
+    assert task is not None
+    await task.kicker().with_labels(delay=0.3).kiq(number)
+    await task.kiq(number + 1)
+    expected = [f"add {number + 1}", f"add {number}"]
+    await asyncio.to_thread(until, lambda: done(said_of_the_file) >= set(expected))
+    assert [line for line in lines_said(said_of_the_file) if line in expected] == expected, "the delayed one is the later one"
+    await broker.shutdown()
 
 
 async def test_a_task_that_a_killed_worker_had_is_done_by_the_next(
