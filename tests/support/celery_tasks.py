@@ -34,10 +34,10 @@ def retried(self: Any, number: int) -> None:
         raise self.retry(countdown=0.1) from error
 
 
-def worker(broker: BrokerProcess, said: Path) -> WorkerProcess:
+def worker(broker: BrokerProcess, said: Path, *options: str) -> WorkerProcess:
     """``celery worker`` with two processes. ``said``: a directory in which the tasks say that they are done."""
     return WorkerProcess(
-        "celery", "-A", "tests.support.celery_tasks", "worker", "-c", str(PROCESSES), "--without-mingle",
+        "celery", "-A", "tests.support.celery_tasks", "worker", "-c", str(PROCESSES), "--without-mingle", *options,
         broker_url=f"{broker.amqp}//", said=said,
     )  # fmt: skip
 

@@ -100,8 +100,8 @@ def do_all_under_kills(
 
 
 def run_page(page: str, app_file: str, module: str, folder: Path, replaced: Mapping[str, str]) -> tuple[str, str, str]:
-    """Run the programs of a framework's page: the first is the app, and goes to ``app_file``; the worker is what the page says
-    in ``sh``, as ``python -m MODULE``; the second is the client.
+    """Run the programs of a framework's page: the first is the app, and goes to ``app_file``; the worker is the first
+    command of MODULE in ``sh``; the second is the client.
 
     Args:
         replaced: addresses of the page, and what is used for them.
@@ -116,7 +116,7 @@ def run_page(page: str, app_file: str, module: str, folder: Path, replaced: Mapp
         re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for kind in ("python", "text")
     )
     (folder / app_file).write_text(app)
-    (command,) = re.findall(rf"^{re.escape(module)} (.*)$", text, re.MULTILINE)
+    command = re.findall(rf"^{re.escape(module)} (.*)$", text, re.MULTILINE)[0]
     path = os.pathsep.join((str(folder), environment()["PYTHONPATH"]))
     with WorkerProcess(module, *command.split(), cwd=folder, PYTHONPATH=path):
         ran = subprocess.run(
