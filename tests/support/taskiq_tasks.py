@@ -14,9 +14,10 @@ def make_broker(url: str, **options: Any) -> AioPikaBroker:
     """A broker with its tasks and its own connections."""
     broker = AioPikaBroker(url, reconnect_interval=0.05, **options)
     broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=4))
-    broker.register_task(plain_tasks.add, "add")  # by name: it changes the name of the function
-    broker.register_task(plain_tasks.held, "held")
-    broker.register_task(plain_tasks.flaky, "flaky", retry_on_error=True)
+    # functions of its own: it changes their names
+    broker.register_task(lambda number: plain_tasks.add(number), "add")
+    broker.register_task(lambda number: plain_tasks.held(number), "held")
+    broker.register_task(lambda number: plain_tasks.flaky(number), "flaky", retry_on_error=True)
     return broker
 
 
