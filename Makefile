@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo cluster-demo celery-demo test test-all test-compiled test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo cluster-demo celery-demo test test-amqp-peers test-all test-compiled test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -96,6 +96,9 @@ test-compiled: $(TESTABLE) ## run the end-to-end tests against the compiled whee
 	  > "$$(build/compiled/.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-tools.pth"
 	cp -r tests docs adr deploy Makefile *.md *.toml *.py LICENSE build/compiled/
 	cd build/compiled && env -u PYTHONPATH .venv/bin/python -m pytest --numprocesses 3 --dist loadfile $(or $(TESTS),tests/e2e)
+
+test-amqp-peers: $(READY) ## run the suites of py-amqp and kombu against a broker here; pika's, too: make test-amqp-peers PIKA=DIR
+	$(BIN)/python -m tests.amqp_peers $(if $(PIKA),--pika $(PIKA))
 
 test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, millions of rows
 	$(BIN)/python -m pytest -m spark_slow

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.celery_rig import do_all_under_kills, done
-from tests.support.celery_tasks import make_app
+from tests.support.celery_tasks import make_app, sender, worker
+from tests.support.framework_rig import do_all_under_kills, done, lines_said
 from toymq_py.clock import SystemClock
 
 TASKS, KILLS, WITHIN_S = 10_000, 10, 300
@@ -22,16 +22,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         said = Path(directory) / "said"
         said.mkdir()
-        with BrokerProcess(Path(directory) / "data", "--amqp", f"127.0.0.1:{port}") as broker:
+        with (
+            BrokerProcess(Path(directory) / "data", "--amqp", f"127.0.0.1:{port}") as broker,
+            worker(broker, said) as workers,
+        ):
             click.echo(f"{TASKS:,} tasks, {KILLS} kills of broker and workers in turn")
             began, lost = SystemClock.monotonic(), ""
             try:
-                do_all_under_kills(
-                    broker, make_app(f"{broker.amqp}//").tasks, said, kills=KILLS, count=TASKS, within_s=WITHIN_S
-                )
+                send = sender(make_app(f"{broker.amqp}//").tasks)
+                do_all_under_kills(broker, workers, send, said, kills=KILLS, count=TASKS, within_s=WITHIN_S)
             except AssertionError as error:
                 lost = str(error)
-            runs = sum(len(path.read_text().splitlines()) for path in said.glob("*.txt"))
+            runs = len(lines_said(said))
             count, seconds = len(done(said)), SystemClock.monotonic() - began
     if lost:
         click.echo(lost)

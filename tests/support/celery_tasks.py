@@ -1,10 +1,17 @@
 """Celery's app of tests/e2e/amqp/test_celery.py and ``make celery-demo``; a worker's has ``TEST_BROKER``, ``TEST_SAID``."""
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.plain_tasks import add, flaky
+from tests.support.framework_rig import BROKER, WorkerProcess
+
+PROCESSES = 2
 
 
 def make_app(broker_url: str) -> Celery:
@@ -16,24 +23,29 @@ def make_app(broker_url: str) -> Celery:
         broker_heartbeat=10, broker_transport_options={"confirm_publish": True}, task_default_queue="tasks",
     )  # fmt: skip
     app.task(add, name="add")
-    app.task(flaky, name="flaky", bind=True, max_retries=3)
+    app.task(retried, name="flaky", bind=True, max_retries=3)
     return app
 
 
-def add(number: int) -> None:
-    _say(f"add {number}")
+def retried(self: Any, number: int) -> None:
+    try:
+        flaky(number)
+    except OSError as error:
+        raise self.retry(countdown=0.1) from error
 
 
-def flaky(self: Any, number: int) -> None:
-    if self.request.retries < 2:
-        raise self.retry(countdown=0.1)
-    _say(f"flaky {number}")
+def worker(broker: BrokerProcess, said: Path, *options: str) -> WorkerProcess:
+    """``celery worker`` with two processes. ``said``: a directory in which the tasks say that they are done."""
+    return WorkerProcess(
+        "celery", "-A", "tests.support.celery_tasks", "worker", "-c", str(PROCESSES), "--without-mingle", *options,
+        broker_url=f"{broker.amqp}//", said=said,
+    )  # fmt: skip
 
 
-def _say(text: str) -> None:
-    path = Path(os.environ["TEST_SAID"]) / f"{os.getpid()}.txt"
-    with path.open("a") as file:
-        file.write(f"{text}\n")
+def sender(tasks: Mapping[str, Any]) -> Callable[[int], object]:
+    """Sends a task "add", however long the broker is away."""
+    policy = {"max_retries": 100, "interval_start": 0.1}
+    return lambda number: tasks["add"].apply_async((number,), retry=True, retry_policy=policy)
 
 
-app = make_app(os.environ.get("TEST_BROKER", "amqp://"))
+app = make_app(os.environ.get(BROKER, "amqp://"))

@@ -82,6 +82,10 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "schemathesis": lambda: _says(sys.executable, "-c", "import schemathesis"),
     "curl": lambda: _any_of("curl"),
     "amqp-clients": lambda: _says(sys.executable, "-c", "import aio_pika, celery, pika"),
+    "dramatiq": lambda: _says(sys.executable, "-c", "import dramatiq, pika"),
+    "faststream": lambda: _says(sys.executable, "-c", "import faststream.rabbit, typer"),
+    "taskiq": lambda: _says(sys.executable, "-c", "import taskiq_aio_pika"),
+    "flower": lambda: _says(sys.executable, "-c", "import celery, flower"),
     "etcd": lambda: find_etcd() or _says("etcd", "--version"),
     "nc": lambda: _any_of("nc"),
     "proc": lambda: None if os.path.exists("/proc/self/statm") else "no /proc",  # noqa: PTH110 (a probe)

@@ -1,5 +1,6 @@
-"""A broker that speaks AMQP, and a raw connection to it."""
+"""A broker that speaks AMQP, for a test or for all of a file, and a raw connection to it."""
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,31 @@ from tests.support.amqp_wire import AmqpWire
 from tests.support.broker_process import BrokerProcess
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+@contextlib.contextmanager
+def _amqp_broker(data_dir: Path) -> Iterator[BrokerProcess]:
     with socket.socket() as unused:  # a port that it has again after a restart
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    with BrokerProcess(tmp_path / "d", "--amqp", f"127.0.0.1:{port}") as process:
+    with BrokerProcess(data_dir, "--amqp", f"127.0.0.1:{port}") as process:
         yield process
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with _amqp_broker(tmp_path / "d") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def broker_of_the_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with _amqp_broker(tmp_path_factory.mktemp("broker")) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def said_of_the_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tasks of a file's worker say what they did."""
+    return tmp_path_factory.mktemp("said")
 
 
 @pytest.fixture

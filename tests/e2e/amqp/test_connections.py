@@ -1,4 +1,4 @@
-"""An AMQP connection in the list of connections, and its end by an operator."""
+"""AMQP connections: over TLS, in the list of connections, and ended by an operator."""
 
 import socket
 from pathlib import Path
@@ -7,6 +7,7 @@ import httpx
 
 from tests.support.amqp_wire import AmqpWire, bodies, declare
 from tests.support.broker_process import BrokerProcess
+from tests.support.certificates import CERT, KEY, client_context
 from toymq_py.amqp import methods
 from toymq_py.amqp.frames import PROTOCOL_HEADER
 
@@ -42,3 +43,22 @@ def test_an_operator_sees_and_closes_an_amqp_connection(tmp_path: Path) -> None:
             again.ask(1, "basic.consume", queue="q")
             assert bodies(again, 1) == [b"a"], "what it had not acked is delivered again"
             again.socket.shutdown(socket.SHUT_WR)
+
+
+def test_messages_come_over_tls_one_by_one(tmp_path: Path) -> None:
+    """None came where the transport was taken for full after an odd number of writes."""
+    options = ("--amqp", "127.0.0.1:0", "--amqps", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", KEY)
+    with BrokerProcess(tmp_path / "d", *options) as broker:
+        (url,) = (address for address in broker.addresses if address.startswith("amqps://"))
+        for writes in range(4):
+            with AmqpWire(url, client_context()) as wire:
+                wire.login()
+                declare(wire, "q")
+                for _ in range(writes):
+                    wire.ask(1, "basic.qos", prefetch_count=10)
+                wire.ask(1, "basic.consume", queue="q", no_ack=True)
+                for number in range(4):
+                    wire.publish(b"%d" % number, "q")
+                    assert bodies(wire, 1) == [b"%d" % number]
+                wire.publish(b"x" * 1_000_000, "q")
+                assert [len(body) for body in bodies(wire, 1)] == [1_000_000]
