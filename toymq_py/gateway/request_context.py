@@ -16,6 +16,7 @@ from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_pusher import WebhookPusher
+from toymq_py.gateway.webhook_sender import WebhookSender
 from toymq_py.topic import Commit
 
 
@@ -35,7 +36,7 @@ class Gateway:
         """
         Args:
             authority: checks tokens and rights; None allows everything.
-            private_webhooks: webhooks may push to private addresses.
+            private_webhooks: webhooks and alerts may go to private addresses.
             mq_delay_s: visibility timeout of the dialect ``mq``.
         """
         self.authority = authority
@@ -49,7 +50,8 @@ class Gateway:
         self.loop = loop
         self.waiting = Waiting(loop)
         self.snapshots = Snapshots(broker, clock, loop, self.waiting)
-        self.webhooks = WebhookPusher(broker, clock, loop, self.waiting, private=private_webhooks)
+        self.sender = WebhookSender(clock, loop, private=private_webhooks)
+        self.webhooks = WebhookPusher(broker, self.sender, loop, self.waiting)
 
     def refuse_late(self) -> None:
         """Refuse new work during the shutdown. Raises: ShuttingDown."""
