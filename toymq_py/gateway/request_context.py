@@ -1,17 +1,17 @@
-"""The objects that all requests of the gateway share: broker, clock, loop, logins, webhooks.
+"""The objects that all requests of the gateway share: broker, clock, loop, logins, webhooks, alerts.
 
 Contract: gateway.md. Requests change the broker's state, and none of their own.
 """
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker, Done
-from toymq_py.broker_waits import fulfil, stored
+from toymq_py.broker_waits import settled, stored
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, ShuttingDown
+from toymq_py.gateway.alert_watch import AlertWatch
 from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting
@@ -52,6 +52,7 @@ class Gateway:
         self.snapshots = Snapshots(broker, clock, loop, self.waiting)
         self.sender = WebhookSender(clock, loop, private=private_webhooks)
         self.webhooks = WebhookPusher(broker, self.sender, loop, self.waiting)
+        self.alerts = AlertWatch(broker, self.sender, clock, loop, self.waiting)
 
     def refuse_late(self) -> None:
         """Refuse new work during the shutdown. Raises: ShuttingDown."""
@@ -60,11 +61,8 @@ class Gateway:
             raise ShuttingDown("the broker is shutting down: try again later")
 
     async def settled(self, commit: Commit) -> RequestError | None:
-        """Wait until a commit is on stable storage. Returns: why it failed, else None. Cancelled, the commit goes on."""
-        over: asyncio.Future[None] = self.loop.create_future()
-        commit.add_waiter(partial(fulfil, over))
-        await over
-        return commit.error
+        """See ``broker_waits.settled``."""
+        return await settled(commit)
 
     async def stored(self, begin: Callable[[Done], None]) -> None:
         """See ``waiters.stored``."""

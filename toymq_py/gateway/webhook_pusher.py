@@ -35,6 +35,7 @@ LEASE_SPARE_S = 30.0
 POLL_S = 60.0
 TROUBLE_S = 5.0
 """The wait after a poll that failed."""
+TEST_PAYLOAD = b"This is a test of a toymq webhook, not a message."
 PUSH_BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -118,6 +119,15 @@ class WebhookPusher:
             self._stop(name)
             await self._forget(name)
             return True
+
+    async def test(self, name: str) -> str | None:
+        """Push a text that says that it is a test, once, signed as all pushes. Returns: why it was not taken, None when it
+        was."""
+        webhook = self.defined[name]
+        headers = {"content-type": "text/plain", "x-topic": webhook.topic, "x-test": "true"}
+        return await self._sender.send(
+            webhook.url, webhook.secret, webhook.timeout_ms, f"test:{name}", headers, TEST_PAYLOAD
+        )  # fmt: skip
 
     async def _forget(self, name: str, spared: TopicPattern | None = None) -> None:
         """Delete its consumers, except on topics that ``spared`` matches. Raises: StorageFailed, DiskFull."""

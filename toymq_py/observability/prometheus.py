@@ -108,6 +108,8 @@ async def _collect(broker: Broker, slices: _Slices, sees: Callable[[str], bool])
         found[name][()] = value
     found["errors_total"] = {(code,): count for code, count in broker.metrics.errors.items()}
     found["limits_reached_total"] = {(limit,): count for limit, count in broker.metrics.limits_reached.items()}
+    found["alerts_firing"] = {(name,): count for name, count in broker.metrics.alerts_firing.items()}
+    found["alert_notices_total"] = {(outcome,): count for outcome, count in broker.metrics.alert_notices.items()}
     if broker.metrics.cluster is not None:
         found.update({name: dict(rows) for name, rows in broker.metrics.cluster().items()})
     found["build_info"] = {(__version__, broker.options.fsync): 1}
