@@ -240,6 +240,10 @@ class Service:
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
 
     def _accepting(self) -> None:
+        self._broker.gateways = [
+            READY_AS[option].format(shown_address(each)) for option in ("--https", "--http")
+            for each in self._listeners.get(option, ())
+        ]  # fmt: skip
         addresses = [
             READY_AS[option].format(shown_address(each)) for option, some in self._listeners.items() for each in some
         ]

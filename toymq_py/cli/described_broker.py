@@ -1,19 +1,15 @@
 """What ``toymq definitions`` works on: a running broker, or the directory of a stopped one."""
 
 import asyncio
-import contextlib
-import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from toymq import sync
+from toymq.http_gateway import GatewayFailed, HttpGateway
 from toymq.url import address_with_token
 from toymq_py.clock import SystemClock
 from toymq_py.config.definitions import (
@@ -37,23 +33,12 @@ from toymq_py.units import DURATION_MS_MAX, format_setting
 TIMEOUT_S = 30.0
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: another host would get the token."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 class WebhookClient:
-    """Lists and puts the webhooks of a running broker, over HTTP: the wire has no command for them."""
+    """Lists and puts the webhooks of a running broker."""
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises: ConfigError."""
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"invalid --http-url {url!a}: write http://host:port")
-        self._url = url.rstrip("/")
-        self._token = token
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+        self._gateway = HttpGateway(url, token)
 
     def present(self) -> dict[str, Webhook]:
         """The webhooks by name; a secret is shown as ``(set)``. Raises: ConfigError."""
@@ -70,21 +55,12 @@ class WebhookClient:
         self._ask("PUT", f"/v1/webhooks/{change.name}", asdict(change.webhook))
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
-        data = json.dumps(body).encode() if body is not None else None
         try:
-            request = urllib.request.Request(self._url + path, data, headers, method=method)
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error, contextlib.suppress(ValueError, AttributeError):
-                problem = json.load(error)
-                raise ConfigError(f"{self._url}: {problem.get('code')} {problem.get('detail')}") from None
-            raise ConfigError(f"{self._url} answers {error.code}: is a gateway there?") from None
-        except (HTTPException, ValueError) as error:
-            raise ConfigError(f"cannot ask {self._url}: the answer is not that of a gateway") from error
-        except OSError as error:
-            raise ConfigError(f"cannot ask {self._url}: {getattr(error, 'reason', None) or error}") from error
+            return self._gateway.ask(method, path, body)
+        except RequestError as error:
+            raise ConfigError(f"{self._gateway.url}: {error.code} {error}") from None
+        except GatewayFailed as error:
+            raise ConfigError(str(error)) from error
 
 
 class RunningBroker:

@@ -27,8 +27,11 @@ from toymq_py.topic import Topic
 
 logger = logging.getLogger("toymq_py.gateway")
 
-EVERY_S = 10.0
-"""Between two passes. ``for`` and ``repeat`` are as exact as this."""
+EVERY_MIN_S = 1.0
+EVERY_MAX_S = 60.0
+COST_SHARE = 0.02
+"""What the passes may take of a core: the next one comes after this share of time, within those limits. ``for`` and ``repeat``
+are as exact as that."""
 MEASURES_PER_TURN = 64
 """Of a rule and a topic each, before other tasks get a turn; a millisecond."""
 ATTEMPTS_MAX = 12
@@ -156,9 +159,9 @@ class AlertWatch:
                     if not self.rules:
                         self._defined.clear()
                         await self._defined.wait()
-                    pause_s = EVERY_S
+                    pause_s = EVERY_MIN_S
                     try:
-                        await self.evaluate()
+                        pause_s = max(pause_s, min(await self.evaluate() / COST_SHARE, EVERY_MAX_S))
                     except Exception:
                         logger.exception("bug in the alerts")
                         pause_s = TROUBLE_S
@@ -169,8 +172,9 @@ class AlertWatch:
                     if rule.sending is not None:
                         rule.sending.cancel()
 
-    async def evaluate(self) -> None:
-        """One pass over disk and topics; then send what is due."""
+    async def evaluate(self) -> float:
+        """One pass over disk and topics; then send what is due. Returns: how long it held the loop, in seconds."""
+        began = self._clock.monotonic()
         rules = dict(self.rules)
         written = {rule.alert.to for rule in rules.values()}
         for name, rule in rules.items():
@@ -185,13 +189,16 @@ class AlertWatch:
         while part := list(islice(left, MEASURES_PER_TURN)):
             for topic, (name, rule) in part:
                 self._measure(name, rule, topic)
+            paused = self._clock.monotonic()
             await self._waiting.pause()
+            began += self._clock.monotonic() - paused
         for name, rule in rules.items():
             for notice in rule.states.end_pass(self._now_ms()):
                 self._say(name, rule, notice)
             if self.rules.get(name) is rule:
                 self._broker.metrics.alerts_firing[name] = rule.states.firing
                 self._begin_sending(name, rule)
+        return self._clock.monotonic() - began
 
     def _measure(self, name: str, rule: Rule, topic_name: str) -> None:
         topic: Topic | None = self._broker.topics.get(topic_name)

@@ -49,7 +49,7 @@ async def test_what_is_wrong_is_said(rig: HttpRig) -> None:
 
 
 async def test_a_rule_fires_by_itself_and_shows_what_is_in_trouble(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alert_watch, "EVERY_S", 0.01)
+    monkeypatch.setattr(alert_watch, "EVERY_MIN_S", 0.01)
     await rig.publish("orders", "a", "b")
     rule = {"when": "unattached", "topic": "orders", "for": "0", "to": "alerts"}
     assert (await rig.ask("PUT", "/v1/alerts/lost", json=rule)).status_code == 201

@@ -68,7 +68,7 @@ async def watched(fs: SimDisk | None = None, **options: Any) -> AsyncIterator[Wa
 
 @pytest.fixture(autouse=True)
 def only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alert_watch, "EVERY_S", 3600.0)
+    monkeypatch.setattr(alert_watch, "EVERY_MIN_S", 3600.0)
 
 
 def to_topic(**members: object) -> Alert:
@@ -307,7 +307,7 @@ async def test_a_topic_that_refuses_is_said() -> None:
 
 
 async def test_a_pass_over_many_topics_gives_the_loop_back() -> None:
-    """A turn of the loop for every 64 measures, however many rules there are; none without a pattern."""
+    """Bounded: a turn of the loop for every 64 measures, however many rules there are; none without a pattern."""
     async with watched() as here:
         for number in range(1000):
             here.broker.topic_or_new(f"t{number}")
@@ -331,3 +331,47 @@ async def test_a_pass_over_many_topics_gives_the_loop_back() -> None:
                 await here.after(0)
                 assert turns >= rules * 1000 // alert_watch.MEASURES_PER_TURN
             counting.cancel()
+
+
+async def test_what_the_passes_cost_decides_how_often_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over 10,000 topics takes some tenths of a second: it is made so seldom that all of them take 2 % of a core."""
+    slept: list[float] = []
+    monkeypatch.setattr(alert_watch, "EVERY_MIN_S", 1.0)
+    async with watched() as here:
+        done = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            if len(slept) == 3:
+                done.set()
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(here.rig.gateway.waiting, "sleep", sleep)  # type: ignore[union-attr]
+        costs = iter((0.001, 0.5, 5.0))
+
+        async def evaluate() -> float:
+            return next(costs)
+
+        monkeypatch.setattr(here.watch, "evaluate", evaluate)
+        await here.watch.put("lost", to_topic())
+        await done.wait()
+    assert slept == [1.0, 25.0, 60.0]
+
+
+async def test_the_cost_of_a_pass_is_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched() as here:
+        await here.watch.put("all", to_topic())
+        for number in range(100):
+            here.broker.topic_or_new(f"t{number}")
+        measure = alert_watch.measure
+
+        def slow(*arguments: Any) -> Any:
+            here.clock.advance(0.001)
+            return measure(*arguments)
+
+        async def pause() -> None:
+            here.clock.advance(10.0)
+
+        monkeypatch.setattr(alert_watch, "measure", slow)
+        monkeypatch.setattr(here.rig.gateway.waiting, "pause", pause)  # type: ignore[union-attr]
+        assert await here.watch.evaluate() == pytest.approx(0.1), "without the turns of others"
