@@ -13,6 +13,7 @@ from toymq_py.names import DEAD_LETTERS, check_name, check_topic_or_pattern
 from toymq_py.units import (
     DURATION_MS_MAX,
     check_number,
+    counted,
     duration_doubt,
     format_duration,
     format_size,
@@ -131,7 +132,7 @@ class Alert:
         """A value for people: ``1200 messages``, ``5m``, ``10GiB``."""
         if self.unit == "bytes":
             return _rounded_size(value)
-        return format_duration(value if value < 1000 else value // 1000 * 1000) if self.unit == "ms" else f"{value} messages"
+        return format_duration(value if value < 1000 else value // 1000 * 1000) if self.unit == "ms" else counted(value, "message")
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Alert":

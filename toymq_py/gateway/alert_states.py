@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from toymq_py.config.alerts import Alert
+from toymq_py.units import counted
 
 TROUBLES_MAX = 1000
 """Topics of a rule that are in trouble at a time; more are counted, and have no notices."""
@@ -78,7 +79,7 @@ def _said(alert: Alert, subject: str, reading: Reading) -> str:
         case "age":
             return f"the oldest unacked message of {who} has waited {value}"
         case "letters":
-            return f"{subject} has {reading.value} dead letters"
+            return f"{subject} has {counted(reading.value, 'dead letter')}"
         case "unattached":
             return f"{who} has {value} to deliver and nothing attached" if reading.value else f"{subject} is attended to"
         case "disk":

@@ -44,7 +44,7 @@ def test_rules_survive_a_kill_and_write_to_a_topic(web: Ctl, with_gateway: Broke
         found = notice.json()
         notice.ack()
     assert (found["alert"], found["topic"], found["text"].partition(" (")[0]) == (
-        "dead", "orders", "toymq alert dead firing: orders has 1 dead letters",
+        "dead", "orders", "toymq alert dead firing: orders has 1 dead letter",
     )  # fmt: skip
 
 

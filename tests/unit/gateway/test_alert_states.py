@@ -150,7 +150,7 @@ def test_a_storm_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         (ALERT, Reading(120, "billing"), "consumer billing of orders has a backlog of 120 messages (threshold 100 messages"),
         (Alert("age", ">", 60_000, 1, url="http://a/"), Reading(65_000, "b"),
          "the oldest unacked message of consumer b of orders has waited 65s (threshold 1m"),
-        (Alert("letters", ">", 1, 0, url="http://a/"), Reading(3), "orders has 3 dead letters (threshold 1 messages"),
+        (Alert("letters", ">", 1, 0, url="http://a/"), Reading(3), "orders has 3 dead letters (threshold 1 message,"),
         (Alert("unattached", ">", 1, 0, url="http://a/"), Reading(3, "b"),
          "consumer b of orders has 3 messages to deliver and nothing attached"),
         (Alert("unattached", ">", 1, 0, url="http://a/"), Reading(0), "orders is attended to"),

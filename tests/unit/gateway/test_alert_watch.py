@@ -124,7 +124,7 @@ async def test_a_notice_is_posted_signed() -> None:
         expected = base64.b64encode(hmac.new(b"0123456789abcdef", signed, hashlib.sha256).digest()).decode()
         assert (headers["webhook-signature"], headers["content-type"]) == (f"v1,{expected}", "application/json")
         text = json.loads(body)["text"]
-        assert text.startswith("toymq alert lost firing: orders has 1 messages to deliver and nothing attached (threshold 1")
+        assert text.startswith("toymq alert lost firing: orders has 1 message to deliver and nothing attached (threshold 1")
 
 
 async def test_a_notice_that_is_not_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
