@@ -42,7 +42,7 @@ from toymqctl.top import top
 from toymqctl.topics import topics
 from toymqctl.webhooks import webhooks
 
-OF_TOYMQ = ("serve", "worker", "definitions", "verify", "repair", "backup", "restore", "dump", "demo")
+OF_TOYMQ = ("serve", "worker", "definitions", "verify", "repair", "backup", "restore", "dump", "demo", "bench", "help")
 """Commands of the other program, which serves a directory and works on one."""
 
 

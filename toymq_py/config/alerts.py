@@ -132,7 +132,9 @@ class Alert:
         """A value for people: ``1200 messages``, ``5m``, ``10GiB``."""
         if self.unit == "bytes":
             return _rounded_size(value)
-        return format_duration(value if value < 1000 else value // 1000 * 1000) if self.unit == "ms" else counted(value, "message")
+        if self.unit == "ms":
+            return format_duration(value if value < 1000 else value // 1000 * 1000)
+        return counted(value, "message")
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Alert":
