@@ -8,7 +8,7 @@ from toymqctl.broker import Broker
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, screen_room, size, table
 
-_COLUMNS = ("topic", "messages", "size", "consumers", "backlog", "oldest unacked", "inflight", "state")
+_COLUMNS = ("topic", "messages", "size", "consumers", "backlog", "oldest", "inflight", "state")
 """The words of the dashboard."""
 
 
@@ -31,7 +31,7 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
 
     Names that are too long for the terminal are cut; --json has them whole.
 
-    `backlog` is that of the consumer with the most, without any consumer all messages; `oldest unacked` is how long the oldest
+    `backlog` is that of the consumer with the most, without any consumer all messages; `oldest` is how long the oldest
     message of a backlog has been due; `inflight` is a sum. PATTERN: `orders.*`, `events.>`.
     """
     with broker.connect() as client:
