@@ -385,9 +385,9 @@ def _metrics(
     if not listeners:
         yield
         return
-    from toymq_py.observability.metrics_server import MetricsServer  # imported only when needed
+    from toymq_py.observability.metrics_server import MetricsServer, broker_pages  # imported only when needed
 
-    listener = MetricsServer(broker, loop, listeners, AllowedHosts(allowed_hosts))
+    listener = MetricsServer(broker_pages(broker), loop, listeners, AllowedHosts(allowed_hosts))
     listener.start()
     try:
         yield
