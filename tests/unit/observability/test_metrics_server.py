@@ -37,7 +37,7 @@ async def say(port: int, *pieces: bytes, ends: bool = False) -> bytes:
         if ends:
             writer.write_eof()
         return await reader.read()
-    except ConnectionResetError:
+    except ConnectionError:
         return b""
     finally:
         writer.close()
