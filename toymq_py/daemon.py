@@ -225,6 +225,8 @@ class Service:
             self._options, self._broker, self._clock, self._loop, self._authority, self._certificates,
             self._listeners.get("--http", []), self._accepting,
         )  # fmt: skip
+        if self._web is None:
+            self._warn_of_idle()
         if self._options.amqp is not None or self._options.amqps is not None:
             from toymq_py.amqp import AmqpServer  # imported only when needed
 
@@ -238,6 +240,14 @@ class Service:
                 raise DataDirectoryError(problem) from None
         gc.collect()
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
+
+    def _warn_of_idle(self) -> None:
+        """Say what was defined and does nothing without a gateway. A damaged file is `toymq verify`'s to tell."""
+        directory = self._broker.directory
+        for what, read in (("webhooks", directory.read_webhooks), ("alerts", directory.read_alerts)):
+            with contextlib.suppress(DamagedData, OSError):
+                if count := len(read()):
+                    logger.warning("%d %s are defined and do nothing: they need --http or --https", count, what)
 
     def _accepting(self) -> None:
         self._broker.gateways = [

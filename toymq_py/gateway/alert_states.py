@@ -165,6 +165,8 @@ class AlertStates:
         trouble.noticed_at = now
         trouble.notices += 1
         notice = Notice("firing", subject, trouble.reading, trouble.since_ms, now_ms, trouble.notices)
+        before = self._due.get(subject)
+        trouble.told |= before is not None and before.state == "resolved"  # the end of an earlier one is owed still
         self._due[subject] = notice
         return notice
 
@@ -191,7 +193,11 @@ class AlertStates:
             return notice
         return None
 
+    def is_due(self, notice: Notice) -> bool:
+        """Whether no newer notice took its place."""
+        return self._due.get(notice.subject) is notice
+
     def settle(self, notice: Notice) -> None:
         """It was sent, or given up. Nothing if a newer one took its place."""
-        if self._due.get(notice.subject) is notice:
+        if self.is_due(notice):
             del self._due[notice.subject]

@@ -226,15 +226,16 @@ class AlertWatch:
     # -- sending
 
     def _begin_sending(self, name: str, rule: Rule) -> None:
-        if self._tasks is not None and rule.sending is None and rule.states.next_due() is not None:
+        if self._tasks is not None and rule.sending is None and rule.states.due:
             rule.sending = self._tasks.create_task(self._send_all(name, rule))
 
     async def _send_all(self, name: str, rule: Rule) -> None:
         """Send what is due, one after the other."""
         try:
-            while not self._waiting.stopped and (notice := rule.states.next_due()) is not None:
+            while not self._waiting.stopped and rule.states.due:
                 await self._wait_for_turn(rule)
-                await self._send_with_retries(name, rule, notice)
+                if (notice := rule.states.next_due()) is not None:  # else it was over before its turn
+                    await self._send_with_retries(name, rule, notice)
         finally:
             rule.sending = None
 
@@ -256,7 +257,7 @@ class AlertWatch:
             if failure is None:
                 break
             await self._waiting.sleep(backoff_s(attempt))
-            if self._waiting.stopped or rule.states.next_due() is not notice:
+            if self._waiting.stopped or not rule.states.is_due(notice):
                 return
         self._broker.metrics.alert_notices["sent" if rule.failure is None else "failed"] += 1
         rule.states.settle(notice)

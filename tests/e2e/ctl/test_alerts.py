@@ -1,11 +1,15 @@
 """``toymqctl alerts``: rules of a real broker, which fire, repeat no more than they should, and are resolved."""
 
 import json
+from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.ctl import Ctl, ok, refused, rows, values
 from tests.support.hook import hooked
 from toymq import sync
+from toymq_py.config.alerts import Alert
+from toymq_py.storage import alerts_file
+from toymq_py.storage.fs import RealFileSystem
 
 
 def test_a_rule_fires_at_a_url_and_is_resolved(web: Ctl) -> None:
@@ -46,6 +50,16 @@ def test_rules_survive_a_kill_and_write_to_a_topic(web: Ctl, with_gateway: Broke
     assert (found["alert"], found["topic"], found["text"].partition(" (")[0]) == (
         "dead", "orders", "toymq alert dead firing: orders has 1 dead letter",
     )  # fmt: skip
+
+
+def test_a_broker_without_a_gateway_warns_of_rules_that_do_nothing(tmp_path: Path) -> None:
+    disk = RealFileSystem()
+    with BrokerProcess(tmp_path / "d") as broker:
+        assert "do nothing" not in broker.stop()[1]
+    rule = Alert.from_json({"when": "letters", "topic": ">", "to": "alerts"})
+    alerts_file.write(disk, str(tmp_path / "d"), alerts_file.encode({"dead": rule}))
+    with BrokerProcess(tmp_path / "d") as broker:
+        assert "1 alerts are defined and do nothing: they need --http or --https" in broker.stop()[1]
 
 
 def test_wrong_usage_names_what_to_write(web: Ctl) -> None:

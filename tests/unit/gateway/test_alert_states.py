@@ -127,6 +127,16 @@ def test_an_attempt_that_failed_may_have_arrived_so_the_end_is_sent() -> None:
     assert passes.sent() == [("t", "resolved", 2)]
 
 
+def test_an_end_that_waits_is_owed_also_when_a_new_trouble_takes_its_place() -> None:
+    """Told to begin, over before that could be told, in trouble again, over again: the receiver thought that it fires."""
+    passes = Passes(Alert("lag", ">", 100, 80, for_ms=0, url="http://a/"))
+    passes.at(0, t=100)
+    assert passes.sent() == [("t", "firing", 1)]
+    for now, value in ((10, 0), (20, 100), (30, 0)):
+        passes.at(now, t=value)
+    assert [state for _, state, _ in passes.sent()] == ["resolved"]
+
+
 def test_at_most_one_notice_of_a_topic_waits() -> None:
     passes = Passes(Alert("lag", ">", 100, 80, for_ms=0, repeat_ms=60_000, url="http://a/"))
     for now in range(0, 6000, 60):

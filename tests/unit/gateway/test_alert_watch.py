@@ -176,7 +176,7 @@ async def test_a_storm_is_sent_slowly_and_what_is_over_is_not_sent() -> None:
             here.broker.topic(name).seek("c", LATEST)
         await here.after(10)
         assert rule.states.firing == 1
-        assert rule.states.due <= alert_watch.BURST + 2, "the ends of those that were told of, and one beginning"
+        assert rule.states.due <= alert_watch.BURST + 1, "the ends of those that were told of, and one beginning"
 
 
 async def test_rules_survive_a_power_cut_and_a_restart_begins_anew() -> None:
