@@ -8,10 +8,12 @@ from toymq_py.gateway.alert_states import AlertStates, Notice, Reading
 
 ALERTS = [Alert("lag", ">", 10, 5, for_ms=for_ms, repeat_ms=60_000, url="http://a/") for for_ms in (0, 3000)]
 TOPICS = ("a", "b")
+VALUES: tuple[dict[str, int], ...] = ({"a": 0}, {"a": 10}, {"a": 10}, {"a": 7}, {"a": 5, "b": 10}, {"a": 10, "b": 0}, {})
+"""Of the topics that are there."""
 steps = st.lists(
     st.tuples(
         st.sampled_from((0, 1, 3, 61)),  # seconds since the one before
-        st.sampled_from(({"a": 0}, {"a": 10}, {"a": 10}, {"a": 7}, {"a": 5, "b": 10}, {"a": 10, "b": 0}, {})),  # others are gone
+        st.sampled_from(VALUES),
         st.sampled_from((0, 0, 1, 2)),  # notices that are sent afterwards
         st.sampled_from((True, True, False)),  # and whether the last of them is taken
     ),

@@ -160,7 +160,8 @@ async def test_a_notice_is_given_up_after_its_attempts_and_said_once(
         await here.rig.until(lambda: here.broker.metrics.alert_notices["sent"] == 1)
 
 
-async def test_a_storm_is_sent_slowly_and_what_is_over_is_not_sent() -> None:
+async def test_a_storm_is_sent_slowly_and_what_is_over_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alert_watch, "NOTICES_PER_S", 1e-6)  # however slow the machine is
     async with watched() as here, receiving() as receiver:
         await here.watch.put("lost", to_url(receiver, **{"for": "0"}))
         for number in range(alert_watch.BURST + 20):
