@@ -163,8 +163,8 @@ def _read_definitions(options: ServeOptions) -> Definitions:
     wanted = parse(read_text(path, "the definitions"), path)
     for line in wanted.doubts:
         logger.warning("%s", line)
-    if wanted.webhooks and options.http is None and options.https is None:
-        raise ConfigError(f"{path}: the gateway pushes webhooks: they need --http or --https")
+    if (wanted.webhooks or wanted.alerts) and options.http is None and options.https is None:
+        raise ConfigError(f"{path}: the gateway pushes webhooks and watches for alerts: they need --http or --https")
     return wanted
 
 
