@@ -236,6 +236,8 @@ class AlertWatch:
                 await self._wait_for_turn(rule)
                 if (notice := rule.states.next_due()) is not None:  # else it was over before its turn
                     await self._send_with_retries(name, rule, notice)
+        except Exception:
+            logger.exception("bug in the notices of alert %s", name)
         finally:
             rule.sending = None
 

@@ -271,6 +271,25 @@ async def test_a_bug_in_one_topic_ends_neither_the_watch_nor_the_broker(
         assert "bug in the alerts" in caplog.text
 
 
+@pytest.mark.provokes_bugs
+async def test_a_bug_while_one_rule_sends_ends_neither_the_watch_nor_another_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched() as here:
+        for name in ("broken", "whole"):
+            await here.watch.put(name, to_topic(to=f"to-{name}", **{"for": "0"}))
+
+        def failing(*_: object) -> None:
+            raise TypeError("a bug")
+
+        monkeypatch.setattr(here.watch.rules["broken"].states, "settle", failing)
+        await here.rig.publish("orders", "a")
+        await here.after(0)
+        await here.alerts_of("to-whole", 1)
+        await here.rig.until(lambda: here.watch.rules["broken"].sending is None)
+        here.broker.delete("orders", lambda count, error: None)
+        await here.after(10)
+        assert [notice["state"] for notice in await here.alerts_of("to-whole", 2)] == ["firing", "resolved"]
+
+
 async def test_a_topic_that_cannot_be_read_now_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     async with watched() as here:
         await here.watch.put("lost", to_topic(**{"for": "1m"}))
