@@ -167,6 +167,7 @@ async def test_a_storm_is_sent_slowly_and_what_is_over_is_not_sent(monkeypatch: 
         for number in range(alert_watch.BURST + 20):
             here.broker.topic_or_new(f"t{number}").publish([b""], [b"x"])
         await here.rig.publish("last", "x")
+        await here.rig.until(lambda: all(topic.next_id for topic in here.broker.topics.values()))
         await here.after(0)
         for _ in range(alert_watch.BURST):
             await receiver.next()
