@@ -27,16 +27,19 @@ FLAGS = ["-fvisibility=hidden"]
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg] # it has a parameter for type checkers alone
-    """Adds compiled modules to a wheel, beside their sources, which tracebacks and type checkers read."""
+    """Adds to a wheel compiled modules, beside their sources, which tracebacks and type checkers read, and the docs."""
 
     def dependencies(self) -> list[str]:
         """What is installed into the build's environment: nothing for a pure wheel."""
         return REQUIRES if _hindrance() is None else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, or say in one line why not. Raises: RuntimeError when the switch is 1 and it fails."""
+        """Add the pages for ``toymq help``. Compile, or say in one line why not. Raises: RuntimeError when the switch is 1 and
+        it fails."""
         if version == "editable":
             return
+        pages = sorted(Path(self.root, "docs").glob("*.md"))
+        build_data["force_include"] |= {str(page): f"toymq_py/docs/{page.name}" for page in pages}
         hindrance = _hindrance()
         if hindrance is None:
             self._directory = tempfile.TemporaryDirectory(prefix="toymq-build-")

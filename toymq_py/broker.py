@@ -82,6 +82,8 @@ class Broker:
         """Topics whose files could not be read, by name, with the error that every command on them gets."""
         self.on_deadline: Callable[[float], None] = lambda at: None
         """Called with a time when ``tick`` must run before the time that it returned last."""
+        self.gateways: list[str] = []
+        """URLs of its own HTTP listeners, as they are bound."""
         self.shutting_down = False
         self.too_few_replicas: str | None = None
         """Why publishes are refused with NOT_ENOUGH_REPLICAS; None: they are taken. Gates publishes of clients only: what the
@@ -435,11 +437,8 @@ class Broker:
     # -- statistics
 
     def stats(self) -> dict[str, Any]:
-        """The JSON object of STATS, without its topics.
-
-        ``tasks`` counts the tasks of the event loop, so that a leaked one shows from outside. ``time_ms`` is the wall clock
-        that delays, ages and ``@<unix-ms>`` are compared with. ``limits`` are the options of the same names.
-        """
+        """The JSON object of STATS, without its topics. ``tasks``: of the event loop, so that a leaked one shows; ``time_ms``:
+        the clock that delays and ages are compared with; ``limits``: the options of these names."""
         metrics, free = self.metrics, 0
         with suppress(OSError):
             free = self._fs.free_bytes(self.options.data_dir)
@@ -458,6 +457,7 @@ class Broker:
             "disk_free_bytes": free,
             "disk_low": self._space.is_low(),
             "time_ms": self._clock.wall_ns() // 1_000_000,
+            "gateways": self.gateways,
             **metrics.cluster_stats(),
             "limits": {
                 "max_payload": self.options.max_payload_bytes,

@@ -8,6 +8,7 @@ from typing import TypeVar
 from toymq_py.broker import Done
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import BeingDeleted, RequestError
+from toymq_py.topic import Commit
 
 Made = TypeVar("Made")
 
@@ -50,6 +51,14 @@ async def gone(busy: BeingDeleted) -> None:
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     busy.when_done(partial(fulfil, over))
     await over
+
+
+async def settled(commit: Commit) -> RequestError | None:
+    """Wait until a commit is on stable storage. Returns: why it failed, else None. Cancelled, the commit goes on."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    commit.add_waiter(partial(fulfil, over))
+    await over
+    return commit.error
 
 
 def fulfil(future: asyncio.Future[None]) -> None:

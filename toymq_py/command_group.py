@@ -3,7 +3,7 @@
 Beside ``command_line``, which a broker loads without click.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn
 
@@ -22,6 +22,23 @@ class CommandGroup(click.Group):
 
     meant: ClassVar[Mapping[str, str]] = {}
     """What to write, whole, instead of a command that is not here: another program has it, or it has another name."""
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The commands by what they are for, as the help lists them; none for one list."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the help, not of the alphabet."""
+        return [name for names in self.sections.values() for name in names] or list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each section under its heading."""
+        width = max(map(len, self.list_commands(ctx)), default=0)
+        for heading, names in (self.sections or {"Commands": self.list_commands(ctx)}).items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            limit = max(formatter.width - 6 - width, 45)
+            rows = [(name.ljust(width), each.get_short_help_str(limit)) for name, each in found if each is not None]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -163,8 +163,8 @@ def _read_definitions(options: ServeOptions) -> Definitions:
     wanted = parse(read_text(path, "the definitions"), path)
     for line in wanted.doubts:
         logger.warning("%s", line)
-    if wanted.webhooks and options.http is None and options.https is None:
-        raise ConfigError(f"{path}: the gateway pushes webhooks: they need --http or --https")
+    if (wanted.webhooks or wanted.alerts) and options.http is None and options.https is None:
+        raise ConfigError(f"{path}: the gateway pushes webhooks and watches for alerts: they need --http or --https")
     return wanted
 
 
@@ -225,6 +225,8 @@ class Service:
             self._options, self._broker, self._clock, self._loop, self._authority, self._certificates,
             self._listeners.get("--http", []), self._accepting,
         )  # fmt: skip
+        if self._web is None:
+            self._warn_of_idle()
         if self._options.amqp is not None or self._options.amqps is not None:
             from toymq_py.amqp import AmqpServer  # imported only when needed
 
@@ -239,7 +241,19 @@ class Service:
         gc.collect()
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
 
+    def _warn_of_idle(self) -> None:
+        """Say what was defined and does nothing without a gateway. A damaged file is `toymq verify`'s to tell."""
+        directory = self._broker.directory
+        for what, read in (("webhooks", directory.read_webhooks), ("alerts", directory.read_alerts)):
+            with contextlib.suppress(DamagedData, OSError):
+                if count := len(read()):
+                    logger.warning("%d %s are defined and do nothing: they need --http or --https", count, what)
+
     def _accepting(self) -> None:
+        self._broker.gateways = [
+            READY_AS[option].format(shown_address(each)) for option in ("--https", "--http")
+            for each in self._listeners.get(option, ())
+        ]  # fmt: skip
         addresses = [
             READY_AS[option].format(shown_address(each)) for option, some in self._listeners.items() for each in some
         ]
@@ -381,9 +395,9 @@ def _metrics(
     if not listeners:
         yield
         return
-    from toymq_py.observability.metrics_server import MetricsServer  # imported only when needed
+    from toymq_py.observability.metrics_server import MetricsServer, broker_pages  # imported only when needed
 
-    listener = MetricsServer(broker, loop, listeners, AllowedHosts(allowed_hosts))
+    listener = MetricsServer(broker_pages(broker), loop, listeners, AllowedHosts(allowed_hosts))
     listener.start()
     try:
         yield

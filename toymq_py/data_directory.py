@@ -1,4 +1,4 @@
-"""The data directory of a running broker: its lock, the directories of its topics, its webhooks.
+"""The data directory of a running broker: its lock, the directories of its topics, and the files beside them.
 
 Contract: storage.md, "Layout"; ADR 0049. Knows the names and paths of topics, not what is in them. Belongs to the event loop.
 """
@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
+from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError, RequestError
 from toymq_py.names import check_name
-from toymq_py.storage import amqp_file, webhooks_file
+from toymq_py.storage import alerts_file, amqp_file, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
@@ -134,6 +135,17 @@ class DataDirectory:
         """Replace the webhooks. Assumes one call at a time. Raises: BadArgument when there are too many."""
         data = webhooks_file.encode(webhooks)
         self._offload(lambda: webhooks_file.write(self._fs, self.path, data), done)
+
+    # -- alerts
+
+    def read_alerts(self) -> dict[str, Alert]:
+        """The alert rules, by name. Blocks. Raises: DamagedData, OSError."""
+        return alerts_file.load(self._fs, self.path)
+
+    def store_alerts(self, alerts: Mapping[str, Alert], done: Stored) -> None:
+        """Replace the alert rules. Assumes one call at a time. Raises: BadArgument when there are too many."""
+        data = alerts_file.encode(alerts)
+        self._offload(lambda: alerts_file.write(self._fs, self.path, data), done)
 
     # -- AMQP
 

@@ -98,6 +98,9 @@ TABLE: tuple[Metric, ...] = (
     Metric("consumer_oldest_unacked_seconds", Kind.GAUGE, "seconds",
            "How long the oldest message that a consumer has not acked has been due; 0 without a backlog.", CONSUMER),
     Metric("consumer_sessions", Kind.GAUGE, "sessions", "Sessions that are subscribed as a consumer.", CONSUMER),
+    Metric("alerts_firing", Kind.GAUGE, "topics", "Topics that fire an alert rule; 1 for a low disk.", ("alert",)),
+    Metric("alert_notices_total", Kind.COUNTER, "notices",
+           "Notices of alerts by outcome: sent, or failed when the last attempt was not taken.", ("outcome",)),
     Metric("role", Kind.GAUGE, "0 or 1", "What this node of a cluster does: LOOKING, JOINING, FOLLOWING, OPENING, LEADING.",
            ("role",), of_cluster=True),
     Metric("epoch", Kind.GAUGE, "epoch", "The epoch of the leader that this node knows; 0: none.", of_cluster=True),
@@ -171,9 +174,10 @@ class Histogram:
 class Metrics:
     """Counters named in ``TABLE``, and ``errors`` by code. Belongs to the event loop."""
 
-    __slots__ = ("_fsync_s", "ack_total", "channels_examining", "cluster", "commit_messages", "connections",
-                 "connections_evicted_total", "connections_opened_total", "connections_torn_total", "deliver_total",
-                 "duplicate_total", "errors", "fsync_seconds", "limits_reached", "loop_held_seconds", "nack_total",
+    __slots__ = ("_fsync_s", "ack_total", "alert_notices", "alerts_firing", "channels_examining", "cluster",
+                 "commit_messages", "connections", "connections_evicted_total", "connections_opened_total",
+                 "connections_torn_total", "deliver_total", "duplicate_total", "errors", "fsync_seconds", "limits_reached",
+                 "loop_held_seconds", "nack_total",
                  "publish_seconds", "publish_total", "redeliver_total")  # fmt: skip
 
     def __init__(self) -> None:
@@ -191,6 +195,9 @@ class Metrics:
         self.connections_evicted_total = 0
         self.limits_reached = dict.fromkeys(LIMITS, 0)
         self.errors: dict[str, int] = {}
+        self.alerts_firing: dict[str, int] = {}
+        """By rule."""
+        self.alert_notices = {"sent": 0, "failed": 0}
         self.commit_messages = Histogram(BY_NAME["commit_messages"])
         self.fsync_seconds = Histogram(BY_NAME["fsync_seconds"])
         self.loop_held_seconds = Histogram(BY_NAME["loop_held_seconds"])

@@ -17,18 +17,21 @@ from toymq_py.version import __version__
 if _TYPE_CHECKING:
     from toymq import errors, sync, testing, tracing  # noqa: F401 (two need optional packages and stay out of ``import *``)
     from toymq.client import Client, Publishing, connect
+    from toymq.codecs import Codec, values
     from toymq.subscription import Message, Subscription
     from toymq.workers.app import App
     from toymq_py.embedded.asyncio import open
 
 _LOADED_ON_USE = {
     "App": "toymq.workers.app",
+    "Codec": "toymq.codecs",
     "Client": "toymq.client",
     "Message": "toymq.subscription",
     "Publishing": "toymq.client",
     "Subscription": "toymq.subscription",
     "connect": "toymq.client",
     "open": "toymq_py.embedded.asyncio",
+    "values": "toymq.codecs",
 }
 _MODULES = ("errors", "sync", "testing", "tracing")
 
@@ -50,7 +53,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "App", "Client", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription", "__version__",
-    "connect", "errors", "open", "sync",
+    "App", "Client", "Codec", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription", "__version__",
+    "connect", "errors", "open", "sync", "values",
 ]  # fmt: skip
 __all__ += _errors

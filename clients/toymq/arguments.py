@@ -261,7 +261,7 @@ def payload_bytes(payload: object) -> bytes:
         return bytes(payload)
     if payload is None:
         raise TypeError('a payload is bytes, not None: use b"" for an empty one')
-    remedy = "payload.encode()" if isinstance(payload, str) else "pub_json, or json.dumps(payload).encode()"
+    remedy = "payload.encode()" if isinstance(payload, str) else 'pub_value(…, codec="json"), or json.dumps(payload).encode()'
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}: use {remedy}")
 
 

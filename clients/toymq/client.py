@@ -12,12 +12,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 from toymq import arguments, requests
 from toymq.arguments import Seconds
 from toymq.client_base import ClientBase, as_method
+from toymq.codecs import AnyCodec, encoded
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.keyword_hints import hinted
 from toymq.link import Link, close_all
-from toymq.message import Item, Key, Receipt, chunks, json_payload, outgoing
+from toymq.message import Item, Key, Receipt, chunks, outgoing
 from toymq.mixups import AsyncFor, AsyncWith
 from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
@@ -154,21 +155,29 @@ class Client(ClientBase, AsyncWith):
             raise
         return _receipt(batch, 0)
 
+    async def pub_value(
+        self, topic: str, value: object, *, codec: AnyCodec = "json", key: Key | None = None,
+        headers: Mapping[str, str] | None = None, delay: Seconds | None = None, ttl: Seconds | None = None,
+    ) -> Receipt:  # fmt: skip
+        """Publish a value, with its codec's content type as a header; ``Message.value`` reads it by that.
+
+        Args:
+            value: of numbers, texts, lists, dicts, None. Dates, times, UUIDs and Decimals become texts, enums their value,
+                dataclasses objects; bytes are base64 in JSON.
+            codec: ``"json"``, ``"msgpack"``, a ``toymq.Codec``, or a function that makes bytes of the value.
+            key, headers, delay, ttl: as of ``pub``.
+
+        Raises: TypeError, BadArgument, for what the codec cannot say; ConfigError without its package; and as ``pub``.
+        """
+        payload, headers = encoded(codec, value, headers)
+        return await self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl)
+
     async def pub_json(
         self, topic: str, value: object, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
         delay: Seconds | None = None, ttl: Seconds | None = None,
     ) -> Receipt:  # fmt: skip
-        """Publish a value as JSON, with the header ``content-type: application/json``; ``Message.json`` reads it.
-
-        Args:
-            value: of numbers, texts, lists, dicts, None. Dates, times, UUIDs and Decimals become texts, bytes base64, enums
-                their value, dataclasses objects.
-            key, headers, delay, ttl: as of ``pub``.
-
-        Raises: TypeError, BadArgument, for what JSON cannot say; and as ``pub``.
-        """
-        payload, headers = json_payload(value, headers)
-        return await self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl)
+        """``pub_value`` as JSON; ``Message.json`` reads it."""
+        return await self.pub_value(topic, value, key=key, headers=headers, delay=delay, ttl=ttl)
 
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from toymq import arguments
 from toymq.arguments import Seconds
+from toymq.codecs import AnyCodec, decoded
 from toymq_py.errors import BadArgument, PayloadTooLarge
 from toymq_py.protocol import MessagePush, publish_options, publish_sequence
 from toymq_py.protocol.frames import parse_ids
@@ -85,9 +86,17 @@ class Delivery:
 
     def json(self) -> Any:
         """The payload as a JSON document. Raises: BadArgument, where it is none."""
-        from toymq.json_values import load  # most applications need none of it
+        return decoded("json", self.payload, {})
 
-        return load(self.payload)
+    def value(self, codec: AnyCodec | None = None) -> Any:
+        """The payload as a value, by its content type: JSON, MessagePack, or its bytes without one.
+
+        Args:
+            codec: instead of the content type: ``"json"``, ``"msgpack"``, a ``toymq.Codec``, or a function of the bytes.
+
+        Raises: BadArgument for a payload that is not of that form, or a content type that is not known.
+        """
+        return decoded(codec, self.payload, {} if codec is not None else self.headers)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(topic={self.topic!r}, id={self.id}, attempt={self.attempt}, payload={self.payload!r})"
@@ -218,16 +227,6 @@ def outgoing(
     if len(body) > body_bytes_max:
         raise too_large(body, body_bytes_max)
     return name, body, options
-
-
-JSON_TYPE = ("content-type", "application/json")
-
-
-def json_payload(value: object, headers: Mapping[str, str] | None) -> tuple[bytes, dict[str, str]]:
-    """Payload and headers of a value that is published as JSON. Raises: TypeError, BadArgument."""
-    from toymq.json_values import dump  # most applications need none of it
-
-    return dump("the value", value), dict([JSON_TYPE]) | dict(arguments.headers(headers or {}))
 
 
 def _sequenced_options(item: Sequenced) -> bytes:

@@ -60,6 +60,8 @@ class Broker:
     certificates: Certificates = Certificates()
     others: tuple[Address, ...] = ()
     """Other nodes of its cluster."""
+    http_url: str | None = None
+    """URL of its HTTP gateway, where it is named; see ``gateway.py``."""
 
     def connect(self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0, idempotent: bool = True) -> sync.Client:
         """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""

@@ -7,15 +7,18 @@ import click
 from click.core import ParameterSource
 
 from toymq.click_support import HELP_SETTINGS
-from toymq.url import DEFAULT_URL, address_with_token, parse_urls, split_url
+from toymq.url import DEFAULT_URL, parse_urls
 from toymq_py.command_group import CommandGroup, said_by, say
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
-from toymqctl.broker import Broker, Certificates, show_warnings
+from toymqctl.alerts import alerts
+from toymqctl.broker import Broker, show_warnings
 from toymqctl.cluster import cluster
 from toymqctl.completion import completion
 from toymqctl.config import config
+from toymqctl.connections import connections
 from toymqctl.consumers import consumers
+from toymqctl.context import context as context_command
 from toymqctl.create import create
 from toymqctl.delete import delete
 from toymqctl.describe import describe
@@ -32,18 +35,32 @@ from toymqctl.seek import seek
 from toymqctl.stats import stats
 from toymqctl.sub import sub
 from toymqctl.tail import tail
+from toymqctl.target import target_of
 from toymqctl.token import token as token_command
 from toymqctl.top import top
 from toymqctl.topics import topics
+from toymqctl.webhooks import webhooks
 
-OF_TOYMQ = ("serve", "worker", "definitions", "verify", "repair", "backup", "restore", "dump", "demo")
+OF_TOYMQ = ("serve", "worker", "definitions", "verify", "repair", "backup", "restore", "dump", "demo", "bench", "help")
 """Commands of the other program, which serves a directory and works on one."""
+
+
+WITHOUT_A_BROKER = ("cluster", "completion", "context", "token")
+"""Commands that ask none: a context that is damaged or gone does not stop them."""
 
 
 class _OneLineErrors(CommandGroup):
     meant: ClassVar = {
         **{name: f"toymq {name}" for name in OF_TOYMQ},
         "list": "toymqctl topics", "ls": "toymqctl topics", "consume": "toymqctl sub", "produce": "toymqctl pub",
+    }  # fmt: skip
+    sections: ClassVar = {
+        "Messages": ("pub", "sub", "pull", "ack", "nack", "tail"),
+        "Topics and consumers": (
+            "topics", "describe", "create", "config", "purge", "delete", "consumers", "seek", "forget", "dlq",
+        ),
+        "The broker": ("doctor", "stats", "top", "ping", "connections", "webhooks", "alerts", "cluster"),
+        "This machine": ("context", "token", "completion"),
     }  # fmt: skip
 
     def invoke(self, ctx: click.Context) -> object:
@@ -61,16 +78,17 @@ class _OneLineErrors(CommandGroup):
         click.echo(f"toymqctl: {line}", err=True)
         raise SystemExit(1) from None
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of use, not of the alphabet."""
-        return list(self.commands)
-
 
 @click.group("toymqctl", cls=_OneLineErrors, context_settings=HELP_SETTINGS)
 @click.version_option(package_name="toymq", prog_name="toymqctl")
 @click.option(
-    "--url", envvar="TOYMQ_URL", default=DEFAULT_URL,
-    help="URL of the broker; of a cluster several nodes, toymq://a:6789,b:6789; also TOYMQ_URL.",
+    "--url", envvar="TOYMQ_URL",
+    help=f"URL of the broker; of a cluster several nodes, toymq://a:6789,b:6789; also TOYMQ_URL.  [default: {DEFAULT_URL}]",
+)  # fmt: skip
+@click.option("--context", help="Use this broker of `toymqctl context`; also TOYMQ_CONTEXT.")
+@click.option(
+    "--http-url", envvar="TOYMQ_HTTP_URL",
+    help="URL of its HTTP gateway, where the broker does not tell the right one; also TOYMQ_HTTP_URL.",
 )  # fmt: skip
 @click.option(
     "--token-file",
@@ -82,10 +100,7 @@ class _OneLineErrors(CommandGroup):
 @click.option("--tls-cert", envvar="TOYMQ_TLS_CERT", help="PEM file of a client certificate, if the broker requires one.")
 @click.option("--tls-key", envvar="TOYMQ_TLS_KEY", help="PEM file of the client certificate's key.")
 @click.pass_context
-def main(
-    ctx: click.Context, url: str, token_file: str | None, token: str | None,
-    tls_ca: str | None, tls_cert: str | None, tls_key: str | None,
-) -> None:  # fmt: skip
+def main(ctx: click.Context, /, url: str | None, context: str | None, **_given: str | None) -> None:
     """Talk to a toymq broker.
 
     \b
@@ -99,18 +114,21 @@ def main(
     """
     if ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
         raise click.UsageError("a token on the command line shows in the process list: use TOYMQ_TOKEN or --token-file")
-    if ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE and parse_urls(url)[0].token is not None:
-        raise click.UsageError("a token in --url shows in the process list: use TOYMQ_TOKEN, --token-file or TOYMQ_URL")
-    for option in ("tls_ca", "tls_cert", "tls_key"):
-        if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE and not parse_urls(url)[0].tls:
-            raise click.UsageError(f"--{option.replace('_', '-')} belongs to a broker with TLS: --url toymqs://host:port")
-    address, *others = (address_with_token(each, token, token_file) for each in split_url(url))
-    ctx.obj = Broker(address, Certificates(tls_ca, tls_cert, tls_key), tuple(others))
+    if ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE and url is not None:
+        if parse_urls(url)[0].token is not None:
+            raise click.UsageError("a token in --url shows in the process list: use TOYMQ_TOKEN, --token-file or TOYMQ_URL")
+        if context is not None:
+            raise click.UsageError("--url and --context exclude each other: each names a broker")
+    if ctx.invoked_subcommand not in WITHOUT_A_BROKER:
+        broker = ctx.obj = target_of(ctx).broker()
+        for name in ("tls_ca", "tls_cert", "tls_key"):
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and not broker.address.tls:
+                raise click.UsageError(f"--{name.replace('_', '-')} belongs to a broker with TLS: --url toymqs://host:port")
     show_warnings()
 
 
 for command in (
-    pub, sub, pull, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, dlq, stats,
-    top, ping, doctor, cluster, token_command, completion,
+    pub, sub, pull, ack, nack, tail, topics, describe, create, config, purge, delete, consumers, seek, forget, dlq, doctor,
+    stats, top, ping, connections, webhooks, alerts, cluster, context_command, token_command, completion,
 ):  # fmt: skip
     main.add_command(command)

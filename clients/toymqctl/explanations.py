@@ -34,6 +34,13 @@ ADVICE = {
 }
 """Remedies by code of protocol.md; other errors have theirs in the text."""
 
+OF_THE_GATEWAY = {
+    "NO_SUCH_ALERT": "`toymqctl alerts` lists them",
+    "NO_SUCH_CONNECTION": "it may have ended; `toymqctl connections` lists those that are open",
+    "NO_SUCH_WEBHOOK": "`toymqctl webhooks` lists them",
+}
+"""Remedies in place of those of the HTTP API, which name its requests."""
+
 _CLIENT_CERTIFICATE = "--tls-cert and --tls-key (or TOYMQ_TLS_CERT, TOYMQ_TLS_KEY)"
 TLS_ADVICE = {
     "Hostname mismatch": "the certificate is for another host: use a name of the certificate in --url",
@@ -66,6 +73,8 @@ def explain(address: Address, error: Exception) -> str:
     if isinstance(error, toymq.SubscriptionEnded):
         return f"{error} ({_ENDED.get(error.code, 'see the broker')})"
     if isinstance(error, RequestError):
+        if error.code in OF_THE_GATEWAY:
+            return f"{error.code}: {str(error).partition(':')[0]}; {OF_THE_GATEWAY[error.code]}"
         advice = ADVICE.get(error.code)
         return f"{error.code}: {error}" + (f"; {advice}" if advice else "")
     return str(error)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +27,7 @@ Publish = Callable[[Iterable[bytes]], Iterable[Receipt]]
 @click.option("--delay", "delay_s", type=Duration(), help="Deliver after this time: 5s, 2h, 30d.")
 @click.option("--ttl", "ttl_s", type=Duration(), help="Drop it when it is not delivered by then: 1d.")
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish this file's lines.")
+@click.option("--count", type=click.IntRange(1), default=1, help="Publish the PAYLOAD so many times.")
 @click.option("--whole", is_flag=True, help="Publish the whole file, or all of stdin, as one message.")
 @click.option(
     "--no-dedupe", is_flag=True, help="For a topic with dedupe_keys=0: what has no answer when the connection is lost "
@@ -41,6 +43,7 @@ def pub(
     delay_s: float | None,
     ttl_s: float | None,
     path: Path | None,
+    count: int,
     whole: bool,
     no_dedupe: bool,
 ) -> None:
@@ -52,6 +55,7 @@ def pub(
         tail -f /var/log/syslog | toymqctl pub logs
         toymqctl pub pictures --file cat.png --whole
         toymqctl pub reminders 'call back' --delay 2h --ttl 1d
+        toymqctl pub load '{"test": true}' --count 10000
 
     Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk.
 
@@ -63,6 +67,8 @@ def pub(
         raise click.UsageError("--key goes with exactly one PAYLOAD, or with --whole")
     if header_lines and not payloads and not whole:
         raise click.UsageError("--header goes with PAYLOAD or --whole")
+    if count > 1 and (len(payloads) != 1 or key is not None):
+        raise click.UsageError("--count goes with exactly one PAYLOAD, and not with --key, which makes repeats duplicates")
     if ttl_s == 0:
         raise click.UsageError("with --ttl 0 nothing would be delivered: leave it out for no limit")
     headers = _headers(header_lines)
@@ -74,7 +80,15 @@ def pub(
         _publish(lambda lines: client.pub_many(topic, lines, delay=delay_s, ttl=ttl_s), topic, source, size)
 
     with broker.connect(idempotent=not no_dedupe) as client:
-        if payloads:
+        if count > 1:
+            message = payloads[0].encode(errors="surrogateescape")
+            published = 0
+            try:
+                for _ in client.pub_many(topic, repeat((None, message, headers), count), delay=delay_s, ttl=ttl_s):
+                    published += 1
+            finally:
+                click.echo(f"published {published}")
+        elif payloads:
             for payload in payloads:
                 one(payload.encode(errors="surrogateescape"))
         elif path is not None:

@@ -9,14 +9,13 @@ from click.shell_completion import CompletionItem
 
 from toymq import sync
 from toymq.message import parse_ranges
-from toymq.url import address_with_token, split_url
 from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, ToymqError
 from toymq_py.names import is_pattern
 from toymq_py.records import IdRange
 from toymq_py.units import parse_number
-from toymqctl.broker import Broker, Certificates
 from toymqctl.settings import SETTINGS
+from toymqctl.target import target_of
 
 COMPLETION_S = 0.5
 """Time that completion waits for the broker."""
@@ -74,13 +73,8 @@ class _Name(click.ParamType[str], ABC):
     name = "name"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        root = ctx.find_root().params
         with suppress(ToymqError, OSError):
-            certificates = Certificates(root.get("tls_ca"), root.get("tls_cert"), root.get("tls_key"))
-            address, *others = (
-                address_with_token(each, root.get("token"), root.get("token_file")) for each in split_url(root["url"])
-            )
-            broker = Broker(address, certificates, tuple(others))
+            broker = target_of(ctx.find_root()).broker()
             with broker.connect(connect_timeout_s=COMPLETION_S, timeout_s=COMPLETION_S) as client:
                 return [CompletionItem(name) for name in self.names(client, ctx) if name.startswith(incomplete)]
         return []

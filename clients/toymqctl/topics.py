@@ -6,16 +6,19 @@ import click
 
 from toymqctl.broker import Broker
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import print_json, screen_room, size, table
+from toymqctl.tables import duration, print_json, screen_room, size, table
 
-_COLUMNS = ("topic", "messages", "bytes", "consumers", "ready", "inflight", "state")
+_COLUMNS = ("topic", "messages", "size", "consumers", "backlog", "oldest", "inflight", "state")
+"""The words of the dashboard."""
 
 
 def _row(topic: dict[str, Any]) -> tuple[str, ...]:
     consumers = topic["consumers"]
-    sums = (sum(c["ready"] for c in consumers), sum(c["inflight"] for c in consumers))
+    backlog = max((each["backlog"] for each in consumers), default=topic["messages"])
+    oldest_s = max((each["oldest_unacked_age_s"] for each in consumers if each["backlog"]), default=None)
     return (
-        topic["topic"], str(topic["messages"]), size(topic["bytes"]), str(len(consumers)), *map(str, sums), topic["state"]
+        topic["topic"], str(topic["messages"]), size(topic["bytes"]), str(len(consumers)), str(backlog),
+        "-" if oldest_s is None else duration(oldest_s), str(sum(each["inflight"] for each in consumers)), topic["state"],
     )  # fmt: skip
 
 
@@ -28,13 +31,14 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
 
     Names that are too long for the terminal are cut; --json has them whole.
 
-    `ready` and `inflight` are sums over the consumers. PATTERN: `orders.*`, `events.>`.
+    `backlog` is that of the consumer with the most, without any consumer all messages; `oldest` is how long the oldest
+    message of a backlog has been due; `inflight` is a sum. PATTERN: `orders.*`, `events.>`.
     """
     with broker.connect() as client:
         found = client.topics(pattern)
     if as_json:
         print_json(found)
     elif found:
-        click.echo(table([_COLUMNS, *map(_row, found)], text=(0, 6), room=screen_room()))
+        click.echo(table([_COLUMNS, *map(_row, found)], text=(0, 7), room=screen_room()))
     else:
         click.echo(f"no topics{broker.as_far_as_seen}")

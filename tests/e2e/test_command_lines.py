@@ -77,9 +77,11 @@ def test_topics_as_table_and_json(broker: BrokerProcess) -> None:
     ok(ctl(broker, "pub", "listed.a", "x", "y"))
     ok(ctl(broker, "sub", "listed.a", "--max", "1"))
     header, row = ok(ctl(broker, "topics", "listed.*")).splitlines()
-    assert header.split() == ["topic", "messages", "bytes", "consumers", "ready", "inflight", "state"]
+    assert header.split() == ["topic", "messages", "size", "consumers", "backlog", "oldest", "inflight", "state"]
     (found,) = map(json.loads, ok(ctl(broker, "topics", "listed.a", "--json")).splitlines())
-    assert row.split() == ["listed.a", "2", f"{found['bytes']}B", "1", "1", "0", "ok"]
+    *others, oldest, inflight, state = row.split()
+    assert (others, inflight, state) == (["listed.a", "2", f"{found['bytes']}B", "1", "1"], "0", "ok")
+    assert oldest.endswith("s")
     assert (found["topic"], found["messages"], found["next_id"]) == ("listed.a", 2, 2)
     assert ok(ctl(broker, "topics", "nothing.*")) == "no topics\n"
 

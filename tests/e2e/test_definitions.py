@@ -210,3 +210,23 @@ def test_what_cannot_be_reached(tmp_path: Path, file: str) -> None:
     assert (shown.exit_code, "s3cret" in shown.output) == (2, False)
     done = run("serve", "--data-dir", str(tmp_path / "d"), "--definitions", "nowhere.toml")
     assert (done.returncode, "nowhere.toml" in done.stderr) == (2, True)
+
+
+def test_alerts_of_a_running_and_of_a_stopped_broker(tmp_path: Path) -> None:
+    rule = '[[alert]]\nname = "dead"\nwhen = "letters"\ntopic = ">"\nfor = "5m"\nto = "alerts"\n'
+    data = str(tmp_path / "d")
+    with BrokerProcess(data, "--http", "127.0.0.1:0") as broker:
+        wire, gateway = f"--url=127.0.0.1:{broker.port}", f"--http-url={broker.http}"
+        refused = definitions("import", "-", wire, stdin=rule)
+        assert "the alerts of a running broker are reached over HTTP: name its gateway" in refused.stderr
+        assert definitions("import", "-", wire, gateway, stdin=rule).stdout == "+ alert dead letters > 1 to topic alerts\n"
+        assert definitions("import", "-", wire, gateway, stdin=rule).stdout == "nothing to change\n"
+        exported = definitions("export", wire, gateway).stdout
+        assert definitions("diff", "-", wire, gateway, stdin=exported).exit_code == 0
+        broker.stop()
+    here = f"--data-dir={data}"
+    assert definitions("import", "-", here, stdin=rule.replace("5m", "1m")).stdout == "~ alert dead for_ms=300000 -> 60000\n"
+    assert "  alert dead is not in the file" in definitions("diff", "-", here, stdin="").stdout
+    (tmp_path / "rules.toml").write_text(rule)
+    alone = run("serve", "--data-dir", data, "--definitions", str(tmp_path / "rules.toml"))
+    assert (alone.returncode, "they need --http or --https" in alone.stderr) == (2, True), alone.stderr

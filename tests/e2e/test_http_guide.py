@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess
+from tests.support.http_receiver import receiving
 from tests.support.http_rig import listening
 from tests.support.requirements import require
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import frames
-from tests.unit.gateway.test_webhook_operations import receiving
 from toymq_py.gateway.problems import STATUS
 from toymq_py.gateway.websocket import MEMBERS
 

@@ -15,7 +15,7 @@ from tests.support.broker_process import BrokerProcess, run
 from tests.support.in_process import InProcess, serving
 from toymq_py.net.host_names import AllowedHosts
 from toymq_py.observability import metrics_server as listener_module
-from toymq_py.observability.metrics_server import WAITING_MAX, MetricsServer
+from toymq_py.observability.metrics_server import WAITING_MAX, MetricsServer, broker_pages
 from toymq_py.server import Server
 
 
@@ -40,7 +40,7 @@ async def with_metrics(data_dir: Path) -> AsyncIterator[tuple[InProcess, int]]:
     async with serving(data_dir) as served:
         bound = Server.bind("127.0.0.1", 0)
         port = bound[0].getsockname()[1]
-        metrics = MetricsServer(served.broker, asyncio.get_running_loop(), bound, AllowedHosts(["toymq"]))
+        metrics = MetricsServer(broker_pages(served.broker), asyncio.get_running_loop(), bound, AllowedHosts(["toymq"]))
         metrics.start()
         try:
             yield served, port

@@ -96,6 +96,8 @@ def test_the_wheel_has_what_is_used_and_no_more(released: dict[str, Path]) -> No
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"toymq_py", "toymq", "toymqctl", "toymq_bench", "toymq_spark", "pyspark_toymq", "toymq_chaos"}
     assert {"toymq_py/py.typed", "toymq/py.typed"} <= set(names)
+    pages = {f"toymq_py/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    assert {name for name in names if name.startswith("toymq_py/docs/")} == pages, "what `toymq help` shows"
     assert set(re.findall(r"^(toymq[\w-]*) = toymq[\w.]*:main$", entry_points, re.MULTILINE)) == {
         "toymq", "toymqctl", "toymq-bench", "toymq-chaos", "toymq-pipeline",
     }  # fmt: skip

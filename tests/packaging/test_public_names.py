@@ -22,8 +22,8 @@ PACKAGES = sorted(
 PUBLIC = {
     "toymq_py": ["__version__"],
     "toymq": sorted([
-        "App", "Client", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription", "__version__",
-        "connect", "errors", "open", "sync", *errors.__all__,
+        "App", "Client", "Codec", "Connected", "Disconnected", "Message", "Publishing", "Receipt", "Subscription",
+        "__version__", "connect", "errors", "open", "sync", "values", *errors.__all__,
     ]),
     "toymq.sync": ["Client", "Message", "Subscription", "connect", "open"],
 }  # fmt: skip

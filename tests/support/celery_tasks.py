@@ -8,8 +8,8 @@ from typing import Any
 from celery import Celery
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.plain_tasks import add, flaky
 from tests.support.framework_rig import BROKER, WorkerProcess
+from tests.support.plain_tasks import add, flaky
 
 PROCESSES = 2
 

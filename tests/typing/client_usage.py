@@ -13,6 +13,9 @@ async def asyncio_client() -> None:
         assert_type(mq, toymq.Client)
         assert_type(await mq.pub("t", b"x", key="k", headers={"a": "b"}, delay=1.5), toymq.Receipt)
         assert_type(await mq.pub_many("t", [b"x", ("key", b"y"), (None, b"z"), ("k", b"z", {"a": "b"})]), list[toymq.Receipt])
+        assert_type(await mq.pub_value("t", {"a": 1}, codec="msgpack", key="k"), toymq.Receipt)
+        assert_type(await mq.pub_many("t", toymq.values([1, 2], codec=toymq.Codec("", bytes, bytes))), list[toymq.Receipt])
+        await mq.pub_value("t", 1, codec="yaml")  # type: ignore[arg-type]
         async for receipt in mq.pub_many("t", (b"%d" % n for n in range(3))):
             assert_type(receipt.msg_id, int)
             assert_type(receipt.duplicate, bool)

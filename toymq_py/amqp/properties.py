@@ -120,7 +120,7 @@ def block_of(envelope: Envelope, found: Mapping[str, Any]) -> bytes:
     exchange, routing_key, properties = envelope
     blob = fields.shortstr(exchange) + fields.shortstr(routing_key) + properties
     lines = [MARK + binascii.b2a_base64(blob, newline=False)]
-    shown = [(EXCHANGE, exchange), (ROUTING_KEY, routing_key)] if exchange else []
+    shown: list[tuple[str, Any]] = [(EXCHANGE, exchange), (ROUTING_KEY, routing_key)] if exchange else []
     shown += [(name, value) for name, value in found.items() if name in SHOWN]
     for name, value in found.get("headers", {}).items():
         if name not in _OWN and (name == GROUP or not name.startswith(BROKERS)) and ":" not in name and "\n" not in name:
@@ -145,7 +145,7 @@ def _envelope_of(queue: str, block: bytes) -> Envelope:
         except (AmqpError, ValueError):
             pass  # another protocol's client wrote this line
     found = _lines(block) if block else {}
-    properties: dict[str, Any] = {name: found.pop(name) for name in SHOWN & found.keys()}
+    properties: dict[str, Any] = {name: found.pop(name) for name in SHOWN if name in found}
     try:
         return Envelope("", queue, encode({**properties, "headers": found} if found else properties))
     except ValueError:  # a name or a value over 255 bytes

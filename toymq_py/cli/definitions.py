@@ -45,7 +45,7 @@ def which_broker(command: Command) -> Command:
             "--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, callback=_without_token,
             help="Address of a running broker; also TOYMQ_URL.",
         ),
-        click.option("--http-url", help="HTTP gateway of that broker, http://host:port; needed for webhooks."),
+        click.option("--http-url", help="HTTP gateway of that broker, http://host:port; needed for webhooks and alerts."),
         click.option("--data-dir", help="Data directory of a stopped broker, instead of --url."),
     ):
         command = option(command)
@@ -57,7 +57,7 @@ file_argument = click.argument("file", type=click.File("r", encoding="utf-8"))
 
 @click.group()
 def definitions() -> None:
-    """Export and import topics, settings, consumers and webhooks: a file in TOML, or in JSON if it begins with `{`.
+    """Export and import topics, settings, consumers, webhooks and alerts: a file in TOML, or in JSON if it begins with `{`.
 
     \b
         toymq definitions export > topics.toml
@@ -82,9 +82,18 @@ def definitions() -> None:
         topic = "orders"
         url = "https://example.com/orders"
 
+    \b
+        [[alert]]
+        name = "late"
+        when = "lag"
+        topic = "orders"
+        threshold = 10000
+        to = "alerts"
+
     A topic in the file gets exactly the settings of the file. A new consumer begins at `start` (default: earliest); an
-    existing consumer keeps its position. A new webhook, or one without a secret, gets the secret of the file; an export
-    shows no secrets. Import leaves alone what the file does not name. `toymq serve --definitions FILE` imports at every start.
+    existing consumer keeps its position. A new webhook or alert, or one without a secret, gets the secret of the file; an
+    export shows no secrets. Import leaves alone what the file does not name. `toymq serve --definitions FILE` imports at
+    every start.
     """
 
 
@@ -161,3 +170,6 @@ def _beyond(wanted: Definitions, present: Definitions) -> Iterator[str]:
     for name in present.webhooks:
         if name not in wanted.webhooks:
             yield f"  webhook {name} is not in the file"
+    for name in present.alerts:
+        if name not in wanted.alerts:
+            yield f"  alert {name} is not in the file"

@@ -1,27 +1,25 @@
 """What ``toymq definitions`` works on: a running broker, or the directory of a stopped one."""
 
 import asyncio
-import contextlib
-import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from http.client import HTTPException
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from toymq import sync
+from toymq.http_gateway import GatewayFailed, HttpGateway
 from toymq.url import address_with_token
 from toymq_py.clock import SystemClock
+from toymq_py.config.alerts import Alert
 from toymq_py.config.definitions import (
     Change,
     ChangeSettings,
     CreateTopic,
     Definitions,
     MakeConsumer,
+    PutAlert,
     PutWebhook,
     described,
     done_before,
@@ -31,29 +29,18 @@ from toymq_py.config.options import BrokerOptions
 from toymq_py.config.webhooks import SIGNED, Webhook
 from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, RequestError
 from toymq_py.runtime.broker_loop import opened_broker
-from toymq_py.runtime.definitions import apply_definitions, read_webhooks
+from toymq_py.runtime.definitions import apply_definitions, read_alerts, read_webhooks
 from toymq_py.units import DURATION_MS_MAX, format_setting
 
 TIMEOUT_S = 30.0
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: another host would get the token."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 class WebhookClient:
-    """Lists and puts the webhooks of a running broker, over HTTP: the wire has no command for them."""
+    """Lists and puts the webhooks and alerts of a running broker."""
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises: ConfigError."""
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"invalid --http-url {url!a}: write http://host:port")
-        self._url = url.rstrip("/")
-        self._token = token
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+        self._gateway = HttpGateway(url, token)
 
     def present(self) -> dict[str, Webhook]:
         """The webhooks by name; a secret is shown as ``(set)``. Raises: ConfigError."""
@@ -63,28 +50,28 @@ class WebhookClient:
             found[str(row["name"])] = Webhook.from_json(fields)
         return found
 
-    def put(self, change: PutWebhook) -> None:
+    def alerts(self) -> dict[str, Alert]:
+        """The same of the alerts."""
+        known = {each.name for each in fields(Alert)}
+        return {
+            str(row["name"]): Alert.from_json({key: value for key, value in row.items() if key in known})
+            for row in self._ask("GET", "/v1/alerts")["alerts"]
+        }
+
+    def put(self, change: PutWebhook | PutAlert) -> None:
         """Raises: ConfigError."""
-        if change.webhook.secret == SIGNED:
-            raise ConfigError(f"webhook {change.name}: it is signed: write its secret into the file to change it over HTTP")
-        self._ask("PUT", f"/v1/webhooks/{change.name}", asdict(change.webhook))
+        kind, wanted = ("webhook", change.webhook) if isinstance(change, PutWebhook) else ("alert", change.alert)
+        if wanted.secret == SIGNED:
+            raise ConfigError(f"{kind} {change.name}: it is signed: write its secret into the file to change it over HTTP")
+        self._ask("PUT", f"/v1/{kind}s/{change.name}", asdict(wanted))
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
-        data = json.dumps(body).encode() if body is not None else None
         try:
-            request = urllib.request.Request(self._url + path, data, headers, method=method)
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error, contextlib.suppress(ValueError, AttributeError):
-                problem = json.load(error)
-                raise ConfigError(f"{self._url}: {problem.get('code')} {problem.get('detail')}") from None
-            raise ConfigError(f"{self._url} answers {error.code}: is a gateway there?") from None
-        except (HTTPException, ValueError) as error:
-            raise ConfigError(f"cannot ask {self._url}: the answer is not that of a gateway") from error
-        except OSError as error:
-            raise ConfigError(f"cannot ask {self._url}: {getattr(error, 'reason', None) or error}") from error
+            return self._gateway.ask(method, path, body)
+        except RequestError as error:
+            raise ConfigError(f"{self._gateway.url}: {error.code} {error}") from None
+        except GatewayFailed as error:
+            raise ConfigError(str(error)) from error
 
 
 class RunningBroker:
@@ -96,11 +83,15 @@ class RunningBroker:
 
     def check(self, wanted: Definitions) -> None:
         """Raises: ConfigError when there are webhooks and no gateway to put them."""
-        if wanted.webhooks and self._webhooks is None:
-            raise ConfigError("the webhooks of a running broker are reached over HTTP: name its gateway with --http-url")
+        if (wanted.webhooks or wanted.alerts) and self._webhooks is None:
+            what = "webhooks" if wanted.webhooks else "alerts"
+            raise ConfigError(f"the {what} of a running broker are reached over HTTP: name its gateway with --http-url")
 
     def present(self) -> Definitions:
-        return described(self._client.topics(), self._webhooks.present() if self._webhooks is not None else None)
+        gateway = self._webhooks
+        if gateway is None:
+            return described(self._client.topics())
+        return described(self._client.topics(), gateway.present(), gateway.alerts())
 
     def apply(self, wanted: Definitions) -> list[Change]:
         """Create and change what is wanted. Returns: the changes. Raises: ConfigError, which names the changes before it: they
@@ -110,13 +101,15 @@ class RunningBroker:
             try:
                 self._make(change)
             except (RequestError, ConfigError) as error:
-                text = str(error) if isinstance(change, PutWebhook) else f"topic {change.topic}: {error.code} {error}"
+                text = str(error)
+                if not isinstance(change, PutWebhook | PutAlert):
+                    text = f"topic {change.topic}: {error.code} {error}"
                 raise ConfigError(text + done_before(changes[:at])) from error
         return changes
 
     def _make(self, change: Change) -> None:
         match change:
-            case PutWebhook():
+            case PutWebhook() | PutAlert():
                 assert self._webhooks is not None, "checked"
                 self._webhooks.put(change)
             case CreateTopic():
@@ -139,7 +132,7 @@ class StoppedBroker:
     directory: str
 
     def check(self, wanted: Definitions) -> None:
-        """Accept all definitions: the directory holds webhooks, too."""
+        """Accept all definitions: the directory holds webhooks and alerts, too."""
 
     def present(self) -> Definitions:
         return asyncio.run(self._open(None))[0]
@@ -156,7 +149,7 @@ class StoppedBroker:
         loop = asyncio.get_running_loop()
         try:
             with opened_broker(options, SystemClock(), loop) as broker:
-                present = described(broker.describe(None), read_webhooks(broker))
+                present = described(broker.describe(None), read_webhooks(broker), read_alerts(broker))
                 changes = await apply_definitions(wanted, broker) if wanted is not None else []
                 finished: asyncio.Future[None] = loop.create_future()
                 broker.finish(lambda: finished.set_result(None))

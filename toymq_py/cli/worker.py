@@ -2,11 +2,14 @@
 
 import asyncio
 import importlib
+import logging
 import os
 import signal
+import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +17,14 @@ import click
 
 from toymq.click_support import Duration
 from toymq_py.cli import log_output
+from toymq_py.config.option_schema import is_public, parse_address
 from toymq_py.config.options import LogFormat
 from toymq_py.errors import ConfigError, ToymqError
 
 if TYPE_CHECKING:
     from toymq import App
+
+logger = logging.getLogger("toymq.workers")
 
 FAILED = 1
 """Exit code: the broker or the topic went away for good, or a job in a thread had to be left."""
@@ -30,12 +36,16 @@ FAILED = 1
 @click.option("--processes", type=click.IntRange(1, 512), default=1, show_default=True, help="Processes that share the jobs.")
 @click.option("--reload", is_flag=True, help="Start anew when a Python file below the working directory changes.")
 @click.option("--shutdown-timeout", type=Duration(), default="25s", show_default=True, help="Time for running jobs to end.")
+@click.option(
+    "--metrics", "metrics_at", metavar="HOST:PORT",
+    help="Serve /metrics (Prometheus) and /healthz there; of several processes the second at PORT+1, and so on.",
+)  # fmt: skip
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--parent", type=int, hidden=True, help="A descriptor that becomes readable when --processes is gone.")
 def worker(
-    target: str, *, concurrency: int | None, processes: int, reload: bool, shutdown_timeout: float, log_level: str,
-    log_format: LogFormat, parent: int | None,
+    target: str, *, concurrency: int | None, processes: int, reload: bool, shutdown_timeout: float, metrics_at: str | None,
+    log_level: str, log_format: LogFormat, parent: int | None,
 ) -> None:  # fmt: skip
     """Run the workers of an application.
 
@@ -49,10 +59,12 @@ def worker(
         if reload or processes > 1:
             own = [target, "--shutdown-timeout", f"{shutdown_timeout}s", "--log-level", log_level, "--log-format", log_format]
             own += [] if concurrency is None else ["--concurrency", str(concurrency)]
-            raise SystemExit(_run_processes(own, processes, shutdown_timeout, watch=reload))
+            each = [of_process(metrics_at, number) for number in range(processes)]
+            raise SystemExit(_run_processes(own, each, shutdown_timeout, watch=reload))
         app = load(target)
         try:
-            code = asyncio.run(_work(app, concurrency, shutdown_timeout, parent))
+            with _listening(metrics_at) as listeners:
+                code = asyncio.run(_work(app, concurrency, shutdown_timeout, parent, listeners))
         except ToymqError as error:
             if isinstance(error, ConfigError):  # the next one would end the same way
                 raise
@@ -64,13 +76,48 @@ def worker(
     raise SystemExit(code)
 
 
-def _run_processes(arguments: Sequence[str], count: int, shutdown_s: float, *, watch: bool) -> int:
-    """Run this command several times. Returns: the exit code."""
+def of_process(metrics_at: str | None, number: int) -> list[str]:
+    """Options that one of several processes has alone. Raises: ConfigError."""
+    if metrics_at is None:
+        return []
+    host, port = parse_address(metrics_at)
+    if port == 0 and number > 0:
+        raise ConfigError("--metrics with port 0 does not go with --processes: each process needs a port that is known")
+    return ["--metrics", f"{f'[{host}]' if ':' in host else host}:{port + number}"]
+
+
+@contextmanager
+def _listening(metrics_at: str | None) -> Iterator[list[socket.socket]]:
+    """Sockets that listen meanwhile. Raises: ConfigError, DataDirectoryError."""
+    if metrics_at is None:
+        yield []
+        return
+    from toymq_py.server import Server
+
+    try:
+        listeners = Server.bind(*parse_address(metrics_at))
+    except OSError as error:
+        raise ConfigError(f"--metrics: cannot listen on {metrics_at}: {error.strerror or error}") from None
+    try:
+        for listener in listeners:
+            listener.listen()  # a request before the loop runs waits
+            host, port = listener.getsockname()[:2]
+            click.echo(f"toymq: metrics and health at http://{f'[{host}]' if ':' in host else host}:{port}/", err=True)
+            if is_public(host):
+                logger.warning("--metrics %s: other machines can read the names of functions", metrics_at)
+        yield listeners
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+def _run_processes(arguments: Sequence[str], each: Sequence[Sequence[str]], shutdown_s: float, *, watch: bool) -> int:
+    """Run this command several times, with ``each`` process's own arguments. Returns: the exit code."""
     from toymq.broker_process import TOYMQ
     from toymq.workers.processes import Processes
 
     command = [*TOYMQ, "worker", *arguments]
-    return Processes(command, count, watch=Path.cwd() if watch else None, shutdown_s=shutdown_s).run()
+    return Processes(command, each, watch=Path.cwd() if watch else None, shutdown_s=shutdown_s).run()
 
 
 def load(target: str) -> "App":
@@ -99,12 +146,34 @@ def load(target: str) -> "App":
     raise ConfigError(f"{module_name} has no toymq.App that is called {name}{hint}")
 
 
-async def _work(app: "App", concurrency: int | None, shutdown_s: float, parent: int | None) -> int:
-    """Returns: the exit code. Raises: ToymqError."""
+async def _work(
+    app: "App", concurrency: int | None, shutdown_s: float, parent: int | None, listeners: Sequence[socket.socket]
+) -> int:
+    """``listeners``: of /metrics and /healthz. Returns: the exit code. Raises: ToymqError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if parent is not None:
         loop.add_reader(parent, stop.set)
-    return 0 if await app.run(stop, concurrency=concurrency, shutdown=shutdown_s) else FAILED
+    with _serving(app, loop, listeners):
+        return 0 if await app.run(stop, concurrency=concurrency, shutdown=shutdown_s) else FAILED
+
+
+@contextmanager
+def _serving(app: "App", loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket]) -> Iterator[None]:
+    """Serve the pages meanwhile."""
+    if not listeners:
+        yield
+        return
+    from toymq_py.net.host_names import AllowedHosts
+    from toymq_py.observability.metrics_server import MetricsServer
+    from toymq_py.observability.worker_pages import worker_pages
+
+    pages = worker_pages(app.figures, app.problem, lambda: app.connected)
+    server = MetricsServer(pages, loop, listeners, AllowedHosts())
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()

@@ -17,6 +17,14 @@ What the file does not name is left alone, and no consumer's position is moved. 
     url = "https://example.com/orders"
     secret = "whsec_..."        # of one that is new or has none; no secret is ever written out
 
+    [[alert]]
+    name = "late"
+    when = "lag"
+    topic = "orders"
+    threshold = 10000
+    for = "5m"
+    to = "alerts"
+
 JSON has the same keys. Contract: clients.md, "Command lines" (--definitions); delivery.md, "Per-topic settings". Knows no file,
 no wire and no broker: ``plan`` compares with what DESCRIBE says, wherever that came from.
 """
@@ -27,6 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
+from toymq_py.config.alerts import Alert
 from toymq_py.config.option_schema import did_you_mean, shown_key
 from toymq_py.config.options import SETTINGS, TopicSettings
 from toymq_py.config.webhooks import Webhook, check_webhook_name
@@ -49,11 +58,13 @@ class TopicDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Topics, consumers and webhooks that a broker shall have, by name."""
+    """Topics, consumers, webhooks and alerts that a broker shall have, by name."""
 
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
     """Of a broker over HTTP, ``secret`` is ``SIGNED`` or None."""
+    alerts: dict[str, Alert] = field(default_factory=dict)
+    """The same."""
     doubts: list[str] = field(default_factory=list, compare=False)
     """Durations of a TOML file that were most likely meant in seconds, a line for each. JSON is what an export writes, in
     milliseconds."""
@@ -111,7 +122,20 @@ def _read_webhook(definitions: Definitions, where: str, entry: dict[str, Any]) -
     definitions.webhooks[name] = webhook
 
 
-_SECTIONS: dict[str, Callable[[Definitions, str, dict[str, Any]], None]] = {"topic": _read_topic, "webhook": _read_webhook}
+def _read_alert(definitions: Definitions, where: str, entry: dict[str, Any]) -> None:
+    name = _checked_name(where, "alert", entry)
+    try:
+        alert = Alert.from_json({key: value for key, value in entry.items() if key != "name"}).check_secret()
+    except (BadArgument, BadName) as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if name in definitions.alerts:
+        raise ConfigError(f"{where} stands twice")
+    definitions.alerts[name] = alert
+
+
+_SECTIONS: dict[str, Callable[[Definitions, str, dict[str, Any]], None]] = {
+    "topic": _read_topic, "webhook": _read_webhook, "alert": _read_alert,
+}  # fmt: skip
 """Top-level keys, each an array of tables, and the reader of one table."""
 
 
@@ -180,9 +204,11 @@ def _checked_name(where: str, kind: str, entry: dict[str, Any]) -> str:
 # -- writing
 
 
-def described(rows: Iterable[Mapping[str, Any]], webhooks: Mapping[str, Webhook] | None = None) -> Definitions:
-    """The definitions of a broker, from the JSON objects of TOPICS, and its webhooks. Where its consumers are is state, and
-    stays out.
+def described(
+    rows: Iterable[Mapping[str, Any]], webhooks: Mapping[str, Webhook] | None = None, alerts: Mapping[str, Alert] | None = None
+) -> Definitions:
+    """The definitions of a broker, from the JSON objects of TOPICS, its webhooks and its alerts. Where its consumers are is
+    state, and stays out.
 
     Raises: ConfigError for a topic that the broker could not open: its settings are unknown.
     """
@@ -194,7 +220,7 @@ def described(rows: Iterable[Mapping[str, Any]], webhooks: Mapping[str, Webhook]
         names = sorted(consumer["consumer"] for consumer in row["consumers"])
         consumers = {name: EARLIEST for name in names if not name.startswith("#")}  # those are the broker's own
         topics[str(row["topic"])] = TopicDefinition(settings, consumers)
-    return Definitions(topics, dict(sorted((webhooks or {}).items())))
+    return Definitions(topics, dict(sorted((webhooks or {}).items())), dict(sorted((alerts or {}).items())))
 
 
 def to_json(definitions: Definitions) -> str:
@@ -205,7 +231,9 @@ def to_json(definitions: Definitions) -> str:
         consumers = [{"name": consumer, **_start(start)} for consumer, start in topic.consumers.items()]
         topics.append({"name": name, **settings, **({"consumer": consumers} if consumers else {})})
     webhooks = [{"name": name, **_public(webhook)} for name, webhook in definitions.webhooks.items()]
-    return json.dumps({"topic": topics, **({"webhook": webhooks} if webhooks else {})}, indent=2) + "\n"
+    alerts = [{"name": name, **_public(alert)} for name, alert in definitions.alerts.items()]
+    more = {"webhook": webhooks, "alert": alerts}
+    return json.dumps({"topic": topics, **{kind: found for kind, found in more.items() if found}}, indent=2) + "\n"
 
 
 def to_toml(definitions: Definitions) -> str:
@@ -220,19 +248,20 @@ def to_toml(definitions: Definitions) -> str:
             lines += ["", "[[topic.consumer]]", f'name = "{consumer}"']
             lines += [f'{key} = "{value}"' for key, value in _start(start).items()]
         parts.append("\n".join(lines) + "\n")
-    for name, webhook in definitions.webhooks.items():
-        fields = {"name": name, **_public(webhook)}
-        # What JSON escapes in printable ASCII, TOML escapes alike.
-        lines = ["[[webhook]]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items())]
-        if webhook.secret is not None:
-            lines.append("# It is signed: what with, is not told.")
-        parts.append("\n".join(lines) + "\n")
+    for kind, found in (("webhook", definitions.webhooks), ("alert", definitions.alerts)):
+        for name, each in found.items():
+            fields = {"name": name, **_public(each)}
+            # What JSON escapes in printable ASCII, TOML escapes alike.
+            lines = [f"[[{kind}]]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items())]
+            if each.secret is not None:
+                lines.append("# It is signed: what with, is not told.")
+            parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
-def _public(webhook: Webhook) -> dict[str, Any]:
-    """A webhook without its secret, as it may be kept in a repository."""
-    return {key: value for key, value in asdict(webhook).items() if key != "secret"}
+def _public(found: Webhook | Alert) -> dict[str, Any]:
+    """A webhook or an alert without its secret, as it may be kept in a repository. TOML has no null."""
+    return {key: value for key, value in asdict(found).items() if key != "secret" and value is not None}
 
 
 def _start(start: Start) -> dict[str, str]:
@@ -290,22 +319,49 @@ class PutWebhook:
     verb: ClassVar = "put-webhook"
 
     def __str__(self) -> str:
-        new, old = _public(self.webhook), _public(self.before) if self.before is not None else {}
-        changes = [f"{key}={old[key]} -> {value}" for key, value in new.items() if old and value != old[key]]
-        if self.webhook.secret is not None and (self.before is None or self.before.secret is None):
-            changes.append("signed")
+        changes = _changes(self.webhook, self.before)
         if self.before is None:
             return f"+ webhook {self.name} {self.webhook.topic} {self.webhook.url}" + (" signed" if changes else "")
         return f"~ webhook {self.name} {', '.join(changes)}"
 
 
-Change = CreateTopic | ChangeSettings | MakeConsumer | PutWebhook
+@dataclass(frozen=True, slots=True)
+class PutAlert:
+    """As ``PutWebhook``."""
+
+    name: str
+    alert: Alert = field(repr=False)
+    before: Alert | None = field(repr=False)
+    verb: ClassVar = "put-alert"
+
+    def __str__(self) -> str:
+        alert, changes = self.alert, _changes(self.alert, self.before)
+        if self.before is None:
+            of = f" {alert.topic}" if alert.topic is not None else ""
+            goes_to = alert.url or f"topic {alert.to}"
+            return f"+ alert {self.name} {alert.when}{of} {alert.threshold} to {goes_to}" + (" signed" if changes else "")
+        return f"~ alert {self.name} {', '.join(changes)}"
+
+
+def _changes(new: Webhook | Alert, before: Webhook | Alert | None) -> list[str]:
+    """What differs, ``signed`` for a secret that is new."""
+    members, old = _public(new), _public(before) if before is not None else {}
+    names = {**members, **old} if old else {}
+    changes = [f"{key}={old.get(key)} -> {members.get(key)}" for key in names if members.get(key) != old.get(key)]
+    if new.secret is not None and (before is None or before.secret is None):
+        changes.append("signed")
+    return changes
+
+
+Change = CreateTopic | ChangeSettings | MakeConsumer | PutWebhook | PutAlert
 
 
 def change_to_json(change: Change) -> dict[str, Any]:
     """For programs: ``change`` is the verb, the rest are the fields; settings as in CREATE."""
     if isinstance(change, PutWebhook):
         return {"change": change.verb, "webhook": change.name, **change.webhook.public()}
+    if isinstance(change, PutAlert):
+        return {"change": change.verb, "alert": change.name, **change.alert.public()}
     values = asdict(change)
     if isinstance(change, MakeConsumer):
         values["start"] = str(change.start)
@@ -325,10 +381,20 @@ def plan(wanted: Definitions, present: Definitions) -> list[Change]:
         changes += [MakeConsumer(name, consumer, start) for consumer, start in topic.consumers.items() if consumer not in known]
     for name, webhook in wanted.webhooks.items():
         before = present.webhooks.get(name)
-        kept = before.secret if before is not None else None
-        if before is None or _public(webhook) != _public(before) or (webhook.secret is not None and kept is None):
+        if _differs(webhook, before):
+            kept = before.secret if before is not None else None
             changes.append(PutWebhook(name, replace(webhook, secret=webhook.secret or kept), before))
+    for name, alert in wanted.alerts.items():
+        rule = present.alerts.get(name)
+        if _differs(alert, rule):
+            kept = rule.secret if rule is not None and alert.url is not None else None
+            changes.append(PutAlert(name, replace(alert, secret=alert.secret or kept), rule))
     return changes
+
+
+def _differs(wanted: Webhook | Alert, before: Webhook | Alert | None) -> bool:
+    """Whether it is to be put. A secret that is there is never compared."""
+    return before is None or _public(wanted) != _public(before) or (wanted.secret is not None and before.secret is None)
 
 
 def _settings_change(name: str, wanted: Settings, found: Settings) -> ChangeSettings:

@@ -152,7 +152,7 @@ class ServeOptions(BrokerOptions):
     amqps: str | None = address(None, help="Address on which AMQP is spoken over TLS.")
     dialect: tuple[str, ...] = several(OneOf(("tinymq", "mq")), help="Serve another queue's paths, too (docs/dialects.md).")
     mq_delay_ms: int = duration(10_000, 1, help="Dialect mq: how long a message that was got is leased.")
-    private_webhooks: bool = flag(help="Webhooks may push to this machine and its network.")
+    private_webhooks: bool = flag(help="Webhooks and alerts may go to this machine and its network.")
     auth_file: str | None = path(None, help="Tokens and what each may do (`toymqctl token create`); SIGHUP reads it again.")
     tls_listen: str | None = address(None, help="Address on which TLS is spoken, beside --listen.")
     tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen and --https; SIGHUP reads it again.")

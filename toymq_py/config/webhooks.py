@@ -89,13 +89,7 @@ class Webhook:
 
     def check_secret(self) -> "Webhook":
         """Check the key of a new definition; one that is stored stays. Returns: itself. Raises: BadArgument."""
-        if self.secret is not None and self.secret.startswith(SECRET_PREFIX):
-            size = len(secret_bytes(self.secret))
-            if size < SECRET_BYTES_MIN:
-                raise BadArgument(
-                    f"the secret has {size} bytes behind {SECRET_PREFIX} and needs {SECRET_BYTES_MIN}: write the output of "
-                    "`openssl rand -base64 32` there"
-                )
+        check_new_secret(self.secret)
         return self
 
     def public(self) -> dict[str, Any]:
@@ -116,6 +110,17 @@ def secret_bytes(secret: str) -> bytes:
         return secret.encode()
     except UnicodeEncodeError:
         raise BadArgument("the secret has half of a surrogate pair: it cannot be UTF-8") from None
+
+
+def check_new_secret(secret: str | None) -> None:
+    """Refuse a key that is too short to sign with: of a new definition. Raises: BadArgument."""
+    if secret is not None and secret.startswith(SECRET_PREFIX):
+        size = len(secret_bytes(secret))
+        if size < SECRET_BYTES_MIN:
+            raise BadArgument(
+                f"the secret has {size} bytes behind {SECRET_PREFIX} and needs {SECRET_BYTES_MIN}: write the output of "
+                "`openssl rand -base64 32` there"
+            )
 
 
 def check_webhook_name(name: str) -> str:

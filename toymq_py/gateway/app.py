@@ -22,6 +22,7 @@ from toymq_py.auth import audit
 from toymq_py.disk_errors import BeingExamined, storage_error
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
 from toymq_py.gateway import (
+    alert_operations,
     connection_operations,
     consumer_operations,
     events,
@@ -64,6 +65,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *events.OPERATIONS,
     *websocket.OPERATIONS,
     *webhook_operations.OPERATIONS,
+    *alert_operations.OPERATIONS,
     *connection_operations.OPERATIONS,
     *login.OPERATIONS,
     *health.OPERATIONS,

@@ -13,6 +13,7 @@ from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming
+from toymq_py.gateway.alert_watch import AlertWatch
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.app import Application
 from toymq_py.gateway.http_protocol import GatewayProtocol
@@ -54,7 +55,7 @@ class HttpServer:
             authority: checks tokens and rights; None allows everything.
             certificates: for the listeners with TLS.
             dialects: ``tinymq``, ``mq``.
-            private_webhooks: webhooks may push to this machine and its network.
+            private_webhooks: webhooks and alerts may go to this machine and its network.
             mq_delay_s: visibility timeout of the dialect ``mq``.
             local: the listeners without TLS are on the loopback.
             started: called once connections are accepted.
@@ -81,10 +82,15 @@ class HttpServer:
         """The webhooks; they push while ``run`` lasts."""
         return self._gateway.webhooks
 
+    @property
+    def alerts(self) -> AlertWatch:
+        """The alerts; they are evaluated while ``run`` lasts."""
+        return self._gateway.alerts
+
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``; then answer what was asked, within the shutdown timeout."""
         async with asyncio.TaskGroup() as tasks:
-            pushing = tasks.create_task(self._gateway.webhooks.run())
+            background = [tasks.create_task(self._gateway.webhooks.run()), tasks.create_task(self._gateway.alerts.run())]
             tls = [self._tls_listener(listener, tasks) for listener in tls_listeners]
             servers = [
                 await self._loop.create_server(lambda: GatewayProtocol(self._serving), sock=listener, backlog=BACKLOG)
@@ -105,7 +111,8 @@ class HttpServer:
             late = await self._serving.shut_down(self._shutdown_timeout_s)
             if late:
                 logger.error("%d HTTP connections were cut: their requests took longer than the shutdown may", late)
-            pushing.cancel()
+            for task in background:
+                task.cancel()
 
     def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:
         """It hands its connections over after the handshake."""

@@ -25,6 +25,7 @@ STATUS: dict[str, int] = {
     "NOT_SUBSCRIBED": 404,
     "NOT_LEASED": 404,
     "NO_SUCH_WEBHOOK": 404,
+    "NO_SUCH_ALERT": 404,
     "NO_SUCH_CONNECTION": 404,
     "MODE_CONFLICT": 409,
     "OUT_OF_RANGE": 416,
@@ -88,6 +89,12 @@ class NoSuchWebhook(RequestError):
     """No webhook has this name. The code is the gateway's own."""
 
     code = "NO_SUCH_WEBHOOK"
+
+
+class NoSuchAlert(RequestError):
+    """No alert rule has this name. The code is the gateway's own."""
+
+    code = "NO_SUCH_ALERT"
 
 
 class NoSuchConnection(RequestError):

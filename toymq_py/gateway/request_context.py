@@ -1,21 +1,22 @@
-"""The objects that all requests of the gateway share: broker, clock, loop, logins, webhooks.
+"""The objects that all requests of the gateway share: broker, clock, loop, logins, webhooks, alerts.
 
 Contract: gateway.md. Requests change the broker's state, and none of their own.
 """
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker, Done
-from toymq_py.broker_waits import fulfil, stored
+from toymq_py.broker_waits import settled, stored
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, ShuttingDown
+from toymq_py.gateway.alert_watch import AlertWatch
 from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_pusher import WebhookPusher
+from toymq_py.gateway.webhook_sender import WebhookSender
 from toymq_py.topic import Commit
 
 
@@ -35,7 +36,7 @@ class Gateway:
         """
         Args:
             authority: checks tokens and rights; None allows everything.
-            private_webhooks: webhooks may push to private addresses.
+            private_webhooks: webhooks and alerts may go to private addresses.
             mq_delay_s: visibility timeout of the dialect ``mq``.
         """
         self.authority = authority
@@ -49,7 +50,9 @@ class Gateway:
         self.loop = loop
         self.waiting = Waiting(loop)
         self.snapshots = Snapshots(broker, clock, loop, self.waiting)
-        self.webhooks = WebhookPusher(broker, clock, loop, self.waiting, private=private_webhooks)
+        self.sender = WebhookSender(clock, loop, private=private_webhooks)
+        self.webhooks = WebhookPusher(broker, self.sender, loop, self.waiting)
+        self.alerts = AlertWatch(broker, self.sender, clock, loop, self.waiting)
 
     def refuse_late(self) -> None:
         """Refuse new work during the shutdown. Raises: ShuttingDown."""
@@ -58,11 +61,8 @@ class Gateway:
             raise ShuttingDown("the broker is shutting down: try again later")
 
     async def settled(self, commit: Commit) -> RequestError | None:
-        """Wait until a commit is on stable storage. Returns: why it failed, else None. Cancelled, the commit goes on."""
-        over: asyncio.Future[None] = self.loop.create_future()
-        commit.add_waiter(partial(fulfil, over))
-        await over
-        return commit.error
+        """See ``broker_waits.settled``."""
+        return await settled(commit)
 
     async def stored(self, begin: Callable[[Done], None]) -> None:
         """See ``waiters.stored``."""

@@ -61,6 +61,15 @@ async def list_webhooks(gateway: Gateway, request: Request) -> Response:
     return json_response({"webhooks": [_describe(gateway, name) for name in sorted(gateway.webhooks.defined)]})
 
 
+async def test_webhook(gateway: Gateway, request: Request) -> Response:
+    """``POST /v1/webhooks/{name}:test``."""
+    name = NAME.need(request)
+    gateway.webhooks.check()
+    if name not in gateway.webhooks.defined:
+        raise NoSuchWebhook(f"no webhook {name}: GET /v1/webhooks lists them")
+    return json_response({"name": name, "failure": await gateway.webhooks.test(name)})
+
+
 DEFINITION = {
     "type": "object",
     "required": ["topic", "url"],
@@ -81,6 +90,9 @@ DESCRIBED = {
         "failure": {"type": ["string", "null"], "description": "Why the last push failed."},
     },
 }
+TESTED = {"type": "object", "required": ["name", "failure"], "properties": {
+    "name": {"type": "string"},
+    "failure": {"type": ["string", "null"], "description": "Why it was not taken, null when it was."}}}  # fmt: skip
 OPERATIONS = (
     Operation("GET", "/v1/webhooks", "listWebhooks", "List all webhooks.", list_webhooks, "admin",
               answers={200: Answer("By name.", {"type": "object", "properties": {
@@ -97,4 +109,7 @@ OPERATIONS = (
               safe=True),
     Operation("DELETE", "/v1/webhooks/{name}", "deleteWebhook", "Delete a webhook and its consumer.", delete_webhook, "admin",
               (NAME,), answers={204: Answer("It is deleted.")}, errors=(BadName, DiskFull, NoSuchWebhook, StorageFailed)),
+    Operation("POST", "/v1/webhooks/{name}:test", "testWebhook",
+              "Push a test to the webhook's URL, once: no message is delivered.", test_webhook, "admin", (NAME,),
+              answers={200: Answer("Whether it was taken.", TESTED)}, errors=(BadName, NoSuchWebhook, StorageFailed)),
 )  # fmt: skip

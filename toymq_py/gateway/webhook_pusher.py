@@ -1,32 +1,26 @@
 """Webhooks: push the messages of a topic to a URL, with retries and a signature.
 
 Contract: gateway.md; ADR 0024. A webhook is a consumer of its own: 2xx acks the message, any other answer nacks it with a
-backoff, and after ``max_attempts`` it is a dead letter. The definitions are one checksummed file in the data directory. The
-signature is that of the Standard Webhooks specification: HMAC-SHA256 over id, time and payload.
+backoff, and after ``max_attempts`` it is a dead letter. The definitions are one checksummed file in the data directory.
+``webhook_sender.py`` sends and signs.
 """
 
 import asyncio
-import base64
-import errno
-import hmac
 import json
 import logging
-import ssl
 from collections.abc import Mapping
 from functools import partial
 
 from toymq_py.broker import Broker
 from toymq_py.broker_waits import stored
-from toymq_py.clock import Clock
-from toymq_py.config.webhooks import Target, Webhook, secret_bytes
-from toymq_py.errors import BadArgument, DamagedData, InternalError, NoSuchConsumer, RequestError, StorageFailed
+from toymq_py.config.webhooks import Webhook
+from toymq_py.errors import DamagedData, InternalError, NoSuchConsumer, RequestError, StorageFailed
 from toymq_py.failure import failure_of
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.long_poll import LongPoll
-from toymq_py.gateway.name_lookups import THREADS_MAX, NameLookups
+from toymq_py.gateway.name_lookups import THREADS_MAX
 from toymq_py.gateway.waiters import Waiting
-from toymq_py.gateway.webhook_addresses import allowed_address
-from toymq_py.gateway.webhook_request import client_context, post
+from toymq_py.gateway.webhook_sender import WebhookSender, backoff_s
 from toymq_py.names import TopicPattern
 from toymq_py.records import PRODUCER_PREFIX
 from toymq_py.topic import Delivery
@@ -38,49 +32,29 @@ CONSUMER_PREFIX = "webhook."
 """Prefix of the names of their consumers."""
 LEASE_SPARE_S = 30.0
 """A lease lasts longer than the push's timeout."""
-RETRY_MIN_S = 1.0
-RETRY_MAX_S = 300.0
-"""The backoff after a failed push doubles with each attempt, from the one to the other."""
 POLL_S = 60.0
-CHECK_S = 10.0
-"""How long the name of a new webhook's host may take."""
 TROUBLE_S = 5.0
 """The wait after a poll that failed."""
+TEST_PAYLOAD = b"This is a test of a toymq webhook, not a message."
 PUSH_BYTES_MAX = 4 * 1024 * 1024
-
-
-def sign(secret: str, message_id: str, at_s: int, payload: bytes) -> str:
-    """Value of ``webhook-signature``."""
-    signed = f"{message_id}.{at_s}.".encode() + payload
-    return "v1," + base64.b64encode(hmac.digest(secret_bytes(secret), signed, "sha256")).decode()
-
-
-def backoff_s(attempt: int) -> float:
-    """The wait after a failed attempt, counted from 1."""
-    return min(RETRY_MIN_S * 2.0 ** min(attempt - 1, 30), RETRY_MAX_S)
 
 
 class WebhookPusher:
     """All webhooks, and a task for each while ``run`` lasts."""
 
-    def __init__(
-        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting, *, private: bool
-    ) -> None:
-        """Reads the definitions, so it blocks. ``private``: pushes may go to private addresses."""
-        self.private = private
+    def __init__(self, broker: Broker, sender: WebhookSender, loop: asyncio.AbstractEventLoop, waiting: Waiting) -> None:
+        """Reads the definitions, so it blocks."""
         self.defined: dict[str, Webhook] = {}
         self.failures: dict[str, str] = {}
         """Why the last push failed, by webhook; absent when it succeeded."""
         self._broker = broker
-        self._clock = clock
+        self._sender = sender
         self._loop = loop
         self._waiting = waiting
-        self._lookups = NameLookups(loop)
         self._problem: StorageFailed | None = None
         self._changing = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
         self._workers: dict[str, asyncio.Task[None]] = {}
-        self._tls: ssl.SSLContext | None = None
         self._load()
 
     def _load(self) -> None:
@@ -122,7 +96,7 @@ class WebhookPusher:
 
         Raises: Forbidden (a private address), BadArgument (too many webhooks), StorageFailed, DiskFull.
         """
-        await self.check_target(webhook.check_secret())
+        await self._sender.check(webhook.check_secret().url)
         async with self._changing:
             known = self.defined.get(name)
             await self._store({**self.defined, name: webhook})
@@ -133,22 +107,6 @@ class WebhookPusher:
             if known is not None and known.topic != webhook.topic:
                 await self._forget(name, spared=TopicPattern(webhook.topic))
             return known is None
-
-    async def check_target(self, webhook: Webhook) -> None:
-        """Check that the URL's host resolves to an allowed address. Raises: Forbidden, BadArgument."""
-        target = Target.parse(webhook.url)
-        try:
-            async with asyncio.timeout(CHECK_S):
-                addresses = await asyncio.shield(await self._lookups.begin(target.host))
-        except TimeoutError:
-            raise BadArgument(
-                f"cannot resolve host {target.host} within {CHECK_S:.0f} s: no DNS server answers, or no thread is left"
-            ) from None
-        except OSError as error:
-            raise BadArgument(f"cannot resolve host {target.host}: {error.strerror or error}") from None
-        except UnicodeError:
-            raise BadArgument(f"invalid host name {target.host!a} in the URL") from None
-        allowed_address(target, addresses, private=self.private)
 
     async def delete(self, name: str) -> bool:
         """Delete a webhook with its consumer. Returns: whether it existed. Raises: StorageFailed, DiskFull."""
@@ -161,6 +119,15 @@ class WebhookPusher:
             self._stop(name)
             await self._forget(name)
             return True
+
+    async def test(self, name: str) -> str | None:
+        """Push a text that says that it is a test, once, signed as all pushes. Returns: why it was not taken, None when it
+        was."""
+        webhook = self.defined[name]
+        headers = {"content-type": "text/plain", "x-topic": webhook.topic, "x-test": "true"}
+        return await self._sender.send(
+            webhook.url, webhook.secret, webhook.timeout_ms, f"test:{name}", headers, TEST_PAYLOAD
+        )  # fmt: skip
 
     async def _forget(self, name: str, spared: TopicPattern | None = None) -> None:
         """Delete its consumers, except on topics that ``spared`` matches. Raises: StorageFailed, DiskFull."""
@@ -206,15 +173,16 @@ class WebhookPusher:
         trace = log_fields(delivery.records.headers[row] if delivery.records.headers is not None else None)
         try:
             async with asyncio.timeout(LEASE_SPARE_S / 2):
-                lookup = await self._lookups.begin(Target.parse(webhook.url).host)
+                lookup = await self._sender.begin_lookup(webhook.url)
         except TimeoutError:  # the lookups of others do not count an attempt
             self.failures[name] = f"waits for the lookup of its host: {THREADS_MAX} others do not answer, or no thread is left"
             delivery.subscription.unsend(msg_id, msg_id)
             return
         try:
-            failure = await self._send(webhook, delivery, row, lookup)
-        except (OSError, RequestError, UnicodeError) as error:
-            failure = str(error) or type(error).__name__
+            failure = await self._sender.send(
+                webhook.url, webhook.secret, webhook.timeout_ms, f"{delivery.topic}:{msg_id}", _headers(delivery, row),
+                delivery.records.payloads[row], lookup,
+            )  # fmt: skip
         except Exception:
             logger.exception("bug in a push of webhook %s", name, extra=trace)
             failure = str(InternalError())
@@ -228,54 +196,23 @@ class WebhookPusher:
             ids = channel.leased_under([(msg_id, msg_id)], delivery.subscription.lessee.number)
             channel.nack(ids, backoff_s(delivery.attempt), failure=failure_of(error=failure))
 
-    async def _send(
-        self, webhook: Webhook, delivery: Delivery, row: int, lookup: "asyncio.Future[list[str]]"
-    ) -> str | None:
-        """One attempt; ``lookup`` is of the host's addresses. Returns: why it failed, None when it did not.
 
-        Raises: OSError, Forbidden, UnicodeError.
-        """
-        target = Target.parse(webhook.url)
-        payload = delivery.records.payloads[row]
-        headers = self._headers(webhook, delivery, row, payload)
-        try:
-            async with asyncio.timeout(webhook.timeout_ms / 1000):
-                address = allowed_address(target, await asyncio.shield(lookup), private=self.private)
-                status = await post(target, address, headers, payload, await self._context(target))
-        except TimeoutError:
-            return f"{target.host} did not answer within {webhook.timeout_ms} ms"
-        return None if 200 <= status < 300 else f"{target.host} answered {status}"
-
-    async def _context(self, target: Target) -> ssl.SSLContext | None:
-        if target.scheme == "https" and self._tls is None:
-            try:
-                self._tls = await self._loop.run_in_executor(None, client_context)  # 50 ms for the CA certificates
-            except RuntimeError as error:
-                raise OSError(errno.EAGAIN, f"cannot read the CA certificates: {error}") from error
-        return self._tls if target.scheme == "https" else None
-
-    def _headers(self, webhook: Webhook, delivery: Delivery, row: int, payload: bytes) -> dict[str, str]:
-        records = delivery.records
-        message_id = f"{delivery.topic}:{records.ids[row]}"
-        at_s = self._clock.wall_ns() // 1_000_000_000
-        headers = {
-            "content-type": "application/octet-stream",
-            "user-agent": "toymq",
-            "webhook-id": message_id,
-            "webhook-timestamp": str(at_s),
-            "x-topic": delivery.topic,
-            "x-message-id": str(records.ids[row]),
-            "x-attempt": str(delivery.attempt),
-        }
-        if webhook.secret is not None:
-            headers["webhook-signature"] = sign(webhook.secret, message_id, at_s, payload)
-        if records.keys[row] and not records.keys[row].startswith(PRODUCER_PREFIX):
-            headers["idempotency-key"] = records.keys[row].decode("ascii", "replace")
-        if records.headers is not None and records.headers[row]:
-            headers["x-headers"] = json.dumps(parse_block(records.headers[row]))
-            context = trace_context(records.headers[row])
-            if context is not None:
-                headers["traceparent"] = context.traceparent
-                if context.state:
-                    headers["tracestate"] = context.state
-        return headers
+def _headers(delivery: Delivery, row: int) -> dict[str, str]:
+    """Headers of a push that say what is pushed."""
+    records = delivery.records
+    headers = {
+        "content-type": "application/octet-stream",
+        "x-topic": delivery.topic,
+        "x-message-id": str(records.ids[row]),
+        "x-attempt": str(delivery.attempt),
+    }
+    if records.keys[row] and not records.keys[row].startswith(PRODUCER_PREFIX):
+        headers["idempotency-key"] = records.keys[row].decode("ascii", "replace")
+    if records.headers is not None and records.headers[row]:
+        headers["x-headers"] = json.dumps(parse_block(records.headers[row]))
+        context = trace_context(records.headers[row])
+        if context is not None:
+            headers["traceparent"] = context.traceparent
+            if context.state:
+                headers["tracestate"] = context.state
+    return headers

@@ -1,14 +1,14 @@
-"""``--metrics HOST:PORT``: ``GET /metrics`` for a broker without the gateway, one request a connection.
+"""``--metrics HOST:PORT``: a few pages over HTTP for a broker without the gateway and for workers, one request a connection.
 
-Contract: clients.md, "Operations"; ADR 0078. With ``--http`` the gateway serves the same page. This server needs no extra; it
-reads what a scraper sends, the request line, ``Host`` and ``Accept``, and no body.
+Contract: clients.md, "Operations"; ADR 0078. With ``--http`` the gateway serves the broker's page, too. This server needs no
+extra; it reads what a scraper sends, the request line, ``Host`` and ``Accept``, and no body.
 """
 
 import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,6 +35,21 @@ REQUEST_TIMEOUT_S = 10.0
 """For the scrape, and again for the client to take the answer."""
 TEXT = "text/plain; charset=utf-8"
 
+Answer = tuple[str, str, bytes]
+"""Status, content type and body."""
+Pages = Mapping[str, Callable[[str], Awaitable[Answer]]]
+"""By path; called with the request's ``Accept``."""
+
+
+def broker_pages(broker: Broker) -> Pages:
+    """The pages of a broker."""
+
+    async def metrics(accept: str) -> Answer:
+        body, content_type = await render(broker, accept=accept)
+        return "200 OK", content_type, body
+
+    return {"/metrics": metrics}
+
 
 @dataclass(eq=False, slots=True)
 class _Client:
@@ -52,9 +67,9 @@ class MetricsServer:
     each request."""
 
     def __init__(
-        self, broker: Broker, loop: asyncio.AbstractEventLoop, listeners: Iterable[socket.socket], hosts: AllowedHosts
+        self, pages: Pages, loop: asyncio.AbstractEventLoop, listeners: Iterable[socket.socket], hosts: AllowedHosts
     ) -> None:
-        self._broker = broker
+        self._pages = pages
         self._loop = loop
         self._hosts = hosts
         self._waiting: dict[_Client, asyncio.TimerHandle] = {}
@@ -157,22 +172,21 @@ class MetricsServer:
             headers[name.lower()] = value.strip()
         return _encode(*await self._page(method, path, headers), head_only=method == "HEAD")
 
-    async def _page(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[str, str, bytes]:
-        """Status, content type and body."""
+    async def _page(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
         host = headers.get("host", "")
         if not self._hosts.allow(host):
             said = f"Host {host[:100]!a} is not allowed: use localhost, an address, or start the broker with --allowed-host\n"
             return "403 Forbidden", TEXT, said.encode()
-        if path != "/metrics":
-            return "404 Not Found", TEXT, b"the only page is /metrics\n"
+        if (page := self._pages.get(path)) is None:
+            there = " and ".join(sorted(self._pages))
+            return "404 Not Found", TEXT, f"there is {there}\n".encode()
         if method not in ("GET", "HEAD"):
             return "405 Method Not Allowed", TEXT, b"use GET\n"
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                body, content_type = await render(self._broker, accept=headers.get("accept", ""))
+                return await page(headers.get("accept", ""))
         except TimeoutError:
-            return "503 Service Unavailable", TEXT, b"the broker is busy: scrape again later\n"
-        return "200 OK", content_type, body
+            return "503 Service Unavailable", TEXT, b"the process is busy: scrape again later\n"
 
 
 def _encode(status: str, content_type: str, body: bytes, *, head_only: bool = False) -> bytes:

@@ -81,12 +81,12 @@ async def render(
     for metric in TABLE:
         if metric.of_cluster and broker.metrics.cluster is None:
             continue
-        pieces.append(_heading(metric, openmetrics=openmetrics))
+        pieces.append(heading(metric, openmetrics=openmetrics))
         if metric.kind is Kind.HISTOGRAM:
             pieces.append(_encode_histogram(metric, getattr(broker.metrics, metric.name), openmetrics=openmetrics))
         items = list(found[metric.name].items())
         for start in range(0, len(items), ROWS_PER_SLICE):
-            pieces.append(_encode_rows(metric, items[start : start + ROWS_PER_SLICE]))
+            pieces.append(encode_rows(metric, items[start : start + ROWS_PER_SLICE]))
             await slices.turn()
     if openmetrics:
         return b"".join((*pieces, OPENMETRICS_END)), OPENMETRICS_TYPE
@@ -98,7 +98,7 @@ def render_cluster(rows: ClusterRows) -> tuple[bytes, str]:
     pieces = []
     for metric in TABLE:
         if metric.of_cluster:
-            pieces += [_heading(metric, openmetrics=False), _encode_rows(metric, rows.get(metric.name, {}).items())]
+            pieces += [heading(metric), encode_rows(metric, rows.get(metric.name, {}).items())]
     return b"".join(pieces), CONTENT_TYPE
 
 
@@ -108,6 +108,8 @@ async def _collect(broker: Broker, slices: _Slices, sees: Callable[[str], bool])
         found[name][()] = value
     found["errors_total"] = {(code,): count for code, count in broker.metrics.errors.items()}
     found["limits_reached_total"] = {(limit,): count for limit, count in broker.metrics.limits_reached.items()}
+    found["alerts_firing"] = {(name,): count for name, count in broker.metrics.alerts_firing.items()}
+    found["alert_notices_total"] = {(outcome,): count for outcome, count in broker.metrics.alert_notices.items()}
     if broker.metrics.cluster is not None:
         found.update({name: dict(rows) for name, rows in broker.metrics.cluster().items()})
     found["build_info"] = {(__version__, broker.options.fsync): 1}
@@ -157,13 +159,14 @@ def _add(found: dict[str, Rows], labels: tuple[str, ...], described: Mapping[str
         rows[labels] = rows.get(labels, 0) + described[field]
 
 
-def _heading(metric: Metric, *, openmetrics: bool) -> bytes:
+def heading(metric: Metric, *, openmetrics: bool = False) -> bytes:
     """HELP and TYPE of a family. OpenMetrics names a counter's family without the ``_total`` of its samples."""
     name = PREFIX + (metric.name.removesuffix("_total") if openmetrics else metric.name)
     return f"# HELP {name} {metric.help} Unit: {metric.unit}.\n# TYPE {name} {metric.kind.value}\n".encode()
 
 
-def _encode_rows(metric: Metric, items: Iterable[tuple[tuple[str, ...], float]]) -> bytes:
+def encode_rows(metric: Metric, items: Iterable[tuple[tuple[str, ...], float]]) -> bytes:
+    """Samples: label values and a number each."""
     return "".join(
         f"{PREFIX}{metric.name}{_labels(zip(metric.labels, values, strict=True))} {float(number)}\n" for values, number in items
     ).encode()

@@ -20,7 +20,7 @@ _NAMES = (
     r"offsets\.json\.(?:prev|damaged)",
     r"has-offsets",
 )
-_FILE = re.compile(rf"(?:(?:{_TOPIC}|{_GRAVE})/(?:{'|'.join(_NAMES)})|(?:webhooks|amqp)\.json)")
+_FILE = re.compile(rf"(?:(?:{_TOPIC}|{_GRAVE})/(?:{'|'.join(_NAMES)})|(?:webhooks|alerts|amqp)\.json)")
 _DIRECTORY = re.compile(rf"|topics|{_TOPIC}|{_GRAVE}")
 _TOPIC_DIRECTORY = re.compile(rf"{_TOPIC}|{_GRAVE}")
 _GRAVE_DIRECTORY = re.compile(_GRAVE)

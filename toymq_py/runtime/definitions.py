@@ -7,12 +7,14 @@ from dataclasses import replace
 from functools import partial
 
 from toymq_py.broker import Broker, Done
+from toymq_py.config.alerts import Alert
 from toymq_py.config.definitions import (
     Change,
     ChangeSettings,
     CreateTopic,
     Definitions,
     MakeConsumer,
+    PutAlert,
     PutWebhook,
     described,
     done_before,
@@ -21,6 +23,7 @@ from toymq_py.config.definitions import (
 from toymq_py.config.webhooks import Webhook
 from toymq_py.consumer_options import EARLIEST
 from toymq_py.errors import ConfigError, DamagedData, RequestError
+from toymq_py.storage import alerts_file
 from toymq_py.storage.webhooks_file import FILE_NAME
 
 logger = logging.getLogger("toymq_py.broker")
@@ -34,17 +37,27 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
     Raises: ConfigError, which names the topic; what was changed before it stays.
     """
     webhooks = read_webhooks(broker) if wanted.webhooks else {}
+    alerts = read_alerts(broker) if wanted.alerts else {}
     # A topic that could not be opened does not stop the others (reliability.md, promise 4).
     rows = [row for row in broker.describe(None) if row["topic"] in wanted.topics] if wanted.topics else []
-    changes = plan(wanted, described(rows, webhooks))
+    changes = plan(wanted, described(rows, webhooks, alerts))
     puts = [change for change in changes if isinstance(change, PutWebhook)]
+    rules = [change for change in changes if isinstance(change, PutAlert)]
     for at, change in enumerate(changes):
-        if not isinstance(change, PutWebhook) and (error := await _made(partial(_begin, change, broker))) is not None:
+        if isinstance(change, PutWebhook | PutAlert):
+            continue
+        if (error := await _made(partial(_begin, change, broker))) is not None:
             raise ConfigError(f"topic {change.topic}: {error}{done_before(changes[:at])}") from error
     if puts:
         webhooks |= {put.name: put.webhook for put in puts}
         if (error := await _made(partial(broker.directory.store_webhooks, webhooks))) is not None:
-            raise ConfigError(f"{FILE_NAME}: {error}{done_before(each for each in changes if each not in puts)}") from error
+            done = (each for each in changes if each not in puts and each not in rules)
+            raise ConfigError(f"{FILE_NAME}: {error}{done_before(done)}") from error
+    if rules:
+        alerts |= {put.name: put.alert for put in rules}
+        if (error := await _made(partial(broker.directory.store_alerts, alerts))) is not None:
+            done = (each for each in changes if each not in rules)
+            raise ConfigError(f"{alerts_file.FILE_NAME}: {error}{done_before(done)}") from error
     return changes
 
 
@@ -54,6 +67,14 @@ def read_webhooks(broker: Broker) -> dict[str, Webhook]:
         return broker.directory.read_webhooks()
     except (OSError, DamagedData) as error:
         raise ConfigError(f"{FILE_NAME} cannot be read: {error}") from error
+
+
+def read_alerts(broker: Broker) -> dict[str, Alert]:
+    """As ``read_webhooks``."""
+    try:
+        return broker.directory.read_alerts()
+    except (OSError, DamagedData) as error:
+        raise ConfigError(f"{alerts_file.FILE_NAME} cannot be read: {error}") from error
 
 
 def openable(wanted: Definitions, broker: Broker) -> Definitions:

@@ -51,12 +51,13 @@ class RedriveConsumer:
         return any(consumer.has_acked_all(msg_id, msg_id) for consumer in self.consumers)
 
     def describe(self) -> dict[str, Any]:
-        """Fields for DESCRIBE: the first id ranges of retained letters that were redriven, and how many were since the
-        start."""
+        """Fields for DESCRIBE: how many retained letters did not go back, the first id ranges of those that did, and how many
+        went back since the start."""
         first_id = self._log.first_id
         acked = self.consumers[0].snapshot().acked_above if self.consumers else ()
         ranges = [(max(first, first_id), last) for first, last in acked if last >= first_id]
-        return {"redriven": ranges[:RANGES_MAX], "redriven_total": self.total}
+        letters = max(self._log.messages() - sum(last - first + 1 for first, last in ranges), 0)  # lost ones are in both
+        return {"letters": letters, "redriven": ranges[:RANGES_MAX], "redriven_total": self.total}
 
     def pinning(self, stored: OffsetsState, consumers: list[Consumer]) -> tuple[OffsetsState, list[Consumer]]:
         """The consumers that hold segments back, as stored and now. ``#redrive`` counts only without others."""

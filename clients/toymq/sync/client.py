@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_args
 from toymq import arguments, requests
 from toymq.arguments import Seconds
 from toymq.client_base import ClientBase, as_method
+from toymq.codecs import AnyCodec, encoded
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.keyword_hints import hinted
-from toymq.message import Item, Key, Outgoing, Receipt, chunks, json_payload, outgoing
+from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
 from toymq.mixups import PlainAwait, PlainFor, PlainWith
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
@@ -132,13 +133,20 @@ class Client(ClientBase, PlainWith):
             if ended is not None:
                 ended(batch.outcomes[0])
 
+    def pub_value(
+        self, topic: str, value: object, *, codec: AnyCodec = "json", key: Key | None = None,
+        headers: Mapping[str, str] | None = None, delay: Seconds | None = None, ttl: Seconds | None = None,
+    ) -> Receipt:  # fmt: skip
+        """Publish a value by a codec. Arguments and errors are those of the asyncio client's ``pub_value``."""
+        payload, headers = encoded(codec, value, headers)
+        return self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl)
+
     def pub_json(
         self, topic: str, value: object, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
         delay: Seconds | None = None, ttl: Seconds | None = None,
     ) -> Receipt:  # fmt: skip
-        """Publish a value as JSON. Arguments and errors are those of the asyncio client's ``pub_json``."""
-        payload, headers = json_payload(value, headers)
-        return self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl)
+        """``pub_value`` as JSON; ``Message.json`` reads it."""
+        return self.pub_value(topic, value, key=key, headers=headers, delay=delay, ttl=ttl)
 
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024

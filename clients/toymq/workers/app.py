@@ -14,7 +14,7 @@ from toymq.arguments import Seconds
 from toymq.client import Client, connect
 from toymq.errors import ClientClosed
 from toymq.nack_reason import DeadOn
-from toymq.options import MessageTracing
+from toymq.options import Connected, Event, MessageTracing, OnEvent
 from toymq.url import DEFAULT_URL
 from toymq.workers.job import Job, Settings
 from toymq.workers.replies import Replies
@@ -61,6 +61,8 @@ class App:
         self._schedules: list[Schedule] = []
         self.runners: list[Runner] = []
         """Of ``run``, while it lasts."""
+        self.connected = False
+        """Whether the broker is connected, for those who watch a process."""
 
     # -- workers
 
@@ -179,18 +181,31 @@ class App:
     async def _connect(self, wait_s: float) -> Client:
         if self._client is not None:
             raise ConfigError("this app is connected already")
-        self._client = self._new_client(wait_s)
+        self._client = self._new_client(wait_s, self._notice)
         try:
             return await self._client
         except BaseException:
             self._client = None
             raise
 
-    def _new_client(self, wait_s: float) -> Client:
+    def _new_client(self, wait_s: float, on_event: OnEvent | None = None) -> Client:
         return connect(
             self._urls, name=self._name, ssl=self._ssl, tracing=self._tracing, describe_errors=self._describe_errors,
-            wait_s=wait_s,
+            wait_s=wait_s, on_event=on_event,
         )  # fmt: skip
+
+    def _notice(self, event: Event) -> None:
+        self.connected = isinstance(event, Connected)
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Numbers of the workers at work, by the names of their functions; ``toymq worker --metrics`` shows them."""
+        return {runner.job.name: runner.figures() for runner in self.runners}
+
+    def problem(self) -> str | None:
+        """Why no job can be taken now, None when all is well; ``toymq worker --metrics`` shows it as health."""
+        if not self.runners:
+            return "no worker runs: it starts, or stops"
+        return None if self.connected else "the broker is not connected"
 
     # -- working
 
@@ -215,6 +230,7 @@ class App:
             return await self._work(client, stop, concurrency, shutdown_s)
         finally:
             self.runners = []
+            self.connected = False
             await self._leave()
             await client.close()
 

@@ -52,6 +52,8 @@ def sources(root: Path) -> Iterator[tuple[str, int]]:
 class _Slot:
     """One process, and the next in its place."""
 
+    arguments: Sequence[str] = ()
+    """Of this process alone."""
     child: subprocess.Popen[bytes] | None = None
     began: float = 0.0
     due: float = 0.0
@@ -60,14 +62,19 @@ class _Slot:
 
 
 class Processes:
-    """Runs a command ``number`` times at once. ``watch``: a directory whose changed sources start all anew, gracefully."""
+    """Runs a command several times at once. ``watch``: a directory whose changed sources start all anew, gracefully."""
 
     def __init__(
-        self, command: Sequence[str], number: int, *, watch: Path | None, shutdown_s: float, clock: Clock | None = None
-    ) -> None:
-        """``command``: gets ``--parent FD`` appended, the pipe's reading end."""
+        self, command: Sequence[str], each: Sequence[Sequence[str]], *, watch: Path | None, shutdown_s: float,
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            command: gets ``--parent FD`` appended, the pipe's reading end.
+            each: what each process has of its own, behind that; as many processes as there are.
+        """
         self._command = list(command)
-        self._slots = [_Slot() for _ in range(number)]
+        self._slots = [_Slot(arguments) for arguments in each]
         self._watch = watch
         self._shutdown_s = shutdown_s
         self._monotonic = (clock or SystemClock()).monotonic
@@ -109,7 +116,9 @@ class Processes:
         for slot in self._slots:
             if slot.child is None and now >= slot.due and not self._unusable:
                 slot.began = now
-                slot.child = subprocess.Popen([*self._command, "--parent", str(self._pipe)], pass_fds=(self._pipe,))
+                slot.child = subprocess.Popen(
+                    [*self._command, *slot.arguments, "--parent", str(self._pipe)], pass_fds=(self._pipe,)
+                )
             elif slot.child is not None and (code := slot.child.poll()) is not None:
                 slot.child = None
                 if code == UNUSABLE:

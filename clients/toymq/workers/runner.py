@@ -14,6 +14,7 @@ from toymq.subscription import Message, Subscription
 from toymq.workers.job import Job
 from toymq.workers.replies import failure_of, is_wanted, reply, result_of
 from toymq.workers.retries import OUT_OF_ATTEMPTS
+from toymq_py.clock import Clock, SystemClock
 from toymq_py.errors import BadArgument
 from toymq_py.names import DEAD_LETTERS
 
@@ -21,18 +22,23 @@ logger = logging.getLogger("toymq.workers")
 
 
 class Counts:
-    """What became of jobs since the process began."""
+    """What became of jobs since the process began; ``begun`` are those of a first attempt, ``waited_s`` is their time from
+    publish to begin."""
 
     def __init__(self) -> None:
-        self.done = self.failed = self.dead = 0
+        self.done = self.failed = self.dead = self.begun = 0
+        self.waited_s = self.waited_last_s = self.worked_s = 0.0
 
 
 class Runner:
     """Up to ``concurrency`` jobs of one worker at once."""
 
-    def __init__(self, job: Job[..., Any], client: Client, random: Random) -> None:
+    def __init__(self, job: Job[..., Any], client: Client, random: Random, clock: Clock | None = None) -> None:
         self.job = job
         self.counts = Counts()
+        self._clock = clock or SystemClock()
+        self._running: dict[Message, float] = {}
+        """Since when, on the monotonic clock; the oldest first."""
         self._client = client
         self._random = random
         self._slots = asyncio.Semaphore(job.settings.concurrency)
@@ -96,7 +102,38 @@ class Runner:
         except BadArgument as error:
             await self._refuse(message, error)
         else:
-            await self._run(message, arguments)
+            began = self._running[message] = self._clock.monotonic()
+            self._count_wait(message)
+            try:
+                await self._run(message, arguments)
+            finally:
+                del self._running[message]
+                self.counts.worked_s += self._clock.monotonic() - began
+
+    def _count_wait(self, message: Message) -> None:
+        """A later attempt waited for its turn again, which says nothing of the load."""
+        if message.attempt == 1:
+            counts = self.counts
+            counts.begun += 1
+            counts.waited_last_s = max((self._clock.wall_ns() - message.ts_ns) / 1e9, 0.0)
+            counts.waited_s += counts.waited_last_s
+
+    def figures(self) -> dict[str, float]:
+        """Numbers for /metrics, by the names there."""
+        counts = self.counts
+        oldest = next(iter(self._running.values()), None)
+        return {
+            "worker_jobs_done_total": counts.done,
+            "worker_jobs_failed_total": counts.failed,
+            "worker_jobs_dead_total": counts.dead,
+            "worker_jobs_running": len(self._running),
+            "worker_concurrency": self.job.settings.concurrency,
+            "worker_oldest_running_seconds": 0.0 if oldest is None else self._clock.monotonic() - oldest,
+            "worker_job_seconds_total": counts.worked_s,
+            "worker_wait_seconds_total": counts.waited_s,
+            "worker_begun_total": counts.begun,
+            "worker_last_wait_seconds": counts.waited_last_s,
+        }
 
     def _arguments(self, message: Message) -> dict[str, Any]:
         """What the function is called with. Raises: BadArgument, where it is not to be called."""

@@ -72,7 +72,7 @@ async def test_half_of_a_surrogate_pair_is_refused_in_words(rig: HttpRig, body: 
 async def test_webhooks(rig: HttpRig) -> None:
     assert (await rig.ask("POST", "/webhook/a/b", json={"url": "http://127.0.0.1/"})).status_code == 403
     assert rig.gateway is not None
-    rig.gateway.webhooks.private = True
+    rig.gateway.sender.private = True
     made = await rig.ask("POST", "/webhook/a/b", json={"url": "http://127.0.0.1:9/", "secret": "s"})
     assert (made.status_code, made.json()) == (201, {"status": "webhook_registered"})
     listed = (await rig.ask("GET", "/api/queues/webhooks?queue=a/b")).json()
@@ -86,7 +86,7 @@ async def test_a_topic_of_a_webhook_is_as_all_that_are_made_here(rig: HttpRig) -
     for url, status in (("http://127.0.0.1/", 403), ("http://nowhere.invalid/", 400)):
         assert (await rig.ask("POST", "/webhook/t", json={"url": url})).status_code == status
     assert not rig.broker.topics, "nothing is left of what was refused"
-    rig.gateway.webhooks.private = True
+    rig.gateway.sender.private = True
     async with asyncio.TaskGroup() as tasks:
         pushing = tasks.create_task(rig.gateway.webhooks.run())
         for topic in ("t", "t.dlq"):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.requirements import require
 from tests.support.framework_rig import do_all_under_kills, done, run_page, until
+from tests.support.requirements import require
 from toymq import sync
 
 pytestmark = require("amqp-clients")

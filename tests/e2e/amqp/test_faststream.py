@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.framework_rig import FIRST, WorkerProcess, do_all_under_kills, done, lines_said, run_page, until
 from tests.support.plain_tasks import GO
 from tests.support.requirements import require
-from tests.support.framework_rig import FIRST, WorkerProcess, do_all_under_kills, done, lines_said, run_page, until
 
 pytestmark = require("faststream")
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess
-from tests.support.requirements import require
 from tests.support.framework_rig import WorkerProcess, until
+from tests.support.requirements import require
 
 pytestmark = require("flower")
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.amqp_wire import AmqpWire, bodies, declare
 from tests.support.broker_process import BrokerProcess
-from tests.support.tokens import table, token
 from tests.support.framework_rig import until
+from tests.support.tokens import table, token
 from toymq import sync
 from toymq_py.amqp import methods, properties
 from toymq_py.amqp.connection import Content

@@ -100,7 +100,7 @@ async def test_mistakes_are_named_before_anything_is_sent(mq: Client) -> None:
         await mq.pub_many("t", ["text"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"not str: use payload.encode\(\)"):
         await mq.pub("t", "text")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"not dict: use pub_json, or json.dumps"):
+    with pytest.raises(TypeError, match=r"not dict: use pub_value\(…, codec=.json.\), or json.dumps"):
         await mq.pub("t", {"id": 17})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a number of seconds or a text with a unit, not b'5s'"):
         await mq.pub("t", b"", delay=b"5s")  # type: ignore[arg-type]
@@ -206,6 +206,18 @@ async def test_what_pub_many_got_before_a_wrong_item_is_published_and_has_its_re
         with pytest.raises(error):
             await asyncio.wait_for(publish(), 10)
         assert [receipt.msg_id for receipt in receipts] == list(range(number * count, (number + 1) * count)), wrong
+
+
+async def test_a_value_goes_and_comes_by_its_codec(mq: Client) -> None:
+    await mq.pub_value("t", {"id": 17}, headers={"colour": "red"}, ttl="1d")
+    await mq.pub_value("t", "abc", codec=str.encode, key="k")
+    assert len(await mq.pub_many("t", toymq.values(range(3)))) == 3
+    messages = await mq.pull("t", "c", 5)
+    assert [message.value() for message in messages] == [{"id": 17}, b"abc", 0, 1, 2]
+    assert (messages[0].headers, messages[1].headers) == ({"content-type": "application/json", "colour": "red"}, {})
+    assert messages[1].value(bytes.decode) == "abc"
+    with pytest.raises(BadArgument, match="the payload is no JSON"):
+        messages[1].value("json")
 
 
 async def test_a_value_goes_and_comes_as_json(mq: Client) -> None:

@@ -15,6 +15,24 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def with_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker whose gateway may reach this machine."""
+    folder = tmp_path_factory.mktemp("data") / "d"
+    with BrokerProcess(folder, "--http", "127.0.0.1:0", "--private-webhooks") as running:
+        yield running
+
+
+@pytest.fixture
+def web(with_gateway: BrokerProcess) -> Callable[..., Result]:
+    """`toymqctl` on it: it finds the gateway by itself."""
+
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{with_gateway.port}", *arguments])
+
+    return call
+
+
 @pytest.fixture
 def ctl(broker: BrokerProcess) -> Callable[..., Result]:
     def call(*arguments: str, stdin: bytes | str | None = None) -> Result:

@@ -70,6 +70,18 @@ def test_delays_and_ttls(ctl: Ctl) -> None:
         refused(ctl("pub", "later", "x", *arguments), 2, text)
 
 
+def test_a_payload_is_published_many_times(ctl: Ctl) -> None:
+    assert ok(ctl("pub", "load", "x", "--count", "1000", "--header", "a: b")) == "published 1000\n"
+    assert values(ctl("topics", "load", "--json"))[0]["messages"] == 1000, "none is a duplicate of another"
+    assert values(ctl("tail", "load", "-n", "1", "--json"))[0]["headers"] == {"a": "b"}
+    for arguments in (("x", "y", "--count", "2"), ("--count", "2"), ("x", "--count", "2", "--key", "k")):
+        refused(ctl("pub", "load", *arguments), 2, "--count goes with exactly one PAYLOAD, and not with --key")
+    ok(ctl("create", "narrow", "backlog_max_messages=3"))
+    full = ctl("pub", "narrow", "x", "--count", "9")
+    assert (full.exit_code, full.stdout) == (1, "published 3\n"), "what was published before a refusal is said"
+    assert "QUEUE_FULL" in full.stderr
+
+
 def test_a_full_queue_says_what_to_do(ctl: Ctl) -> None:
     ok(ctl("create", "brimful", "backlog_max_messages=1"))
     ok(ctl("pub", "brimful", "x"))

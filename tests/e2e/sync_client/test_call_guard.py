@@ -149,6 +149,7 @@ CLIENT_CALLS: dict[str, Callable[[Client], object]] = {
     "ping": lambda mq: mq.ping(),
     "pub": lambda mq: mq.pub("guarded", b"x"),
     "pub_json": lambda mq: mq.pub_json("guarded", {"a": 1}),
+    "pub_value": lambda mq: mq.pub_value("guarded", {"a": 1}),
     "pub_many": lambda mq: next(_publishing(mq)),
     "pull": lambda mq: mq.pull("guarded", "p"),
     "purge": lambda mq: mq.purge("guarded"),
@@ -176,7 +177,7 @@ MESSAGE_CALLS: dict[str, Callable[[Message], object]] = {
 }
 
 
-NEEDS_NO_CONNECTION = {"json"}
+NEEDS_NO_CONNECTION = {"json", "value"}
 """For any thread."""
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from toymq import ClientClosed, ConnectFailed, sync
+from toymq.codecs import values
 from toymq.message import Receipt
 from toymq.sync import Client
 from toymq_py.errors import (
@@ -296,7 +297,7 @@ def test_one_warning_an_outage_with_two_connections(tmp_path: Path, caplog: pyte
 def test_what_is_no_payload_and_no_duration_is_named_with_its_remedy(client: Client) -> None:
     with pytest.raises(TypeError, match=r"a payload is bytes, not str: use payload.encode\(\)"):
         client.pub("t", "text")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"a payload is bytes, not dict: use pub_json, or json.dumps"):
+    with pytest.raises(TypeError, match=r"a payload is bytes, not dict: use pub_value\(…, codec=.json.\), or json.dumps"):
         client.pub("t", {"id": 17})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a number of seconds or a text with a unit, not b'5s': delay=5 is"):
         client.pub("t", b"", delay=b"5s")  # type: ignore[arg-type]
@@ -355,6 +356,9 @@ def test_what_is_said_of_a_message_after_the_client_closed_is_an_error(broker: B
 
 def test_a_value_goes_and_comes_as_json(client: Client) -> None:
     client.pub_json("values", {"id": 17}, key="a", headers={"colour": "red"}, ttl=60)
+    client.pub_value("coded", {"id": 18}, delay="0s")
+    assert len(list(client.pub_many("coded", values([b"x", 2.5])))) == 2
+    assert [message.value() for message in client.pull("coded", "c", 3)] == [{"id": 18}, "eA==", 2.5]
     (message,) = client.pull("values", "c")
     assert (message.json(), message.key) == ({"id": 17}, b"a")
     assert message.headers == {"content-type": "application/json", "colour": "red"}

@@ -26,6 +26,7 @@ VALUES = (None, 5, b"x", "", "a b", [], object(), math.nan, -1, 0, 10**30)
 CLIENT: dict[str, dict[str, Any]] = {
     "pub": {"topic": "t", "payload": b"x", "key": "k"},
     "pub_json": {"topic": "t", "value": 1, "key": "k"},
+    "pub_value": {"topic": "t", "value": 1, "key": "k"},
     "pub_many": {"topic": "t", "items": [b"x"]},
     "sub": {"topic": "t", "consumer": "c"},
     "pull": {"topic": "t", "consumer": "c"},
@@ -47,7 +48,9 @@ CLIENT: dict[str, dict[str, Any]] = {
     "drain": {"timeout": 1},
     "open": {},
 }
-MESSAGE: dict[str, dict[str, Any]] = {"ack": {}, "nack": {}, "dead_letter": {}, "extend": {}, "process": {}, "json": {}}
+MESSAGE: dict[str, dict[str, Any]] = {
+    "ack": {}, "nack": {}, "dead_letter": {}, "extend": {}, "process": {}, "json": {}, "value": {},
+}  # fmt: skip
 SUBSCRIPTION: dict[str, dict[str, Any]] = {"next": {}, "batches": {"max": 1, "wait": 0}}
 LAST = {"close": {}, "drain": {"timeout": 1}}
 """Of a subscription; each has one of its own."""
@@ -127,7 +130,7 @@ async def use(target: Any, method: str, said: dict[str, Any]) -> None:
     elif method == "sub":
         async with found:
             return
-    else:
+    elif method != "value":
         assert isinstance(found, Awaitable)
         await found
 
@@ -357,6 +360,9 @@ def test_toymqctl_says_what_a_name_is(
     assert re.match(said, result.stderr), result.stderr
 
 
+DICT_REMEDY = 'a payload is bytes, not dict: use pub_value(…, codec="json"), or json.dumps(payload).encode()'
+
+
 def fail(items: list[Outgoing], error: Exception | None) -> None:
     assert items == []
     assert error is not None
@@ -367,7 +373,7 @@ def fail(items: list[Outgoing], error: Exception | None) -> None:
     ("call", "said"),
     [
         (lambda: payload_bytes("text"), "a payload is bytes, not str: use payload.encode()"),
-        (lambda: payload_bytes({"id": 17}), "a payload is bytes, not dict: use pub_json, or json.dumps(payload).encode()"),
+        (lambda: payload_bytes({"id": 17}), DICT_REMEDY),
         (lambda: payload_bytes(None), 'a payload is bytes, not None: use b"" for an empty one'),
         (
             lambda: fail(*next(chunks(["text"], 8, 100, format_headers, False, None, None))),  # type: ignore[list-item]

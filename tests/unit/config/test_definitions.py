@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.shares import examples
+from toymq_py.config.alerts import Alert
 from toymq_py.config.definitions import (
     ChangeSettings,
     CreateTopic,
     Definitions,
     MakeConsumer,
+    PutAlert,
     PutWebhook,
     TopicDefinition,
     change_to_json,
@@ -188,6 +190,36 @@ topic_definitions = st.builds(TopicDefinition, some_settings(), st.dictionaries(
 
 SECRET = "whsec_" + "c2VjcmV0"
 HOOK = Webhook("orders.*", 'https://example.com/a?b="c"\\d', timeout_ms=500)
+
+
+LATE = Alert("lag", "orders.*", 100, 80, url="https://example.com/", for_ms=60_000)
+
+
+def test_an_alert_is_read_written_and_put_as_a_webhook_is() -> None:
+    text = '[[alert]]\nname = "late"\nwhen = "lag"\ntopic = "orders.*"\nthreshold = 100\nfor = "1m"\nurl = "https://example.com/"\n'
+    wanted = parse(text, "x")
+    assert wanted.alerts == {"late": LATE}
+    full = Definitions(alerts={"late": LATE, "full": Alert("disk", None, 1 << 30, 1 << 31, to="alerts")})
+    for written in (to_toml(full), to_json(full)):
+        assert parse(written, "x") == full
+    (new,) = plan(wanted, Definitions())
+    assert str(new) == "+ alert late lag orders.* 100 to https://example.com/"
+    assert plan(wanted, wanted) == []
+    signed = replace(LATE, secret="s")
+    (changed,) = plan(wanted, Definitions(alerts={"late": replace(signed, threshold=200)}))
+    assert isinstance(changed, PutAlert)
+    assert (str(changed), changed.alert.secret) == ("~ alert late threshold=200 -> 100", "s")
+    (moved,) = plan(Definitions(alerts={"late": replace(LATE, url=None, to="alerts")}), Definitions(alerts={"late": signed}))
+    assert isinstance(moved, PutAlert)
+    assert (str(moved), moved.alert.secret) == ("~ alert late to=None -> alerts, url=https://example.com/ -> None", None)
+    assert change_to_json(PutAlert("late", signed, None))["secret"] == "(set)"
+    for bad, says in (
+        ('[[alert]]\nname = "late"', "x: alert late: when is missing"),
+        (2 * text, "x: alert late stands twice"),
+        ('[[alert]]\nwhen = "disk"', "x: alert number 1: it needs a name"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            parse(bad, "x")
 
 
 def test_a_webhook_is_put_when_it_is_missing_differs_or_has_no_secret() -> None:

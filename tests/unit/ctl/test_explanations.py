@@ -8,7 +8,8 @@ import pytest
 import toymq
 from toymq.url import Address
 from toymq_py.errors import REQUEST_ERRORS, ConnectionLost, NotLeader, ProtocolViolation, QueueFull
-from toymqctl.explanations import ADVICE, explain
+from toymq_py.gateway.problems import STATUS
+from toymqctl.explanations import ADVICE, OF_THE_GATEWAY, explain
 
 NOWHERE = Address("127.0.0.1", 1)
 
@@ -21,6 +22,7 @@ def unreachable(cause: BaseException) -> toymq.ConnectFailed:
 
 def test_each_advice_belongs_to_a_code_of_the_protocol() -> None:
     assert set(ADVICE) <= set(REQUEST_ERRORS)
+    assert set(OF_THE_GATEWAY) <= set(STATUS) - set(REQUEST_ERRORS), "codes that the gateway alone has"
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ async def test_streams_end_with_their_token(rig: HttpRig, authority: Authority) 
 async def test_a_webhook_pushes_what_its_token_may_read(rig: HttpRig, authority: Authority) -> None:
     """Found by a trial: an administrator without ``subscribe`` had payloads pushed that it may not read."""
     assert rig.gateway is not None
-    rig.gateway.webhooks.private = True
+    rig.gateway.sender.private = True
     definition = {"topic": "orders.>", "url": "http://127.0.0.1:1/"}
     refused(await rig.ask("PUT", "/v1/webhooks/w", json=definition, headers=bearer("operator")), 403, "FORBIDDEN")
     assert rig.gateway.webhooks.defined == {}

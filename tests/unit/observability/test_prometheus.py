@@ -65,6 +65,7 @@ async def test_every_row_of_the_table_is_exported_with_its_type_help_and_labels(
     rig.publish("t", b"x")
     rig.take(rig.subscribe("t"))
     rig.broker.metrics.refused("BAD_NAME")
+    rig.broker.metrics.alerts_firing["late"] = 1
     rig.broker.metrics.cluster = cluster_rows
     families = {f.name: f for f in text_string_to_metric_families((await render(rig.broker, rig.clock))[0].decode())}
     assert len(families) == len(TABLE)
@@ -317,6 +318,7 @@ async def test_openmetrics_has_the_same_numbers() -> None:
     rig.publish("t", b"a", b"b")
     rig.take(rig.subscribe("t", "c"))
     rig.broker.metrics.refused("BAD_NAME")
+    rig.broker.metrics.alerts_firing["late"] = 1
     rig.broker.metrics.cluster = cluster_rows
     body, content_type = await render(rig.broker, rig.clock, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"

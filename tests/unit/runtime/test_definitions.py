@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.in_process import serving
 from toymq_py.clock import SystemClock
+from toymq_py.config.alerts import Alert
 from toymq_py.config.definitions import (
     ChangeSettings,
     CreateTopic,
@@ -24,8 +25,8 @@ from toymq_py.config.webhooks import Webhook
 from toymq_py.consumer_options import EARLIEST, LATEST, Start
 from toymq_py.errors import ConfigError
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.runtime.definitions import apply_definitions, openable, read_webhooks
-from toymq_py.storage import webhooks_file
+from toymq_py.runtime.definitions import apply_definitions, openable, read_alerts, read_webhooks
+from toymq_py.storage import alerts_file, webhooks_file
 
 SETTINGS = {"visibility": "120000", "retain_acked_for": "604800000"}
 AT_EARLIEST = TopicDefinition(SETTINGS, {"billing": EARLIEST, "audit": EARLIEST})
@@ -87,6 +88,25 @@ async def test_webhooks_are_kept_with_their_secrets(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"webhooks\.json cannot be read"):
             await apply_definitions(wanted, served.broker)
         assert (tmp_path / "d" / webhooks_file.FILE_NAME).read_text() == "{}"
+
+
+async def test_alerts_are_kept_with_their_secrets(tmp_path: Path) -> None:
+    """As webhooks: what is applied is what the gateway reads."""
+    rule = Alert.from_json({"when": "letters", "topic": ">", "url": "https://example.com/", "secret": SECRET})
+    async with serving(tmp_path / "d") as served:
+        wanted = Definitions(alerts={"dead": rule})
+        assert [change.verb for change in await apply_definitions(wanted, served.broker)] == ["put-alert"]
+        assert await apply_definitions(wanted, served.broker) == [], "idempotent"
+        changed = replace(rule, for_ms=0, secret=None)
+        assert len(await apply_definitions(Definitions(alerts={"dead": changed}), served.broker)) == 1
+        gateway = Gateway(served.broker, SystemClock(), asyncio.get_running_loop())
+        assert gateway.alerts.defined == {"dead": replace(rule, for_ms=0)}
+        exported = described([], {}, read_alerts(served.broker))
+        assert SECRET not in to_toml(exported) + to_json(exported)
+        (tmp_path / "d" / alerts_file.FILE_NAME).write_text("{}")
+        with pytest.raises(ConfigError, match=r"alerts\.json cannot be read"):
+            await apply_definitions(wanted, served.broker)
+        assert (tmp_path / "d" / alerts_file.FILE_NAME).read_text() == "{}"
 
 
 async def test_a_topic_that_could_not_be_opened_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,10 +24,11 @@ def test_it_counts_what_is_new_and_knows_what_went_back() -> None:
 def test_describe_shows_the_first_ranges_of_what_is_retained() -> None:
     rig = letters(2 * RANGES_MAX + 10)
     redrive_consumer = rig.broker.topic("t").redrive_consumer
-    assert redrive_consumer.describe() == {"redriven": [], "redriven_total": 0}
+    assert redrive_consumer.describe() == {"letters": 2 * RANGES_MAX + 10, "redriven": [], "redriven_total": 0}
     redrive_consumer.ack(range(1, 2 * RANGES_MAX + 10, 2))
     ranges = redrive_consumer.describe()["redriven"]
     assert (len(ranges), ranges[0], ranges[-1]) == (RANGES_MAX, (1, 1), (2 * RANGES_MAX - 1, 2 * RANGES_MAX - 1))
+    assert redrive_consumer.describe()["letters"] == RANGES_MAX + 5, "counted beyond the ranges that are shown"
 
 
 def test_it_pins_segments_only_where_no_other_consumer_does() -> None:

@@ -184,7 +184,7 @@ async def add_webhook(gateway: Gateway, request: Request) -> Response:
     check_topic(request, "subscribe", webhook.topic)  # a webhook reads the topic
     gateway.refuse_late()
     # the topic first: the webhook's poll would create it without settings; but not for a refused target
-    await gateway.webhooks.check_target(webhook)
+    await gateway.sender.check(webhook.url)
     await ensure(gateway.broker, topic, settings_of(topic))
     name = "tinymq." + hashlib.sha256(f"{topic} {webhook.url}".encode()).hexdigest()[:16]
     await gateway.webhooks.put(name, webhook)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from toymq_py.errors import DamagedData
-from toymq_py.storage import amqp_file, webhooks_file
+from toymq_py.storage import alerts_file, amqp_file, webhooks_file
 from toymq_py.storage.fs import FileSystem, replace_file
 
 
@@ -50,6 +50,7 @@ BESIDE = (
     BesideFile(
         webhooks_file.FILE_NAME, webhooks_file.decode, True, "no webhook pushes", "no webhook is defined: define them again"
     ),
+    BesideFile(alerts_file.FILE_NAME, alerts_file.decode, True, "no alert fires", "no alert is defined: define them again"),
     BesideFile(
         amqp_file.FILE_NAME, amqp_file.decode, False, "--amqp does not start",
         "no exchange, queue or binding is declared: declare them again; the queues' topics stay",

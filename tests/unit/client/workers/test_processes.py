@@ -83,7 +83,7 @@ def command(folder: Path, body: str = "") -> list[str]:
 
 @pytest.mark.usefixtures("handlers")
 def test_a_process_that_is_killed_is_replaced_and_all_end_together(tmp_path: Path) -> None:
-    processes = Processes(command(tmp_path), 2, watch=None, shutdown_s=1)
+    processes = Processes(command(tmp_path), [(), ()], watch=None, shutdown_s=1)
     first: list[int] = []
 
     def kill() -> None:
@@ -98,7 +98,7 @@ def test_a_process_that_is_killed_is_replaced_and_all_end_together(tmp_path: Pat
 
 @pytest.mark.usefixtures("handlers")
 def test_a_command_that_cannot_run_is_not_tried_again(tmp_path: Path) -> None:
-    processes = Processes(command(tmp_path, "sys.exit(2)"), 1, watch=None, shutdown_s=1)
+    processes = Processes(command(tmp_path, "sys.exit(2)"), [()], watch=None, shutdown_s=1)
     assert processes.run() == 2
     assert len(began(tmp_path)) == 1
 
@@ -107,7 +107,7 @@ def test_a_command_that_cannot_run_is_not_tried_again(tmp_path: Path) -> None:
 def test_a_changed_source_starts_all_anew(tmp_path: Path) -> None:
     source = tmp_path / "app.py"
     source.write_text("1")
-    processes = Processes(command(tmp_path), 1, watch=tmp_path, shutdown_s=1)
+    processes = Processes(command(tmp_path), [()], watch=tmp_path, shutdown_s=1)
 
     def change() -> None:
         os.utime(source, ns=(1, 1))
@@ -119,7 +119,7 @@ def test_a_changed_source_starts_all_anew(tmp_path: Path) -> None:
 def test_what_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toymq.workers.processes.KILLED_BEHIND_S", 0.0)
     ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); (place / 'deaf').touch()"
-    processes = Processes(command(tmp_path, ignores), 1, watch=None, shutdown_s=0.01)
+    processes = Processes(command(tmp_path, ignores), [()], watch=None, shutdown_s=0.01)
     assert run(processes, lambda: until((tmp_path / "deaf").exists)) == 0
     with pytest.raises(ProcessLookupError):
         os.kill(began(tmp_path)[0], 0)
@@ -128,7 +128,7 @@ def test_what_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_processes_learn_that_their_parent_was_killed(tmp_path: Path) -> None:
     program = (
         "import sys; from toymq.workers.processes import Processes;"
-        f"Processes({command(tmp_path)!r}, 2, watch=None, shutdown_s=1).run()"
+        f"Processes({command(tmp_path)!r}, [(), ()], watch=None, shutdown_s=1).run()"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], env=environment())
     until(lambda: len(began(tmp_path)) == 2)

@@ -1,0 +1,75 @@
+"""A broker's HTTP gateway, asked by the command lines: the wire has no command for webhooks, alerts and connections.
+
+JSON in, JSON out. It follows no redirect and no proxy of the environment: another host would get the token.
+"""
+
+import contextlib
+import json
+import ssl
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from typing import Any
+
+from toymq_py.errors import REQUEST_ERRORS, ConfigError, LocalError, RequestError
+
+TIMEOUT_S = 30.0
+
+
+class GatewayFailed(LocalError):
+    """There is no gateway at the URL, or it does not answer as one."""
+
+    code = "GATEWAY_FAILED"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class HttpGateway:
+    """Asks one gateway. No text of it contains the token."""
+
+    def __init__(self, url: str, token: str | None, tls: ssl.SSLContext | None = None) -> None:
+        """``tls``: for an https URL; None for the system's CAs. Raises: ConfigError."""
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"invalid --http-url {url!a}: write http://host:port")
+        self.url = url.rstrip("/")
+        self._token = token
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirect()]
+        if tls is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=tls))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON of an answer, None where it has no body.
+
+        Raises: RequestError with the code of the answer; GatewayFailed when none answers.
+        """
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body).encode()
+        try:
+            request = urllib.request.Request(self.url + path, data, headers, method=method)
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                found = answer.read()
+                return json.loads(found) if found else None
+        except urllib.error.HTTPError as error:
+            raise self._refusal(error) from None
+        except (HTTPException, ValueError) as error:
+            raise GatewayFailed(f"cannot ask {self.url}: the answer is not that of a gateway") from error
+        except OSError as error:
+            raise GatewayFailed(f"cannot ask {self.url}: {getattr(error, 'reason', None) or error}") from error
+
+    def _refusal(self, answer: urllib.error.HTTPError) -> RequestError | GatewayFailed:
+        with answer, contextlib.suppress(ValueError, AttributeError, OSError):
+            problem = json.load(answer)
+            if isinstance(code := problem.get("code"), str):
+                refusal = REQUEST_ERRORS.get(code, RequestError)(str(problem.get("detail")))
+                refusal.code = code  # the gateway has codes that the wire has not
+                return refusal
+        return GatewayFailed(f"{self.url} answers {answer.code}: is a gateway there?")

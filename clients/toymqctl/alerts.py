@@ -1,0 +1,162 @@
+"""``toymqctl alerts``: rules on the broker that tell a URL or a topic."""
+
+from typing import Any
+
+import click
+
+from toymq.click_support import Duration
+from toymq_py.units import format_duration, format_size
+from toymqctl.broker import Broker
+from toymqctl.gateway import gateway_of
+from toymqctl.quantities import TOPIC
+from toymqctl.tables import as_json as json_option
+from toymqctl.tables import print_json, screen_room, table
+from toymqctl.webhooks import say_tested, secret_member, secret_options
+
+_COLUMNS = ("alert", "when", "topic", "threshold", "for", "goes to", "state")
+CONDITIONS = ("lag", "age", "letters", "unattached", "disk")
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def alerts(ctx: click.Context, *, as_json: bool) -> None:
+    """Tell a URL or a topic when something is wrong; without a command: list the rules and what fires.
+
+    \b
+        toymqctl alerts set late lag 'orders.*' 10000 --for 5m --url https://example.com/hook
+        toymqctl alerts set old age orders 15m --url https://example.com/hook
+        toymqctl alerts set dead letters '>' --to alerts        write to the topic alerts
+        toymqctl alerts set lost unattached jobs --for 2m --to alerts
+        toymqctl alerts set full disk 10GiB --url https://example.com/hook
+        toymqctl alerts test late                               does the URL answer?
+        toymqctl alerts                                         list them, and what fires
+        toymqctl alerts delete late
+
+    \b
+        lag         a consumer's backlog: due and not acked, in messages
+        age         how long the oldest message of a consumer's backlog has been due
+        letters     dead letters of a topic that were not redriven (threshold 1)
+        unattached  messages of a consumer that nothing is attached to, or of a topic without a consumer (threshold 1)
+        disk        free space where the data directory is, in bytes
+
+    A rule fires once for each topic, is repeated while it fires, and says when it is resolved. The broker needs --http or
+    --https. A URL on its own machine or network needs --private-webhooks.
+    """
+    if ctx.invoked_subcommand is None:
+        _show(ctx.obj, as_json=as_json)
+
+
+@alerts.command("list")
+@json_option
+@click.pass_obj
+def list_alerts(broker: Broker, *, as_json: bool) -> None:
+    """List the rules, and what fires."""
+    _show(broker, as_json=as_json)
+
+
+def _show(broker: Broker, *, as_json: bool) -> None:
+    found = gateway_of(broker).ask("GET", "/v1/alerts")["alerts"]
+    if as_json:
+        print_json(found)
+    elif found:
+        click.echo(table([_COLUMNS, *map(_row, found)], text=(0, 1, 2, 5, 6), room=screen_room()))
+        for each in found:
+            for trouble in each["troubles"]:
+                if trouble["firing"]:
+                    click.echo(f"{each['name']}: {_trouble(each, trouble)}")
+            if each["failure"] is not None:
+                click.echo(f"{each['name']}: its last notice was not taken: {each['failure']}")
+    else:
+        click.echo("no alerts: `toymqctl alerts set NAME WHEN TOPIC THRESHOLD --url URL` makes one")
+
+
+def _row(found: dict[str, Any]) -> tuple[str, ...]:
+    pending = len(found["troubles"]) - sum(trouble["firing"] for trouble in found["troubles"])
+    state = f"{found['firing']} firing" if found["firing"] else "ok"
+    return (
+        found["name"], found["when"], found["topic"] or "-", _value(found, found["threshold"]),
+        format_duration(found["for_ms"]), found["url"] or f"topic {found['to']}",
+        f"{state}, {pending} pending" if pending else state,
+    )  # fmt: skip
+
+
+def _trouble(found: dict[str, Any], trouble: dict[str, Any]) -> str:
+    where = trouble["topic"] or "disk"
+    if trouble["consumer"]:
+        where = f"consumer {trouble['consumer']} of {where}"
+    return f"{where}: {_value(found, trouble['value'])}"
+
+
+def _value(found: dict[str, Any], value: int) -> str:
+    if found["unit"] == "bytes":
+        return format_size(value)
+    return format_duration(value) if found["unit"] == "ms" else str(value)
+
+
+@alerts.command("set")
+@click.argument("name")
+@click.argument("when", type=click.Choice(CONDITIONS))
+@click.argument("rest", nargs=-1, metavar="[TOPIC] [THRESHOLD]", type=TOPIC)
+@click.option("--for", "for_s", type=Duration(), default=60.0, help="Fire when it has lasted so long.")
+@click.option("--clear", help="Resolved at this value; by default at 80 % of the threshold, of disk at 120 %.")
+@click.option("--repeat", "repeat_s", type=Duration(), default=4 * 3600.0, help="Tell again so often while it fires; 0: never.")
+@click.option("--url", help="Post notices there.")
+@click.option("--to", type=TOPIC, help="Write notices to this topic, instead of --url.")
+@secret_options[0]
+@secret_options[1]
+@click.option("--timeout", "timeout_s", type=Duration(least_ms=1), default=10.0, help="Longest wait for an answer of --url.")
+@click.pass_obj
+def set_alert(
+    broker: Broker, name: str, when: str, rest: tuple[str, ...], for_s: float, clear: str | None, repeat_s: float,
+    url: str | None, to: str | None, secret_file: str | None, timeout_s: float, *, no_secret: bool,
+) -> None:  # fmt: skip
+    """Tell --url or the topic --to when WHEN holds; replaces the rule NAME.
+
+    TOPIC is a name or a pattern, '>' for every topic; of disk there is none. THRESHOLD is a number of messages, a duration
+    (age) or a size (disk); of letters and unattached it is 1 unless given.
+    """
+    topic, threshold = _split(when, rest)
+    body: dict[str, Any] = {
+        "when": when, "topic": topic, "clear": clear, "for_ms": round(for_s * 1000), "repeat_ms": round(repeat_s * 1000),
+        "url": url, "to": to, "timeout_ms": round(timeout_s * 1000),
+    }  # fmt: skip
+    if threshold is not None:
+        body["threshold"] = threshold
+    body |= secret_member(secret_file, no_secret=no_secret)
+    found = gateway_of(broker).ask("PUT", f"/v1/alerts/{name}", body)
+    sign = "at most" if when == "disk" else "at least"
+    click.echo(
+        f"{name}: {when}{f' of {topic}' if topic else ''} {sign} {_value(found, found['threshold'])} for "
+        f"{format_duration(found['for_ms'])} to {found['url'] or 'topic ' + found['to']}{', signed' if found['secret'] else ''}"
+    )
+
+
+def _split(when: str, rest: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Topic and threshold of the arguments. Raises: UsageError."""
+    most = 1 if when == "disk" else 2
+    if len(rest) > most:
+        takes = "a threshold" if when == "disk" else "a topic and a threshold"
+        raise click.UsageError(f"too many arguments: {when} takes {takes}")
+    if when == "disk":
+        return None, rest[0] if rest else None
+    if not rest:
+        raise click.UsageError(f"{when} needs a TOPIC: a name or a pattern, '>' for every topic")
+    return rest[0], rest[1] if len(rest) == most else None
+
+
+@alerts.command("delete")
+@click.argument("name")
+@click.pass_obj
+def delete_alert(broker: Broker, name: str) -> None:
+    """Delete the rule NAME. What fires is not told to be resolved."""
+    gateway_of(broker).ask("DELETE", f"/v1/alerts/{name}")
+    click.echo(f"deleted {name}")
+
+
+@alerts.command("test")
+@click.argument("name")
+@click.pass_obj
+def test_alert(broker: Broker, name: str) -> None:
+    """Send a notice of the rule NAME that says that it is a test, once. Exit code 1 when it is not taken."""
+    say_tested(name, gateway_of(broker).ask("POST", f"/v1/alerts/{name}:test")["failure"])

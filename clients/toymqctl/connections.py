@@ -1,0 +1,67 @@
+"""``toymqctl connections``: what is connected, and to end a connection."""
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from toymqctl.broker import Broker
+from toymqctl.gateway import gateway_of
+from toymqctl.tables import as_json as json_option
+from toymqctl.tables import duration, print_json, screen_room, size, table
+
+_COLUMNS = ("connection", "name", "address", "token", "subscriptions", "inflight", "received", "sent", "since")
+LISTED = 100
+
+
+@click.group(invoke_without_command=True)
+@click.option("--search", help="Part of an id, an address, a token's name, a client's name, a topic or a consumer.")
+@click.option("-n", "--max", "most", type=click.IntRange(1, 1000), default=LISTED, help="Show at most this many, the newest.")
+@json_option
+@click.pass_context
+def connections(ctx: click.Context, search: str | None, most: int, *, as_json: bool) -> None:
+    """List the open connections of all protocols, the newest first.
+
+    \b
+        toymqctl connections
+        toymqctl connections --search billing
+        toymqctl connections close toymq-7
+
+    `received` and `sent` are bytes since the connection was opened, seen from the broker. The broker needs --http or --https.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    query = {"max": most} | ({"search": search} if search else {})
+    found = gateway_of(ctx.obj).ask("GET", f"/v1/connections?{urlencode(query)}")
+    if as_json:
+        print_json(found["connections"])
+        return
+    if not found["connections"]:
+        click.echo("no connection matches")
+        return
+    now_s = datetime.now(UTC).timestamp()
+    rows = [_row(each, now_s) for each in found["connections"]]
+    click.echo(table([_COLUMNS, *rows], text=(0, 1, 2, 3, 4), room=screen_room()))
+    if found["more"]:
+        click.echo(f"toymqctl: {found['open']} are open: --max shows more, --search finds", err=True)
+
+
+def _row(found: dict[str, Any], now_s: float) -> tuple[str, ...]:
+    subscriptions = ", ".join(f"{each['topic']} as {each['consumer']}" for each in found["subscriptions"])
+    more = found["subscriptions_total"] - len(found["subscriptions"])
+    return (
+        found["connection"] + (" (own)" if found["own"] else ""), found["name"] or "-", found["address"] or "Unix socket",
+        found["token"] or "-", (subscriptions + (f" and {more} more" if more > 0 else "")) or "-", str(found["inflight"]),
+        *("-" if found[name] is None else size(found[name]) for name in ("received_bytes", "sent_bytes")),
+        duration(max(now_s - found["since_ms"] / 1000, 0.0)),
+    )  # fmt: skip
+
+
+@connections.command()
+@click.argument("connection")
+@click.pass_obj
+def close(broker: Broker, connection: str) -> None:
+    """Close CONNECTION, such as toymq-7. What it has not acked goes back; its client may connect again."""
+    gateway_of(broker).ask("DELETE", f"/v1/connections/{connection}")
+    click.echo(f"closed {connection}")

@@ -1,0 +1,41 @@
+"""``toymqctl webhooks``."""
+
+from pathlib import Path
+
+from tests.support.ctl import Ctl, ok, refused, rows, values
+from tests.support.hook import hooked
+
+
+def test_a_webhook_is_set_tested_listed_and_deleted(web: Ctl, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("a good secret\n")
+    assert ok(web("webhooks")) == "no webhooks: `toymqctl webhooks set NAME TOPIC URL` makes one\n"
+    with hooked() as hook:
+        options = ("--secret-file", str(tmp_path / "secret"), "--timeout", "3s")
+        made = ok(web("webhooks", "set", "billing", "orders.*", hook.url, *options))
+        assert made == f"billing: orders.* to {hook.url}, signed\n"
+        assert ok(web("webhooks", "test", "billing")) == "billing: taken\n"
+        headers, body = hook.next()
+        assert (headers["x-test"], body) == ("true", b"This is a test of a toymq webhook, not a message.")
+        assert "webhook-signature" in headers
+        hook.status = 500
+        refused(web("webhooks", "test", "billing"), 1, "billing: 127.0.0.1 answered 500")
+        hook.next()
+        hook.status = 200
+        ok(web("pub", "orders.1", "hello"))
+        assert hook.next()[1] == b"hello"
+        assert rows(web("webhooks", "list"))[1] == ["billing", "orders.*", hook.url, "yes", "-"]
+        ok(web("webhooks", "set", "billing", "orders.*", hook.url))
+        (found,) = values(web("webhooks", "--json"))
+        assert (found["secret"], found["timeout_ms"]) == ("(set)", 10_000), "a set without a secret keeps it"
+        unsigned = ok(web("webhooks", "set", "billing", "orders.*", hook.url, "--no-secret"))
+        assert unsigned == f"billing: orders.* to {hook.url}\n"
+        assert ok(web("webhooks", "delete", "billing")) == "deleted billing\n"
+    refused(web("webhooks", "delete", "billing"), 1, "NO_SUCH_WEBHOOK: no webhook billing; `toymqctl webhooks` lists them")
+    refused(web("webhooks", "test", "billing"), 1, "NO_SUCH_WEBHOOK: no webhook billing")
+
+
+def test_what_is_wrong_is_said(web: Ctl, ctl: Ctl) -> None:
+    refused(web("webhooks", "set", "a", "orders", "ftp://a/"), 1, "BAD_ARGUMENT: a webhook pushes to an http or https URL")
+    refused(web("webhooks", "set", "a", "t", "http://a/", "--secret-file", "/dev/null", "--no-secret"), 2, "exclude each other")
+    refused(ctl("webhooks"), 2, "this broker has no gateway: start it with --http 127.0.0.1:8080")
+    refused(ctl("--http-url", "http://127.0.0.1:1", "webhooks"), 1, "cannot ask http://127.0.0.1:1: ")

@@ -1,0 +1,77 @@
+"""A gateway asked by the command lines: its refusals, and what is none."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from toymq.http_gateway import GatewayFailed, HttpGateway
+from toymq_py.errors import ConfigError, Forbidden, RequestError
+
+
+@contextmanager
+def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[str, list[tuple[str, str | None, bytes]]]]:
+    """A server with one answer. Yields: its URL, and what it was asked: the line, the token, the body."""
+    asked: list[tuple[str, str | None, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            length = int(self.headers.get("content-length") or 0)
+            asked.append((self.requestline, self.headers.get("authorization"), self.rfile.read(length)))
+            self.send_response(status)
+            for name, value in {"content-length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PUT
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/", asked
+        server.shutdown()
+        thread.join()
+
+
+def test_json_goes_in_and_out_with_the_token() -> None:
+    with answering(200, b'{"a": 1}') as (url, asked):
+        assert HttpGateway(url, "t").ask("PUT", "/v1/x", {"b": 2}) == {"a": 1}
+        assert HttpGateway(url, None).ask("GET", "/v1/x") == {"a": 1}
+    assert asked == [("PUT /v1/x HTTP/1.1", "Bearer t", b'{"b": 2}'), ("GET /v1/x HTTP/1.1", None, b"")]
+    with answering(204, b"") as (url, _):
+        assert HttpGateway(url, None).ask("GET", "/v1/x") is None
+
+
+def test_a_refusal_has_its_code_and_its_class() -> None:
+    for code, kind in (("FORBIDDEN", Forbidden), ("NO_SUCH_WEBHOOK", RequestError)):
+        with answering(403, json.dumps({"code": code, "detail": "why"}).encode()) as (url, _):
+            with pytest.raises(RequestError, match=r"^why$") as caught:
+                HttpGateway(url, None).ask("GET", "/")
+            assert (type(caught.value), caught.value.code) == (kind, code)
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, b"nothing here"), (500, b"{"), (200, b"<html>"), (403, b"[]")])
+def test_what_is_no_gateway_is_said(status: int, body: bytes) -> None:
+    with answering(status, body) as (url, _), pytest.raises(GatewayFailed, match="gateway"):
+        HttpGateway(url, None).ask("GET", "/")
+
+
+def test_a_redirect_is_not_followed_for_it_would_get_the_token() -> None:
+    with answering(200, b"{}") as (other, asked), answering(307, b"", location=other) as (url, _):
+        with pytest.raises(GatewayFailed, match="answers 307"):
+            HttpGateway(url, "t").ask("GET", "/")
+        assert asked == []
+
+
+def test_nothing_there_and_no_url() -> None:
+    with pytest.raises(GatewayFailed, match=r"cannot ask http://127.0.0.1:1: .*refused"):
+        HttpGateway("http://127.0.0.1:1", None).ask("GET", "/")
+    with pytest.raises(ConfigError, match=r"^invalid --http-url 'here': write http://host:port$"):
+        HttpGateway("here", None)

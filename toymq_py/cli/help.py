@@ -1,0 +1,66 @@
+"""``toymq help``: the pages of the documentation, and the help of commands, in a terminal."""
+
+import re
+from pathlib import Path
+
+import click
+
+import toymq_py
+from toymq_py.config.option_schema import did_you_mean
+from toymq_py.errors import ConfigError
+
+_LINK = re.compile(r"!?\[([^]]*)\]\([^)\s]*\)")
+_HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
+
+
+def docs_directory() -> Path:
+    """Where the pages are: in the installed package, or in the checkout beside it."""
+    package = Path(toymq_py.__file__).parent
+    return next((path for path in (package / "docs", package.parent / "docs") if path.is_dir()), package / "docs")
+
+
+def pages() -> dict[str, str]:
+    """The texts by the names of the files."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(docs_directory().glob("*.md"))}
+
+
+def title_of(text: str) -> str:
+    """The heading of a page."""
+    found = _HEADING.search(text)
+    return found[1] if found is not None else ""
+
+
+def for_a_terminal(text: str) -> str:
+    """A page without the targets of its links, which lead nowhere in a terminal."""
+    return _LINK.sub(r"\1", text)
+
+
+@click.command("help")
+@click.argument("topic", required=False)
+@click.pass_context
+def help_(ctx: click.Context, topic: str | None) -> None:
+    """Show a page of the documentation, or the help of a command; without TOPIC: list the pages.
+
+    \b
+        toymq help                 every page
+        toymq help work-queues
+        toymq help serve           as `toymq serve --help`
+    """
+    found = pages()
+    if topic is None:
+        width = max(map(len, found), default=0)
+        for name, text in found.items():
+            click.echo(f"{name.ljust(width)}  {title_of(text)}")
+        return
+    name = topic.lower().removesuffix(".md")
+    if name in found:
+        click.echo_via_pager(for_a_terminal(found[name]))
+        return
+    group = ctx.find_root().command
+    command = group.get_command(ctx, name) if isinstance(group, click.Group) else None
+    if command is not None:
+        with click.Context(command, info_name=name, parent=ctx.find_root()) as inner:
+            click.echo(command.get_help(inner))
+        return
+    hint = did_you_mean(name, tuple(found)) or "; `toymq help` lists the pages"
+    raise ConfigError(f"there is no page or command {topic[:50]!a}{hint}")

@@ -1,0 +1,54 @@
+"""What the alert rules measure, from the state of the broker. Nothing is kept, nothing is changed."""
+
+from collections.abc import Iterator
+
+from toymq_py.config.alerts import Condition
+from toymq_py.gateway.alert_states import Reading
+from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
+from toymq_py.topic import Topic
+
+NOTHING = Reading(0)
+
+
+class Subjects:
+    """Which topics a rule measures, and under which name."""
+
+    def __init__(self, when: Condition, topic: str) -> None:
+        self._letters = when == "letters"
+        self._pattern = TopicPattern(topic) if is_pattern(topic) else None
+        self.exact = None if self._pattern is not None else topic + DEAD_LETTERS if self._letters else topic
+        """The one topic that is to be measured; None for a pattern."""
+
+    def of(self, name: str) -> str | None:
+        """The name under which a topic is in trouble, None if the rule does not measure it. Dead letters are those of their
+        topic, which may be gone."""
+        if self._letters:
+            if not name.endswith(DEAD_LETTERS):
+                return None
+            name = name.removesuffix(DEAD_LETTERS)
+            return name if self._pattern is None or self._pattern.matches(name) else None
+        return name if self._pattern is None or self._pattern.matches(name) else None
+
+
+def measure(when: Condition, topic: Topic) -> Reading:
+    """The worst of a topic's consumers; of ``letters`` the topic's own number, ``topic`` being the one of dead letters."""
+    match when:
+        case "letters":
+            return Reading(topic.describe(consumers=False)["letters"])
+        case "unattached" if not topic.channels:
+            return Reading(topic.next_id - topic.first_id)
+    return max(_of_consumers(when, topic), key=lambda reading: reading.value, default=NOTHING)
+
+
+def _of_consumers(when: Condition, topic: Topic) -> Iterator[Reading]:
+    end = topic.next_id
+    for name, channel in topic.channels.items():
+        counts = channel.consumer.counts(end)
+        if not counts.backlog:
+            continue
+        if when == "lag":
+            yield Reading(counts.backlog, name)
+        elif when == "age":
+            yield Reading(round(topic.describe_consumer(name)["oldest_unacked_age_s"] * 1000), name)
+        elif not channel.takers and not counts.inflight:  # a worker that pulls has a lease while it works
+            yield Reading(counts.backlog, name)
