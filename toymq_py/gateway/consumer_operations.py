@@ -38,6 +38,7 @@ from toymq_py.gateway.operations import (
     Operation,
     Parameter,
     count,
+    flag,
     seconds,
 )
 from toymq_py.gateway.problems import NotLeased
@@ -66,13 +67,7 @@ def parse_failure(reason: object, error: object) -> Failure | None:
     return failure_of(*texts)
 
 
-def _yes(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise BadArgument(f"invalid dead {text[:50]!a}: write true or false")
-    return text == "true"
-
-
-DEAD: Parameter[bool] = Parameter("dead", "query", "Make it a dead letter at once.", {"type": "boolean"}, _yes)
+DEAD = flag("dead", "Make it a dead letter at once.")
 REASON: Parameter[str] = Parameter("reason", "query", "Any text, for the dead letter.", {"type": "string"}, str)
 LEASE = count("lease", "`lease` of the answer that had the message; default: any lease of it.", 1, LEASE_NUMBER_MAX)
 DELAY_S = seconds("delay_s", "Deliver again after so long; default: the topic's backoff; 0: at once.", 0, DURATION_S_MAX)

@@ -84,7 +84,7 @@ class HttpServer:
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``; then answer what was asked, within the shutdown timeout."""
         async with asyncio.TaskGroup() as tasks:
-            pushing = tasks.create_task(self._gateway.webhooks.run())
+            beside = [tasks.create_task(part.run()) for part in (self._gateway.webhooks, self._gateway.history)]
             tls = [self._tls_listener(listener, tasks) for listener in tls_listeners]
             servers = [
                 await self._loop.create_server(lambda: GatewayProtocol(self._serving), sock=listener, backlog=BACKLOG)
@@ -105,7 +105,8 @@ class HttpServer:
             late = await self._serving.shut_down(self._shutdown_timeout_s)
             if late:
                 logger.error("%d HTTP connections were cut: their requests took longer than the shutdown may", late)
-            pushing.cancel()
+            for task in beside:
+                task.cancel()
 
     def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:
         """It hands its connections over after the handshake."""

@@ -16,6 +16,7 @@ from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_pusher import WebhookPusher
+from toymq_py.observability.history import History
 from toymq_py.topic import Commit
 
 
@@ -48,7 +49,8 @@ class Gateway:
         self.clock = clock
         self.loop = loop
         self.waiting = Waiting(loop)
-        self.snapshots = Snapshots(broker, clock, loop, self.waiting)
+        self.history = History(broker, clock)
+        self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.history)
         self.webhooks = WebhookPusher(broker, clock, loop, self.waiting, private=private_webhooks)
 
     def refuse_late(self) -> None:

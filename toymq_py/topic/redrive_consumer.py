@@ -50,13 +50,20 @@ class RedriveConsumer:
         """Whether this letter was redriven."""
         return any(consumer.has_acked_all(msg_id, msg_id) for consumer in self.consumers)
 
+    def waiting(self) -> int:
+        """How many of the retained letters did not go back."""
+        waiting = self._log.messages()
+        for consumer in self.consumers:
+            waiting = min(waiting, consumer.unacked(self._log.committed_id) - consumer.unacked(self._log.first_id))
+        return waiting
+
     def describe(self) -> dict[str, Any]:
-        """Fields for DESCRIBE: the first id ranges of retained letters that were redriven, and how many were since the
-        start."""
+        """Fields for DESCRIBE: the first id ranges of retained letters that were redriven, how many were since the start, and
+        how many wait."""
         first_id = self._log.first_id
         acked = self.consumers[0].snapshot().acked_above if self.consumers else ()
         ranges = [(max(first, first_id), last) for first, last in acked if last >= first_id]
-        return {"redriven": ranges[:RANGES_MAX], "redriven_total": self.total}
+        return {"redriven": ranges[:RANGES_MAX], "redriven_total": self.total, "waiting": self.waiting()}
 
     def pinning(self, stored: OffsetsState, consumers: list[Consumer]) -> tuple[OffsetsState, list[Consumer]]:
         """The consumers that hold segments back, as stored and now. ``#redrive`` counts only without others."""

@@ -24,10 +24,21 @@ def test_it_counts_what_is_new_and_knows_what_went_back() -> None:
 def test_describe_shows_the_first_ranges_of_what_is_retained() -> None:
     rig = letters(2 * RANGES_MAX + 10)
     redrive_consumer = rig.broker.topic("t").redrive_consumer
-    assert redrive_consumer.describe() == {"redriven": [], "redriven_total": 0}
+    assert redrive_consumer.describe() == {"redriven": [], "redriven_total": 0, "waiting": 2 * RANGES_MAX + 10}
     redrive_consumer.ack(range(1, 2 * RANGES_MAX + 10, 2))
     ranges = redrive_consumer.describe()["redriven"]
     assert (len(ranges), ranges[0], ranges[-1]) == (RANGES_MAX, (1, 1), (2 * RANGES_MAX - 1, 2 * RANGES_MAX - 1))
+    assert redrive_consumer.describe()["waiting"] == RANGES_MAX + 5, "exact, though not all ranges are shown"
+
+
+def test_what_waits_is_what_is_retained_and_did_not_go_back() -> None:
+    rig = letters(9)
+    topic = rig.broker.topic("t")
+    topic.redrive_consumer.ack([1, 2, 7])
+    assert topic.redrive_consumer.waiting() == 6
+    topic.purge(lambda count, error: None)
+    rig.loop.drain()
+    assert topic.redrive_consumer.waiting() == 0, "a purge left none"
 
 
 def test_it_pins_segments_only_where_no_other_consumer_does() -> None:
