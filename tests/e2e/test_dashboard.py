@@ -4,26 +4,24 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.cluster_rig import ClusterNode, running_cluster
+from tests.support.dashboard import NARROW, WIDE, Start, Visit, answered, dead_letters, publish, row, toast
 from tests.support.requirements import require
 
 pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 HOSTILE = [
     "<img src=x onerror=\"document.title='taken'\">",
     "</pre><script>document.title='taken'</script>",
@@ -33,108 +31,12 @@ HOSTILE = [
 ]
 ROWS_MAX = 60
 """So many rows of a list exist at most, whatever its length."""
-WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright  # only there with its extra
-
-    path = next(filter(None, map(shutil.which, CHROMIUM)))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "d", "--http", "127.0.0.1:0") as broker:
         yield broker
-
-
-Start = Callable[..., BrokerProcess]
-Visit = Callable[..., Any]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Brokers of one data directory, one after the other. They end after the pages that look at them."""
-    with contextlib.ExitStack() as running:
-
-        def start(*options: str, http: str = "127.0.0.1:0") -> BrokerProcess:
-            return running.enter_context(BrokerProcess(tmp_path / "d", "--http", http, *options))
-
-        yield start
-
-
-@pytest.fixture
-def visit(browser: Any, start: Start) -> Iterator[Visit]:
-    """Open a page; ``broken`` is how its console may complain, ``clock`` lets its time be moved."""
-    contexts, complaints = [], []
-
-    def visit(url: str, viewport: dict[str, int] = WIDE, broken: str = r"(?!)", clock: bool = False, **options: Any) -> Any:
-        context = browser.new_context(viewport=viewport, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        origin = url.split("#")[0].rstrip("/")
-
-        def listen(said: Any) -> None:
-            if said.type == "error" and not re.search(broken, said.text):
-                complaints.append(said.text)
-
-        def look(request: Any) -> None:
-            if not request.url.startswith(origin):
-                complaints.append(request.url)
-
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", listen)
-        page.on("request", look)
-        if clock:
-            page.clock.install()
-        page.goto(url)
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def publish(broker: BrokerProcess, topic: str, payload: str | bytes, **headers: str) -> int:
-    answer = httpx.post(f"{broker.http}v1/topics/{topic}/messages", content=payload, headers=headers)
-    assert answer.status_code == 201, answer.text
-    msg_id: int = answer.json()["id"]
-    return msg_id
-
-
-def dead_letters(broker: BrokerProcess, topic: str, *reasons: str) -> None:
-    for reason in reasons:
-        msg_id = publish(broker, topic, reason)
-        path = f"{broker.http}v1/topics/{topic}/messages"
-        assert httpx.get(path, params={"consumer": "billing", "wait_s": 5}).json()["messages"][0]["id"] == msg_id
-        query = {"consumer": "billing", "dead": "true", "reason": reason}
-        assert httpx.post(f"{path}/{msg_id}:nack", params=query).status_code == 204
-
-
-def row(page: Any, name: str) -> Any:
-    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
-
-
-def toast(page: Any, text: str) -> None:
-    page.locator(".toast", has_text=text).wait_for()
-
-
-def answered(page: Any, label: str, name: str) -> None:
-    """Go through a question that is answered by a name: its button waits for the whole of it."""
-    dialog = page.get_by_role("dialog")
-    button = dialog.get_by_role("button", name=label, exact=True)
-    assert button.is_disabled()
-    dialog.get_by_role("textbox").fill(name[:-1])
-    assert button.is_disabled()
-    dialog.get_by_role("textbox").fill(name)
-    button.click()
 
 
 def test_an_empty_broker_says_how_to_begin(visit: Visit, start: Start) -> None:

@@ -53,6 +53,8 @@ export const api = {
   forget: (topic, consumer) => call("DELETE", `/v1/topics/${part(topic)}/consumers/${part(consumer)}`),
   connections: (max, search) => call("GET", "/v1/connections", { query: { max, search } }),
   disconnect: (connection) => call("DELETE", `/v1/connections/${part(connection)}`),
+  history: (lastS, topics) => call("GET", "/v1/history", { query: { last_s: lastS, topics } }),
+  topicHistory: (topic, lastS) => call("GET", `/v1/topics/${part(topic)}/history`, { query: { last_s: lastS } }),
   log: (topic, from, max) => call("GET", `/v1/topics/${part(topic)}/log`, { query: { from, max } }),
   publish(topic, payload, { key, delay, ttl, headers }) {
     const sent = { "content-type": "application/octet-stream" };
