@@ -163,7 +163,7 @@ def test_dead_letters_go_back_some_and_all(broker: BrokerProcess, visit: Visit) 
     page.get_by_role("button", name="Redrive 1 chosen").click()
     page.get_by_role("dialog").get_by_role("button", name="Redrive 1").click()
     toast(page, "1 dead letter went back.")
-    page.locator('li[data-id="1"]', has_text="sent back").wait_for()
+    page.locator('li[data-id="1"]', has_text="settled").wait_for()
     again = httpx.get(f"{broker.http}v1/topics/invoices/messages", params={"consumer": "billing"}).json()["messages"]
     assert [message["payload"] for message in again] == ["too-large"]
     page.get_by_role("button", name="Redrive all").click()
@@ -315,7 +315,7 @@ def test_dead_letters_are_trouble_until_they_went_back(visit: Visit, start: Star
     page.get_by_role("button", name="Trouble 1", exact=True).click()
     assert page.locator(".topicname").all_inner_texts() == ["orders.dlq"]
     assert httpx.post(f"{broker.http}v1/topics/orders.dlq:redrive", json={}).status_code == 200
-    page.get_by_text("No topic failed, is degraded, lost messages or has dead letters.").wait_for()
+    page.get_by_text("No topic failed, is damaged or has dead letters").wait_for()
     page.get_by_role("button", name="Trouble", exact=True).wait_for()
 
 
@@ -456,7 +456,7 @@ def test_everything_has_a_name_for_those_who_do_not_see(broker: BrokerProcess, v
     dead_letters(broker, "spoken", "no-such-customer")
     page = visit(broker.http)
     nameless = r"- (?:button|link|checkbox|textbox|searchbox|combobox)(?: \[.*\])?:?$"
-    for place in ("", "topics/spoken", "topics/spoken/messages", "topics/spoken/dead-letters", "connections"):
+    for place in ("", "topics/spoken", "topics/spoken/messages", "topics/spoken/dead-letters", "connections", "consumers", "broker"):
         page.goto(f"{broker.http}#/{place}")
         page.locator("main :is(.trow, .facts, .entry, .listing td)").first.wait_for()
         tree = page.locator("body").aria_snapshot()
@@ -470,7 +470,7 @@ def test_the_page_is_built_as_those_who_do_not_see_need_it(broker: BrokerProcess
     page = visit(broker.http)
     signs = {
         "": ".trow", "topics/built": ".facts", "topics/built/messages": ".entry", "topics/nothing": ".empty",
-        "connections": ".listing td",
+        "connections": ".listing td", "consumers": ".empty", "broker": ".listing td",
     }  # fmt: skip
     for place, sign in signs.items():
         page.goto(f"{broker.http}#/{place}")

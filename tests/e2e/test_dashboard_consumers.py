@@ -1,6 +1,5 @@
 """The consumers of all topics on one page, in a real Chromium."""
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.dashboard import NARROW, WIDE, Start, Visit, publish
+from tests.support.dashboard import NARROW, WIDE, Start, Visit, publish, told
 from tests.support.requirements import require
 
 pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
@@ -30,26 +29,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 def leased(broker: BrokerProcess, topic: str, consumer: str) -> None:
     assert httpx.get(f"{broker.http}v1/topics/{topic}/messages", params={"consumer": consumer, "wait_s": 5}).status_code == 200
-
-
-def an_hour_later(page: Any, **changes: dict[str, Any]) -> None:
-    """Change what the page is told of consumers: a test cannot wait until one is slow."""
-
-    changed = """(() => {
-          const changes = CHANGES;
-          const Real = window.EventSource;
-          window.EventSource = class extends Real {
-            addEventListener(name, call) {
-              super.addEventListener(name, (event) => {
-                if (!event.data) return call(event);
-                const said = JSON.parse(event.data);
-                for (const each of said.topics.flatMap((topic) => topic.consumers)) Object.assign(each, changes[each.consumer]);
-                call({ data: JSON.stringify(said) });
-              });
-            }
-          };
-        })()"""
-    page.add_init_script(changed.replace("CHANGES", json.dumps(changes)))
 
 
 def names(page: Any) -> list[str]:
@@ -89,7 +68,7 @@ def test_slow_detached_and_redelivering(broker: BrokerProcess, visit: Visit) -> 
     now_ms = httpx.get(f"{broker.http}v1/stats").json()["time_ms"]
     page = visit(broker.http)
     slow = {"slow_since_ms": now_ms - 2 * HOUR_MS, "oldest_unacked_at_ms": now_ms - 3 * HOUR_MS}
-    an_hour_later(
+    told(
         page, billing=slow | {"inflight": 0}, audit=slow,
         smtp={"attempts_max": 7, "attempts_max_id": 0, "redelivered_total": 31, "paused": True},
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """The dashboard in a real Chromium: brokers, pages, and what tests do there. The fixtures stand in tests/e2e/conftest.py."""
 
 import contextlib
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -73,7 +74,7 @@ def visiting(browser: Any) -> Iterator[Visit]:
     yield visit
     for context in contexts:
         context.close()
-    assert complaints == []
+    assert complaints == [], complaints
 
 
 def publish(broker: BrokerProcess, topic: str, payload: str | bytes, **headers: str) -> int:
@@ -109,3 +110,25 @@ def answered(page: Any, label: str, name: str) -> None:
     assert button.is_disabled()
     dialog.get_by_role("textbox").fill(name)
     button.click()
+
+
+def told(page: Any, **changes: dict[str, Any]) -> None:
+    """Change what a page is told, from its next load on: of consumers and topics, by name, and of the broker as ``stats``. No
+    test waits until something is slow."""
+    changed = """(() => {
+          const changes = CHANGES;
+          const Real = window.EventSource;
+          window.EventSource = class extends Real {
+            addEventListener(name, call) {
+              super.addEventListener(name, (event) => {
+                if (!event.data) return call(event);
+                const said = JSON.parse(event.data);
+                for (const each of said.topics) Object.assign(each, changes[each.topic]);
+                for (const each of said.topics.flatMap((topic) => topic.consumers)) Object.assign(each, changes[each.consumer]);
+                Object.assign(said.stats, changes.stats);
+                call({ data: JSON.stringify(said) });
+              });
+            }
+          };
+        })()"""
+    page.add_init_script(changed.replace("CHANGES", json.dumps(changes)))

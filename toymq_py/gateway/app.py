@@ -22,6 +22,7 @@ from toymq_py.auth import audit
 from toymq_py.disk_errors import BeingExamined, storage_error
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
 from toymq_py.gateway import (
+    broker_operations,
     connection_operations,
     consumer_operations,
     events,
@@ -34,6 +35,7 @@ from toymq_py.gateway import (
     pages,
     poll_operations,
     publish_operations,
+    search_operations,
     tinymq,
     topic_operations,
     webhook_operations,
@@ -62,10 +64,12 @@ OPERATIONS: tuple[Operation, ...] = (
     *poll_operations.OPERATIONS,
     *consumer_operations.OPERATIONS,
     *message_operations.OPERATIONS,
+    *search_operations.OPERATIONS,
     *events.OPERATIONS,
     *websocket.OPERATIONS,
     *webhook_operations.OPERATIONS,
     *connection_operations.OPERATIONS,
+    *broker_operations.OPERATIONS,
     *history_operations.OPERATIONS,
     *login.OPERATIONS,
     *health.OPERATIONS,

@@ -9,6 +9,7 @@ from typing import Any
 
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer
+from toymq_py.records import IdRange
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import OffsetsState
 
@@ -46,8 +47,19 @@ class RedriveConsumer:
             consumer.skip(msg_id, msg_id)
         return before - consumer.unacked(self._log.committed_id)
 
+    def discard(self, ids: Sequence[IdRange]) -> int:
+        """Settle letters that shall neither wait nor go back. Ids that are not retained are left out. Returns: how many were
+        not settled before."""
+        consumer, log = self.consumer(), self._log
+        before = consumer.unacked(log.committed_id)
+        for first, last in ids:
+            first, last = max(first, log.first_id), min(last, log.committed_id - 1)
+            if first <= last:
+                consumer.skip(first, last)
+        return before - consumer.unacked(log.committed_id)
+
     def has_acked(self, msg_id: int) -> bool:
-        """Whether this letter was redriven."""
+        """Whether this letter was redriven or discarded."""
         return any(consumer.has_acked_all(msg_id, msg_id) for consumer in self.consumers)
 
     def waiting(self) -> int:

@@ -1,6 +1,7 @@
 // The page: which view stands where, banners, theme, keys, login.
 
 import { access, api } from "./api.js";
+import { BrokerView } from "./broker.js";
 import { alone } from "./cluster.js";
 import { ConnectionsView } from "./connections.js";
 import { ConsumersView } from "./consumers.js";
@@ -26,6 +27,7 @@ const PLACES = [
   { hash: "#/", label: "Topics", may: () => true },
   { hash: "#/consumers", label: "Consumers", may: () => true, make: (filter) => new ConsumersView(store, filter) },
   { hash: "#/connections", label: "Connections", may: () => session.admin, make: () => new ConnectionsView() },
+  { hash: "#/broker", label: "Broker", may: () => true, make: () => new BrokerView(store, session) },
 ];
 
 function places(address) {
@@ -42,16 +44,22 @@ function route() {
   const moved = view !== null;
   const [, address, filter] = /^(#\/\w*)(?:\/([\w-]+))?$/.exec(location.hash) ?? [];
   const { make } = places(address);
-  try {
-    view = place ? new TopicView(store, session, decodeURIComponent(name), tab) : make ? make(filter) : topics;
-  } catch {
-    view = topics; // a % that begins nothing
-  }
+  const topic = place && decoded(name);
+  view = topic ? new TopicView(store, session, topic, tab) : make ? make(filter) : topics;
+  if (address === "#/filter") topics.list.only(filter);
   fill(main, view.element);
   document.title = view === topics ? "toymq" : `${view.title} · toymq`;
   if (moved) main.focus({ preventScroll: true });
   if (view !== topics) scrollTo(0, 0);
   view.shownNow();
+}
+
+function decoded(name) {
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return null; // a % that begins nothing
+  }
 }
 
 function draw() {

@@ -29,8 +29,8 @@ const NONE = {
 };
 
 /** A consumer as the broker describes it, with its topic and what follows from both. */
-export function consumersOf(topic) {
-  return topic.described.consumers.map((consumer) => {
+export function consumersOf(topic, some = topic.described.consumers) {
+  return some.map((consumer) => {
     const slow = consumer.backlog ? consumer.slow_since_ms : null; // it is looked at every ten seconds
     return {
       ...consumer, topic: topic.name, age: topic.age(consumer.oldest_unacked_at_ms), slow_since_ms: slow,
@@ -95,6 +95,6 @@ export class ConsumersView {
   }
 
   update() {
-    if (this.store.stats) this.list.draw([...this.store.topics.values()].flatMap(consumersOf));
+    if (this.store.stats) this.list.draw([...this.store.topics.values()].flatMap((topic) => consumersOf(topic)));
   }
 }

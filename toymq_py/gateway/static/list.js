@@ -74,6 +74,7 @@ export class List {
 
   /** Show the items of one filter, for a link that speaks of them. */
   only(key) {
+    if (!this.filters.some(([known]) => known === key)) return;
     this.search.value = "";
     this.#filter(key);
   }

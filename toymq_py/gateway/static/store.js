@@ -112,8 +112,9 @@ export class Topic {
     return this.isLetters ? this.described.waiting ?? 0 : 0;
   }
 
-  get trouble() {
-    return this.described.state !== "ok" || this.described.lost > 0 || this.letters > 0;
+  /** The topic that its dead letters are of. */
+  get origin() {
+    return this.isLetters ? this.name.slice(0, -".dlq".length) : this.name;
   }
 }
 

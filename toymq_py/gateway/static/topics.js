@@ -7,6 +7,7 @@ import { button, el, say } from "./dom.js";
 import { bytes, count, duration, rate } from "./format.js";
 import { createTopic } from "./forms.js";
 import { List } from "./list.js";
+import { Trouble, troublesOf } from "./trouble.js";
 
 const SLOW_S = 60;
 
@@ -23,14 +24,14 @@ const COLUMNS = [
 
 const FILTERS = [
   ["all", "All", () => true],
-  ["trouble", "Trouble", (t) => t.trouble],
+  ["trouble", "Trouble", (t) => troublesOf(t).length > 0],
   ["lagging", "Lagging", (t) => t.backlog > 0 && t.described.consumers.length > 0],
   ["letters", "Dead letters", (t) => t.letters > 0],
 ];
 
 /** What is said of a filter that leaves nothing. */
 const NONE = {
-  all: "There are no topics.", trouble: "No topic failed, is degraded, lost messages or has dead letters.", lagging: "No consumer is behind.",
+  all: "There are no topics.", trouble: "No topic failed, is damaged or has dead letters, and no consumer is slow or has a message again and again.", lagging: "No consumer is behind.",
   letters: "There are no dead letters.",
 };
 
@@ -55,7 +56,7 @@ class Row {
     this.link.title = this.name;
     const word = state !== "ok" ? state : topic.described.lost ? "lost" : topic.isLetters ? "dead letters" : "";
     say(this.state, word);
-    this.state.className = `badge ${state === "failed" ? "bad" : topic.trouble ? "warn" : ""}`;
+    this.state.className = `badge ${state === "failed" ? "bad" : state === "degraded" || topic.described.lost || topic.letters ? "warn" : ""}`;
     this.state.hidden = !word;
     say(this.cells.published, rate(topic.published.now));
     say(this.cells.acked, consumers.length ? rate(topic.acked.now) : "–");
@@ -104,7 +105,8 @@ export class TopicsView {
     this.search = this.list.search;
     this.start = this.#start();
     this.cluster = new Cluster();
-    this.element = el("div", {}, el("h1.hidden", {}, "Topics"), el("section.tiles", { "aria-label": "The broker" }, Object.values(this.tiles).map((tile) => tile.element)), this.cluster.element, this.start, this.list.element);
+    this.trouble = new Trouble(store);
+    this.element = el("div", {}, el("h1.hidden", {}, "Topics"), el("section.tiles", { "aria-label": "The broker" }, Object.values(this.tiles).map((tile) => tile.element)), this.cluster.element, this.trouble.element, this.start, this.list.element);
   }
 
   shownNow() {
@@ -143,6 +145,7 @@ export class TopicsView {
     const empty = store.topics.size === 0;
     this.start.hidden = !empty;
     this.list.element.hidden = empty;
+    this.trouble.draw();
     this.list.draw([...store.topics.values()]);
   }
 
