@@ -456,7 +456,8 @@ def test_everything_has_a_name_for_those_who_do_not_see(broker: BrokerProcess, v
     dead_letters(broker, "spoken", "no-such-customer")
     page = visit(broker.http)
     nameless = r"- (?:button|link|checkbox|textbox|searchbox|combobox)(?: \[.*\])?:?$"
-    for place in ("", "topics/spoken", "topics/spoken/messages", "topics/spoken/dead-letters", "connections", "consumers", "broker"):
+    topic = [f"topics/spoken{tab}" for tab in ("", "/messages", "/dead-letters")]
+    for place in ("", *topic, "connections", "consumers", "broker"):
         page.goto(f"{broker.http}#/{place}")
         page.locator("main :is(.trow, .facts, .entry, .listing td)").first.wait_for()
         tree = page.locator("body").aria_snapshot()
