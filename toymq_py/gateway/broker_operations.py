@@ -16,6 +16,7 @@ from toymq_py.config.option_schema import options_of
 from toymq_py.config.options import ServeOptions
 from toymq_py.gateway.operations import Answer, Operation
 from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.snapshots import TOPICS_PER_TURN
 from toymq_py.gateway.topic_operations import json_response
 
 TOKENS_MAX = 1000
@@ -57,7 +58,7 @@ async def describe_broker(gateway: Gateway, request: Request) -> Response:
         "disk": {
             "data_dir": broker.options.data_dir, "free_bytes": stats["disk_free_bytes"], "low": stats["disk_low"],
             "min_free_bytes": broker.options.min_free_bytes,
-            "log_bytes": sum(topic.log.size_bytes for topic in broker.topics.values()),
+            "log_bytes": await _log_bytes(gateway),
         },
         "memory": {
             "resident_bytes": stats["rss_bytes"], "max_bytes": broker.quotas.memory_max_bytes,
@@ -67,6 +68,16 @@ async def describe_broker(gateway: Gateway, request: Request) -> Response:
     if "cluster" in stats:
         found["cluster"] = stats["cluster"]
     return json_response(found)
+
+
+async def _log_bytes(gateway: Gateway) -> int:
+    total = 0
+    for number, name in enumerate(list(gateway.broker.topics), 1):
+        if (topic := gateway.broker.topics.get(name)) is not None:
+            total += topic.describe(consumers=False)["bytes"]
+        if number % TOPICS_PER_TURN == 0:
+            await gateway.waiting.pause()
+    return total
 
 
 def _options(gateway: Gateway) -> list[dict[str, Any]]:

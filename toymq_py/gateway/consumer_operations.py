@@ -177,7 +177,7 @@ async def discard_letters(gateway: Gateway, request: Request) -> Response:
         raise BadArgument(f"{topic.name} is not a dead-letter topic: their names end with {DEAD_LETTERS}")
     ids = parse_ids(body.get("ids"))
     gateway.refuse_late()
-    discarded = topic.redrive_consumer.discard(ids)
+    discarded = topic.discard_letters(ids)
     topic.offsets.changed()
     await gateway.stored(topic.flush_offsets)
     return json_response({"discarded": discarded})

@@ -124,7 +124,8 @@ class _Search:
         self.looked = 0
         self._chunks = 0
         self._read_bytes = 0
-        mean = topic.log.size_bytes // max(topic.log.messages(), 1)
+        described = topic.describe(consumers=False)
+        mean = described["bytes"] // max(described["messages"], 1)
         self._chunk = max(min(CHUNK, CHUNK_BYTES_MAX // max(mean, 1)), 1)
 
     @property
@@ -224,7 +225,7 @@ async def inspect(gateway: Gateway, request: Request) -> Response:
         consumers.append(described)
     found: dict[str, Any] = {"topic": topic.name, "id": msg_id, "message": message, "consumers": consumers}
     if topic.is_dead_letters:
-        found["settled"] = topic.redrive_consumer.has_acked(msg_id)
+        found["settled"] = topic.is_settled(msg_id)
     return json_response(found)
 
 

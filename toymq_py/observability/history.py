@@ -19,7 +19,7 @@ from toymq_py.names import DEAD_LETTERS
 from toymq_py.observability.slices import Slices
 from toymq_py.topic import Channel, Topic, oldest_due_ns
 
-logger = logging.getLogger("toymq_py.observability")
+logger = logging.getLogger("toymq_py.gateway")
 
 STEP_S = 10
 """Between two samples: what changes faster is seen as its mean."""
