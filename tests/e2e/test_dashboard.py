@@ -131,7 +131,7 @@ def test_json_is_shown_as_it_is_stored(broker: BrokerProcess, visit: Visit) -> N
     publish(broker, "exact", r'{"id":12345678901234567890,"id" : 1.10,"text":"a , \"b\": [\u00e9]","none":[ ],"in":[{"a":-0}]}')
     page = visit(f"{broker.http}#/topics/exact/messages")
     page.locator(".entry").click()
-    assert page.get_by_role("button", name="JSON").get_attribute("aria-pressed") == "true"
+    assert page.get_by_role("button", name="JSON", exact=True).get_attribute("aria-pressed") == "true"
     assert page.locator(".payload").text_content().split("\n") == [
         "{", '  "id": 12345678901234567890,', '  "id": 1.10,', r'  "text": "a , \"b\": [\u00e9]",', '  "none": [],',
         '  "in": [', "    {", '      "a": -0', "    }", "  ]", "}",
@@ -408,7 +408,7 @@ def test_five_hundred_topics_by_keyboard(visit: Visit, start: Start) -> None:
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.textContent") == "t-049"
     page.keyboard.press("?")
-    page.get_by_role("dialog").get_by_text("search topics").wait_for()
+    page.get_by_role("dialog").get_by_text("search the list").wait_for()
     page.keyboard.press("Escape")
     assert page.get_by_role("dialog").count() == 0
 
@@ -418,6 +418,7 @@ def test_theme_and_small_screens(broker: BrokerProcess, visit: Visit) -> None:
     dead_letters(broker, "narrow", "no-such-customer")
     page = visit(broker.http, NARROW, color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
+    page.get_by_role("searchbox").fill("narrow")
     row(page, "narrow").wait_for()
     assert page.get_by_role("link", name="API", exact=True).is_visible()
     dark = page.evaluate(ground)
@@ -471,7 +472,7 @@ def test_the_page_is_built_as_those_who_do_not_see_need_it(broker: BrokerProcess
     page = visit(broker.http)
     signs = {
         "": ".trow", "topics/built": ".facts", "topics/built/messages": ".entry", "topics/nothing": ".empty",
-        "connections": ".listing td", "consumers": ".empty", "broker": ".listing td",
+        "connections": ".listing td", "consumers": ":is(.trow, .empty)", "broker": ".listing td",
     }  # fmt: skip
     for place, sign in signs.items():
         page.goto(f"{broker.http}#/{place}")
@@ -545,7 +546,7 @@ def test_with_tokens_one_logs_in(visit: Visit, start: Start, tmp_path: Path) -> 
     dialog.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="orders").wait_for()
     assert page.get_by_role("button", name="Delete").count() == 0, "billing is no administrator"
-    assert page.get_by_role("navigation", name="Places").inner_text() == "Topics"
+    assert page.get_by_role("navigation", name="Places").inner_text().split() == ["Topics", "Consumers", "Broker"]
 
 
 def test_a_restart_of_the_broker_asks_to_log_in_again(visit: Visit, start: Start, tmp_path: Path) -> None:
