@@ -115,7 +115,10 @@ def read_files(options: ServeOptions) -> Files:
 def prepared(options: ServeOptions) -> ServeOptions:
     """Set up the process. Returns: the options, with as many connections as there is room for."""
     heap_trimming.set_up()
-    return replace(options, max_connections=room_for_connections(options.max_connections))
+    room = room_for_connections(options.max_connections)
+    if room == options.max_connections:
+        return options
+    return replace(options, max_connections=room, sources={**options.sources, "max_connections": "limit of descriptors"})
 
 
 def check_files(options: ServeOptions) -> list[str]:

@@ -1,11 +1,13 @@
 """The real broker on the test's own loop, and an asyncio client of it. What needs a process has a ``broker`` of its own."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import toymq
+from tests.support.dashboard import Start, Visit, launched, starting, visiting
 from tests.support.in_process import InProcess, serving
 from toymq import Client
 
@@ -20,3 +22,24 @@ async def broker(tmp_path: Path) -> AsyncIterator[InProcess]:
 async def mq(broker: InProcess) -> AsyncIterator[Client]:
     async with toymq.connect(f"toymq://127.0.0.1:{broker.port}") as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium, for the dashboard."""
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Brokers of one data directory with a dashboard. They end after the pages that look at them."""
+    with starting(tmp_path / "d") as start:
+        yield start
+
+
+@pytest.fixture
+def visit(browser: Any, start: Start) -> Iterator[Visit]:
+    """Open a page of a dashboard."""
+    with visiting(browser) as visit:
+        yield visit

@@ -167,6 +167,8 @@ class Quotas:
         """Of all connections."""
         self.memory_high = False
         """The process is above its memory limit: publishes are refused."""
+        self.memory_max_bytes = 0
+        """That limit; 0: there is none."""
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
         self._beside: set[str] = set()
         """Dead-letter topics whose origin exists: the broker creates them, and they do not count (ADR 0074)."""
@@ -174,6 +176,11 @@ class Quotas:
         self._consumer_makers: dict[str, dict[str, str]] = {}  # topic to consumer to token
 
     # -- connections
+
+    @property
+    def connections(self) -> int:
+        """Open connections of all listeners."""
+        return self._connections
 
     def enter(self, address: str | None, evict: Callable[[], None] | None = None) -> Seat:
         """Admit a connection.

@@ -125,6 +125,11 @@ class Authority:
             self._notify()
         return min((left_ns / 1e9 for left_ns in ends.values() if left_ns > 0), default=None)
 
+    @property
+    def grants(self) -> Sequence[Grant]:
+        """All tokens, expired ones among them, in the order of the file."""
+        return self._grants
+
     def expiring(self) -> list[Grant]:
         """Tokens with an expiry, past or future."""
         return [grant for grant in self._grants if grant.expires_ns is not None]

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from toymq_py.cli.options import (
     DEFAULT_FILE,
@@ -15,9 +14,9 @@ from toymq_py.cli.options import (
     find_file,
     look_into,
     serve_options,
+    sources,
     unknown_variables,
 )
-from toymq_py.config.option_schema import Option
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError
 from toymq_py.units import counted
@@ -41,7 +40,8 @@ def show(ctx: click.Context, /, *, config: str | None, as_json: bool, **values: 
         toymq config show --data-dir /var/lib/toymq
     """
     options = ServeOptions(**values)
-    rows = [(each, getattr(options, each.attribute), _source(ctx, each, config)) for each in OPTIONS]
+    found = sources(ctx, config)
+    rows = [(each, getattr(options, each.attribute), found.get(each.attribute, "default")) for each in OPTIONS]
     if as_json:
         for each, value, source in rows:
             click.echo(json.dumps({"option": each.name, "value": value, "from": source}))
@@ -52,18 +52,6 @@ def show(ctx: click.Context, /, *, config: str | None, as_json: bool, **values: 
             click.echo(f"{name:{widths[0]}}  {shown:{widths[1]}}  {source}")
     for line in (*doubts(ctx), *unknown_variables()):
         click.echo(f"toymq: {line}", err=True)
-
-
-def _source(ctx: click.Context, each: Option, file: str | None) -> str:
-    match ctx.get_parameter_source(each.attribute):
-        case ParameterSource.COMMANDLINE:
-            return each.flag
-        case ParameterSource.ENVIRONMENT:
-            return each.variable
-        case ParameterSource.DEFAULT_MAP:
-            return str(file)
-        case _:
-            return "default"
 
 
 @config.command()

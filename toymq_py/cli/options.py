@@ -109,6 +109,22 @@ def _note_doubt(ctx: click.Context, where: str, kind: Kind, value: object) -> No
         ctx.meta.setdefault(_DOUBTS, []).append(f"{where} {doubt}")
 
 
+def sources(ctx: click.Context, file: str | None) -> dict[str, str]:
+    """Where the value of each option comes from, by its attribute: a flag, a variable, the file. Defaults are missing."""
+    found = {}
+    for each in OPTIONS:
+        match ctx.get_parameter_source(each.attribute):
+            case ParameterSource.COMMANDLINE:
+                found[each.attribute] = each.flag
+            case ParameterSource.ENVIRONMENT:
+                found[each.attribute] = each.variable
+            case ParameterSource.DEFAULT_MAP:
+                found[each.attribute] = str(file)
+            case _:
+                pass
+    return found
+
+
 def doubts(ctx: click.Context) -> list[str]:
     """Values that may mean something else than what was written, a line for each."""
     found: list[str] = ctx.meta.get(_DOUBTS, [])

@@ -282,9 +282,11 @@ def several(each: Kind, **words: Any) -> Any:
 
 
 def options_of(cls: type) -> tuple[Option, ...]:
-    """The options of a class, in the order of its fields."""
+    """The options of a class, in the order of its fields; other fields are none."""
     found = []
     for f in fields(cls):
+        if "kind" not in f.metadata:
+            continue
         name = f.metadata["name"] or f.name.removesuffix("_ms")
         found.append(Option(f.name, name, f.metadata["kind"], f.default, f.metadata["help"]))
     return tuple(found)

@@ -5,7 +5,7 @@ environment, ``toymq.toml`` and docs/configuration.md are made of it. Where a va
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from toymq_py.config.option_schema import (
@@ -225,6 +225,8 @@ class ServeOptions(BrokerOptions):
         help="What is logged, on stderr: debug, info, warning or error; also by subsystem: info,session=debug.",
     )  # fmt: skip
     log_format: LogFormat = one_of("text", "text", "json", help="One line, or one JSON object, for each thing that is logged.")
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Where the value of an option comes from, by its attribute; what is missing is a default. No option."""
 
     def __post_init__(self) -> None:
         BrokerOptions.__post_init__(self)  # a class with slots is made anew: super() would not know it

@@ -96,6 +96,16 @@ class ConsumerView:
         """Whether every id of the range counts as acked."""
         return self._acks.next_open(first) > last
 
+    def state_of(self, msg_id: int) -> tuple[str, int]:
+        """What a message is to the consumer, and how many deliveries of it there were: acked (dead letters are, too), inflight,
+        ready, scheduled, or dying: on its way to the dead letters. Assumes that the id was published."""
+        if self._acks.overlaps(msg_id, msg_id):
+            return "acked", 0
+        run = self._runs.run_of(msg_id)
+        if run is None:
+            return ("scheduled" if msg_id in self._scheduled else "ready"), 0
+        return {INFLIGHT: "inflight", HELD: "dying", READY: "ready", DELAYED: "scheduled"}[run.state], run.attempt
+
     def is_inflight(self, msg_id: int) -> bool:
         """Whether the message is leased."""
         run = self._runs.run_of(msg_id)

@@ -38,11 +38,13 @@ from toymq_py.gateway.operations import (
     Operation,
     Parameter,
     count,
+    flag,
     seconds,
 )
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
+from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import MSG_ID_MAX, IdRange
 from toymq_py.units import DURATION_MS_MAX, check_number, parse_number
 
@@ -66,13 +68,7 @@ def parse_failure(reason: object, error: object) -> Failure | None:
     return failure_of(*texts)
 
 
-def _yes(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise BadArgument(f"invalid dead {text[:50]!a}: write true or false")
-    return text == "true"
-
-
-DEAD: Parameter[bool] = Parameter("dead", "query", "Make it a dead letter at once.", {"type": "boolean"}, _yes)
+DEAD = flag("dead", "Make it a dead letter at once.")
 REASON: Parameter[str] = Parameter("reason", "query", "Any text, for the dead letter.", {"type": "string"}, str)
 LEASE = count("lease", "`lease` of the answer that had the message; default: any lease of it.", 1, LEASE_NUMBER_MAX)
 DELAY_S = seconds("delay_s", "Deliver again after so long; default: the topic's backoff; 0: at once.", 0, DURATION_S_MAX)
@@ -173,6 +169,20 @@ async def redrive(gateway: Gateway, name: str, ids: Sequence[IdRange] | None, ma
     return moved
 
 
+async def discard_letters(gateway: Gateway, request: Request) -> Response:
+    """``POST /v1/topics/{t}.dlq:discard``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    body = await read_object(request, frozenset({"ids"}))
+    if not topic.is_dead_letters:
+        raise BadArgument(f"{topic.name} is not a dead-letter topic: their names end with {DEAD_LETTERS}")
+    ids = parse_ids(body.get("ids"))
+    gateway.refuse_late()
+    discarded = topic.discard_letters(ids)
+    topic.offsets.changed()
+    await gateway.stored(topic.flush_offsets)
+    return json_response({"discarded": discarded})
+
+
 async def extend(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages/{id}:extend``."""
     topic = gateway.broker.topic(TOPIC.need(request))
@@ -217,6 +227,7 @@ ERROR = {"oneOf": [
     {"type": "string"},
     {"type": "object", "properties": {name: {"type": "string"} for name in ERROR_MEMBERS}},
 ]}  # fmt: skip
+DISCARDED = {"type": "object", "required": ["discarded"], "properties": {"discarded": {"type": "integer"}}}
 REDRIVEN = {"type": "object", "required": ["redriven"], "properties": {"redriven": {"type": "integer"}}}
 DESCRIBED = {"type": "object", "required": ["consumer", "ready", "inflight", "backlog"],
              "properties": {"consumer": {"type": "string"}, "ready": {"type": "integer"}, "inflight": {"type": "integer"},
@@ -253,6 +264,17 @@ OPERATIONS = (
         }}),
         {200: Answer("How many are back in their topic, on stable storage.", REDRIVEN)},
         (BadArgument, BadFraming, BadName, DiskFull, DiskLow, NoSuchTopic, PayloadTooLarge, QueueFull, StorageFailed),
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}:discard", "discard",
+        "Discard dead letters: they no longer wait, and no redrive brings them back. Retention drops their records later.",
+        discard_letters, "admin", (TOPIC,),
+        Body('`{"ids": [7, "9-12"]}`', {"application/json": {
+            "type": "object", "required": ["ids"],
+            "properties": {"ids": {"type": "array", "items": {"type": ["integer", "string"]}}},
+        }}),
+        {200: Answer("How many waited until now, on stable storage.", DISCARDED)},
+        (BadArgument, BadFraming, BadName, NoSuchTopic, PayloadTooLarge, StorageFailed),
     ),
     Operation(
         "POST", "/v1/topics/{topic}/messages/{id}:extend", "extend", "Extend a lease: it lasts its whole time again.",

@@ -90,7 +90,8 @@ class HttpServer:
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``; then answer what was asked, within the shutdown timeout."""
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(self._gateway.webhooks.run()), tasks.create_task(self._gateway.alerts.run())]
+            parts = (self._gateway.webhooks, self._gateway.alerts, self._gateway.history)
+            beside = [tasks.create_task(part.run()) for part in parts]
             tls = [self._tls_listener(listener, tasks) for listener in tls_listeners]
             servers = [
                 await self._loop.create_server(lambda: GatewayProtocol(self._serving), sock=listener, backlog=BACKLOG)
@@ -111,7 +112,7 @@ class HttpServer:
             late = await self._serving.shut_down(self._shutdown_timeout_s)
             if late:
                 logger.error("%d HTTP connections were cut: their requests took longer than the shutdown may", late)
-            for task in background:
+            for task in beside:
                 task.cancel()
 
     def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:

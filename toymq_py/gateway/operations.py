@@ -147,6 +147,20 @@ def count(name: str, text: str, low: int, high: int, *, default: int | None = No
     return Parameter(name, "query", text, schema, whole(name, low, high))
 
 
+def flag(name: str, text: str, *, default: bool | None = None) -> Parameter[bool]:
+    """A query parameter that is true or false."""
+
+    def parse(found: str) -> bool:
+        if found not in ("true", "false"):
+            raise BadArgument(f"invalid {name} {found[:50]!a}: write true or false")
+        return found == "true"
+
+    schema: dict[str, Any] = {"type": "boolean"}
+    if default is not None:
+        schema["default"] = default
+    return Parameter(name, "query", text, schema, parse)
+
+
 def seconds(name: str, text: str, low: float, high: float, *, default: float | None = None) -> Parameter[float]:
     """A query parameter in seconds, with up to three decimals."""
 

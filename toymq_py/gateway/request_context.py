@@ -17,6 +17,7 @@ from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.gateway.webhook_sender import WebhookSender
+from toymq_py.observability.history import History
 from toymq_py.topic import Commit
 
 
@@ -49,7 +50,8 @@ class Gateway:
         self.clock = clock
         self.loop = loop
         self.waiting = Waiting(loop)
-        self.snapshots = Snapshots(broker, clock, loop, self.waiting)
+        self.history = History(broker, clock)
+        self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.history)
         self.sender = WebhookSender(clock, loop, private=private_webhooks)
         self.webhooks = WebhookPusher(broker, self.sender, loop, self.waiting)
         self.alerts = AlertWatch(broker, self.sender, clock, loop, self.waiting)

@@ -14,6 +14,7 @@ from toymq_py.auth.tokens import Grant
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.gateway.waiters import Waiting
+from toymq_py.observability.history import History
 
 INTERVAL_S = 1.0
 TOPICS_PER_TURN = 64
@@ -25,11 +26,15 @@ SAME_MOMENT_MS = 50
 class Snapshots:
     """The last snapshot. The first watcher that is due makes the next one, the others use it."""
 
-    def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting) -> None:
+    def __init__(
+        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting, history: History
+    ) -> None:
+        """``history`` knows since when consumers are slow."""
         self._broker = broker
         self._clock = clock
         self._loop = loop
         self._waiting = waiting
+        self._history = history
         self._topics: dict[str, str] = {}
         self._described: dict[str, dict[str, Any]] = {}
         self._now_ms = 0
@@ -79,6 +84,8 @@ class Snapshots:
                 for item in part:
                     name, before = item["topic"], self._described.get(item["topic"])
                     described[name] = timeless(item, before, self._now_ms)
+                    for consumer in item["consumers"]:
+                        consumer["slow_since_ms"] = self._history.slow_since_ms(name, consumer["consumer"])
                     if before == item:
                         topics[name] = self._topics[name]
                     else:

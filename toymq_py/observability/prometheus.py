@@ -5,13 +5,13 @@ is the one that the broker works with. It gives the loop back every few millisec
 and not in one instant. Nothing is kept between scrapes.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock, SystemClock
 from toymq_py.metrics import TABLE, ClusterRows, Exemplar, Histogram, Kind, Metric
+from toymq_py.observability.slices import Slices
 from toymq_py.version import __version__
 
 PREFIX = "toymq_"
@@ -20,8 +20,6 @@ OPENMETRICS = "application/openmetrics-text"
 """The format with exemplars; Prometheus prefers it."""
 OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 OPENMETRICS_END = b"# EOF\n"
-SLICE_S = 0.004
-"""How long a scrape holds the loop at a time, about: a fifth of what nothing may exceed (performance.md)."""
 ROWS_PER_SLICE = 200
 """Rows that are encoded between two looks at the clock."""
 OTHERS = "(others)"
@@ -50,19 +48,6 @@ Rows = dict[tuple[str, ...], float]
 """Label values to a number."""
 
 
-class _Slices:
-    """Gives the loop back when a time slice is used up."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._end = clock.monotonic() + SLICE_S
-
-    async def turn(self) -> None:
-        if self._clock.monotonic() >= self._end:
-            await asyncio.sleep(0)
-            self._end = self._clock.monotonic() + SLICE_S
-
-
 async def render(
     broker: Broker, clock: Clock | None = None, accept: str = "", sees: Callable[[str], bool] = lambda _topic: True
 ) -> tuple[bytes, str]:
@@ -74,7 +59,7 @@ async def render(
 
     Returns: the body and its content type.
     """
-    slices = _Slices(clock or SystemClock())
+    slices = Slices(clock or SystemClock())
     found = await _collect(broker, slices, sees)
     pieces: list[bytes] = []
     openmetrics = OPENMETRICS in accept
@@ -102,7 +87,7 @@ def render_cluster(rows: ClusterRows) -> tuple[bytes, str]:
     return b"".join(pieces), CONTENT_TYPE
 
 
-async def _collect(broker: Broker, slices: _Slices, sees: Callable[[str], bool]) -> dict[str, Rows]:
+async def _collect(broker: Broker, slices: Slices, sees: Callable[[str], bool]) -> dict[str, Rows]:
     found: dict[str, Rows] = {metric.name: {} for metric in TABLE}
     for name, value in _of_broker(broker):
         found[name][()] = value

@@ -3,7 +3,7 @@
 from toymq_py.storage.commit.batch import Appended, Commit, CommitState
 from toymq_py.topic.channel import Channel, DeliveredIds, Delivery, Registration, Subscription
 from toymq_py.topic.delivery_permit import DeliveryPermit
-from toymq_py.topic.description import unopened_topic
+from toymq_py.topic.description import oldest_due_ns, unopened_topic
 from toymq_py.topic.publisher import Duplicate, Published, Refused
 from toymq_py.topic.services import TopicServices
 from toymq_py.topic.ticker import Ticker
@@ -29,5 +29,6 @@ __all__ = [
     "TopicServices",
     "TracedTopic",
     "Tracer",
+    "oldest_due_ns",
     "unopened_topic",
 ]

@@ -186,7 +186,8 @@ class Channel:
     handler may hang. Does not know its topic: see ``ChannelContext``.
     """
 
-    __slots__ = ("_arm", "_deliverer", "_held", "closed", "consumer", "context", "idle", "mode", "polls", "sessions")
+    __slots__ = ("_arm", "_deliverer", "_held", "acked_total", "closed", "consumer", "context", "idle", "mode", "polls",
+                 "redelivered_total", "sessions")  # fmt: skip
 
     def __init__(
         self, context: ChannelContext, consumer: Consumer, *, arm: Callable[["Channel", float], None],
@@ -206,6 +207,7 @@ class Channel:
         self.idle: OrderedDict[Subscription, None] = OrderedDict()
         self.closed = False
         """The consumer was deleted."""
+        self.acked_total = self.redelivered_total = 0  # since the start of the broker
         self._arm = arm
         self._held = held
         self._deliverer = deliverer_for(self.mode, context, consumer, self.notify_ready)
@@ -235,10 +237,7 @@ class Channel:
         subscription = Subscription(
             self, mode=mode, window=window, visibility_s=visibility_s, wake=wake, ended=ended, lessee=lessee
         )
-        if mode is None:
-            self.polls[subscription] = None
-        else:
-            self.sessions[subscription] = None
+        (self.polls if mode is None else self.sessions)[subscription] = None
         self._count_takers(1)
         return subscription
 
@@ -373,6 +372,7 @@ class Channel:
         context.metrics.deliver_total += stop - start
         if attempt > 1:
             context.metrics.redeliver_total += stop - start
+            self.redelivered_total += stop - start
         return Delivery(subscription, records, start, stop, attempt, size)
 
     def unsend(self, subscription: Subscription, first: int, last: int) -> None:
@@ -387,6 +387,7 @@ class Channel:
         count = consumer.ack_unseen(ids, context.log.committed_id) if unseen else consumer.ack(ids)
         if count:
             context.metrics.ack_total += count
+            self.acked_total += count
             context.changed()
             self._notify_room()
         return count
@@ -404,6 +405,7 @@ class Channel:
                 counts += [consumer.ack(((msg_id, msg_id),)) for msg_id in range(first, last + 1)]
         if count := sum(counts):
             context.metrics.ack_total += count
+            self.acked_total += count
             context.changed()
             self._notify_room()
         return counts

@@ -21,6 +21,7 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
     consumer, log, sessions = channel.consumer, channel.context.log, channel.sessions
     counts = consumer.counts(log.committed_id)
     attempts, attempted_id = consumer.most_attempted()
+    oldest_ns, now_ns = oldest_due_ns(log, consumer), channel.context.clock.wall_ns()
     has_acked = consumer.has_acked and consumer.floor > 0  # 1 acked and 0 open: there is no last acked id to show
     return {
         "consumer": consumer.name,
@@ -31,23 +32,25 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
         "inflight": counts.inflight,
         "scheduled": counts.scheduled,
         "backlog": counts.backlog,
-        "oldest_unacked_age_s": round(_oldest_unacked_age_s(log, consumer, channel.context.clock.wall_ns()), 3),
+        "oldest_unacked_age_s": 0.0 if oldest_ns is None else round(max(now_ns - oldest_ns, 0) / 1e9, 3),
         "sessions": len(sessions),
         "paused": bool(sessions) and all(session.paused for session in sessions),
         "attempts_max": attempts,
         "attempts_max_id": attempted_id if attempts else None,
+        "acked_total": channel.acked_total,
+        "redelivered_total": channel.redelivered_total,
     }
 
 
-def _oldest_unacked_age_s(log: Log, consumer: Consumer, now_ns: int) -> float:
-    """Age of the oldest message that is due, not acked and readable; 0 when there is none. Only the first of each kind is read:
-    a later one is no older, unless its delay was shorter."""
+def oldest_due_ns(log: Log, consumer: Consumer) -> int | None:
+    """Since when the oldest message is due, of those that are due, not acked and readable, in unix nanoseconds; None when there
+    is none. Only the first of each kind is read: a later one is no older, unless its delay was shorter."""
     for _ in range(PASSES_MAX):
         due = consumer.first_due(log.committed_id)
         found = [since_ns for msg_id in due if (since_ns := _due_since_ns(log, msg_id)) is not None]
         if found or not due:
-            return max((now_ns - min(found, default=now_ns)) / 1e9, 0.0)
-    return 0.0
+            return min(found, default=None)
+    return None
 
 
 def due_times(log: Log, first: int, last: int) -> dict[int, int]:

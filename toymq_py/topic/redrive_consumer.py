@@ -9,6 +9,7 @@ from typing import Any
 
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer
+from toymq_py.records import IdRange
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import OffsetsState
 
@@ -46,18 +47,35 @@ class RedriveConsumer:
             consumer.skip(msg_id, msg_id)
         return before - consumer.unacked(self._log.committed_id)
 
+    def discard(self, ids: Sequence[IdRange]) -> int:
+        """Settle letters that shall neither wait nor go back. Ids that are not retained are left out. Returns: how many were
+        not settled before."""
+        consumer, log = self.consumer(), self._log
+        before = consumer.unacked(log.committed_id)
+        for first, last in ids:
+            first, last = max(first, log.first_id), min(last, log.committed_id - 1)
+            if first <= last:
+                consumer.skip(first, last)
+        return before - consumer.unacked(log.committed_id)
+
     def has_acked(self, msg_id: int) -> bool:
-        """Whether this letter was redriven."""
+        """Whether this letter was redriven or discarded."""
         return any(consumer.has_acked_all(msg_id, msg_id) for consumer in self.consumers)
 
+    def waiting(self) -> int:
+        """How many of the retained letters did not go back."""
+        waiting = self._log.messages()
+        for consumer in self.consumers:
+            waiting = min(waiting, consumer.unacked(self._log.committed_id) - consumer.unacked(self._log.first_id))
+        return waiting
+
     def describe(self) -> dict[str, Any]:
-        """Fields for DESCRIBE: how many retained letters did not go back, the first id ranges of those that did, and how many
-        went back since the start."""
+        """Fields for DESCRIBE: the first id ranges of retained letters that were redriven, how many were since the start, and
+        how many wait (``letters``)."""
         first_id = self._log.first_id
         acked = self.consumers[0].snapshot().acked_above if self.consumers else ()
         ranges = [(max(first, first_id), last) for first, last in acked if last >= first_id]
-        letters = max(self._log.messages() - sum(last - first + 1 for first, last in ranges), 0)  # lost ones are in both
-        return {"letters": letters, "redriven": ranges[:RANGES_MAX], "redriven_total": self.total}
+        return {"letters": self.waiting(), "redriven": ranges[:RANGES_MAX], "redriven_total": self.total}
 
     def pinning(self, stored: OffsetsState, consumers: list[Consumer]) -> tuple[OffsetsState, list[Consumer]]:
         """The consumers that hold segments back, as stored and now. ``#redrive`` counts only without others."""

@@ -108,8 +108,8 @@ class Topic:
         # What is a part's own, for callers that know the topic alone (ADR 0073).
         self.publish, self.publish_sequenced = self.publisher.publish, self.publisher.publish_sequenced
         self.read, self.fetch, self.messages = self.log.read, self.log.read_frames, self.log.messages
-        self.when_committed = self.commits.when_committed
-        self.flush_offsets = self.offsets.flush
+        self.when_committed, self.flush_offsets = self.commits.when_committed, self.offsets.flush
+        self.is_settled, self.discard_letters = self.redrive_consumer.has_acked, self.redrive_consumer.discard
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
         if offsets is not None:

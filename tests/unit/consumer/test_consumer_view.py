@@ -2,7 +2,7 @@
 
 from math import inf
 
-from toymq_py.consumer import Consumer, IdSet, Lessee
+from toymq_py.consumer import Consumer, DeliveryPolicy, IdSet, Lessee
 
 
 def consumer_with(*, acked: tuple[int, ...] = (), scheduled: tuple[int, ...] = ()) -> Consumer:
@@ -45,3 +45,17 @@ def test_what_waits_for_redelivery_is_counted_and_the_lowest_is_known() -> None:
     assert consumer.has_ready()
     assert not consumer.is_due(2)
     assert (consumer.floor, consumer.unacked(5), consumer.has_acked_all(0, 0)) == (0, 5, False)
+
+
+def test_what_an_id_is_to_the_consumer_and_how_often_it_was_delivered() -> None:
+    consumer, owner = consumer_with(acked=(0,), scheduled=(6,)), Lessee(9)
+    consumer.take_fresh(owner, 1, 4, inf)
+    consumer.nack([(2, 2)], 0.0, 60.0, DeliveryPolicy())
+    consumer.give_up([(3, 3)])
+    consumer.release(owner)
+    consumer.take_ready(owner, 1, inf)
+    states = {msg_id: consumer.state_of(msg_id) for msg_id in range(7)}
+    assert (states[0], states[1]) == (("acked", 0), ("inflight", 2))
+    assert (states[2], states[3]) == (("scheduled", 1), ("dying", 1))
+    assert (states[5], states[6]) == (("ready", 0), ("scheduled", 0))
+    assert states[4][0] == "ready"

@@ -71,3 +71,4 @@ def test_the_limit_is_a_share_of_the_machine_or_of_the_cgroup(tmp_path: Path) ->
     assert available_bytes(tmp_path) == 1 << 20
     quotas = Quotas(BrokerOptions(), Metrics())
     assert 0 < MemoryWatch(cast("asyncio.AbstractEventLoop", Timers()), quotas, 0).max_bytes < available_bytes()
+    assert 0 < quotas.memory_max_bytes < available_bytes(), "those that describe the broker know the limit"

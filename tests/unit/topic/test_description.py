@@ -16,6 +16,7 @@ def test_describe_is_exact() -> None:
     assert consumer == {
         "consumer": "c", "mode": "exclusive", "has_acked": True, "last_acked": 1, "ready": 2, "inflight": 1, "scheduled": 1,
         "backlog": 3, "oldest_unacked_age_s": 5.0, "sessions": 1, "paused": False, "attempts_max": 1, "attempts_max_id": 2,
+        "acked_total": 2, "redelivered_total": 0,
     }  # fmt: skip
     stats = rig.broker.stats()
     assert (stats["publish_total"], stats["deliver_total"], stats["ack_total"], stats["nack_total"]) == (6, 4, 2, 1)
@@ -41,6 +42,7 @@ def test_the_message_that_was_delivered_most_often_is_told() -> None:
         rig.broker.topic("t").nack("c", [(1, 1)], 0)
         assert [msg_id for msg_id, _ in rig.take(subscription)] == [1]
         assert told() == (attempt, 1)
+    assert rig.broker.topic("t").describe()["consumers"][0]["redelivered_total"] == 148
     rig.flush("t")
     rig.reopen()
     assert told()[1] == 1, "after a restart, too"

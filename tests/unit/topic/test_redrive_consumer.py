@@ -28,7 +28,28 @@ def test_describe_shows_the_first_ranges_of_what_is_retained() -> None:
     redrive_consumer.ack(range(1, 2 * RANGES_MAX + 10, 2))
     ranges = redrive_consumer.describe()["redriven"]
     assert (len(ranges), ranges[0], ranges[-1]) == (RANGES_MAX, (1, 1), (2 * RANGES_MAX - 1, 2 * RANGES_MAX - 1))
-    assert redrive_consumer.describe()["letters"] == RANGES_MAX + 5, "counted beyond the ranges that are shown"
+    assert redrive_consumer.describe()["letters"] == RANGES_MAX + 5, "exact, though not all ranges are shown"
+
+
+def test_a_letter_that_is_discarded_is_settled_and_one_to_come_is_not() -> None:
+    rig = letters(5)
+    redrive_consumer = rig.broker.topic("t").redrive_consumer
+    redrive_consumer.ack([3])
+    assert redrive_consumer.discard([(0, 1), (3, 99)]) == 3
+    assert [n for n in range(5) if redrive_consumer.has_acked(n)] == [0, 1, 3, 4]
+    assert redrive_consumer.discard([(7, 9)]) == 0
+    rig.publish("t", *[b"x"] * 5)
+    assert (redrive_consumer.waiting(), redrive_consumer.has_acked(7)) == (6, False)
+
+
+def test_what_waits_is_what_is_retained_and_did_not_go_back() -> None:
+    rig = letters(9)
+    topic = rig.broker.topic("t")
+    topic.redrive_consumer.ack([1, 2, 7])
+    assert topic.redrive_consumer.waiting() == 6
+    topic.purge(lambda count, error: None)
+    rig.loop.drain()
+    assert topic.redrive_consumer.waiting() == 0, "a purge left none"
 
 
 def test_it_pins_segments_only_where_no_other_consumer_does() -> None:

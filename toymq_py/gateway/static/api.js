@@ -53,6 +53,13 @@ export const api = {
   forget: (topic, consumer) => call("DELETE", `/v1/topics/${part(topic)}/consumers/${part(consumer)}`),
   connections: (max, search) => call("GET", "/v1/connections", { query: { max, search } }),
   disconnect: (connection) => call("DELETE", `/v1/connections/${part(connection)}`),
+  broker: () => call("GET", "/v1/broker"),
+  webhooks: () => call("GET", "/v1/webhooks"),
+  history: (lastS, topics) => call("GET", "/v1/history", { query: { last_s: lastS, topics } }),
+  topicHistory: (topic, lastS) => call("GET", `/v1/topics/${part(topic)}/history`, { query: { last_s: lastS } }),
+  discard: (topic, ids) => call("POST", `/v1/topics/${part(topic)}:discard`, json({ ids })),
+  search: (topic, query) => call("GET", `/v1/topics/${part(topic)}/messages:search`, { query }),
+  message: (topic, id) => call("GET", `/v1/topics/${part(topic)}/messages/${id}`),
   log: (topic, from, max) => call("GET", `/v1/topics/${part(topic)}/log`, { query: { from, max } }),
   publish(topic, payload, { key, delay, ttl, headers }) {
     const sent = { "content-type": "application/octet-stream" };

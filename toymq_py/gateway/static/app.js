@@ -1,8 +1,10 @@
 // The page: which view stands where, banners, theme, keys, login.
 
 import { access, api } from "./api.js";
+import { BrokerView } from "./broker.js";
 import { alone } from "./cluster.js";
 import { ConnectionsView } from "./connections.js";
+import { ConsumersView } from "./consumers.js";
 import { Refusal, ask, field, input, toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
 import { bytes, plural, time } from "./format.js";
@@ -23,11 +25,13 @@ let drawn = false;
 /** Parts of the page beside the topics, by their address. A token without admin is not shown what it may not see. */
 const PLACES = [
   { hash: "#/", label: "Topics", may: () => true },
+  { hash: "#/consumers", label: "Consumers", may: () => true, make: (filter) => new ConsumersView(store, filter) },
   { hash: "#/connections", label: "Connections", may: () => session.admin, make: () => new ConnectionsView() },
+  { hash: "#/broker", label: "Broker", may: () => true, make: () => new BrokerView(store, session) },
 ];
 
-function places() {
-  const here = PLACES.find(({ hash }) => hash === location.hash) ?? PLACES[0];
+function places(address) {
+  const here = PLACES.find(({ hash }) => hash === address) ?? PLACES[0];
   fill(part("places"), PLACES.filter(({ may }) => may()).map((place) =>
     el("a", { href: place.hash, "aria-current": place === here ? "page" : null }, place.label)));
   return here.may() ? here : PLACES[0];
@@ -38,17 +42,24 @@ function route() {
   view?.hiddenNow();
   topics ??= new TopicsView(store, session);
   const moved = view !== null;
-  const { make } = places();
-  try {
-    view = place ? new TopicView(store, session, decodeURIComponent(name), tab) : make ? make() : topics;
-  } catch {
-    view = topics; // a % that begins nothing
-  }
+  const [, address, filter] = /^(#\/\w*)(?:\/([\w-]+))?$/.exec(location.hash) ?? [];
+  const { make } = places(address);
+  const topic = place && decoded(name);
+  view = topic ? new TopicView(store, session, topic, tab) : make ? make(filter) : topics;
+  if (address === "#/filter") topics.list.only(filter);
   fill(main, view.element);
   document.title = view === topics ? "toymq" : `${view.title} · toymq`;
   if (moved) main.focus({ preventScroll: true });
   if (view !== topics) scrollTo(0, 0);
   view.shownNow();
+}
+
+function decoded(name) {
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return null; // a % that begins nothing
+  }
 }
 
 function draw() {
@@ -82,7 +93,7 @@ function banner(key, kind, text, more = null) {
 function show(filter) {
   return button("Show them", () => {
     location.hash = "#/";
-    topics.only(filter);
+    topics.list.only(filter);
   }, {}, "quiet");
 }
 
@@ -177,7 +188,7 @@ function nextTheme() {
 // -- keys
 
 const KEYS = [
-  ["/", "search topics or connections"], ["↑ ↓", "move through the list"], ["Enter", "open"], ["Escape", "back; close what is open"],
+  ["/", "search the list"], ["↑ ↓", "move through the list"], ["Enter", "open"], ["Escape", "back; close what is open"],
   ["n", "new topic"], ["p", "publish to the topic that is open"], ["?", "this help"],
 ];
 
@@ -205,9 +216,9 @@ function press(event) {
   if (typing) return;
   const primary = () => view.element.querySelector("button.primary:not(.bulk *)")?.click();
   const actions = { "/": search, "?": help, n: () => view === topics && primary(), p: () => view !== topics && primary() };
-  if (event.key === "ArrowDown" && view === topics && (event.target === document.body || event.target === main)) {
+  if (event.key === "ArrowDown" && view.list && (event.target === document.body || event.target === main)) {
     event.preventDefault();
-    if (topics.shown.length) topics.focus(0);
+    if (view.list.shown.length) view.list.focus(0);
   } else if (Object.hasOwn(actions, event.key)) {
     event.preventDefault();
     actions[event.key]();

@@ -6,6 +6,8 @@ import { button, el, fill, say } from "./dom.js";
 import { ago, bytes, count, plural, time } from "./format.js";
 import { errorOf, grouped, reasonOf } from "./letters.js";
 import { messagePanel, ownKey, payloadSize, preview } from "./message.js";
+import { Search, exports } from "./search.js";
+import { states } from "./states.js";
 
 const PAGE = 50;
 /** Letters that are grouped: one page of the API. */
@@ -39,6 +41,7 @@ export class LogView {
     this.list = el("ol.log", { "aria-label": letters ? "Dead letters" : "Messages" });
     this.problem = el("p.problem", { role: "alert", hidden: true });
     this.bulk = letters && admin ? this.#bulk() : null;
+    this.search = new Search(topicName, (found) => this.#found(found));
     this.group = letters ? button("Group by reason", () => this.#toggle(), { "aria-pressed": "false" }) : null;
     this.groups = letters ? el("section.groups", { "aria-label": "Dead letters by reason", hidden: true }) : null;
     this.element = el(
@@ -46,17 +49,18 @@ export class LogView {
       el(
         "div.row.pager", {},
         el("form.row", { submit: (event) => this.#goto(event) }, this.target),
-        this.place, el("span.grow"), this.group, this.older, this.newer, this.newest,
+        this.search.toggle, this.place, el("span.grow"), exports(topicName, () => this.messages), this.group, this.older, this.newer, this.newest,
       ),
-      this.groups, this.bulk, this.problem, this.list,
+      this.search.element, this.groups, this.bulk, this.problem, this.list,
     );
   }
 
   #bulk() {
     this.all = el("input", { type: "checkbox", "aria-label": "Choose all on this page", change: () => this.#chooseAll() });
     this.some = button("Redrive chosen", () => this.#redrive([...this.chosen]), {}, "primary");
+    this.drop = button("Discard chosen", () => this.#discard([...this.chosen]), {}, "danger-text");
     return el(
-      "div.row.bulk", {}, el("label.row", {}, this.all, "All on this page"), el("span.grow"), this.some,
+      "div.row.bulk", {}, el("label.row", {}, this.all, "All on this page"), el("span.grow"), this.drop, this.some,
       button("Redrive all", () => this.#redrive(null)),
     );
   }
@@ -68,6 +72,7 @@ export class LogView {
     if (!topic) return;
     this.first = topic.described.first_id;
     this.next = topic.described.next_id;
+    if (this.search.active) return;
     const moved = `${this.first} ${this.next} ${JSON.stringify(topic.described.redriven ?? [])}`;
     if (moved !== this.seen && (this.seen === FAILED || this.from === NEWEST || this.letters)) {
       this.seen = moved;
@@ -96,7 +101,7 @@ export class LogView {
     try {
       const from = this.from === NEWEST ? Math.max(this.first, this.next - PAGE) : this.from;
       const page = await api.log(this.topicName, Math.max(from, this.first), PAGE);
-      if (turn !== this.turn) return; // another page was asked for meanwhile
+      if (turn !== this.turn || this.search.active) return; // another page was asked for meanwhile
       this.low = Math.max(from, page.first_id);
       this.messages = page.messages.reverse();
       this.problem.hidden = true;
@@ -108,6 +113,19 @@ export class LogView {
       say(this.problem, `The messages could not be loaded. ${words(error)}`);
       this.problem.hidden = false;
     }
+  }
+
+  /** Show what was found, or with null the log again. */
+  #found(found) {
+    for (const part of [this.place, this.older, this.newer, this.newest]) part.hidden = found !== null;
+    if (found === null) {
+      this.load();
+      return;
+    }
+    this.turn += 1;
+    this.messages = found;
+    this.problem.hidden = true;
+    this.#draw();
   }
 
   #toggle() {
@@ -146,7 +164,7 @@ export class LogView {
       const row = known.get(made(message));
       return row && !this.letters ? row : this.#row(message);
     });
-    fill(this.list, rows.length ? rows : el("li.empty", {}, this.letters ? "No dead letters. That is how it should be." : "No messages in the log."));
+    fill(this.list, rows.length ? rows : el("li.empty", {}, this.search.active ? "Nothing was found so far." : this.letters ? "No dead letters. That is how it should be." : "No messages in the log."));
     const [top, bottom] = [this.messages[0], this.messages.at(-1)];
     say(this.place, top ? `${count(bottom.id)} – ${count(top.id)} of ${count(this.first)} – ${count(this.next - 1)}` : "");
     this.older.disabled = this.low <= this.first;
@@ -169,12 +187,22 @@ export class LogView {
     const set = (open) => {
       toggle.setAttribute("aria-expanded", String(open));
       row.querySelector(":scope > .panel")?.remove();
-      if (open) row.append(messagePanel(message));
+      if (open) row.append(this.#panel(message));
       this.open[open ? "add" : "delete"](message.id);
     };
     toggle.addEventListener("click", () => set(toggle.getAttribute("aria-expanded") !== "true"));
     if (this.open.has(message.id)) set(true);
     return row;
+  }
+
+  #panel(message) {
+    const panel = messagePanel(message);
+    if (!this.letters) panel.append(states(this.topicName, message.id));
+    else if (this.admin && !this.#redriven(message.id)) {
+      const { id } = message;
+      panel.append(el("div.row", {}, button("Redrive it", () => this.#redrive([id]), {}, "primary"), button("Discard it", () => this.#discard([id]), {}, "danger-text")));
+    }
+    return panel;
   }
 
   #facts({ id, headers = {} }) {
@@ -183,7 +211,7 @@ export class LogView {
     return el(
       "span.facts", {},
       el("span.badge.bad", { title: reasonOf(headers) }, reasonOf(headers)),
-      this.#redriven(id) && el("span.badge.good", {}, "sent back"),
+      this.#redriven(id) && el("span.badge.good", { title: "It was sent back, or discarded." }, "settled"),
       el("span", { title: headers["toymq-consumer"] ?? "" }, headers["toymq-consumer"] ?? "?"),
       el("span.muted", {}, `id ${headers["toymq-origin-id"] ?? "?"}${attempts ? `, ${plural(attempts, "attempt")}` : ""}`),
       error !== null && el("bdi.preview", { title: error }, headers["toymq-error"] ?? ""),
@@ -212,7 +240,7 @@ export class LogView {
 
   #count() {
     if (!this.bulk) return;
-    this.some.disabled = this.chosen.size === 0;
+    this.some.disabled = this.drop.disabled = this.chosen.size === 0;
     say(this.some, this.chosen.size ? `Redrive ${this.chosen.size} chosen` : "Redrive chosen");
     const boxes = [...this.list.querySelectorAll("input.box")];
     this.all.checked = boxes.length > 0 && boxes.every((box) => box.checked);
@@ -229,8 +257,27 @@ export class LogView {
         const { redriven } = await api.redrive(this.topicName, ids);
         this.chosen.clear();
         toast(`${plural(redriven, "dead letter")} went back.`);
-        await this.load();
+        await this.#again();
       },
     });
+  }
+
+  #discard(ids) {
+    return confirm({
+      title: "Discard", label: `Discard ${ids.length}`, kind: "danger",
+      lines: [`${plural(ids.length, "dead letter")} will wait no longer, and no redrive brings ${ids.length === 1 ? "it" : "them"} back. The records stay in the log until retention drops them.`],
+      action: async () => {
+        const { discarded } = await api.discard(this.topicName, ids);
+        this.chosen.clear();
+        toast(`${plural(discarded, "dead letter")} discarded.`);
+        await this.#again();
+      },
+    });
+  }
+
+  /** Show anew what is shown: of a search, what was found. */
+  #again() {
+    if (!this.search.active) return this.load();
+    return this.#found(this.search.found);
   }
 }

@@ -10,19 +10,27 @@ const RETRY_MS_MAX = 5000;
 /** The rate that is shown is the mean of so many samples, or no digit would stand still. */
 const SMOOTH = 3;
 
-/** The last samples of something per second; NaN where nobody looked yet. */
-class Series {
-  constructor() {
-    this.values = new Float32Array(SAMPLES).fill(NaN);
+/** Numbers at equal distances in time, the newest last; NaN where nothing is known. */
+export class Series {
+  constructor(values = new Float32Array(SAMPLES).fill(NaN)) {
+    this.values = values;
   }
 
   push(value) {
     this.values.copyWithin(0, 1);
-    this.values[SAMPLES - 1] = value;
+    this.values[this.values.length - 1] = value;
+  }
+
+  /** Fill what was not seen from what the broker kept: a number each `stepS` seconds, the last of them `agoS` seconds old. */
+  fill(kept, stepS, agoS) {
+    for (let i = 0; i < this.values.length; i += 1) {
+      const back = Math.floor((this.values.length - 1 - i - agoS) / stepS);
+      if (Number.isNaN(this.values[i]) && back >= 0) this.values[i] = kept[kept.length - 1 - back] ?? NaN;
+    }
   }
 
   get now() {
-    const last = this.values.subarray(SAMPLES - SMOOTH).filter((value) => !Number.isNaN(value));
+    const last = this.values.subarray(this.values.length - SMOOTH).filter((value) => !Number.isNaN(value));
     const mean = last.reduce((sum, value) => sum + value, 0) / (last.length || 1);
     return mean < 0.05 ? 0 : mean;
   }
@@ -47,7 +55,7 @@ export class Topic {
     const before = this.described;
     const steps = before && seconds > 0 ? Math.max(described.next_id - before.next_id, 0) : 0;
     this.described = described;
-    this.sample(seconds ? steps / seconds : NaN, this.#acks(before, described, steps, seconds));
+    this.sample(seconds ? steps / seconds : NaN, this.#acks(before, described, seconds));
     this.isLetters = this.name.endsWith(".dlq");
     this.oldestMs = null;
     this.inflight = 0;
@@ -71,16 +79,15 @@ export class Topic {
     return this.age(this.oldestMs);
   }
 
-  #acks(before, described, published, seconds) {
+  #acks(before, described, seconds) {
     let total = 0;
     const seen = new Set();
-    const unacked = (consumer) => consumer.backlog + consumer.scheduled;
-    const earlier = new Map(before?.consumers.map((consumer) => [consumer.consumer, unacked(consumer)]));
+    const earlier = new Map(before?.consumers.map((consumer) => [consumer.consumer, consumer.acked_total]));
     for (const consumer of described.consumers) {
       const name = consumer.consumer;
       seen.add(name);
       const known = earlier.get(name);
-      const acked = known === undefined || !seconds ? NaN : Math.max(known + published - unacked(consumer), 0) / seconds;
+      const acked = known === undefined || !seconds ? NaN : Math.max(consumer.acked_total - known, 0) / seconds;
       if (!this.consumers.has(name)) this.consumers.set(name, new Series());
       this.consumers.get(name).push(acked);
       if (acked) total += acked;
@@ -102,16 +109,17 @@ export class Topic {
 
   /** How many dead letters did not go back yet; 0 of any other topic. */
   get letters() {
-    const { messages, redriven = [] } = this.described;
-    return this.isLetters ? Math.max(messages - redriven.reduce((sum, [low, high]) => sum + high - low + 1, 0), 0) : 0;
+    return this.isLetters ? this.described.letters ?? 0 : 0;
   }
 
-  get trouble() {
-    return this.described.state !== "ok" || this.described.lost > 0 || this.letters > 0;
+  /** The topic that its dead letters are of. */
+  get origin() {
+    return this.isLetters ? this.name.slice(0, -".dlq".length) : this.name;
   }
 }
 
-const TOTALS = ["publish_total", "deliver_total", "ack_total", "redeliver_total"];
+/** What is counted of the broker, and its name in the history. */
+const TOTALS = { publish_total: "published", deliver_total: "delivered", ack_total: "acked", redeliver_total: "redelivered" };
 
 /** Tells "update" once a second, "link" when the broker goes or comes, "login" when a token is needed. */
 export class Store extends EventTarget {
@@ -119,7 +127,7 @@ export class Store extends EventTarget {
     super();
     this.topics = new Map();
     this.stats = null;
-    this.rates = Object.fromEntries(TOTALS.map((name) => [name, new Series()]));
+    this.rates = Object.fromEntries(Object.keys(TOTALS).map((name) => [name, new Series()]));
     this.live = false;
     this.lost = false;
     this.heardAt = 0;
@@ -187,7 +195,7 @@ export class Store extends EventTarget {
   #take({ now_ms: nowMs, stats, topics, gone }, whole) {
     const before = this.stats;
     const seconds = before && stats.uptime_s > before.uptime_s ? stats.uptime_s - before.uptime_s : 0;
-    for (const name of TOTALS) this.rates[name].push(seconds ? Math.max(stats[name] - before[name], 0) / seconds : NaN);
+    for (const name of Object.keys(TOTALS)) this.rates[name].push(seconds ? Math.max(stats[name] - before[name], 0) / seconds : NaN);
     const changed = new Set();
     for (const described of topics) {
       const name = described.topic;
@@ -211,6 +219,25 @@ export class Store extends EventTarget {
       this.live = true;
       this.lost = false;
       this.dispatchEvent(new Event("link"));
+    }
+    this.dispatchEvent(new Event("update"));
+    if (!before) this.#fill();
+  }
+
+  /** The lines of a page that was just opened begin with what the broker kept. Without it they begin empty. */
+  async #fill() {
+    let kept;
+    try {
+      kept = await api.history(SAMPLES + 10, true);
+    } catch {
+      return;
+    }
+    const agoS = Math.max(this.stats.time_ms - kept.last_ms, 0) / 1000;
+    for (const [name, column] of Object.entries(TOTALS)) this.rates[name].fill(kept.broker[column], kept.step_s, agoS);
+    for (const [name, numbers] of Object.entries(kept.topics)) {
+      const topic = this.topics.get(name);
+      topic?.published.fill(numbers.published, kept.step_s, agoS);
+      topic?.acked.fill(numbers.acked, kept.step_s, agoS);
     }
     this.dispatchEvent(new Event("update"));
   }

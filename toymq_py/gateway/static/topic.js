@@ -6,6 +6,7 @@ import { confirmByName, toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
 import { bytes, count, duration, exactBytes, exactDuration, plural, rate } from "./format.js";
 import { editSettings, publish, seek } from "./forms.js";
+import { HOUR_S, Hour, OF_TOPIC } from "./hour.js";
 import { LogView } from "./log.js";
 
 const DURATIONS = new Set(["visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl"]);
@@ -59,6 +60,10 @@ export class TopicView {
     this.tab = tab;
     this.consumers = new Map();
     this.chart = new Chart([["Published", "in"], ["Acked, all consumers", "out"]]);
+    this.hour = new Hour(() => api.topicHistory(name, HOUR_S), OF_TOPIC);
+    this.hour.element.hidden = true;
+    this.spans = [["live", "90 s"], ["hour", "1 hour"]].map(([key, label]) =>
+      el("button", { type: "button", "aria-pressed": String(key === "live"), click: () => this.#span(key) }, label));
     this.state = el("span.badge", { hidden: true });
     this.facts = Object.fromEntries(
       ["Backlog", "Messages", "Ids", "On disk", "Scheduled", "Expired", "Dead letters", "Dropped", "Lost"].map((label) => [label, el("dd.number")]));
@@ -107,7 +112,7 @@ export class TopicView {
     );
     return [
       el("div.overview", {},
-        el("section.card", { "aria-label": "Rates" }, this.chart.element),
+        el("section.card.rates", { "aria-label": "Rates" }, el("div.segmented", { role: "group", "aria-label": "How far back" }, this.spans), this.chart.element, this.hour.element),
         el("section.card", { "aria-label": "Numbers" }, el("dl.facts", {}, Object.entries(this.facts).map(([label, value]) => el("div", {}, el("dt.muted", {}, label), value))))),
       el("section.card", {}, el("h2", {}, "Consumers"), this.people, this.nobody),
       el("section.card", {}, el("h2", {}, "Settings"), this.settings, this.defaults),
@@ -122,7 +127,17 @@ export class TopicView {
     this.update();
   }
 
-  hiddenNow() {}
+  hiddenNow() {
+    this.hour.stop();
+  }
+
+  #span(key) {
+    this.spans.forEach((button, i) => button.setAttribute("aria-pressed", String((i === 1) === (key === "hour"))));
+    this.chart.element.hidden = key === "hour";
+    this.hour.element.hidden = key !== "hour";
+    if (key === "hour") this.hour.start();
+    else this.hour.stop();
+  }
 
   update() {
     if (!this.store.stats) return;

@@ -1,13 +1,14 @@
-// All topics in one list: only the rows that can be seen exist, so that five thousand of them cost what twenty cost.
+// The first page: the broker's numbers, and all topics.
 
 import { Sparkline } from "./chart.js";
 import { Cluster } from "./cluster.js";
 import { toast } from "./dialogs.js";
-import { button, el, fill, say } from "./dom.js";
-import { bytes, count, duration, plural, rate } from "./format.js";
+import { button, el, say } from "./dom.js";
+import { bytes, count, duration, rate } from "./format.js";
 import { createTopic } from "./forms.js";
+import { List } from "./list.js";
+import { Trouble, troublesOf } from "./trouble.js";
 
-const OVERSCAN = 6;
 const SLOW_S = 60;
 
 const COLUMNS = [
@@ -23,14 +24,14 @@ const COLUMNS = [
 
 const FILTERS = [
   ["all", "All", () => true],
-  ["trouble", "Trouble", (t) => t.trouble],
+  ["trouble", "Trouble", (t) => troublesOf(t).length > 0],
   ["lagging", "Lagging", (t) => t.backlog > 0 && t.described.consumers.length > 0],
   ["letters", "Dead letters", (t) => t.letters > 0],
 ];
 
 /** What is said of a filter that leaves nothing. */
 const NONE = {
-  all: "There are no topics.", trouble: "No topic failed, is degraded, lost messages or has dead letters.", lagging: "No consumer is behind.",
+  all: "There are no topics.", trouble: "No topic failed, is damaged or has dead letters, and no consumer is slow or has a message again and again.", lagging: "No consumer is behind.",
   letters: "There are no dead letters.",
 };
 
@@ -39,7 +40,7 @@ class Row {
   constructor(name) {
     this.name = name;
     this.spark = new Sparkline();
-    this.link = el("a.topicname", { href: `#/topics/${encodeURIComponent(name)}` }, name);
+    this.link = el("a.topicname.rowlink", { href: `#/topics/${encodeURIComponent(name)}` }, name);
     this.state = el("span.badge");
     this.cells = Object.fromEntries(COLUMNS.slice(1).map(([key]) => [key, el(`span.number.c-${key}`, { role: "cell" })]));
     const { published, ...rest } = this.cells;
@@ -50,14 +51,12 @@ class Row {
     );
   }
 
-  draw(topic, index, height) {
-    this.element.style.transform = `translateY(${index * height}px)`;
-    this.element.setAttribute("aria-rowindex", index + 2);
+  draw(topic) {
     const { state, consumers } = topic.described;
     this.link.title = this.name;
     const word = state !== "ok" ? state : topic.described.lost ? "lost" : topic.isLetters ? "dead letters" : "";
     say(this.state, word);
-    this.state.className = `badge ${state === "failed" ? "bad" : topic.trouble ? "warn" : ""}`;
+    this.state.className = `badge ${state === "failed" ? "bad" : state === "degraded" || topic.described.lost || topic.letters ? "warn" : ""}`;
     this.state.hidden = !word;
     say(this.cells.published, rate(topic.published.now));
     say(this.cells.acked, consumers.length ? rate(topic.acked.now) : "–");
@@ -93,51 +92,30 @@ export class TopicsView {
     this.store = store;
     this.session = session;
     this.title = "Topics";
-    this.rows = new Map();
-    this.shown = [];
-    this.sort = "name";
-    this.down = false;
-    this.filter = "all";
     this.tiles = {
       publish: new Tile("Published", "in"), deliver: new Tile("Delivered", "mid"), ack: new Tile("Acked", "out"),
       redeliver: new Tile("Redelivered", "bad"), fsync: new Tile("Sync, p99"), disk: new Tile("Disk free"), links: new Tile("Sessions"),
     };
-    this.search = el("input", {
-      type: "search", placeholder: "Search topics", "aria-label": "Search topics", "aria-keyshortcuts": "/", autocomplete: "off", spellcheck: "false",
-      input: () => this.update(), keydown: (event) => event.key === "Escape" && this.#clear(event),
+    this.list = new List({
+      label: "Topics", kind: "topics", columns: COLUMNS, filters: FILTERS, none: NONE, nouns: ["topic", "topics"],
+      heads: [el("span.c-spark", { role: "columnheader" }, el("span.hidden", {}, "Published, a line"))],
+      textOf: (topic) => topic.name.toLowerCase(), keyOf: (topic) => topic.name, makeRow: (topic) => new Row(topic.name),
+      actions: [session.admin && button("New topic", createTopic, {}, "primary")],
     });
-    this.filters = FILTERS.map(([key, label]) => el("button", { type: "button", "aria-pressed": "false", click: () => this.#filter(key) }, label));
-    this.heads = COLUMNS.map(([key, label]) =>
-      el(`span.c-${key}`, { role: "columnheader", "aria-sort": "none" }, el("button", { type: "button", click: () => this.#sort(key) }, label)));
-    const head = el("div.thead", { role: "row", "aria-rowindex": 1 }, this.heads[0], el("span.c-spark", { role: "columnheader" }, el("span.hidden", {}, "Published, a line")), this.heads.slice(1));
-    this.body = el("div.tbody", { role: "rowgroup" });
-    this.table = el("div.table", { role: "table", "aria-label": "Topics" }, el("div.headgroup", { role: "rowgroup" }, head), this.body);
-    this.none = el("div.empty", { hidden: true });
-    this.total = el("span.muted.number", { role: "status" });
-    this.create = session.admin ? button("New topic", createTopic, {}, "primary") : null;
-    this.list = el(
-      "section", {},
-      el("div.row.tools", {}, this.search, el("div.segmented", { role: "group", "aria-label": "Show" }, this.filters), this.total, el("span.grow"), this.create),
-      this.table, this.none,
-    );
+    this.search = this.list.search;
     this.start = this.#start();
     this.cluster = new Cluster();
-    this.element = el("div", {}, el("h1.hidden", {}, "Topics"), el("section.tiles", { "aria-label": "The broker" }, Object.values(this.tiles).map((tile) => tile.element)), this.cluster.element, this.start, this.list);
-    this.element.addEventListener("keydown", (event) => this.#arrows(event));
-    this.onscroll = () => this.#window();
+    this.trouble = new Trouble(store);
+    this.element = el("div", {}, el("h1.hidden", {}, "Topics"), el("section.tiles", { "aria-label": "The broker" }, Object.values(this.tiles).map((tile) => tile.element)), this.cluster.element, this.trouble.element, this.start, this.list.element);
   }
 
   shownNow() {
-    addEventListener("scroll", this.onscroll, { passive: true });
-    addEventListener("resize", this.onscroll);
+    this.list.shownNow();
     this.update();
-    if (this.scroll) scrollTo(0, this.scroll);
   }
 
   hiddenNow() {
-    this.scroll = scrollY;
-    removeEventListener("scroll", this.onscroll);
-    removeEventListener("resize", this.onscroll);
+    this.list.hiddenNow();
   }
 
   #start() {
@@ -160,86 +138,15 @@ export class TopicsView {
     );
   }
 
-  #clear(event) {
-    event.stopPropagation();
-    if (this.search.value) {
-      this.search.value = "";
-      this.update();
-    } else {
-      this.search.blur();
-    }
-  }
-
-  #filter(key) {
-    this.filter = key;
-    this.update();
-  }
-
-  /** Show the topics of one filter, for a banner that names them. */
-  only(key) {
-    this.search.value = "";
-    this.#filter(key);
-  }
-
-  #sort(key) {
-    this.down = this.sort === key ? !this.down : key !== "name";
-    this.sort = key;
-    this.update();
-  }
-
-  #arrows(event) {
-    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
-    const step = steps[event.key];
-    const inSearch = event.target === this.search;
-    if (step === undefined || event.altKey || event.ctrlKey || event.metaKey || (inSearch && event.key !== "ArrowDown") || !this.shown.length) return;
-    const at = this.shown.findIndex((topic) => topic.name === this.focused());
-    if (at < 0 && !inSearch) return;
-    event.preventDefault();
-    this.focus(Math.max(0, Math.min(this.shown.length - 1, at < 0 ? 0 : at + step)));
-  }
-
-  focused() {
-    return document.activeElement?.classList.contains("topicname") ? document.activeElement.textContent : null;
-  }
-
-  focus(index) {
-    const top = this.body.getBoundingClientRect().top + scrollY + index * this.height;
-    const margin = 2 * this.height + 4; // behind it is the head of the page, and that of the list
-    if (top - margin < scrollY) scrollTo(0, top - margin);
-    else if (top + margin + this.height > scrollY + innerHeight) scrollTo(0, top + margin + this.height - innerHeight);
-    this.#window();
-    this.rows.get(this.shown[index].name)?.link.focus({ preventScroll: true });
-  }
-
   update() {
     const { store } = this;
     if (!store.stats) return;
     this.#numbers(store.stats, store.rates);
     const empty = store.topics.size === 0;
     this.start.hidden = !empty;
-    this.list.hidden = empty;
-    const text = this.search.value.trim().toLowerCase();
-    const [, , wanted] = FILTERS.find(([key]) => key === this.filter);
-    const [, , by] = COLUMNS.find(([key]) => key === this.sort);
-    const found = [...store.topics.values()].filter((topic) => wanted(topic) && topic.name.toLowerCase().includes(text));
-    const keyed = found.map((topic) => [by(topic), topic]);
-    keyed.sort(([a, one], [b, two]) => (a < b ? -1 : a > b ? 1 : one.name < two.name ? -1 : 1));
-    this.shown = keyed.map(([, topic]) => topic);
-    if (this.down) this.shown.reverse();
-    COLUMNS.forEach(([key], i) => {
-      this.heads[i].setAttribute("aria-sort", key === this.sort ? (this.down ? "descending" : "ascending") : "none");
-    });
-    FILTERS.forEach(([key, label, one], i) => {
-      const many = key === "all" ? 0 : [...store.topics.values()].filter(one).length;
-      say(this.filters[i], many ? `${label} ${count(many)}` : label);
-      this.filters[i].setAttribute("aria-pressed", String(key === this.filter));
-    });
-    say(this.total, found.length === store.topics.size ? plural(found.length, "topic") : `${count(found.length)} of ${plural(store.topics.size, "topic")}`);
-    this.table.setAttribute("aria-rowcount", found.length + 1);
-    this.none.hidden = found.length > 0;
-    this.table.hidden = found.length === 0;
-    if (!found.length) fill(this.none, text ? `No topic matches “${this.search.value.trim()}”.` : NONE[this.filter]);
-    this.#window();
+    this.list.element.hidden = empty;
+    this.trouble.draw();
+    this.list.draw([...store.topics.values()]);
   }
 
   #numbers(stats, rates) {
@@ -253,41 +160,5 @@ export class TopicsView {
     disk.element.classList.toggle("warn", this.store.diskFull);
     links.draw(count(stats.connections), `· up ${duration(Math.floor(stats.uptime_s))}`);
     this.cluster.draw(stats.cluster);
-  }
-
-  /** Make the rows that can be seen, drop the others; the one with the focus stays. */
-  #window() {
-    this.height = Number.parseFloat(getComputedStyle(this.table).getPropertyValue("--row")) || 44;
-    this.body.style.height = `${this.shown.length * this.height}px`;
-    const top = this.body.getBoundingClientRect().top;
-    const first = Math.max(0, Math.floor(-top / this.height) - OVERSCAN);
-    const last = Math.min(this.shown.length, Math.ceil((innerHeight - top) / this.height) + OVERSCAN);
-    const keep = this.focused();
-    const indices = [];
-    for (let i = first; i < last; i += 1) indices.push(i);
-    const kept = keep ? this.shown.findIndex((topic) => topic.name === keep) : -1;
-    if (kept >= 0 && kept < first) indices.unshift(kept);
-    else if (kept >= last) indices.push(kept);
-    const seen = new Set(indices.map((i) => this.shown[i].name));
-    for (const [name, row] of this.rows) {
-      if (seen.has(name)) continue;
-      row.element.remove();
-      this.rows.delete(name);
-    }
-    let next = this.body.firstChild;
-    for (const i of indices) {
-      const row = this.#draw(i);
-      if (row.element === next) next = next.nextSibling;
-      else this.body.insertBefore(row.element, next); // the order of reading is that of the eyes
-    }
-    if (kept >= 0 && this.focused() !== keep) this.rows.get(keep).link.focus({ preventScroll: true });
-  }
-
-  #draw(index) {
-    const topic = this.shown[index];
-    if (!this.rows.has(topic.name)) this.rows.set(topic.name, new Row(topic.name));
-    const row = this.rows.get(topic.name);
-    row.draw(topic, index, this.height);
-    return row;
   }
 }

@@ -1,0 +1,77 @@
+"""The hour of numbers that the broker keeps, of itself and of topics. Contract: gateway.md; ADR 0145."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.errors import BadArgument, BadName, NoSuchTopic
+from toymq_py.gateway.access import grant_of
+from toymq_py.gateway.events import EventResponse
+from toymq_py.gateway.operations import TOPIC, Answer, Operation, count, flag
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.topic_operations import json_response
+from toymq_py.observability.history import ROWS, STEP_S, Window
+
+HOUR_S = ROWS * STEP_S
+
+
+LAST_S = count("last_s", "How many seconds to look back.", 1, HOUR_S, default=HOUR_S)
+TOPICS = flag("topics", "Whether to add every topic that the token may see.", default=False)
+
+_NUMBERS = {"type": "array", "items": {"type": ["number", "null"]}}
+_COLUMNS = {"type": "object", "additionalProperties": _NUMBERS}
+_FRAME = {"step_s": {"type": "integer"}, "last_ms": {"type": "integer"}}
+HISTORY = {"type": "object", "required": ["step_s", "last_ms", "broker", "topics_left_out"], "properties": {
+    **_FRAME, "broker": _COLUMNS, "topics_left_out": {"type": "integer"},
+    "topics": {"type": "object", "additionalProperties": _COLUMNS}}}  # fmt: skip
+TOPIC_HISTORY = {"type": "object", "required": ["step_s", "last_ms", "topic", "kept"], "properties": {
+    **_FRAME, "topic": {"type": "string"}, "kept": {"type": "boolean"}, "numbers": _COLUMNS}}  # fmt: skip
+
+
+def _frame(window: Window) -> dict[str, Any]:
+    return {"step_s": STEP_S, "last_ms": window.last_ms}
+
+
+async def history(gateway: Gateway, request: Request) -> Response:
+    """``GET /v1/history``."""
+    kept, window = gateway.history, gateway.history.window(LAST_S.or_(HOUR_S, request))
+    whole = _frame(window) | {"broker": kept.whole(window), "topics_left_out": kept.topics_left_out}
+    if not TOPICS.or_(False, request):
+        return json_response(whole)
+    return EventResponse(_with_topics(gateway, request, window, whole), headers={"cache-control": "no-store"},
+                         media_type="application/json")  # fmt: skip
+
+
+async def _with_topics(gateway: Gateway, request: Request, window: Window, whole: dict[str, Any]) -> AsyncIterator[bytes]:
+    """The answer topic by topic, as the client takes it: an hour of a thousand topics would be 10 MB in memory."""
+    yield json.dumps(whole)[:-1].encode() + b', "topics": {'
+    grant, comma = grant_of(request), ""
+    for name in gateway.history.topics:
+        if (grant is None or grant.sees(name)) and (numbers := gateway.history.topic(name, window)) is not None:
+            yield f"{comma}{json.dumps(name)}: {json.dumps(numbers)}".encode()
+            comma = ", "
+            await gateway.waiting.pause()
+    yield b"}}"
+
+
+async def topic_history(gateway: Gateway, request: Request) -> Response:
+    """``GET /v1/topics/{t}/history``."""
+    name, window = gateway.broker.topic(TOPIC.need(request)).name, gateway.history.window(LAST_S.or_(HOUR_S, request))
+    numbers = gateway.history.topic(name, window)
+    found = {} if numbers is None else {"numbers": numbers}
+    return json_response(_frame(window) | {"topic": name, "kept": numbers is not None} | found)
+
+
+OPERATIONS = (
+    Operation("GET", "/v1/history", "history",
+              "The broker's rates, backlog and dead letters of the last hour, a number each ten seconds, the newest last.",
+              history, "see", (LAST_S, TOPICS), answers={200: Answer("By column; null where nothing is known.", HISTORY)},
+              errors=(BadArgument,), safe=True),
+    Operation("GET", "/v1/topics/{topic}/history", "topicHistory", "The same of one topic.", topic_history, "describe",
+              (TOPIC, LAST_S),
+              answers={200: Answer("`kept` is false of a topic beyond the bound, or younger than ten seconds.", TOPIC_HISTORY)},
+              errors=(BadArgument, BadName, NoSuchTopic), safe=True),
+)  # fmt: skip

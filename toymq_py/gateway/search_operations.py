@@ -1,0 +1,258 @@
+"""Search a topic's log by id, key, header, time and text, newest first; and what one message is to each consumer.
+
+Contract: gateway.md; ADR 0147. A search reads the log backwards in chunks, within bounds, and says how far it looked. Nothing
+is consumed, and nothing is kept between two requests: the cursor is an id.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.consumer_options import Start
+from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed
+from toymq_py.gateway import answer_room
+from toymq_py.gateway.headers import parse_block
+from toymq_py.gateway.message_operations import MESSAGE, PAGE_BYTES_MAX, READ_BYTES, message_json
+from toymq_py.gateway.operations import MESSAGE_ID, TOPIC, Answer, Operation, Parameter, check_key, count
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.topic_operations import json_response
+from toymq_py.records import MSG_ID_MAX, Records
+from toymq_py.topic import Topic
+
+LOOKED_MAX = 20_000
+"""Messages that one request looks at: some 100 ms of the loop, in slices."""
+LOOKED_BYTES_MAX = 32 * 1024 * 1024
+"""Payload bytes that it reads, about, beyond a first message of any size."""
+CHUNK = 512
+"""Ids of a chunk, which is read forwards; fewer where messages are large."""
+CHUNKS_MAX = 1000
+"""Chunks of a request: ids without a record cost something, too."""
+CHUNK_BYTES_MAX = 4 * 1024 * 1024
+"""A chunk with more is read again by halves: the newest are to be looked at first."""
+FOUND_MAX = 100
+FOUND = 50
+TEXT_CHARS_MAX = 200
+HEADER_CHARS_MAX = 500
+
+Test = Callable[[Records, int], bool]
+"""Whether a row of a run is looked for."""
+
+
+class Needle(NamedTuple):
+    """A header's name, and its value if that matters."""
+
+    name: str
+    value: str | None
+
+
+def _text(text: str) -> bytes:
+    if not 0 < len(text) <= TEXT_CHARS_MAX:
+        raise BadArgument(f"text is 1 to {TEXT_CHARS_MAX} characters")
+    return text.encode().lower()
+
+
+def _header(text: str) -> Needle:
+    name, colon, value = text.partition(":")
+    if not name.strip() or len(text) > HEADER_CHARS_MAX:
+        raise BadArgument("header is a name, or name:value, of at most 500 characters: color, or color:red")
+    return Needle(name.strip(), value.strip() if colon else None)
+
+
+TEXT: Parameter[bytes] = Parameter(
+    "text", "query", "Part of the payload, the key or a header; ASCII letters in either case.",
+    {"type": "string", "minLength": 1, "maxLength": TEXT_CHARS_MAX}, _text,
+)  # fmt: skip
+KEY: Parameter[bytes] = Parameter("key", "query", "The idempotency key, whole.", {"type": "string"}, check_key)
+HEADER: Parameter[Needle] = Parameter(
+    "header", "query", "Name of a header, or `name:value`.", {"type": "string", "maxLength": HEADER_CHARS_MAX}, _header
+)
+ID = count("id", "The message with this id alone.", 0, MSG_ID_MAX)
+SINCE = count("since_ms", "Published then or later, unix milliseconds.", 0, 1 << 53)
+UNTIL = count("until_ms", "Published before then.", 0, 1 << 53)
+BEFORE = count("before", "Look at messages below this id: `next` of the answer before.", 0, MSG_ID_MAX)
+MAX = count("max", "How many messages to find at most.", 1, FOUND_MAX, default=FOUND)
+
+
+def _tests(request: Request) -> list[Test]:
+    """The conditions of a request. Raises: BadArgument."""
+    tests: list[Test] = []
+    if (key := KEY.of(request)) is not None:
+        tests.append(partial(_has_key, key))
+    if (header := HEADER.of(request)) is not None:
+        tests.append(partial(_has_header, header))
+    if (text := TEXT.of(request)) is not None:
+        tests.append(partial(_has_text, text))
+    return tests
+
+
+def _has_key(key: bytes, run: Records, row: int) -> bool:
+    return run.keys[row] == key
+
+
+def _has_header(needle: Needle, run: Records, row: int) -> bool:
+    block = None if run.headers is None else run.headers[row]
+    if not block:
+        return False
+    value = parse_block(block).get(needle.name)
+    return value is not None and needle.value in (None, value)
+
+
+def _has_text(text: bytes, run: Records, row: int) -> bool:
+    block = b"" if run.headers is None else run.headers[row] or b""
+    return any(text in part.lower() for part in (run.payloads[row], run.keys[row], block))
+
+
+class _Search:
+    """The progress of one request."""
+
+    def __init__(self, topic: Topic, low: int, high: int, tests: list[Test], most: int) -> None:
+        """Looks at the ids from ``low`` on and below ``high``."""
+        self._topic = topic
+        self._low = low
+        self.at = high
+        """All ids from here on were looked at."""
+        self._tests = tests
+        self._most = most
+        self.found: list[str] = []
+        """Messages as JSON, newest first."""
+        self._found_bytes = 0
+        self.looked = 0
+        self._chunks = 0
+        self._read_bytes = 0
+        described = topic.describe(consumers=False)
+        mean = described["bytes"] // max(described["messages"], 1)
+        self._chunk = max(min(CHUNK, CHUNK_BYTES_MAX // max(mean, 1)), 1)
+
+    @property
+    def is_over(self) -> bool:
+        """Everything was looked at."""
+        return self.at <= self._low
+
+    @property
+    def is_full(self) -> bool:
+        """This request looks no further."""
+        return (
+            self.is_over or self.looked >= LOOKED_MAX or self._chunks >= CHUNKS_MAX
+            or (self.looked > 0 and self._read_bytes >= LOOKED_BYTES_MAX)
+            or len(self.found) >= self._most or self._found_bytes >= PAGE_BYTES_MAX
+        )  # fmt: skip
+
+    async def look(self, gateway: Gateway, request: Request) -> None:
+        """Look at the chunk below. Raises: OSError; QueueFull when there is no room for what it found."""
+        self._chunks += 1
+        first = max(self.at - self._chunk, self._low)
+        kept: deque[tuple[int, str]] = deque()  # in the order of the log
+        kept_bytes, read_bytes, looked, at = 0, 0, 0, first
+        while at < self.at and not self._topic.deleted:
+            run, row, behind = self._topic.read(at, self.at - at, READ_BYTES)
+            while run is not None and row < len(run) and run.ids[row] < min(behind, self.at):
+                looked += 1
+                read_bytes += len(run.payloads[row])
+                if all(test(run, row) for test in self._tests):
+                    kept.append((run.ids[row], json.dumps(message_json(self._topic.name, run, row))))
+                    kept_bytes += len(kept[-1][1])
+                row += 1
+            at = max(behind, at + 1)
+            if read_bytes > CHUNK_BYTES_MAX and self._chunk > 1:  # too much at a time: the upper half first
+                self._read_bytes += read_bytes
+                self._chunk //= 2
+                return
+            await gateway.waiting.pause()
+        bottom = first
+        while kept and (len(self.found) + len(kept) > self._most or (kept_bytes > PAGE_BYTES_MAX and len(kept) > 1)):
+            bottom = kept[0][0] + 1  # the older ones are for the next request
+            kept_bytes -= len(kept.popleft()[1])
+        answer_room.hold(request, kept_bytes)
+        self.found += [text for _, text in reversed(kept)]
+        self._found_bytes += kept_bytes
+        self._read_bytes += read_bytes
+        self.looked += looked
+        self.at = bottom
+
+
+async def search(gateway: Gateway, request: Request) -> Response:
+    """``GET …/messages:search``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    low, high, bottom = topic.first_id, topic.next_id, topic.first_id
+    if (since_ms := SINCE.of(request)) is not None:
+        low = max(low, topic.resolve(Start("time", since_ms)))
+    if (until_ms := UNTIL.of(request)) is not None:
+        high = min(high, topic.resolve(Start("time", until_ms)))
+    if (msg_id := ID.of(request)) is not None:
+        low, high = max(low, msg_id), min(high, msg_id + 1)
+    if (before := BEFORE.of(request)) is not None:
+        high = min(high, before)
+    looking = _Search(topic, low, max(high, low), _tests(request), MAX.or_(FOUND, request))
+    while not looking.is_full and not topic.deleted:
+        try:
+            await looking.look(gateway, request)
+        except QueueFull:
+            if not looking.found:
+                raise
+            break  # a shorter page
+    following = "null" if looking.is_over else str(looking.at)
+    content = (
+        f'{{"first_id": {bottom}, "next_id": {topic.next_id}, "looked": {looking.looked}, "looked_down_to": {looking.at}, '
+        f'"next": {following}, "messages": [{", ".join(looking.found)}]}}'
+    )
+    return Response(content, 200, {"cache-control": "no-store"}, "application/json")
+
+
+async def inspect(gateway: Gateway, request: Request) -> Response:
+    """``GET …/messages/{id}``."""
+    topic, msg_id = gateway.broker.topic(TOPIC.need(request)), MESSAGE_ID.need(request)
+    if not topic.first_id <= msg_id < topic.next_id:
+        raise OutOfRange.outside(topic.name, msg_id, topic.first_id, topic.next_id)
+    run, row, _ = topic.read(msg_id, 1, READ_BYTES)
+    message = None
+    if run is not None and run.ids[row] == msg_id:
+        message = message_json(topic.name, run, row)
+        answer_room.hold(request, 2 * len(run.payloads[row]))
+    consumers = []
+    for name, channel in list(topic.channels.items()):
+        state, attempts = channel.consumer.state_of(msg_id)
+        described: dict[str, Any] = {"consumer": name, "state": state, "attempts": attempts}
+        failures = channel.consumer.failures
+        if failures is not None and (failed := failures.find(msg_id)) is not None:
+            failure, at_ms = failed
+            described["failure"] = {"reason": failure.reason, "error_type": failure.error_type, "error": failure.error,
+                                    "at_ms": at_ms}  # fmt: skip
+        consumers.append(described)
+    found: dict[str, Any] = {"topic": topic.name, "id": msg_id, "message": message, "consumers": consumers}
+    if topic.is_dead_letters:
+        found["settled"] = topic.is_settled(msg_id)
+    return json_response(found)
+
+
+_COUNT = {"type": "integer"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+SEARCHED = {"type": "object", "required": ["first_id", "next_id", "looked", "looked_down_to", "next", "messages"],
+            "properties": {
+    "first_id": _COUNT, "next_id": _COUNT, "looked": _COUNT, "looked_down_to": _COUNT, "next": {"type": ["integer", "null"]},
+    "messages": {"type": "array", "items": MESSAGE}}}  # fmt: skip
+INSPECTED = {"type": "object", "required": ["topic", "id", "message", "consumers"], "properties": {
+    "topic": {"type": "string"}, "id": _COUNT, "message": {"oneOf": [MESSAGE, {"type": "null"}]},
+    "settled": {"type": "boolean", "description": "Of a dead letter: it went back, or was discarded."},
+    "consumers": {"type": "array", "items": {"type": "object", "required": ["consumer", "state", "attempts"], "properties": {
+        "consumer": {"type": "string"}, "attempts": _COUNT,
+        "state": {"enum": ["acked", "inflight", "ready", "scheduled", "dying"]},
+        "failure": {"type": "object", "properties": {
+            "reason": _TEXT_OR_NULL, "error_type": _TEXT_OR_NULL, "error": _TEXT_OR_NULL, "at_ms": _COUNT}}}}}}}  # fmt: skip
+OPERATIONS = (
+    Operation("GET", "/v1/topics/{topic}/messages:search", "searchMessages",
+              "Find messages in the log, newest first; all conditions together. Nothing is consumed. One request looks at "
+              "20,000 messages or 32 MiB at most: `next` goes on below.",
+              search, "subscribe", (TOPIC, ID, KEY, HEADER, TEXT, SINCE, UNTIL, BEFORE, MAX),
+              answers={200: Answer("What was found, and how far down it looked; `next` is null at the end.", SEARCHED)},
+              errors=(BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed), safe=True),
+    Operation("GET", "/v1/topics/{topic}/messages/{id}", "inspectMessage",
+              "One message, and what it is to each consumer: acked, inflight, ready, scheduled, or dying (on its way to the "
+              "dead letters). `message` is null when its record cannot be read.",
+              inspect, "subscribe", (TOPIC, MESSAGE_ID), answers={200: Answer("The message and its consumers.", INSPECTED)},
+              errors=(BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed), safe=True),
+)  # fmt: skip

@@ -1,0 +1,187 @@
+// The broker itself: its hour, disk and memory, limits, cluster, webhooks, tokens, and the options in force with their sources.
+
+import { api } from "./api.js";
+import { Cluster } from "./cluster.js";
+import { words } from "./dialogs.js";
+import { el, fill, say } from "./dom.js";
+import { ago, bytes, count, duration, plural, time } from "./format.js";
+import { HOUR_S, Hour, OF_BROKER } from "./hour.js";
+
+const EVERY_MS = 5000;
+const SOON_MS = 14 * 86_400_000;
+const LIMITS = { connections: ["Connections", count], topics: ["Topics", count], held_bytes: ["Held in memory for connections", bytes] };
+
+/** A table of texts; its first column names the row. On a small screen each cell has its head beside it. */
+class Table {
+  constructor(label, heads, none) {
+    this.heads = heads;
+    this.body = el("tbody");
+    this.none = el("p.muted", {}, none);
+    const columns = heads.map(([head, kind]) => el(kind ? `th.${kind}` : "th", { scope: "col" }, head));
+    this.table = el("div.scroller", { tabindex: 0, role: "region", "aria-label": label }, el("table.consumers.listing", {}, el("thead", {}, el("tr", {}, columns)), this.body));
+    this.element = el("div", {}, this.table, this.none);
+  }
+
+  draw(rows) {
+    const made = rows.map(([name, ...cells]) =>
+      el("tr", {}, el("th", { scope: "row" }, name), cells.map((cell, i) => {
+        const [head, kind] = this.heads[i + 1];
+        return el(`td.${kind}`, { "data-label": head }, cell);
+      })));
+    fill(this.body, made);
+    this.table.hidden = rows.length === 0;
+    this.none.hidden = rows.length > 0;
+  }
+}
+
+/** How much of something is used, as a bar and in words. */
+function meter(label, used, max, text) {
+  const share = max > 0 ? used / max : 0;
+  return el(
+    "div.meter", {}, el("div.row", {}, el("span", {}, label), el("span.grow"), el("span.number", {}, text)),
+    max > 0 && el("meter", { min: 0, max: 1, value: Math.min(share, 1), high: 0.9, optimum: 0, "aria-label": label }),
+  );
+}
+
+const texts = (list) => (list.length ? list.join(", ") : "–");
+
+export class BrokerView {
+  constructor(store, session) {
+    this.store = store;
+    this.session = session;
+    this.title = "Broker";
+    this.hour = new Hour(async () => {
+      const { step_s, broker } = await api.history(HOUR_S);
+      return { step_s, numbers: broker };
+    }, OF_BROKER);
+    this.problem = el("p.problem", { role: "alert", hidden: true });
+    this.facts = Object.fromEntries(["Version", "Process", "Up for", "Sync, p99", "Loop late by", "Time there"].map((label) => [label, el("dd.number")]));
+    this.room = el("div.meters", {});
+    this.cluster = new Cluster();
+    this.webhooks = new Table("Webhooks", [["Webhook"], ["Topic", "texts"], ["URL", "texts"], ["Signed", "texts"], ["Waiting", "number"], ["Inflight", "number"], ["State", "texts"]], "There are none. PUT /v1/webhooks/NAME makes one.");
+    this.tokens = new Table("Tokens", [["Token"], ["Admin", "texts"], ["Publishes to", "texts"], ["Subscribes to", "texts"], ["Expires", "texts"]], "This broker has no auth file: whatever reaches it may do everything.");
+    this.options = new Table("Options", [["Option"], ["Value", "texts"], ["From", "texts"], ["What it is", "texts.help"]], "No option matches.");
+    this.search = el("input", {
+      type: "search", placeholder: "Search options", "aria-label": "Search options", "aria-keyshortcuts": "/", autocomplete: "off", spellcheck: "false", input: () => this.#options(),
+    });
+    this.wanted = "set";
+    this.spans = [["set", "Set here"], ["all", "All"]].map(([key, label]) => el("button", { type: "button", "aria-pressed": String(key === "set"), click: () => this.#which(key) }, label));
+    this.element = el(
+      "div", {}, el("h1", {}, "Broker"), this.problem,
+      el("div.overview.broker", {},
+        el("section.card", { "aria-label": "The last hour" }, el("h2", {}, "The last hour"), this.hour.element),
+        el("section.card", { "aria-label": "Numbers" }, el("dl.facts", {}, Object.entries(this.facts).map(([label, value]) => el("div", {}, el("dt.muted", {}, label), value))), this.room)),
+      this.cluster.element,
+      session.admin && [
+        el("section.card", {}, el("h2", {}, "Webhooks"), this.webhooks.element),
+        el("section.card", {}, el("h2", {}, "Tokens"), this.tokens.element),
+        el("section.card", {}, el("h2", {}, "Options"), el("div.row.tools", {}, this.search, el("div.segmented", { role: "group", "aria-label": "Which options" }, this.spans)), this.options.element),
+      ],
+    );
+  }
+
+  shownNow() {
+    this.shown = true;
+    this.hour.start();
+    this.update();
+    if (this.session.admin) this.#read();
+  }
+
+  hiddenNow() {
+    this.shown = false;
+    this.hour.stop();
+    clearTimeout(this.timer);
+  }
+
+  update() {
+    const { stats } = this.store;
+    if (!stats) return;
+    const { facts } = this;
+    say(facts.Version, `toymq ${stats.version}`);
+    say(facts["Up for"], duration(Math.floor(stats.uptime_s)));
+    say(facts["Sync, p99"], stats.fsync_total ? `${duration(stats.fsync_p99_s)}${stats.fsync === "always" ? "" : `, ${stats.fsync}`}` : "–");
+    say(facts["Loop late by"], duration(stats.loop_lag_s));
+    say(facts["Time there"], time(stats.time_ms));
+    this.cluster.draw(stats.cluster);
+    this.#hooks();
+    if (!this.session.admin) fill(this.room, meter("Disk free", 0, 0, bytes(stats.disk_free_bytes)), meter("Memory", 0, 0, bytes(stats.rss_bytes)));
+  }
+
+  async #read() {
+    clearTimeout(this.timer);
+    try {
+      if (!document.hidden) {
+        const [described, { webhooks }] = await Promise.all([api.broker(), api.webhooks()]);
+        this.problem.hidden = true;
+        this.#draw(described, webhooks);
+      }
+    } catch (error) {
+      say(this.problem, `The broker could not be described. ${words(error)}`);
+      this.problem.hidden = false;
+    }
+    if (this.shown) this.timer = setTimeout(() => this.#read(), EVERY_MS);
+  }
+
+  #draw(described, webhooks) {
+    const { disk, memory, limits } = described;
+    say(this.facts.Process, `${described.pid}, Python ${described.python}, ${described.compiled ? "compiled" : "from source"}`);
+    fill(
+      this.room,
+      meter("Logs on the disk", disk.log_bytes, disk.log_bytes + disk.free_bytes, `${bytes(disk.log_bytes)}, ${bytes(disk.free_bytes)} free`),
+      el("p.muted", {}, disk.min_free_bytes ? `Below ${bytes(disk.min_free_bytes)} free, publishing is refused.` : "No space is kept free: publishing goes on until the disk is full."),
+      meter("Memory", memory.resident_bytes, memory.max_bytes, memory.max_bytes ? `${bytes(memory.resident_bytes)} of ${bytes(memory.max_bytes)}` : bytes(memory.resident_bytes)),
+      limits.map(({ limit, used, max, refused_total: refused }) => {
+        const [label, shown] = LIMITS[limit] ?? [limit, count];
+        return meter(label, used, max, `${shown(used)} of ${shown(max)}${refused ? `, ${plural(refused, "refusal")}` : ""}`);
+      }),
+    );
+    this.hooks = webhooks;
+    this.#hooks();
+    this.tokens.draw((described.tokens ?? []).map((token) => [
+      el("bdi", {}, token.name), token.admin ? "yes" : "–", texts(token.publish), texts(token.subscribe), expiry(token, this.store.stats?.time_ms ?? Date.now()),
+    ]));
+    const all = JSON.stringify(described.options);
+    if (all !== this.known) {
+      this.known = all;
+      this.all = described.options;
+      this.#options();
+    }
+  }
+
+  #hooks() {
+    const rows = (this.hooks ?? []).map((hook) => this.#webhook(hook));
+    const texts = JSON.stringify(rows.map((row) => row.map((cell) => cell.textContent ?? cell)));
+    if (texts !== this.drawn || !rows.length) this.webhooks.draw(rows); // a text that is being marked stays
+    this.drawn = texts;
+  }
+
+  /** A webhook is a consumer: what waits for it, over all topics of its pattern, is on the page already. */
+  #webhook({ name, topic, url, secret, failure }) {
+    const parts = [...this.store.topics.values()].flatMap((one) => one.described.consumers.filter(({ consumer }) => consumer === `webhook.${name}`));
+    const sum = (key) => parts.reduce((total, part) => total + part[key], 0);
+    const waiting = sum("backlog") + sum("scheduled");
+    const state = failure ? el("span.slow", { title: failure }, `fails: ${failure}`) : waiting ? "pushes" : "has pushed everything";
+    return [el("bdi", {}, name), topic, url, secret ? "yes" : "no", count(waiting), count(sum("inflight")), state];
+  }
+
+  #which(key) {
+    this.wanted = key;
+    this.spans.forEach((button, i) => button.setAttribute("aria-pressed", String((i === 0) === (key === "set"))));
+    this.#options();
+  }
+
+  #options() {
+    const text = this.search.value.trim().toLowerCase().replaceAll("-", "_");
+    const found = (this.all ?? []).filter(({ option, from, help }) =>
+      (text ? option.includes(text) || help.toLowerCase().includes(text) : this.wanted === "all" || from !== "default"));
+    say(this.options.none, text ? "No option matches." : "No option is set: all have their defaults.");
+    this.options.draw(found.map(({ option, value, from, help }) => [el("code", {}, option), value ?? "–", from, help]));
+  }
+}
+
+function expiry({ expires_ms: at, expired }, nowMs) {
+  if (at === null) return "never";
+  if (expired) return el("span.slow", { title: time(at) }, `expired ${ago(at)}`);
+  const left = `in ${duration(Math.floor((at - nowMs) / 1000))}`;
+  return el(at - nowMs < SOON_MS ? "span.slow" : "span", { title: time(at) }, left);
+}

@@ -1,0 +1,271 @@
+"""An hour of the broker's numbers in bounded memory, for the lines of the dashboard.
+
+ADR 0145. A sample every ``STEP_S`` reads what the broker goes by itself, in slices, and changes nothing. A topic has a ring of
+``ROWS`` samples of ``TOPIC_COLUMNS``; at most ``TOPICS_MAX`` topics have one. Nothing is stored: after a start it is empty.
+Belongs to the loop.
+"""
+
+import asyncio
+import logging
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import nan
+from typing import Any, NamedTuple
+
+from toymq_py.broker import Broker
+from toymq_py.clock import Clock
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.observability.slices import Slices
+from toymq_py.topic import Channel, Topic, oldest_due_ns
+
+logger = logging.getLogger("toymq_py.gateway")
+
+STEP_S = 10
+"""Between two samples: what changes faster is seen as its mean."""
+ROWS = 360
+"""Samples that can be read: an hour."""
+TOPICS_MAX = 1000
+"""Topics with a ring, of 7.4 KB. At the bound a topic with messages or takers replaces one that did not move for an hour."""
+SLOW_S = 60
+"""A consumer is slow while its oldest unacked message has been due for longer."""
+LAGGING_MAX = 10_000
+"""Consumers with a backlog of which is kept since when they have it and are slow; some 3 MB."""
+
+TOPIC_COLUMNS = ("published", "acked", "backlog", "oldest_s", "letters")
+"""Messages a second, twice; messages that the slowest consumer has not acked; how long the oldest of them has been due, in
+seconds; dead letters that wait, in the topic or for it."""
+COUNTERS = ("publish_total", "deliver_total", "ack_total", "redeliver_total")
+BROKER_COLUMNS = ("published", "delivered", "acked", "redelivered", "backlog", "oldest_s", "letters")
+"""Rates of the counters; sums of the topics' numbers, and the highest age. Topics of dead letters count by their letters."""
+
+
+class Ring:
+    """Samples of a few columns, by the number of their step. One row more than can be read is being written."""
+
+    __slots__ = ("_values", "_width", "since")
+
+    def __init__(self, width: int, since: int) -> None:
+        """``since``: the first step that it has."""
+        self._width = width
+        self._values = array("f", [nan]) * (width * (ROWS + 1))
+        self.since = since
+
+    def put(self, step: int, values: Sequence[float]) -> None:
+        at = step % (ROWS + 1) * self._width
+        self._values[at : at + self._width] = array("f", values)
+
+    def get(self, step: int, column: int) -> float:
+        """A sample; NaN where there is none."""
+        return nan if step < self.since else self._values[step % (ROWS + 1) * self._width + column]
+
+
+class _Progress(NamedTuple):
+    """What a topic has done since the start of the broker, and what waits there."""
+
+    published: int
+    acked: int
+    backlog: int
+    oldest_s: float
+    letters: int
+    has_takers: bool
+
+
+class _Lag(NamedTuple):
+    """A consumer with a backlog."""
+
+    channel: Channel
+    due: tuple[int, ...]
+    """The first ids that are due. While they stay, so does ``oldest_ns``: nothing is read for a consumer that stands still."""
+    oldest_ns: int | None
+    slow_since_ms: int | None
+
+
+class _Kept:
+    """A topic's ring, and its counters at the last sample."""
+
+    __slots__ = ("acked", "moved_at", "published", "ring")
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.published = 0
+        self.acked = 0
+        self.moved_at = ring.since
+
+
+class Window(NamedTuple):
+    """Steps of an answer: ``first`` to ``last``. ``last_ms`` is when the last one was taken, in unix milliseconds."""
+
+    first: int
+    last: int
+    last_ms: int
+
+
+class History:
+    """The rings, and the consumers that are slow. ``run`` samples; everything else only reads."""
+
+    def __init__(self, broker: Broker, clock: Clock, *, topics_max: int = TOPICS_MAX) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._topics_max = topics_max
+        self._whole = Ring(len(BROKER_COLUMNS), 0)
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        """By topic; the one that moved last is the last."""
+        self._started = clock.monotonic()
+        self._steps = array("q", [-1]) * (ROWS + 1)
+        """Which step each row of all rings holds."""
+        self._last_step = -1
+        self._last_at = self._started
+        self._last_ms = clock.wall_ns() // 1_000_000
+        self._counters = [0] * len(COUNTERS)
+        self._lagging: dict[tuple[str, str], _Lag] = {}
+        self.topics_left_out = 0
+        """Topics without a ring at the last sample."""
+
+    async def run(self) -> None:
+        """Sample until it is cancelled. A bug ends the history, and not the gateway."""
+        try:
+            while True:
+                await self.sample()
+                await asyncio.sleep(self._started + (self._last_step + 1) * STEP_S - self._clock.monotonic())
+        except Exception:
+            logger.exception("bug in the history: it has no more samples until a restart")
+
+    async def sample(self) -> None:
+        """Take the sample of the present step, unless it is there. A step that was missed stays unknown."""
+        now = self._clock.monotonic()
+        step = int((now - self._started) // STEP_S)
+        if step <= self._last_step:
+            return
+        seconds = now - self._last_at if self._last_step >= 0 else nan
+        self._steps[step % (ROWS + 1)] = step
+        counters = [getattr(self._broker.metrics, name) for name in COUNTERS]
+        sums = await self._sample_topics(step, seconds)
+        rates = [(after - before) / seconds for after, before in zip(counters, self._counters, strict=True)]
+        self._whole.put(step, [*rates, *sums])
+        self._counters = counters
+        self._last_at = now
+        self._last_ms = self._clock.wall_ns() // 1_000_000
+        self._last_step = step
+
+    async def _sample_topics(self, step: int, seconds: float) -> list[float]:
+        """Returns: the last columns of the broker's row."""
+        slices, topics = Slices(self._clock), self._broker.topics
+        lagging: dict[tuple[str, str], _Lag] = {}
+        backlog, oldest_s, letters, left_out = 0, 0.0, 0, 0
+        for name in list(topics):
+            topic = topics.get(name)
+            if topic is None or topic.deleted:
+                continue
+            found = await self._look(topic, lagging, slices)
+            if topic.is_dead_letters:
+                letters += found.letters
+            else:
+                backlog += found.backlog
+                oldest_s = max(oldest_s, found.oldest_s)
+            left_out += not self._put(name, step, seconds, found)
+        for name in [name for name in self._kept if name not in topics or topics[name].deleted]:
+            del self._kept[name]
+        self._lagging = lagging
+        self.topics_left_out = left_out
+        return [backlog, oldest_s, letters]
+
+    async def _look(self, topic: Topic, lagging: dict[tuple[str, str], _Lag], slices: Slices) -> _Progress:
+        log, backlog, acked, oldest_s, has_takers = topic.log, 0, 0, 0.0, False
+        for name, channel in list(topic.channels.items()):
+            acked += channel.acked_total
+            has_takers = has_takers or channel.takers > 0
+            if waiting := channel.consumer.counts(log.committed_id).backlog:
+                lag, age_s = self._lag(topic, name, channel)
+                backlog, oldest_s = max(backlog, waiting), max(oldest_s, age_s)
+                if len(lagging) < LAGGING_MAX:
+                    lagging[topic.name, name] = lag
+            await slices.turn()
+        if not topic.channels:
+            backlog = log.messages()
+        letters = topic if topic.is_dead_letters else self._broker.topics.get(topic.name + DEAD_LETTERS)
+        in_letters = 0 if letters is None else letters.redrive_consumer.waiting()
+        await slices.turn()
+        return _Progress(log.committed_id, acked, backlog, oldest_s, in_letters, has_takers)
+
+    def _lag(self, topic: Topic, name: str, channel: Channel) -> tuple[_Lag, float]:
+        """Returns: what to keep of a consumer with a backlog, and how long its oldest message has been due, in seconds."""
+        known, now_ns = self._lagging.get((topic.name, name)), self._clock.wall_ns()
+        due = tuple(channel.consumer.first_due(topic.log.committed_id))
+        if known is not None and known.channel is not channel:
+            known = None  # another consumer of this name
+        same = known is not None and known.due == due
+        oldest_ns = known.oldest_ns if known is not None and same else oldest_due_ns(topic.log, channel.consumer)
+        age_s = 0.0 if oldest_ns is None else max(now_ns - oldest_ns, 0) / 1e9
+        slow_since_ms = None
+        if age_s > SLOW_S:
+            before = None if known is None else known.slow_since_ms
+            slow_since_ms = round(now_ns / 1e6 - (age_s - SLOW_S) * 1000) if before is None else before
+        return _Lag(channel, due, oldest_ns, slow_since_ms), age_s
+
+    def _put(self, name: str, step: int, seconds: float, found: _Progress) -> bool:
+        """Returns: whether the topic has a ring."""
+        kept, published, acked = self._kept.get(name), nan, nan
+        if kept is not None:
+            published = max(found.published - kept.published, 0) / seconds  # a topic of this name may be another one
+            acked = max(found.acked - kept.acked, 0) / seconds  # that of a consumer that was forgotten is missing
+        elif (kept := self._new_ring(name, step, found)) is None:
+            return False
+        elif step > 0 and not self.topics_left_out:  # it is a new topic
+            published, acked = found.published / seconds, found.acked / seconds
+        if published > 0 or acked > 0:
+            kept.moved_at = step
+            self._kept.move_to_end(name)
+        kept.published, kept.acked = found.published, found.acked
+        kept.ring.put(step, (published, acked, found.backlog, found.oldest_s, found.letters))
+        return True
+
+    def _new_ring(self, name: str, step: int, found: _Progress) -> _Kept | None:
+        if len(self._kept) >= self._topics_max:
+            quietest = next(iter(self._kept))
+            if step - self._kept[quietest].moved_at < ROWS or not (found.backlog or found.has_takers):
+                return None
+            del self._kept[quietest]
+        kept = self._kept[name] = _Kept(Ring(len(TOPIC_COLUMNS), step))
+        return kept
+
+    # -- reading
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of the topics that have a ring."""
+        return sorted(self._kept)
+
+    def slow_since_ms(self, topic: str, consumer: str) -> int | None:
+        """Since when a consumer is slow, in unix milliseconds, at most ``STEP_S`` old; None when it is not."""
+        lag = self._lagging.get((topic, consumer))
+        return None if lag is None else lag.slow_since_ms
+
+    def window(self, last_s: int) -> Window:
+        """The steps of the last seconds, those before the start among them."""
+        rows = min(max(-(-last_s // STEP_S), 1), ROWS)
+        return Window(self._last_step - rows + 1, self._last_step, self._last_ms)
+
+    def whole(self, window: Window) -> dict[str, list[float | None]]:
+        """The broker's numbers by column; None where a step was missed, or is older than the broker."""
+        return self._columns(self._whole, BROKER_COLUMNS, window)
+
+    def topic(self, name: str, window: Window) -> dict[str, list[float | None]] | None:
+        """A topic's numbers by column; None when it has no ring."""
+        kept = self._kept.get(name)
+        return None if kept is None else self._columns(kept.ring, TOPIC_COLUMNS, window)
+
+    def _columns(self, ring: Ring, names: Sequence[str], window: Window) -> dict[str, Any]:
+        steps = range(window.first, window.last + 1)
+        known = [step >= 0 and self._steps[step % (ROWS + 1)] == step for step in steps]
+        return {
+            name: [_number(ring.get(step, column)) if is_known else None for step, is_known in zip(steps, known, strict=True)]
+            for column, name in enumerate(names)
+        }
+
+
+def _number(value: float) -> float | None:
+    """A value for JSON, to a thousandth; None for NaN."""
+    if value != value:
+        return None
+    return int(value) if value.is_integer() else round(value, 3)
