@@ -20,10 +20,11 @@ from toymq_py.command_line import install_hint
 from toymq_py.config.definitions import Definitions, parse
 from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
-from toymq_py.errors import ConfigError, DamagedData, DataDirectoryError, Moved
+from toymq_py.errors import ConfigError, DamagedData, DataDirectoryError
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.certificates import Certificates, PeerCertificates
 from toymq_py.net.host_names import AllowedHosts
+from toymq_py.placement import Placement
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, openable
@@ -60,8 +61,7 @@ class OfWorker:
 
     listeners: Listeners
     """Bound by the supervisor, which keeps the addresses while the process is replaced."""
-    moved: Callable[[str], Moved | None]
-    """As ``Broker.moved``."""
+    placement: Placement
     lives: int
     """Becomes readable when the supervisor has died; then the process ends."""
 
@@ -185,7 +185,7 @@ async def _serve(
             claim(listeners)
             handle_signals(loop, service.stop)
             if of_worker is not None:
-                broker.moved = of_worker.moved
+                broker.placement = of_worker.placement
                 _end_with_supervisor(loop, of_worker.lives, service.stop)
             await service.run()
 

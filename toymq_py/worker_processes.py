@@ -16,9 +16,9 @@ from toymq_py import daemon
 from toymq_py.clock import Clock
 from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
-from toymq_py.errors import DataDirectoryError, Moved
+from toymq_py.errors import DataDirectoryError
 from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, QUICK_S, UNUSABLE, LifeLine, fork, how_it_ended
-from toymq_py.placement import worker_of
+from toymq_py.placement import Placement
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.workers_file import divide, worker_path
 
@@ -36,14 +36,10 @@ class Seat:
     """Of each worker: ``host:port``, and its other addresses behind it."""
     lives: int = -1
 
-    def moved(self, topic: str) -> Moved | None:
-        """As ``Broker.moved``."""
-        worker = worker_of(topic, len(self.addresses))
-        return None if worker == self.worker else Moved(f"{self.addresses[worker]} (worker {worker}) has the topic {topic}")
-
     def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
         """See ``daemon.serve``."""
-        daemon.serve(self.options, ready, reloads, daemon.OfWorker(self.listeners, self.moved, self.lives))
+        placement = Placement(self.worker, self.addresses)
+        daemon.serve(self.options, ready, reloads, daemon.OfWorker(self.listeners, placement, self.lives))
 
 
 @contextlib.contextmanager

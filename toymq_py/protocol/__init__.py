@@ -3,6 +3,7 @@
 from toymq_py.protocol.client_connection import ClientConnection
 from toymq_py.protocol.commands import (
     Ack,
+    Cluster,
     Command,
     Config,
     Create,
@@ -60,8 +61,8 @@ from toymq_py.protocol.server_connection import ServerConnection
 from toymq_py.protocol.transcript import command_lines, reply_line
 
 __all__ = [
-    "Ack", "BatchReply", "ClientConnection", "ClosedPush", "Command", "Config", "Create", "Delete", "Describe", "DupReply",
-    "ErrReply", "Fetch", "Forget", "Frames", "Hello", "HelloReply", "JsonReply", "MessagePush", "Nack", "Offsets",
+    "Ack", "BatchReply", "ClientConnection", "ClosedPush", "Cluster", "Command", "Config", "Create", "Delete", "Describe",
+    "DupReply", "ErrReply", "Fetch", "Forget", "Frames", "Hello", "HelloReply", "JsonReply", "MessagePush", "Nack", "Offsets",
     "OffsetsReply", "OkReply", "Pause", "Ping", "PongReply", "Publish", "Pull", "Purge", "Quit", "Redrive", "Rejected", "Reply",
     "Resume", "Seek", "ServerConnection", "SettlementRun", "Stats", "Subscribe", "Topics", "Touch", "Unsubscribe",
     "command_lines", "encode_batch_header", "encode_closed", "encode_command", "encode_dup", "encode_error", "encode_hello",

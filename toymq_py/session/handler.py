@@ -247,6 +247,8 @@ class Handler:
                 self._replies.in_turn(lambda: json_reply(living(described).describe()))
             case commands.Stats():
                 self._replies.in_turn(Listing(self._stats).make)
+            case commands.Cluster():
+                self._replies.add(json_reply(self._broker.placement.described()))
             case commands.Hello():
                 self._hello(command)
             case commands.Quit():
@@ -267,7 +269,8 @@ class Handler:
         if command.version != PROTOCOL_VERSION:
             raise BadVersion(f"{PROTOCOL_VERSION} is the highest version that this broker speaks, not {command.version}")
         self.client_name = command.name
-        self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes))
+        workers = bool(self._broker.placement.addresses)
+        self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes, has_workers=workers))
 
     # -- publishing and consuming
 
