@@ -179,13 +179,14 @@ async def _serve(
         listeners = bind_all(options, bound) if of_worker is None else of_worker.listeners
         url = f"toymq://{shown_address(listeners['--listen'][0])}"
         with opened_tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url) as broker:
+            if of_worker is not None:
+                broker.placement = of_worker.placement
             service = Service(options, broker, clock, loop, files.authority, files.certificates, listeners, ready)
             await service.prepare(files.definitions)
             reload_on_hangup(loop, reloads, service.debug_wire)
             claim(listeners)
             handle_signals(loop, service.stop)
             if of_worker is not None:
-                broker.placement = of_worker.placement
                 _end_with_supervisor(loop, of_worker.lives, service.stop)
             await service.run()
 
@@ -241,8 +242,9 @@ class Service:
 
     def _accepting(self) -> None:
         addresses = [
-            READY_AS[option].format(shown_address(each)) for option, some in self._listeners.items() for each in some
-        ]
+            READY_AS[option].format(shown_address(each))
+            for option, some in self._listeners.items() for each in some if each.family != socket.AF_UNIX
+        ]  # fmt: skip
         self._loop.call_soon(self._ready, addresses)
 
     async def run(self) -> None:
@@ -315,7 +317,7 @@ def _http_server(
         raise ConfigError(f"{'--http' if listeners else '--https'} needs {error.name}: {install_hint('http')}") from None
     return HttpServer(
         broker, clock, loop,
-        local=not any(is_public(listener.getsockname()[0]) for listener in listeners),
+        local=not any(is_public(each.getsockname()[0]) for each in listeners if each.family != socket.AF_UNIX),
         started=started,
         authority=authority,
         certificates=certificates,

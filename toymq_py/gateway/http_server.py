@@ -86,10 +86,7 @@ class HttpServer:
         async with asyncio.TaskGroup() as tasks:
             pushing = tasks.create_task(self._gateway.webhooks.run())
             tls = [self._tls_listener(listener, tasks) for listener in tls_listeners]
-            servers = [
-                await self._loop.create_server(lambda: GatewayProtocol(self._serving), sock=listener, backlog=BACKLOG)
-                for listener in listeners
-            ]
+            servers = [await self._server_of(listener) for listener in listeners]
             for listener in tls:
                 listener.start()
             self._started()
@@ -106,6 +103,10 @@ class HttpServer:
             if late:
                 logger.error("%d HTTP connections were cut: their requests took longer than the shutdown may", late)
             pushing.cancel()
+
+    async def _server_of(self, listener: socket.socket) -> asyncio.Server:
+        create = self._loop.create_unix_server if listener.family == socket.AF_UNIX else self._loop.create_server
+        return await create(lambda: GatewayProtocol(self._serving), sock=listener, backlog=BACKLOG)
 
     def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:
         """It hands its connections over after the handshake."""

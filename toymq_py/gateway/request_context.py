@@ -13,6 +13,7 @@ from toymq_py.broker_waits import fulfil, stored
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, ShuttingDown
 from toymq_py.gateway.logins import Logins
+from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_pusher import WebhookPusher
@@ -48,7 +49,8 @@ class Gateway:
         self.clock = clock
         self.loop = loop
         self.waiting = Waiting(loop)
-        self.snapshots = Snapshots(broker, clock, loop, self.waiting)
+        self.neighbours = Neighbours(broker.placement) if broker.placement.addresses else None
+        self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.neighbours)
         self.webhooks = WebhookPusher(broker, clock, loop, self.waiting, private=private_webhooks)
 
     def refuse_late(self) -> None:
