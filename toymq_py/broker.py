@@ -27,7 +27,6 @@ from toymq_py.errors import (
     DataDirectoryError,
     DirectoryLost,
     Forbidden,
-    Moved,
     NoSuchTopic,
     NotEnoughReplicas,
     RequestError,
@@ -37,6 +36,7 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import STATS_COUNTERS, Metrics
 from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
+from toymq_py.placement import Placement
 from toymq_py.records import IdRange
 from toymq_py.shutdown import Shutdown
 from toymq_py.storage import offsets
@@ -106,8 +106,8 @@ class Broker:
         self._dead_letters = DeadLetters(scheduler, clock, self._dead_letter_topic)
         self.on_topic_created: Callable[[str], Done] = lambda name: lambda error: None
         """Called with the name when a request creates a topic. What it returns is called with the outcome."""
-        self.moved: Callable[[str], Moved | None] = lambda name: None
-        """Gives the error for a topic that another worker has. Asked only for topics that are not here."""
+        self.placement = Placement()
+        """Asked only for topics that are not here."""
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._subscriptions = SubscriptionRegistry(scheduler)
@@ -237,7 +237,7 @@ class Broker:
         """Raises: NoSuchTopic, Moved."""
         topic = self.topics.get(name)
         if topic is None:
-            raise self.unopened.get(name) or self.moved(name) or NoSuchTopic(f"there is no topic {name}")
+            raise self.unopened.get(name) or self.placement.moved(name) or NoSuchTopic(f"there is no topic {name}")
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
         return topic
@@ -299,7 +299,7 @@ class Broker:
 
     def _new_topic(self, name: str) -> Topic:
         """Raises: Moved, TooManyTopics, StorageFailed."""
-        if (error := self.unopened.get(name) or self.moved(name)) is not None:
+        if (error := self.unopened.get(name) or self.placement.moved(name)) is not None:
             raise error
         if self.lost is not None:
             raise StorageFailed(str(self.lost))

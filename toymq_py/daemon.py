@@ -20,10 +20,11 @@ from toymq_py.command_line import install_hint
 from toymq_py.config.definitions import Definitions, parse
 from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
-from toymq_py.errors import ConfigError, DamagedData, DataDirectoryError, Moved
+from toymq_py.errors import ConfigError, DamagedData, DataDirectoryError
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.certificates import Certificates, PeerCertificates
 from toymq_py.net.host_names import AllowedHosts
+from toymq_py.placement import Placement
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, openable
@@ -60,8 +61,7 @@ class OfWorker:
 
     listeners: Listeners
     """Bound by the supervisor, which keeps the addresses while the process is replaced."""
-    moved: Callable[[str], Moved | None]
-    """As ``Broker.moved``."""
+    placement: Placement
     lives: int
     """Becomes readable when the supervisor has died; then the process ends."""
 
@@ -182,13 +182,14 @@ async def _serve(
         listeners = bind_all(options, bound) if of_worker is None else of_worker.listeners
         url = f"toymq://{shown_address(listeners['--listen'][0])}"
         with opened_tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url) as broker:
+            if of_worker is not None:
+                broker.placement = of_worker.placement
             service = Service(options, broker, clock, loop, files.authority, files.certificates, listeners, ready)
             await service.prepare(files.definitions)
             reload_on_hangup(loop, reloads, service.debug_wire)
             claim(listeners)
             handle_signals(loop, service.stop)
             if of_worker is not None:
-                broker.moved = of_worker.moved
                 _end_with_supervisor(loop, of_worker.lives, service.stop)
             await service.run()
 
@@ -258,8 +259,9 @@ class Service:
             for each in self._listeners.get(option, ())
         ]  # fmt: skip
         addresses = [
-            READY_AS[option].format(shown_address(each)) for option, some in self._listeners.items() for each in some
-        ]
+            READY_AS[option].format(shown_address(each))
+            for option, some in self._listeners.items() for each in some if each.family != socket.AF_UNIX
+        ]  # fmt: skip
         self._loop.call_soon(self._ready, addresses)
 
     async def run(self) -> None:
@@ -332,7 +334,7 @@ def _http_server(
         raise ConfigError(f"{'--http' if listeners else '--https'} needs {error.name}: {install_hint('http')}") from None
     return HttpServer(
         broker, clock, loop,
-        local=not any(is_public(listener.getsockname()[0]) for listener in listeners),
+        local=not any(is_public(each.getsockname()[0]) for each in listeners if each.family != socket.AF_UNIX),
         started=started,
         authority=authority,
         certificates=certificates,

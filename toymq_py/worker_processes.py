@@ -9,6 +9,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,12 +17,18 @@ from toymq_py import daemon
 from toymq_py.clock import Clock
 from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
-from toymq_py.errors import DataDirectoryError, Moved
+from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, QUICK_S, UNUSABLE, LifeLine, fork, how_it_ended
-from toymq_py.placement import worker_of
-from toymq_py.storage.fs import RealFileSystem
+from toymq_py.placement import Placement
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.fs import FileSystem, RealFileSystem
 from toymq_py.storage.workers_file import divide, worker_path
 
+UNIX_PATH_BYTES_MAX = 103
+"""Longest path that fits into a socket address everywhere: Linux takes 107 bytes, the BSDs and macOS 103."""
+ORPHANS_S = 5.0
+"""The workers of a supervisor that was killed have so much longer than their shutdown may take."""
+LOOK_S = 0.1
 WAITED_FOR = {*PASSED_ON, signal.SIGCHLD}
 
 
@@ -34,35 +41,110 @@ class Seat:
     listeners: daemon.Listeners
     addresses: Sequence[str]
     """Of each worker: ``host:port``, and its other addresses behind it."""
+    sockets: Sequence[str]
+    http_sockets: Sequence[str]
+    """Of each worker: the paths of its Unix sockets for the others; see ``Placement``."""
     lives: int = -1
-
-    def moved(self, topic: str) -> Moved | None:
-        """As ``Broker.moved``."""
-        worker = worker_of(topic, len(self.addresses))
-        return None if worker == self.worker else Moved(f"{self.addresses[worker]} (worker {worker}) has the topic {topic}")
 
     def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
         """See ``daemon.serve``."""
-        daemon.serve(self.options, ready, reloads, daemon.OfWorker(self.listeners, self.moved, self.lives))
+        placement = Placement(self.worker, self.addresses, self.sockets, self.http_sockets)
+        daemon.serve(self.options, ready, reloads, daemon.OfWorker(self.listeners, placement, self.lives))
 
 
 @contextlib.contextmanager
-def seats(options: ServeOptions) -> Iterator[list[Seat]]:
+def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
     """Lock and divide the directory, and bind the addresses of all workers. Raises: ConfigError, DirectoryLocked,
     DataDirectoryError."""
     daemon.read_files(options)  # what is wrong there is wrong for each worker
     fs, root = RealFileSystem(), options.data_dir
     with contextlib.ExitStack() as held:
-        lock = made_and_locked(fs, root, os.getpid(), "toymq serve --workers")
+        lock = _lock(fs, root, options.shutdown_timeout_ms / 1000 + ORPHANS_S, clock)
         held.callback(lock.release)
         try:
             divide(fs, root, options.workers)
         except OSError as error:
             raise DataDirectoryError(f"cannot divide {root}: {error.strerror or error}") from error
         each = [options.of_worker(worker, worker_path(root, worker)) for worker in range(options.workers)]
-        bound = [daemon.bind_all(one, held) for one in each]
+        bound = [dict(daemon.bind_all(one, held)) for one in each]
         addresses = [_shown(listeners) for listeners in bound]
-        yield [Seat(worker, one, bound[worker], addresses) for worker, one in enumerate(each)]
+        directory = held.enter_context(_opened(f"{root}/workers"))
+        sockets: dict[str, list[str]] = {"--listen": [], "--http": []}
+        for worker, listeners in enumerate(bound):
+            for option, paths in sockets.items():
+                path = _socket_path(f"{root}/workers", f"{worker}{option.replace('--', '.')}", directory)
+                if option in listeners or "--https" in listeners:
+                    listeners[option] = [*listeners.get(option, ()), held.enter_context(_bound(path))]
+                paths.append(path)
+        yield [
+            Seat(worker, one, bound[worker], addresses, sockets["--listen"], sockets["--http"])
+            for worker, one in enumerate(each)
+        ]
+
+
+def _lock(fs: FileSystem, root: str, within_s: float, clock: Clock) -> DirectoryLock:
+    """Lock the directory. Where a supervisor was killed, its workers hold the lock until they have ended: wait for them.
+
+    Raises: DirectoryLocked, DataDirectoryError.
+    """
+    until = clock.monotonic() + within_s
+    while True:
+        try:
+            return made_and_locked(fs, root, os.getpid(), "toymq serve --workers")
+        except DirectoryLocked as error:
+            if error.pid is None or _lives(error.pid) or clock.monotonic() >= until:
+                raise
+        signal.sigtimedwait((), LOOK_S)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123 (no Path is needed)
+            return stat.read().rpartition(b")")[2].split()[0] != b"Z"  # a zombie: nothing has taken its exit code yet
+    except OSError:  # not Linux
+        return True
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _socket_path(directory: str, name: str, opened: int) -> str:
+    """A path of at most ``UNIX_PATH_BYTES_MAX`` bytes for a socket in a directory, for this process and its children."""
+    path = f"{directory}/{name}"
+    return path if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX else f"/proc/self/fd/{opened}/{name}"
+
+
+@contextlib.contextmanager
+def _bound(path: str) -> Iterator[socket.socket]:
+    """Bind a socket for the other workers; one that is there is of a dead supervisor, as this one has the lock. Only the
+    user of this process may connect.
+
+    Raises: DataDirectoryError.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108 (no Path is needed)
+            listener.setblocking(False)
+            listener.bind(path)
+            os.chmod(path, 0o600)  # noqa: PTH101 (no Path is needed); before it listens: until then it refuses
+        except OSError as error:
+            raise DataDirectoryError(f"cannot make the socket {path}: {error.strerror or error}") from error
+        yield listener
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108 (no Path is needed)
 
 
 def _shown(listeners: daemon.Listeners) -> str:

@@ -16,8 +16,9 @@ from toymq_py.version import __version__
 
 if _TYPE_CHECKING:
     from toymq import errors, sync, testing, tracing  # noqa: F401 (two need optional packages and stay out of ``import *``)
-    from toymq.client import Client, Publishing, connect
+    from toymq.client import Client, connect
     from toymq.codecs import Codec, values
+    from toymq.publishing import Publishing
     from toymq.subscription import Message, Subscription
     from toymq.workers.app import App
     from toymq_py.embedded.asyncio import open
@@ -27,7 +28,7 @@ _LOADED_ON_USE = {
     "Codec": "toymq.codecs",
     "Client": "toymq.client",
     "Message": "toymq.subscription",
-    "Publishing": "toymq.client",
+    "Publishing": "toymq.publishing",
     "Subscription": "toymq.subscription",
     "connect": "toymq.client",
     "open": "toymq_py.embedded.asyncio",

@@ -3,8 +3,7 @@
 import asyncio
 import ssl as ssl_module
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
@@ -16,18 +15,19 @@ from toymq.codecs import AnyCodec, encoded
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
+from toymq.homes import Following, Homes
 from toymq.keyword_hints import hinted
 from toymq.link import Link, close_all
-from toymq.message import Item, Key, Receipt, chunks, outgoing
-from toymq.mixups import AsyncFor, AsyncWith
+from toymq.message import Item, Key, Receipt, outgoing
+from toymq.mixups import AsyncWith
 from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
-from toymq.pending_publishes import Batch, PublishMany
 from toymq.pending_replies import CallSlot
+from toymq.publishing import Publishing, receipt_of
 from toymq.subscription import Message, Subscription
-from toymq.url import DEFAULT_URL, parse_urls
+from toymq.url import DEFAULT_URL, Address, parse_urls
 from toymq_py.consumer_options import Mode
-from toymq_py.errors import AlreadySubscribed, ConnectionLost
+from toymq_py.errors import AlreadySubscribed, ConnectionLost, Moved
 from toymq_py.protocol import OkReply, Pause, Resume, Subscribe
 
 P = ParamSpec("P")
@@ -72,6 +72,7 @@ class Client(ClientBase, AsyncWith):
         """Not connected; see ``connect``."""
         self._options = options
         self._main: Link | None = None
+        self._homes: Homes[Link] = Homes()
         self._links: list[Link] = []
         self._waiting: set[Link] = set()
         """Connections for requests that wait, one at a time on each: the broker holds all replies behind such a request."""
@@ -134,7 +135,7 @@ class Client(ClientBase, AsyncWith):
             RequestTimeout, ClientClosed: the outcome is unknown, as after a cancellation.
             ConnectionLost: the same, only with ``idempotent=False`` and no key.
         """
-        link = self._link
+        link = self._home(topic)
         link.conversation.check_topic(topic)
         tracing, ended = self._options.tracing, None
         if tracing is not None:
@@ -153,7 +154,7 @@ class Client(ClientBase, AsyncWith):
         except asyncio.CancelledError:
             batch.abandoned = True
             raise
-        return _receipt(batch, 0)
+        return receipt_of(batch, 0)
 
     async def pub_value(
         self, topic: str, value: object, *, codec: AnyCodec = "json", key: Key | None = None,
@@ -225,7 +226,7 @@ class Client(ClientBase, AsyncWith):
         """
         command = requests.subscription(topic, consumer, window, visibility, mode, start, auto_ack, auto_extend)
         topic, consumer = command.topic, command.consumer
-        living = [one for one in self._subscriptions if one._feed.state in (FeedState.ASKED, FeedState.LIVE)]
+        living = self._living
         if any((one.topic, one.consumer) == (topic, consumer) for one in living):
             raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
         self._link  # noqa: B018 (raises when closed)
@@ -237,12 +238,18 @@ class Client(ClientBase, AsyncWith):
         return subscription
 
     def _link_for(self, topic: str, living: Sequence[Subscription]) -> Link:
-        taken = {one._link for one in living if one._feed.overlaps(topic)}
-        free = next((link for link in self._links if link not in taken and link not in self._waiting), None)
-        if free is None:
-            free = self._new_link()
-            free.start()
-        return free
+        """A connection to the topic's worker without a subscription that overlaps."""
+        home = self._homes.address(topic)
+        taken = {one._link for one in living if one._feed.overlaps(topic)} | self._waiting
+        free = next((link for link in self._links if link.home == home and link not in taken), None)
+        return free if free is not None else self._started_link(home)
+
+    def _free_link(self, topic: str) -> Link:
+        return self._link_for(topic, self._living)
+
+    @property
+    def _living(self) -> list[Subscription]:
+        return [one for one in self._subscriptions if one._feed.state in (FeedState.ASKED, FeedState.LIVE)]
 
     @hinted
     async def pull(
@@ -266,14 +273,14 @@ class Client(ClientBase, AsyncWith):
             RequestTimeout, BadName, BadArgument.
         """
         command = requests.pull_command(topic, consumer, max, wait, visibility, mode)
-        main = self._link
         loop = asyncio.get_running_loop()
         wait = command.wait_ms / 1000
         deadline = loop.time() + wait
         feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
         feed.pulled = True
         while True:
-            request = requests.pull(command, wait, main.conversation, feed)
+            home = self._home(topic)
+            request = requests.pull(command, wait, home.conversation, feed)
             try:
                 pushes = await self._ask_waiting(request)
             except ConnectionLost as error:
@@ -283,7 +290,8 @@ class Client(ClientBase, AsyncWith):
             else:
                 wait = deadline - loop.time()
                 if pushes or wait <= 0:  # otherwise a broker that shuts down ended the wait early
-                    return [Message(push, feed, main) for push in pushes]
+                    home = self._home(topic)
+                    return [Message(push, feed, home) for push in pushes]
 
     # -- methods whose signature and docstring are in ``requests``
 
@@ -361,10 +369,33 @@ class Client(ClientBase, AsyncWith):
         self._main.check_loop()
         return self._main
 
-    def _new_link(self) -> Link:
-        link = Link(self._options, self._outages)
+    def _home(self, topic: str) -> Link:
+        """The connection to the worker that has a topic, as far as it is known; else the main one."""
+        main = self._link
+        return main if not self._homes else self._homes.find(topic, self._home_link) or main
+
+    def _new_link(self, home: Address | None = None) -> Link:
+        link = Link(self._options, self._outages, home)
+        link.conversation.elsewhere = Following(self, link, Link.deadline)
         self._links.append(link)
         return link
+
+    def _started_link(self, home: Address | None) -> Link:
+        link = self._new_link(home)
+        link.start()
+        return link
+
+    def _home_link(self, home: Address) -> Link:
+        links = (link for link in self._links if link.home == home and link not in self._waiting)
+        return next(links, None) or self._started_link(home)
+
+    def _goes_on(self, request: requests.Request[T], link: Link) -> bool:
+        """Whether a request that a connection was refused goes on over another one: its topic is with another worker."""
+        answer = request.slot.answer
+        if not isinstance(answer, Moved) or self._closed or not self._homes.learn(request.topic, answer, link):
+            return False
+        request.slot.again()
+        return True
 
     @property
     def _main_conversation(self) -> Conversation | None:
@@ -376,26 +407,33 @@ class Client(ClientBase, AsyncWith):
     async def _ask(self, request: requests.Request[T]) -> T:
         if request.wait_s:
             return await self._ask_waiting(request)
-        await self._link.ask(request.slot)
+        link = self._home(request.topic)
+        await link.ask(request.slot)
+        while self._goes_on(request, link):
+            link = self._home(request.topic)
+            await link.ask(request.slot)
         return request.result()
 
     async def _ask_waiting(self, request: requests.Request[T]) -> T:
         """Make a request on a connection that has no other."""
-        self._link  # noqa: B018 (raises when closed)
-        if self._idle:
-            link = self._idle.pop()
-        else:
-            link = self._new_link()
-            self._waiting.add(link)
-            link.start()
-        try:
-            await link.ask(request.slot, extra_s=request.wait_s)
-        finally:
-            if link.conversation.idle and not link.conversation.is_closed:
-                self._idle.append(link)
-            elif not self._closed:
-                self._retire(link)
-        return request.result()
+        while True:
+            self._link  # noqa: B018 (raises when closed)
+            home = self._homes.address(request.topic)
+            link = next((one for one in self._idle if one.home == home), None)
+            if link is not None:
+                self._idle.remove(link)
+            else:
+                link = self._started_link(home)
+                self._waiting.add(link)
+            try:
+                await link.ask(request.slot, extra_s=request.wait_s)
+            finally:
+                if link.conversation.idle and not link.conversation.is_closed:
+                    self._idle.append(link)
+                elif not self._closed:
+                    self._retire(link)
+            if not self._goes_on(request, link):
+                return request.result()
 
     def _retire(self, link: Link) -> None:
         """Close the connection of an abandoned request: that ends the broker's wait."""
@@ -405,63 +443,6 @@ class Client(ClientBase, AsyncWith):
         task = asyncio.get_running_loop().create_task(link.close(), name="toymq closes a connection")
         self._leaving.add(task)  # awaited by close
         task.add_done_callback(self._leaving.discard)
-
-
-class Publishing(PublishMany, AsyncFor):
-    """What ``pub_many`` returns: await it or iterate it, once."""
-
-    _called = "pub_many"
-
-    def __init__(
-        self, client: Client, topic: str, items: Iterable[Item], delay: Seconds | None, ttl: Seconds | None, window: int
-    ) -> None:
-        super().__init__(topic, items, delay, ttl, window, "await it, or iterate it")
-        self._client = client
-
-    def __await__(self) -> Generator[object, None, list[Receipt]]:
-        return self._all().__await__()
-
-    async def _all(self) -> list[Receipt]:
-        return [receipt async for receipt in self]
-
-    async def __aiter__(self) -> AsyncIterator[Receipt]:
-        self._begun = True
-        link = self._client._link
-        unanswered: deque[tuple[Batch, asyncio.Future[None]]] = deque()
-        outstanding = 0
-        client = self._client
-        header_block = client._options.header_block_of_many(self._topic)
-        adds = client._options.adds_headers
-        for items, error in chunks(self._items, self._size, client._body_bytes_max, header_block, adds, *self._times):
-            if items:  # none before a first item that is wrong: a batch of none would never be done
-                if link.crowded:
-                    await link.room(self._topic)
-                unanswered.append(link.batch(len(items)))
-                link.conversation.publish(self._topic, items, unanswered[-1][0])
-                outstanding += len(items)
-            while unanswered and (outstanding > self._window - self._size or error is not None):
-                for receipt in await _receipts(unanswered[0]):
-                    yield receipt
-                outstanding -= len(unanswered.popleft()[0].outcomes)
-            if error is not None:
-                raise error
-        for one in unanswered:
-            for receipt in await _receipts(one):
-                yield receipt
-
-
-async def _receipts(sent: tuple[Batch, "asyncio.Future[None]"]) -> Iterator[Receipt]:
-    batch, done = sent
-    await done
-    return (_receipt(batch, index) for index in range(len(batch.outcomes)))
-
-
-def _receipt(batch: Batch, index: int) -> Receipt:
-    outcome = batch.outcomes[index]
-    assert outcome is not None, "a batch is done when it has all outcomes"
-    if isinstance(outcome, Receipt):
-        return outcome
-    raise outcome
 
 
 @hinted
@@ -477,7 +458,8 @@ def connect(
 
     Args:
         urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several, or one with
-            several hosts, ``toymq://a,b``, are tried in turn. In a cluster the client goes on to the node that leads.
+            several hosts, ``toymq://a,b``, are tried in turn. In a cluster the client goes on to the node that leads, and with
+            ``--workers`` to the worker that has the topic, over a connection each.
         token: for all URLs, in place of those in them; it needs no quoting here.
         name: name of this client, shown by the broker.
         ssl: for ``toymqs://``; default: the system's CAs.

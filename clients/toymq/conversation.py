@@ -10,18 +10,20 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from enum import Enum
-from itertools import count
+from itertools import chain
 
 from toymq import arguments
 from toymq.delivery_window import AckList, AckSlot, Feed, OnSynced, ended
+from toymq.departures import Elsewhere
 from toymq.errors import ClientClosed, RequestTimeout
 from toymq.message import Outgoing
 from toymq.pending_publishes import Batch, Outstanding, PublishSlot, Stream
-from toymq.pending_replies import HelloSlot, PullSlot, Slot
+from toymq.pending_replies import FollowSlot, HelloSlot, PullSlot, Slot
+from toymq.streams import Streams
+from toymq.subscribe_slots import SubscribeSlot, UnsubscribeSlot
 from toymq.wire_log import Wire
-from toymq_py.errors import ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import Moved, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import (
     ClientConnection,
     ClosedPush,
@@ -29,82 +31,16 @@ from toymq_py.protocol import (
     Hello,
     HelloReply,
     MessagePush,
-    Reply,
-    Unsubscribe,
-    encode_command,
 )
 from toymq_py.records import IdRange
 
 logger = logging.getLogger("toymq")
-
-STREAMS_MAX = 1024
-"""Topics whose publishing state is kept. An idle one makes room; it starts again under a new producer name."""
-
 
 class State(Enum):
     OFFLINE = "no connection"
     GREETING = "HELLO is not answered yet"
     ONLINE = "commands are sent"
     CLOSED = "closed for good"
-
-
-class _SubscribeSlot(Slot):
-    """A SUB. A lost one needs no repeat: a reconnect subscribes every feed."""
-
-    __slots__ = ("_conversation", "_feed")
-    is_work = False
-
-    def __init__(self, conversation: "Conversation", feed: Feed) -> None:
-        super().__init__()
-        self._conversation = conversation
-        self._feed = feed
-
-    @property
-    def awaited(self) -> str:
-        return f"the OK of SUB {self._feed.command.topic}"
-
-    def frame(self) -> bytes:
-        return encode_command(replace(self._feed.command, lease=self._conversation.lease_of(self._feed)))
-
-    def answered(self, reply: Reply) -> None:
-        super().answered(reply)
-        self._conversation.route(self._feed)
-
-    def refused(self, error: ToymqError) -> None:
-        self._conversation.end(self._feed, error)
-
-
-class _UnsubscribeSlot(Slot):
-    """An UNSUB; deliveries before its answer are dropped. It says so when the application has none that is open."""
-
-    __slots__ = ("_conversation", "_feed", "_on_done", "_uncounted")
-
-    def __init__(self, conversation: "Conversation", feed: Feed, on_done: Callable[[], None]) -> None:
-        super().__init__()
-        server = conversation.server
-        self._uncounted = not feed.open and server is not None and server.takes_uncounted
-        self._conversation = conversation
-        self._feed = feed
-        self._on_done = on_done
-
-    @property
-    def awaited(self) -> str:
-        return f"the OK of UNSUB {self._feed.command.topic}"
-
-    def frame(self) -> bytes:
-        command = self._feed.command
-        return encode_command(Unsubscribe(command.topic, command.consumer, self._uncounted))
-
-    def answered(self, reply: Reply) -> None:
-        super().answered(reply)
-        self._end()
-
-    def failed(self, error: ToymqError) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        self._conversation.unroute(self._feed)
-        self._on_done()
 
 
 class Conversation:
@@ -116,7 +52,6 @@ class Conversation:
             producer: publishes without a key are numbered under this name and a number; None numbers none.
             on_output: called when output appears where there was none. The callee takes it, or loses the connection.
         """
-        self.outstanding = Outstanding()
         self.feeds: list[Feed] = []
         self.server: HelloReply | None = None
         self.farewell: ToymqError | None = None
@@ -125,7 +60,6 @@ class Conversation:
         """Since when the bytes of the next ``receive`` may have been there, in seconds of the caller's clock."""
         self.progress = 0
         """Rises with each answer to a command, and when messages come; 0 on a connection that has but begun."""
-        self._producers = map(f"{producer}-{{}}".format, count()) if producer is not None else None  # an exception ends no map
         self._on_output = on_output
         self._state = State.OFFLINE
         self._wire = ClientConnection()
@@ -136,8 +70,19 @@ class Conversation:
         self._acks: list[AckList] = []
         self._routes: dict[str, Feed] = {}
         self._patterns: list[Feed] = []
-        self._streams: dict[str, Stream] = {}
+        self._streams = Streams(producer, self._send)
+        self.elsewhere: Elsewhere | None = None
+        """Set by a client that follows MOVED."""
         self._end: ToymqError = ClientClosed("this client is closed")
+
+    @property
+    def outstanding(self) -> Outstanding:
+        """Bytes of its unanswered publishes."""
+        return self._streams.outstanding
+
+    def is_leaving(self, topic: str) -> bool:
+        """Whether publishes to a topic of another worker are still answered here."""
+        return self._streams.departures.has(topic)
 
     @property
     def online(self) -> bool:
@@ -150,8 +95,7 @@ class Conversation:
     @property
     def idle(self) -> bool:
         """Whether no reply is due and nothing is left to send."""
-        held = any(stream.held for stream in self._streams.values())
-        return not (self._unanswered or self._waiting or self._acks or self._out or held)
+        return not (self._unanswered or self._waiting or self._acks or self._out or self._streams.held)
 
     # -- the connection
 
@@ -175,7 +119,9 @@ class Conversation:
         self._state = State.ONLINE
         self._note("=", "online")
         self.server = hello
-        self._put([_SubscribeSlot(self, feed) for feed in self.feeds])
+        if hello.has_workers and self.elsewhere is not None:
+            self._put((FollowSlot(),))
+        self._put([SubscribeSlot(self, feed) for feed in self.feeds])
         waiting, self._waiting = self._waiting, deque()
         for slot in waiting:
             if slot.done:
@@ -207,7 +153,9 @@ class Conversation:
                 if isinstance(slot, AckSlot):
                     self._list(slot.acks)
         self._unanswered = deque()
+        repeated = [slot for slot in repeated if not self._streams.departures.take(slot)]
         self._waiting.extendleft(reversed(repeated))
+        self._streams.go(())
 
     @property
     def unanswered_count(self) -> int:
@@ -222,7 +170,7 @@ class Conversation:
         self._end = error
         self._state = State.CLOSED
         waiting, self._waiting = self._waiting, deque()
-        for slot in [*waiting, *(slot for stream in self._streams.values() for slot in stream.held)]:
+        for slot in [*waiting, *self._streams.held]:
             slot.failed(error)
         for acks in self._acks:
             for on_synced in acks.waiters:
@@ -275,6 +223,7 @@ class Conversation:
                         raise
                     feed = None
         finally:
+            self._streams.go(self._unanswered)
             for one in woken:
                 one.wake()
 
@@ -288,9 +237,69 @@ class Conversation:
             return  # of the connection, not of the command, which the next connection repeats
         if self._unanswered:
             self.progress += 1
-            self._unanswered.popleft().refused(error)
+            slot = self._unanswered.popleft()
+            if not (isinstance(error, Moved) and self._goes_elsewhere(slot, error)):
+                slot.refused(error)
         elif not fatal:
             raise ProtocolViolation(f"the broker sent an error without a request: {error}")
+
+    # -- topics of other workers
+
+    def _goes_elsewhere(self, slot: Slot, moved: Moved) -> bool:
+        """Let a refused publish or subscription go on over another connection. Returns: False, where its caller is told."""
+        if isinstance(slot, PublishSlot):
+            stream = slot.stream
+            if self._streams.departures.take(slot):
+                return True
+            target = self.elsewhere.publishes(stream.topic, moved) if self.elsewhere is not None else None
+            if target is None or not self._streams.leave(stream, target, chain((slot,), self._unanswered, self._waiting)):
+                return False
+            return self._streams.departures.take(slot)
+        if isinstance(slot, SubscribeSlot) and slot.feed in self.feeds:
+            return self._feed_goes(slot.feed, moved)
+        return False
+
+    def adopt(self, stream: Stream, size: int) -> bool:
+        """See ``departures.Target``."""
+        return self._streams.adopt(stream, size)
+
+    def forsake(self, stream: Stream) -> None:
+        self._streams.forsake(stream)
+
+    def accept(self, stream: Stream, slots: Sequence[PublishSlot]) -> None:
+        """See ``departures.Target``."""
+        self._streams.accept(stream, slots)
+
+    def _feed_goes(self, feed: Feed, moved: Moved) -> bool:
+        target = self.elsewhere.subscribes(feed, moved) if self.elsewhere is not None else None
+        if target is None:
+            return False
+        self.feeds.remove(feed)
+        acks = [one for one in self._acks if one in feed.ack_lists]
+        self._acks = [one for one in self._acks if one not in acks]
+        target.adopt_feed(feed, acks)
+        return True
+
+    def adopt_feed(self, feed: Feed, acks: Sequence[AckList]) -> None:
+        """Subscribe in place of another connection, behind the acks that it has not sent."""
+        for one in acks:
+            one.listed = False
+            self._list(one)
+        if self.online:
+            self._send_acks()
+        Conversation.subscribe(self, feed)
+
+    def hand_back(self) -> None:
+        """The worker cannot be reached at this address: what waits for it goes on where ``elsewhere`` says now."""
+        gone = Moved("-")
+        for feed in list(self.feeds):
+            self._feed_goes(feed, gone)
+        waiting, self._waiting = self._waiting, deque()
+        while waiting:
+            slot = waiting.popleft()
+            if not self._goes_elsewhere(slot, gone):
+                slot.refused(gone)
+        self._streams.go(())
 
     def _closed(self, push: ClosedPush) -> None:
         feed = self._routes.get(push.topic) or next((one for one in self._patterns if one.command.topic == push.topic), None)
@@ -303,7 +312,7 @@ class Conversation:
         self.unroute(feed)
         if push.code == "SEEK" and feed in self.feeds:
             feed.moved(push.topic)
-            self._put((_SubscribeSlot(self, feed),))
+            self._put((SubscribeSlot(self, feed),))
         elif push.code not in ("SEEK", "SHUTTING_DOWN"):  # at the latter the connection ends, and the next one subscribes
             self.end(feed, ended(push.topic, push.consumer, push.code))
 
@@ -382,25 +391,15 @@ class Conversation:
 
     def publish(self, topic: str, items: Iterable[Outgoing], batch: Batch) -> None:
         """Publish as many items as the batch awaits. Raises: BadName."""
-        stream = self._stream(topic)
+        stream = self._streams.of(topic)
         stream.add([PublishSlot(stream, item, batch, index) for index, item in enumerate(items)])
-
-    def _stream(self, topic: str) -> Stream:
-        stream = self._streams.get(topic)
-        if stream is None:
-            if len(self._streams) >= STREAMS_MAX:
-                idle = next((one for one in self._streams.values() if one.idle), None)
-                if idle is not None:
-                    del self._streams[idle.topic]
-            stream = self._streams[topic] = Stream(topic, self._producers, self.outstanding, self._send)
-        return stream
 
     # -- subscriptions
 
     def subscribe(self, feed: Feed) -> None:
         self.feeds.append(feed)
         if self.online:
-            self._put((_SubscribeSlot(self, feed),))
+            self._put((SubscribeSlot(self, feed),))
         elif self._state is State.CLOSED:
             self.end(feed, self._end)
 
@@ -412,7 +411,7 @@ class Conversation:
             self.feeds.remove(feed)
         if known and self.online:
             self._send_acks()  # before UNSUB gives them back
-            self._put((_UnsubscribeSlot(self, feed, on_done),))
+            self._put((UnsubscribeSlot(self, feed, on_done),))
         else:
             on_done()
 
@@ -485,8 +484,7 @@ class Conversation:
     def expire(self, now: float, timeout_s: float, trouble: str) -> float | None:
         """Fail overdue commands; ``trouble`` is added to the error's text. Returns: the next deadline."""
         earliest: float | None = None
-        held = [slot for stream in self._streams.values() for slot in stream.held]
-        for slot in [*self._unanswered, *self._waiting, *held]:
+        for slot in [*self._unanswered, *self._waiting, *self._streams.held]:
             if slot.deadline is None or slot.done:
                 continue
             if slot.deadline <= now:

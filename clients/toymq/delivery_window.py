@@ -8,6 +8,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from enum import Enum
+from typing import Any, TypeVar
 
 from toymq.errors import ConsumerDeleted, SubscriptionEnded, TakenOver
 from toymq.message import lines_of, to_ranges
@@ -29,6 +30,9 @@ CAREFUL_MESSAGES = 1024
 back with its message all those before it whose acks had not been sent: each would count an attempt in turn."""
 CONFIRM_S = 0.5
 """What has waited longer is handed out only when the broker has said that its lease is ours still (ADR 0092)."""
+
+
+L = TypeVar("L")
 
 
 class FeedState(Enum):
@@ -133,6 +137,9 @@ class Feed:
         self.pulled = False
         """It has the messages of one PULL, whose leases do not end with the connection."""
         self.wake = wake
+        self.new_link: Any = None
+        """The client's connection to which it has gone, until its subscription takes note: no longer, since the two refer to
+        each other."""
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
         self.state = FeedState.ASKED
         self.error: ToymqError | None = None
@@ -157,6 +164,12 @@ class Feed:
         self._still_open: set[Place] = set()  # since before a reconnect: their next delivery is a repeat
         self._moved_open: set[Place] = set()  # since before a SEEK: their next delivery is a new one
         self._acks: dict[str, AckList] = {}
+
+    def link(self, present: L) -> L:
+        """The client's connection that it is on; ``present``: as far as its subscription knows."""
+        link: L = present if self.new_link is None else self.new_link
+        self.new_link = None
+        return link
 
     def overlaps(self, topic: str) -> bool:
         """Whether a message could belong to this and to a subscription of ``topic``; of two patterns: assumed."""

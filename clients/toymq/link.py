@@ -85,10 +85,14 @@ class Link:
     Owns one task, which ends with ``close``.
     """
 
-    def __init__(self, options: Options, outages: Outages) -> None:
+    def __init__(self, options: Options, outages: Outages, home: Address | None = None) -> None:
+        """``home``: the address of the worker that it is for; None: those of the options."""
         self.options = options
+        self.home = home
+        self.address: Address | None = None
+        """Where it is connected, or was last."""
         self._outages = outages
-        self._route = Route(options.addresses)
+        self._route = Route(options.addresses if home is None else (home,))
         self._loop = asyncio.get_running_loop()
         self.conversation = Conversation(options.producer(), self._flush_soon)
         self._wire: _Wire | None = None
@@ -176,6 +180,9 @@ class Link:
         hopeless = is_hopeless(reason) and (round_over or not isinstance(reason, ConnectFailed))
         logger.debug("%s: no connection: %s", address, error)
         self._trouble = f" (no connection to {address}: {error})"
+        if self.home is not None and round_over:
+            self._outages.left(self)
+            self.conversation.hand_back()
         if not hopeless and (give_up_at is None or not round_over or self._loop.time() < give_up_at):
             return True
         if self._first.done():
@@ -204,7 +211,7 @@ class Link:
                     )
                 assert wire.transport is not None
                 sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")), quick=self._route.several)
-                self._wire = wire
+                self._wire, self.address = wire, address
                 self.conversation.connected(
                     self.options.hello(address), lambda answer: settle(greeted, answer)
                 )
@@ -309,11 +316,14 @@ class Link:
     def deadline(self, extra_s: float = 0.0) -> float:
         """Return the deadline of a request that begins now."""
         at = self._loop.time() + self.options.timeout_s + extra_s
+        self._expire_at(at)
+        return at
+
+    def _expire_at(self, at: float) -> None:
         if self._timer is None or at < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_at(at, self._expire)
-        return at
 
     def _expire(self) -> None:
         self._timer = None  # it has fired: a later deadline starts another
@@ -356,8 +366,12 @@ class Link:
         return self._loop.time()
 
     async def ask(self, slot: CallSlot, *, extra_s: float = 0.0) -> None:
-        """Send a request and wait for its answer or failure. A cancelled request's reply is dropped."""
-        slot.deadline = self.deadline(extra_s)
+        """Send a request and wait for its answer or failure. A cancelled request's reply is dropped. One that goes on here
+        after another connection keeps its deadline."""
+        if slot.deadline is None:
+            slot.deadline = self.deadline(extra_s)
+        else:
+            self._expire_at(slot.deadline)
         done: asyncio.Future[None] = self._loop.create_future()
         slot.when_done(lambda: settle(done, None))
         self.conversation.send(slot)

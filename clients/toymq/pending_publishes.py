@@ -146,7 +146,7 @@ class Stream:
     """The publishes to one topic, and the numbers of those without a key."""
 
     def __init__(
-        self, topic: str, names: Iterator[str] | None, outstanding: Outstanding, send: Callable[[list[PublishSlot]], None]
+        self, topic: str, names: Iterator[str] | None, outstanding: Outstanding, send: Callable[[list[PublishSlot]], object]
     ) -> None:
         """
         Args:
@@ -160,7 +160,7 @@ class Stream:
         self.outstanding = outstanding
         self.producer = next(names).encode() if names is not None else b""
         self._names = names
-        self._send = send
+        self.send = send
         self._next = 0
         self._in_flight = 0  # numbered, without a final answer
         self._highest = -1  # confirmed number
@@ -188,7 +188,7 @@ class Stream:
             elif numbered:
                 self._held += numbered
                 slots = [slot for slot in slots if slot.key]
-        self._send(slots)
+        self.send(slots)
 
     def confirmed(self, seq: int) -> None:
         if seq > self._highest:
@@ -229,7 +229,7 @@ class Stream:
         held = [slot for slot in held if not slot.done]
         self._first = held[0] if held else None
         self._number(held)
-        self._send(held)
+        self.send(held)
 
     def _number(self, slots: list[PublishSlot]) -> None:
         self._in_flight += len(slots)

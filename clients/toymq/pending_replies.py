@@ -5,7 +5,19 @@ from collections.abc import Callable
 
 from toymq.errors import ConnectFailed
 from toymq_py.errors import CommandFailed, ConnectionLost, ProtocolViolation, ToymqError
-from toymq_py.protocol import Command, HelloReply, MessagePush, OkReply, Ping, PongReply, Pull, Reply, encode_command
+from toymq_py.protocol import (
+    Cluster,
+    Command,
+    HelloReply,
+    JsonReply,
+    MessagePush,
+    OkReply,
+    Ping,
+    PongReply,
+    Pull,
+    Reply,
+    encode_command,
+)
 
 Answer = Reply | ToymqError
 GiveBack = Callable[[list[MessagePush]], None]
@@ -119,11 +131,25 @@ class CallSlot(Slot):
         self._on_done = None
         self._settle(ConnectionLost("the caller stopped waiting"))
 
+    def again(self) -> None:
+        """It goes on over another connection, with the deadline that it has."""
+        self.answer = None
+
     def _settle(self, answer: Answer) -> None:
         if self.answer is None:
             self.answer = answer
             if self._on_done is not None:
                 self._on_done()
+
+
+class FollowSlot(CallSlot):
+    """Says that this client follows MOVED."""
+
+    __slots__ = ()
+    is_work = False
+
+    def __init__(self) -> None:
+        super().__init__(Cluster(moved=True), JsonReply)
 
 
 class PingSlot(CallSlot):

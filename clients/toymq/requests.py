@@ -30,11 +30,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Request(Generic[T]):
-    """``wait_s``: the broker may take so much longer than usual."""
+    """``wait_s``: the broker may take so much longer than usual. ``topic``: it is for the worker that has this topic."""
 
     slot: CallSlot
     read: Callable[[Any], T]
     wait_s: float = 0.0
+    topic: str = ""
 
     def result(self) -> T:
         """Raises: what became of it, when it failed."""
@@ -48,12 +49,12 @@ def _request(
     command: protocol.Command, expect: type[protocol.Reply], read: Callable[[Any], T], wait_s: float = 0.0
 ) -> Request[T]:
     """A request that a lost connection repeats."""
-    return Request(CallSlot(command, expect, repeatable=True), read, wait_s)
+    return Request(CallSlot(command, expect, repeatable=True), read, wait_s, getattr(command, "topic", ""))
 
 
 def _change(command: protocol.Command) -> Request[int]:
     """A request that must not be repeated; its OK has a number."""
-    return Request(CallSlot(command, protocol.OkReply), _value)
+    return Request(CallSlot(command, protocol.OkReply), _value, topic=getattr(command, "topic", ""))
 
 
 def _value(reply: protocol.OkReply) -> int:
@@ -200,7 +201,7 @@ def forget(topic: str, consumer: str) -> Request[None]:
     Raises: NoSuchConsumer, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
     command = protocol.Forget(arguments.topic(topic), arguments.consumer(consumer))
-    return Request(CallSlot(command, protocol.OkReply), _nothing)
+    return Request(CallSlot(command, protocol.OkReply), _nothing, topic=command.topic)
 
 
 # -- methods that take several requests: many ids do not fit into one line
@@ -323,7 +324,7 @@ def pull(command: protocol.Pull, wait_s: float, conversation: Conversation, feed
 
     command = replace(command, wait_ms=round(wait_s * 1000), lease=conversation.lease_of(feed))
     slot = PullSlot(command, unwanted)
-    return Request(slot, lambda _: slot.messages, wait_s)
+    return Request(slot, lambda _: slot.messages, wait_s, command.topic)
 
 
 def give_back(conversation: Conversation, feed: Feed, messages: Sequence[protocol.MessagePush]) -> None:

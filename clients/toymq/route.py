@@ -98,13 +98,18 @@ class Route:
 
     def _named(self, text: str | None, by: Address) -> None:
         """A node has named the leader, or None. What is no address, or the node itself, is as good as none."""
-        match = _HOST_PORT.fullmatch(text or "")
-        if by.path is not None or match is None or not 0 < int(match[2]) < 65536:
-            return
-        try:
-            found = replace(by, host=check_host(match[1].strip("[]")), port=int(match[2]))
-        except ConfigError:
-            return
-        if (found.host, found.port) != (by.host, by.port):
+        found = named_address(text or "", by)
+        if found is not None and (found.host, found.port) != (by.host, by.port):
             given = (each for each in self._given if (each.host, each.port, each.tls) == (found.host, found.port, found.tls))
             self._leader = next(given, found)
+
+
+def named_address(text: str, by: Address) -> Address | None:
+    """The address ``host:port`` that a broker has named, with the token and the TLS of the broker's own. None: it is none."""
+    match = _HOST_PORT.fullmatch(text)
+    if by.path is not None or match is None or not 0 < int(match[2]) < 65536:
+        return None
+    try:
+        return replace(by, host=check_host(match[1].strip("[]")), port=int(match[2]))
+    except ConfigError:
+        return None

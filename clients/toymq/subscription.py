@@ -171,8 +171,8 @@ class Subscription(AsyncWith, AsyncFor):
     ) -> None:
         self.topic = command.topic
         self.consumer = command.consumer
-        self._link = link
         self._feed = Feed(command, self._wake)
+        self._held = link
         self._auto_ack = auto_ack
         self._renewal: Renewal | None = None
         if auto_extend_s is not None:
@@ -185,6 +185,12 @@ class Subscription(AsyncWith, AsyncFor):
         """With ``auto_ack``, the task that has the last message, or waits for the next."""
         self._waiters: list[asyncio.Future[None]] = []
         self._begun = False
+
+    @property
+    def _link(self) -> Link:
+        """It changes where its topic has another worker."""
+        self._held = self._feed.link(self._held)
+        return self._held
 
     def _stop(self) -> None:
         """The client is closed: stop renewing leases."""

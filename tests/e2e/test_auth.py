@@ -52,7 +52,7 @@ COMMANDS = {
 }
 SUBSCRIBES = {"SUB", "PULL", "ACK", "NACK", "TOUCH", "FETCH", "OFFSETS", "DESCRIBE"}
 ADMINISTERS = {"CREATE", "CONFIG", "DELETE", "PURGE", "SEEK", "FORGET", "REDRIVE"}
-FREE = {"HELLO", "UNSUB", "PAUSE", "RESUME", "TOPICS", "STATS", "PING", "QUIT"}
+FREE = {"HELLO", "UNSUB", "PAUSE", "RESUME", "TOPICS", "STATS", "CLUSTER", "PING", "QUIT"}
 """They need a token, and no right."""
 
 

@@ -84,7 +84,10 @@ leases = st.none() | st.integers(1, LEASE_NUMBER_MAX)
 any_command: st.SearchStrategy[Command] = st.one_of(
     publishes(),
     st.sampled_from(
-        [commands.Pause(), commands.Resume(), commands.Stats(), commands.Ping(), commands.Quit(), commands.Topics()]
+        [
+            commands.Pause(), commands.Resume(), commands.Stats(), commands.Cluster(), commands.Ping(), commands.Quit(),
+            commands.Topics(),
+        ]
     ),
     st.builds(commands.Hello, st.integers(0, 2**31 - 1), st.none() | tokens, st.none() | tokens),
     st.builds(

@@ -1,103 +1,32 @@
 """`toymq serve --workers`, as processes."""
 
+import asyncio
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import urllib.request
 from pathlib import Path
-from queue import Queue
-from threading import Thread
 
 import pytest
 
+import toymq
 from tests.support.broker_process import COMMAND, ROOT, Wire, environment, run
-from toymq_py.placement import worker_of
-
-WITHIN_S = 60.0
-
-
-class Workers:
-    """The supervisor, and what its workers say when they are ready."""
-
-    def __init__(self, data_dir: Path, number: int, *options: str) -> None:
-        self.process = subprocess.Popen(
-            [*COMMAND, "serve", "--workers", str(number), "--listen", "127.0.0.1:0", "--data-dir", str(data_dir),
-             "--min-free-bytes", "0", "--max-connections", "100", *options],
-            env={**environment(), "TOYMQ_CONFIG": os.devnull}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.ports: dict[int, int] = {}
-        self.pids: dict[int, int] = {}
-        self.said = ""
-        self._lines: Queue[str] = Queue()
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        stdout, stderr = self.process.stdout, self.process.stderr
-        self._threads = [Thread(target=self._collect, args=[stdout]), Thread(target=self._hear, args=[stderr])]
-        for thread in self._threads:
-            thread.start()
-
-    def _collect(self, stdout: Iterator[str]) -> None:
-        for line in stdout:
-            self._lines.put(line)
-
-    def _hear(self, stderr: Iterator[str]) -> None:
-        for line in stderr:
-            self.said += line
-
-    def ready(self, count: int) -> None:
-        """Wait for so many workers to be ready."""
-        for _ in range(count):
-            line = self._lines.get(timeout=WITHIN_S)
-            found = re.search(r"toymq 127\.0\.0\.1:(\d+) .*workers/(\d+).*\(pid (\d+)\)", line)
-            assert found is not None, line
-            worker = int(found[2])
-            self.ports[worker], self.pids[worker] = int(found[1]), int(found[3])
-
-    def wire(self, worker: int) -> Wire:
-        return Wire(self.ports[worker])
-
-    def stop(self) -> int:
-        self.process.terminate()
-        return self.process.wait(WITHIN_S)
-
-    def join(self) -> None:
-        """Until no process has its output open: the supervisor and all workers have ended."""
-        self.process.wait(WITHIN_S)
-        for thread in self._threads:
-            thread.join(WITHIN_S)
-            assert not thread.is_alive(), "a worker has outlived its supervisor"
+from tests.support.certificates import CERT, KEY, client_context
+from tests.support.worker_processes import publish, serving, topic_of
 
 
-@contextmanager
-def serving(data_dir: Path, number: int, *options: str) -> Iterator[Workers]:
-    workers = Workers(data_dir, number, *options)
-    try:
-        yield workers
-    finally:
-        workers.process.kill()
-        workers.join()
-        for stream in (workers.process.stdout, workers.process.stderr):
-            assert stream is not None
-            stream.close()
-
-
-def topic_of(worker: int, workers: int) -> str:
-    return next(name for name in map("topic{}".format, range(100)) if worker_of(name, workers) == worker)
-
-
-def publish(wire: Wire, topic: str, text: str) -> bytes:
-    return wire.ask(f"PUB {topic} - {len(text)}\n{text}\n".encode())
-
-
-def test_each_topic_is_with_one_worker_and_the_others_name_it(tmp_path: Path) -> None:
+def test_each_topic_is_with_one_worker_and_the_others_name_it_to_a_client_that_follows(tmp_path: Path) -> None:
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
         for worker in (0, 1):
             topic = topic_of(worker, 2)
             with workers.wire(worker) as here, workers.wire(1 - worker) as there:
+                assert there.ask(b"CLUSTER moved=1\n").startswith(b"JSON")
+                assert json.loads(there.line())["worker"] == 1 - worker
                 address = f"ERR MOVED 127.0.0.1:{workers.ports[worker]} (worker {worker}) has the topic {topic}".encode()
                 for command in ("CREATE {}", "DESCRIBE {}", "SUB {} c", "PULL {} c 1", "DELETE {}"):
                     assert there.ask(command.format(topic).encode() + b"\n") == address, command
@@ -164,7 +93,7 @@ def test_a_worker_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--workers", "3"), "is divided over 2 workers, which cannot be changed yet: serve it with --workers 2"),
+        (("--workers", "3"), "is divided over 2 workers: serve it with --workers 2, or change that with `toymq workers "),
         ((), "is divided over 2 workers: `toymq serve --workers 2` serves it"),
         (("--workers", "2", "--listen", "0.0.0.0:6789", "--insecure-public"), "give an address of this machine"),
         (("--workers", "2", "--listen", "127.0.0.1:6789", "--http", "127.0.0.1:6790"), "of worker"),
@@ -195,28 +124,259 @@ def test_a_directory_of_one_process_is_refused_and_stays_as_it_is(tmp_path: Path
 def test_one_process_loads_nothing_of_it() -> None:
     code = """
 import sys, toymq_py.daemon, toymq_py.cli.serve
-print(sorted({"toymq_py.worker_processes", "toymq_py.placement"} & sys.modules.keys()))
+print(sorted({"toymq_py.worker_processes"} & sys.modules.keys()))
 """
     ended = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
     assert ended.stdout == "[]\n", ended.stderr
 
 
 def test_the_guide_tells_the_truth(tmp_path: Path) -> None:
-    """docs/more-cores.md: its program finds the workers of its topics, and the answer is that of its transcript."""
+    """docs/more-cores.md: its program and its transcript run at every worker."""
     page = (ROOT / "docs/more-cores.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (asked, answer) = re.findall(r"```\n> (.*)\n< (.*)\n```", page)[0]
-    with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
-        workers.ready(2)
-        with workers.wire(0) as wire:
-            said = re.sub(r":[0-9]+", ":PORT", wire.ask(asked.encode() + b"\n").decode())
-            assert said == re.sub(r":[0-9]+", ":PORT", answer)
-        for start in (0, 1):
+    (transcript,) = re.findall(r"```\n(> .*?)```", page, re.DOTALL)
+    for start in (0, 1):
+        with serving(tmp_path / str(start), 2) as workers:
+            workers.ready(2)
             text = program.replace("127.0.0.1:6789", f"127.0.0.1:{workers.ports[start]}")
             ended = subprocess.run(
                 [sys.executable, "-W", "error", "-c", text], env=environment(), capture_output=True, text=True, check=False
             )
             assert (ended.returncode, ended.stderr) == (0, "")
-        for worker, topic in enumerate(("orders", "events")):
-            with workers.wire(worker) as wire:
-                assert publish(wire, topic, "x") == b"OK 2"
+            with workers.wire(start) as wire:
+                for line in transcript.splitlines():
+                    if line.startswith("> "):
+                        wire.send(line[2:].encode() + b"\n")
+                    else:
+                        assert wire.line().decode() == line[2:]
+
+
+def test_a_person_at_any_worker_uses_every_topic(tmp_path: Path) -> None:
+    """Over one connection, as with nc: each command in its order, deliveries from both workers, and acks to them."""
+    topics = [topic_of(worker, 2) for worker in (0, 1)]
+    for start in (0, 1):
+        with serving(tmp_path / str(start), 2) as workers:
+            workers.ready(2)
+            with workers.wire(start) as wire:
+                wire.send("".join(f"PUB {topic} - 1\ny\n" for topic in topics * 200).encode() + b"PING\n")
+                assert [wire.line() for _ in range(401)] == [b"OK %d" % (at // 2) for at in range(400)] + [b"PONG"]
+                for topic in topics:
+                    assert wire.ask(b"DESCRIBE %b\n" % topic.encode()).startswith(b"JSON")
+                    assert json.loads(wire.line())["topic"] == topic
+                    assert wire.ask(f"SUB {topic} c start=earliest window=200\n".encode()) == b"OK 1"
+                    assert [wire.message() for _ in range(200)] == [(number, 1, b"y") for number in range(200)]
+                    assert wire.ask(f"ACK {topic} c 0-199 sync=1\n".encode()) == b"OK 200"
+                    assert wire.ask(f"UNSUB {topic} c\n".encode()) == b"OK 0"
+                for topic in topics:
+                    assert wire.ask(f"SEEK {topic} c earliest\n".encode()) == b"OK 0"
+                    assert wire.ask(f"FORGET {topic} c\n".encode()) == b"OK 0"
+                    assert wire.ask(f"DELETE {topic}\n".encode()) == b"OK 200"
+
+
+def test_commands_that_are_piped_in_are_all_carried_out(tmp_path: Path) -> None:
+    """``printf … | nc``: the end of the input comes with the commands."""
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        there = topic_of(1, 2)
+        with workers.wire(0) as wire:
+            wire.send(f"PUB {there} - 1\nx\nPULL {there} c 1\nPULL {there} c 1 wait=50000\nPING\n".encode())
+            wire.socket.shutdown(socket.SHUT_WR)
+            assert wire.line() == b"OK 0"
+            assert wire.message()[2] == b"x"
+            assert [wire.line() for _ in range(3)] == [b"OK 1", b"OK 0", b"PONG"], "the wait ends with the input"
+            assert wire.at_end()
+
+
+def test_a_worker_that_is_killed_ends_the_connections_that_wait_for_it(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        here, there = topic_of(0, 2), topic_of(1, 2)
+        with workers.wire(0) as listens, workers.wire(0) as speaks, workers.wire(0) as other:
+            assert publish(speaks, there, "x") == b"OK 0"
+            assert publish(other, here, "x") == b"OK 0"
+            assert listens.ask(f"SUB {there} c start=latest\n".encode()) == b"OK 1"
+            os.kill(workers.pids[1], signal.SIGKILL)
+            assert listens.at_end()
+            workers.ready(1)
+            assert publish(speaks, there, "y") == b"OK 1", "it had nothing open there"
+            assert publish(other, here, "y") == b"OK 1"
+
+
+def pulled(wire: Wire, command: bytes, count: int | None) -> set[str]:
+    """The topics of the messages of a PULL, which are so many."""
+    wire.send(command)
+    seen: list[str] = []
+    while not (line := wire.line()).startswith(b"OK"):
+        assert line.startswith(b"MSG"), line
+        seen.append(line.split()[1].decode())
+        wire.read(int(line.split()[6]) + 1)
+    assert int(line.split()[1]) == len(seen)
+    assert count is None or len(seen) == count
+    return set(seen)
+
+
+def test_lists_and_patterns_are_those_of_all_workers(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", 3) as workers:
+        workers.ready(3)
+        topics = [f"orders.{name}" for name in "abcdefghi"]
+        with workers.wire(0) as wire, workers.wire(1) as follows:
+            follows.send(b"CLUSTER moved=1\n")
+            assert follows.line().startswith(b"JSON")
+            follows.line()
+            for topic in topics:
+                assert publish(wire, topic, "x") == b"OK 0"
+            for one in (wire, follows):
+                assert one.ask(b"TOPICS\n").startswith(b"JSON")
+                assert [found["topic"] for found in json.loads(one.line())] == topics
+                assert one.ask(b"TOPICS orders.c\n").startswith(b"JSON")
+                assert [found["topic"] for found in json.loads(one.line())] == ["orders.c"]
+                assert one.ask(b"STATS\n").startswith(b"JSON")
+                stats = json.loads(one.line())
+                assert stats["publish_total"] == len(topics)
+                assert [found["topic"] for found in stats["topics"]] == topics
+            for name, one in (("w", wire), ("f", follows)):
+                assert one.ask(f"SUB orders.* {name} start=earliest\n".encode()) == b"OK 9", "topics of all"
+                seen = {}
+                for _ in topics:
+                    line = one.line().split()
+                    seen[line[1].decode()] = int(line[2])
+                    one.line()
+                assert seen == dict.fromkeys(topics, 0)
+                assert one.ask(b"SUB orders.c other\n").startswith(b"ERR ALREADY_SUBSCRIBED")
+                for topic in topics:
+                    assert one.ask(f"ACK {topic} {name} 0 sync=1\n".encode()) == b"OK 1"
+            assert wire.ask(b"UNSUB orders.* w\n") == b"OK 0"
+            taken = pulled(wire, b"PULL orders.* p 4\n", 4) | pulled(wire, b"PULL orders.* p 9\n", 5)
+            assert taken == set(topics)
+            assert wire.ask(b"PULL orders.* p 9\n") == b"OK 0"
+            wire.send(b"PULL orders.* p 9 wait=60000\n")
+            with workers.wire(2) as other:
+                for topic in topics:
+                    assert publish(other, topic, "y") == b"OK 1"
+            seen = pulled(wire, b"", None)
+            assert seen, "it waited until something came"
+            assert seen <= set(topics)
+            assert wire.ask(b"UNSUB orders.* w\n").startswith(b"ERR NOT_SUBSCRIBED")
+
+
+def test_a_supervisor_that_follows_a_killed_one_at_once_waits_for_its_workers(tmp_path: Path) -> None:
+    """They shut down gracefully, and wait here for the ack of a delivery; until then they hold directory and addresses."""
+    topic = topic_of(1, 2)
+    with serving(tmp_path / "data", 2, "--shutdown-timeout", "4s") as workers:
+        workers.ready(2)
+        port = workers.ports[0]
+        with workers.wire(1) as wire:
+            assert publish(wire, topic, "kept") == b"OK 0"
+            assert wire.ask(f"SUB {topic} c start=earliest\n".encode()) == b"OK 1"
+            assert wire.message() == (0, 1, b"kept")
+            workers.process.kill()
+            assert wire.line() == f"CLOSED {topic} c SHUTTING_DOWN".encode()
+            with serving(tmp_path / "data", 2, "--listen", f"127.0.0.1:{port}") as following:
+                following.ready(2)
+                with following.wire(0) as other:
+                    assert publish(other, topic, "next") == b"OK 1"
+                assert following.stop() == 0
+
+
+def test_two_supervisors_of_one_directory(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        ended = run("serve", "--data-dir", str(tmp_path / "data"), "--workers", "2", "--listen", "127.0.0.1:0")
+        assert ended.returncode == 2
+        assert f"is in use by process {workers.process.pid}" in ended.stderr
+
+
+@pytest.mark.parametrize("killed", ["worker", "supervisor"])
+def test_a_kill_while_it_starts(tmp_path: Path, killed: str) -> None:
+    """Whatever is killed whenever: the next start serves what was acknowledged."""
+    topics = [topic_of(worker, 2) for worker in (0, 1)]
+    for turn in range(3):
+        with serving(tmp_path / "data", 2) as workers:
+            workers.ready(1)  # the other one may be anywhere
+            (ready,) = workers.pids
+            if killed == "worker":
+                os.kill(workers.pids[ready], signal.SIGKILL)
+                workers.ready(2)
+            else:
+                workers.process.kill()
+                workers.join()
+                continue
+            with workers.wire(0) as wire:
+                for topic in topics:
+                    assert publish(wire, topic, "x") == b"OK %d" % turn
+            assert workers.stop() == 0
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            for topic in topics:
+                assert publish(wire, topic, "x") == (b"OK 3" if killed == "worker" else b"OK 0")
+
+
+def test_a_data_directory_with_a_long_path(tmp_path: Path) -> None:
+    """Longer than the address of a Unix socket."""
+    directory = tmp_path / ("d" * 100) / "data"
+    directory.parent.mkdir()
+    with serving(directory, 2) as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            assert publish(wire, topic_of(1, 2), "x") == b"OK 0"
+        assert workers.stop() == 0
+        assert sorted(path.name for path in (directory / "workers").iterdir()) == ["0", "1"], "no socket is left"
+
+
+async def test_with_tls_alone_every_topic_is_reached(tmp_path: Path) -> None:
+    options = ("--tls-listen", "127.0.0.1:0", "--https", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", KEY)
+    context = client_context()
+    with serving(tmp_path / "data", 2, *options) as workers:
+        workers.ready(2)
+        words = workers.addresses()[0]
+        url = next(word for word in words if word.startswith("toymqs://"))
+        topics = [f"t{number}" for number in range(6)]
+        async with toymq.connect(url, ssl=context) as mq:
+            for topic in topics:
+                assert (await mq.pub(topic, b"x")).msg_id == 0
+                async with mq.sub(topic, "c", start="earliest") as messages:
+                    assert (await messages.next(60)).payload == b"x"
+            assert {link.home.tls for link in mq._links if link.home is not None} == {True}, "nothing in the clear"
+        with Wire(int(url.rpartition(":")[2]), context) as wire:
+            for topic in topics:
+                assert publish(wire, topic, "y") == b"OK 1"
+        https = next(word for word in words if word.startswith("https://"))
+        for topic in topics:
+            request = urllib.request.Request(f"{https}v1/topics/{topic}/messages", data=b"z", method="POST")
+            answer = await asyncio.to_thread(urllib.request.urlopen, request, timeout=60, context=context)
+            with answer:
+                assert json.loads(answer.read()) == {"id": 2, "duplicate": False}
+        assert workers.stop() == 0
+
+
+def test_another_number_of_workers_serves_the_same_topics(tmp_path: Path) -> None:
+    """From one process to three and back: messages, settings and what consumers have acked."""
+    directory = str(tmp_path / "data")
+    topics = [f"t{number}" for number in range(6)]
+    for turn, (number, options) in enumerate([(1, ()), (3, ("--workers", "3")), (2, ("--workers", "2")), (1, ())]):
+        changed = run("workers", directory, "--set", str(number)) if turn else None
+        assert changed is None or changed.returncode == 0, changed
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "--listen", "127.0.0.1:0", "--data-dir", directory, "--min-free-bytes", "0", *options],
+            env={**environment(), "TOYMQ_CONFIG": os.devnull}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        with process.stdout:
+            lines = [process.stdout.readline() for _ in range(number)]
+            found = re.search(r"127\.0\.0\.1:(\d+)", lines[0])
+            assert found is not None, lines
+            with Wire(int(found[1])) as wire:
+                for topic in topics:
+                    if not turn:
+                        assert wire.ask(f"CREATE {topic} visibility=77000\n".encode()) == b"OK 0"
+                    assert publish(wire, topic, "x") == b"OK %d" % turn
+                    wire.send(f"PULL {topic} c 9\n".encode())
+                    assert wire.message() == (turn, 1, b"x"), "what was acked does not come again"
+                    assert wire.line() == b"OK 1"
+                    assert wire.ask(f"ACK {topic} c {turn} sync=1\n".encode()) == b"OK 1"
+                    assert wire.ask(f"CONFIG {topic}\n".encode()).startswith(b"JSON")
+                    assert json.loads(wire.line()) == {"visibility": 77000}
+            process.terminate()
+            assert process.wait(60) == 0
+    assert "1 worker" in run("workers", directory).stdout

@@ -90,6 +90,10 @@ class Grant:
         return letters_too and all(map(self.may_subscribe, before.subscribe.texts))
 
 
+EVERYTHING = Grant("*", b"", _Patterns([">"]), _Patterns([">"]), admin=True)
+"""The rights of this broker's own processes among themselves. No token can have this name."""
+
+
 class Authority:
     """The present table of tokens."""
 
@@ -157,6 +161,14 @@ class Authority:
             raise AuthFailed("this token is no longer in the auth file")
         self.check_time(present)
         return present
+
+    def named(self, name: str) -> Grant:
+        """The present rights of the token with a name. Raises: AuthFailed."""
+        found = next((grant for grant in self._grants if grant.name == name), None)
+        if found is None:
+            raise AuthFailed("this token is no longer in the auth file")
+        self.check_time(found)
+        return found
 
     def replace(self, grants: Sequence[Grant]) -> None:
         """Replace the table of tokens."""

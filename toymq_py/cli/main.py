@@ -13,6 +13,7 @@ from toymq_py.version import __version__
 COMMANDS = {
     "serve": "serve",
     "worker": "worker",
+    "workers": "workers",
     "config": "config",
     "definitions": "definitions",
     "verify": "verify",

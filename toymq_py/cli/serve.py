@@ -128,5 +128,5 @@ def _serve_workers(
 
     for line in said:
         say(line)
-    with worker_processes.seats(options) as found:
+    with worker_processes.seats(options, SystemClock()) as found:
         return worker_processes.Workers(found, run, say, SystemClock()).supervise()

@@ -174,7 +174,7 @@ class ServeOptions(BrokerOptions):
         help="Spans of messages whose traceparent says sampled go to this collector, by OTLP over HTTP.",
     )  # fmt: skip
     workers: int = count(
-        1, 1, 64, help="Broker processes, each with a part of the topics (docs/more-cores.md); fixed for a data directory."
+        1, 1, 64, help="Broker processes, each with a part of the topics (docs/more-cores.md); `toymq workers` changes it."
     )  # fmt: skip
     cluster: str | None = text(
         None, "NAME", check_cluster_name, noun="a name such as orders",

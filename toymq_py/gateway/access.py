@@ -12,11 +12,12 @@ from starlette.requests import HTTPConnection
 
 from toymq_py.auth import audit
 from toymq_py.auth.quotas import Seat, acting_token
-from toymq_py.auth.tokens import Grant
+from toymq_py.auth.tokens import EVERYTHING, Grant
 from toymq_py.broker import Done
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden, RequestError
 from toymq_py.gateway.bodies import SEAT
+from toymq_py.gateway.http_heads import EVERY_TOKEN, INTERNAL, LOGIN_OF
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
 from toymq_py.gateway.request_context import Gateway
@@ -201,6 +202,20 @@ def find_login(gateway: Gateway, connection: HTTPConnection) -> Login | None:
     return None if gateway.logins is None or login_id is None else gateway.logins.find(login_id)
 
 
+def is_internal(connection: HTTPConnection) -> bool:
+    """Whether another worker of this broker asks, or passes on a request."""
+    return bool(connection.scope.get("state", {}).get(INTERNAL))
+
+
+def login_grant(gateway: Gateway, connection: HTTPConnection) -> str | None:
+    """The name of the token that a request's login stands for, for a worker that does not know the login."""
+    if gateway.logins is None or "authorization" in connection.headers:
+        return None
+    login = find_login(gateway, connection)
+    grant = None if login is None else gateway.logins.use(login)
+    return None if grant is None else grant.name
+
+
 def _cookie_of(connection: HTTPConnection) -> str | None:
     """Parsed by hand: the standard library's parser takes seconds for hostile cookies."""
     wanted = cookie_name(connection)
@@ -216,6 +231,9 @@ def _find_grant(gateway: Gateway, connection: HTTPConnection) -> Grant:
     """Raises: AuthRequired, AuthFailed."""
     assert gateway.authority is not None
     assert gateway.logins is not None
+    name: str | None = connection.scope.get("state", {}).get(LOGIN_OF)
+    if name is not None:
+        return gateway.authority.named(name) if name != EVERY_TOKEN else EVERYTHING
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     if scheme:
         if scheme.lower() != "bearer" or not token.strip():

@@ -51,6 +51,7 @@ from toymq_py.gateway.access import (
     topics_made_by,
 )
 from toymq_py.gateway.bodies import WHEN_WHOLE
+from toymq_py.gateway.forwarding import Forwarding
 from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
@@ -207,6 +208,7 @@ class Application:
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
         self._hosts = hosts
+        self.forwarding = Forwarding(gateway) if gateway.broker.placement.addresses else None
         gateway.broker.on_topic_created = audit_new_topic
         by_path: dict[str, list[Operation]] = defaultdict(list)
         for operation in operations:
@@ -232,6 +234,8 @@ class Application:
         path, method = scope["path"], scope["method"]
         if path.endswith("\n") or not self._is_allowed(scope["scheme"], request.headers):
             return None
+        if self.forwarding is not None and self.forwarding.place(scope) is not None:
+            return None
         for route in self._by_depth.get(path.count("/"), ()):
             if (found := route.path_regex.match(path)) is not None:
                 endpoint, convertors = route.endpoint, route.param_convertors
@@ -251,6 +255,9 @@ class Application:
             return
         if scope["path"].endswith("\n"):  # the ``$`` of the routes matches before it: another path would be served
             await _no_such_path(scope, receive, send)
+            return
+        if self.forwarding is not None and (worker := self.forwarding.place(scope)) is not None:
+            await self.forwarding.forward(worker, scope, receive, send)
             return
         await self._router(scope, receive, send)
 

@@ -24,6 +24,16 @@ BLANK = b" \t"
 """Not part of a field's value (RFC 9112, 5.1); the parser removes it only ahead of the value."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
+FORWARDED = b"toymq-forwarded"
+"""Header of a request that another worker of this broker passes on: scheme, address and port of the client, and the name of the
+token that its login stands for, or ``-``. It counts on a Unix socket alone, which only this broker's processes can reach."""
+EVERY_TOKEN = "*"
+"""In place of a token's name: another worker asks for itself, and may see all. No token can have this name."""
+INTERNAL = "toymq.internal"
+"""Key in the ASGI scope's ``state``: the connection is such a one."""
+LOGIN_OF = "toymq.login_of"
+"""Key in the ASGI scope's ``state``: the name of the token, where there is one."""
+
 RawHeaders = Sequence[tuple[bytes, bytes]]
 """Names are in lower case."""
 
@@ -133,6 +143,8 @@ def request_scope(
     method: bytes, version: str, url: Url, headers: RawHeaders, scheme: str, client: object, state: dict[str, object]
 ) -> Scope:
     """The ASGI scope of a request, with a copy of ``state``."""
+    if state.get(INTERNAL):
+        scheme, client, headers, state = _as_sent(scheme, client, headers, state)
     raw_path = url.path or b"/"  # of http://localhost (RFC 9110, 4.2.3)
     path = raw_path.decode("ascii")
     return {
@@ -141,6 +153,19 @@ def request_scope(
         "path": unquote(path) if "%" in path else path, "raw_path": raw_path, "query_string": url.query or b"",
         "headers": headers, "state": state.copy(),
     }  # fmt: skip
+
+
+def _as_sent(
+    scheme: str, client: object, headers: RawHeaders, state: dict[str, object]
+) -> tuple[str, object, RawHeaders, dict[str, object]]:
+    """What the client sent to the worker that passed its request on."""
+    said = next((value for name, value in headers if name == FORWARDED), b"").decode("latin-1").split(" ")
+    if len(said) == 4:
+        scheme, host, port, login = said
+        client = None if host == "-" else (host, int(port))
+        if login != "-":
+            state = {**state, LOGIN_OF: login}
+    return scheme, client, headers, state
 
 
 def websocket_scope(scope: Scope) -> Scope:

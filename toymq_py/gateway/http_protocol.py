@@ -19,6 +19,7 @@ from toymq_py.gateway.http_cycle import Cycle
 from toymq_py.gateway.http_heads import (
     BLANK,
     HEAD_BYTES_MAX,
+    INTERNAL,
     TRAILER_BYTES_MAX,
     asks_for_websocket,
     check_head,
@@ -35,12 +36,11 @@ from toymq_py.gateway.problems import TooSlow, problem
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S, GatewayWebSocket
 from toymq_py.net.fair_queue import Runnable
-from toymq_py.net.peer import peer_of, socket_address
+from toymq_py.net.peer import is_unix, peer_of, socket_address
 
 BODY_PERIOD_S = 20
 BODY_PERIOD_BYTES = 16 * 1024
-"""A body must arrive at 800 bytes a second while it is read: a telephone with poor reception does that. A client that sends a
-byte now and then, to hold a connection and its memory, gets 408."""
+"""A body must arrive at 800 bytes a second: a telephone with poor reception does that. A slower one gets 408."""
 BODY_AHEAD_BYTES = 64 * 1024
 """Of a body, that wait for the application; beyond, no more is read."""
 PIECE_BYTES = 1024
@@ -53,8 +53,8 @@ BLANK_BYTES_MAX = 64
 
 
 class GatewayProtocol(asyncio.Protocol):
-    """One connection, with limits on the size of a head, the time of head and body, a body that the application does not read,
-    and pipelined requests. A ``Link`` of its cycles, a ``Connection`` of its server, and the parser's callbacks (``on_…``)."""
+    """One connection, with limits on the size of a head, the time of head and body, an unread body, and pipelined requests.
+    A ``Link`` of its cycles, a ``Connection`` of its server, and the parser's callbacks (``on_…``)."""
 
     transport: asyncio.Transport
     _idle: IdleTimer
@@ -120,7 +120,7 @@ class GatewayProtocol(asyncio.Protocol):
         except TooManyConnections as error:
             self._refuse(error)
             return
-        self._state = {SEAT: self.seat}
+        self._state = {SEAT: self.seat, INTERNAL: is_unix(transport)}
         self._await_more()
 
     def _evicted(self) -> None:
@@ -244,8 +244,8 @@ class GatewayProtocol(asyncio.Protocol):
             self._await_more()
 
     def _feed(self, data: bytes) -> None:
-        """Parse. An upgrade to anything but a WebSocket is ignored (RFC 9110, 7.8): the request is served with its body. The
-        parser cannot be told so and would stop at the head: a new parser gets the head without ``Upgrade``, and the rest."""
+        """Parse. An upgrade to anything but a WebSocket is ignored (RFC 9110, 7.8). The parser cannot be told so and would stop
+        at the head: a new parser gets the head without ``Upgrade``, and the rest."""
         while True:
             try:
                 self._parser.feed_data(data)
@@ -272,7 +272,8 @@ class GatewayProtocol(asyncio.Protocol):
     def _upgrade(self) -> None:
         """Go on as a WebSocket."""
         self._serving.leave(self)
-        socket = GatewayWebSocket(self._serving, websocket_scope(self._scope(b"GET", "1.1")))
+        scope = self._scope(b"GET", "1.1")
+        socket = self._serving.pipe(scope, self.seat) or GatewayWebSocket(self._serving, websocket_scope(scope))
         socket.connection_made(self.transport)
         socket.data_received(self._head_again(upgrade=True))
         self.transport.set_protocol(socket)

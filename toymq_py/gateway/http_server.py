@@ -93,10 +93,7 @@ class HttpServer:
             parts = (self._gateway.webhooks, self._gateway.alerts, self._gateway.history)
             beside = [tasks.create_task(part.run()) for part in parts]
             tls = [self._tls_listener(listener, tasks) for listener in tls_listeners]
-            servers = [
-                await self._loop.create_server(lambda: GatewayProtocol(self._serving), sock=listener, backlog=BACKLOG)
-                for listener in listeners
-            ]
+            servers = [await self._server_of(listener) for listener in listeners]
             for listener in tls:
                 listener.start()
             self._started()
@@ -114,6 +111,10 @@ class HttpServer:
                 logger.error("%d HTTP connections were cut: their requests took longer than the shutdown may", late)
             for task in beside:
                 task.cancel()
+
+    async def _server_of(self, listener: socket.socket) -> asyncio.Server:
+        create = self._loop.create_unix_server if listener.family == socket.AF_UNIX else self._loop.create_server
+        return await create(lambda: GatewayProtocol(self._serving), sock=listener, backlog=BACKLOG)
 
     def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:
         """It hands its connections over after the handshake."""

@@ -3,7 +3,8 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toymq_py.gateway.access import grant_of
+from toymq_py.gateway.access import grant_of, is_internal
+from toymq_py.gateway.neighbours import labelled_metrics
 from toymq_py.gateway.operations import Answer, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.observability.prometheus import render
@@ -13,7 +14,12 @@ async def metrics(gateway: Gateway, request: Request) -> Response:
     """``GET /metrics``."""
     grant = grant_of(request)
     sees = grant.sees if grant is not None else lambda _topic: True
-    content, media = await render(gateway.broker, gateway.clock, request.headers.get("accept", ""), sees)
+    accept = request.headers.get("accept", "")
+    if gateway.neighbours is not None and not is_internal(request):
+        accept = ""  # of all workers in one format, that without exemplars
+    content, media = await render(gateway.broker, gateway.clock, accept, sees)
+    if gateway.neighbours is not None and not is_internal(request):
+        content = labelled_metrics(gateway.broker.placement.in_order(content, await gateway.neighbours.ask("/metrics")))
     return Response(content, 200, {"cache-control": "no-store", "content-type": media})
 
 

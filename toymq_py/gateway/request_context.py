@@ -13,6 +13,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, ShuttingDown
 from toymq_py.gateway.alert_watch import AlertWatch
 from toymq_py.gateway.logins import Logins
+from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_pusher import WebhookPusher
@@ -51,7 +52,8 @@ class Gateway:
         self.loop = loop
         self.waiting = Waiting(loop)
         self.history = History(broker, clock)
-        self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.history)
+        self.neighbours = Neighbours(broker.placement) if broker.placement.addresses else None
+        self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.history, self.neighbours)
         self.sender = WebhookSender(clock, loop, private=private_webhooks)
         self.webhooks = WebhookPusher(broker, self.sender, loop, self.waiting)
         self.alerts = AlertWatch(broker, self.sender, clock, loop, self.waiting)

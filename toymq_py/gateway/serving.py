@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from email.utils import formatdate
 from typing import Literal, NamedTuple, Protocol
 
+from starlette.types import Scope
+
 from toymq_py.auth.quotas import Quotas, Seat
 from toymq_py.clock import Clock
 from toymq_py.gateway.answers import COMMON
 from toymq_py.gateway.app import Application
+from toymq_py.gateway.forwarding import Pipe
 from toymq_py.net.fair_queue import FairQueue
 from toymq_py.net.open_connections import OpenConnection, Subscribed
 
@@ -75,6 +78,12 @@ class Serving:
                 opened.protocol, opened.number, opened.since_ms, connection.transport, connection.transport.abort, token, None,
                 seat, opened.subscriptions,
             )  # fmt: skip
+
+    def pipe(self, scope: Scope, seat: Seat | None) -> Pipe | None:
+        """The protocol of a WebSocket that another worker serves; None: this one does."""
+        forwarding = self.application.forwarding
+        worker = forwarding.place(scope) if forwarding is not None else None
+        return None if forwarding is None or worker is None else Pipe(forwarding, worker, scope, self, seat)
 
     def leave(self, connection: Connection) -> None:
         """Forget a connection that is lost. Idempotent."""

@@ -7,13 +7,17 @@ Contract: gateway.md. Without watchers none is made. A watcher's first event (``
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from toymq_py.auth.tokens import Grant
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
+from toymq_py.errors import ShuttingDown
+from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.waiters import Waiting
+from toymq_py.merging import merged_stats, merged_topics
 from toymq_py.observability.history import History
 
 INTERVAL_S = 1.0
@@ -27,9 +31,15 @@ class Snapshots:
     """The last snapshot. The first watcher that is due makes the next one, the others use it."""
 
     def __init__(
-        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting, history: History
-    ) -> None:
-        """``history`` knows since when consumers are slow."""
+        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting, history: History,
+        neighbours: Neighbours | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            history: knows since when consumers are slow.
+            neighbours: the other workers of the broker, whose topics are shown, too.
+        """
+        self._neighbours = neighbours
         self._broker = broker
         self._clock = clock
         self._loop = loop
@@ -79,6 +89,11 @@ class Snapshots:
             topics: dict[str, str] = {}
             self._changed = []
             found = self._broker.describe(None)
+            stats = [self._broker.stats()]
+            if self._neighbours is not None:
+                found = iter(merged_topics([list(found), await self._neighbours.known_topics()]))
+                with suppress(ShuttingDown):  # it is being replaced
+                    stats += await self._neighbours.stats()
             while part := list(islice(found, TOPICS_PER_TURN)):
                 self._now_ms = self._clock.wall_ns() // 1_000_000
                 for item in part:
@@ -92,7 +107,7 @@ class Snapshots:
                         topics[name] = json.dumps(item)
                         self._changed.append(name)
                 await self._waiting.pause()
-            self._stats = json.dumps(self._broker.stats())
+            self._stats = json.dumps(merged_stats(stats))
             self._gone = [name for name in self._described if name not in described]
             self._topics, self._described = topics, described
             self._change = None

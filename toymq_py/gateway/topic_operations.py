@@ -19,11 +19,12 @@ from toymq_py.errors import (
     TooManyTopics,
     TopicExists,
 )
-from toymq_py.gateway.access import CREATE_TOPIC, grant_of
+from toymq_py.gateway.access import CREATE_TOPIC, grant_of, is_internal
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.snapshots import TOPICS_PER_TURN
+from toymq_py.merging import merged_stats, merged_topics
 from toymq_py.units import setting_doubt
 
 SETTINGS = {"type": "object", "description": "The topic's settings: integers in milliseconds, bytes and counts, and words. "
@@ -131,6 +132,9 @@ async def list_topics(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/topics``."""
     grant = grant_of(request)
     described = gateway.broker.describe(PATTERN.of(request))
+    if gateway.neighbours is not None and not is_internal(request):
+        query = f"?{request.url.query}" if request.url.query else ""
+        described = iter(merged_topics([list(described), await gateway.neighbours.topics(query)]))
     if grant is not None:
         described = (item for item in described if grant.sees(item["topic"]))
     content = b'{"topics": [%b]}' % await listed(gateway, described)
@@ -148,7 +152,10 @@ async def listed(gateway: Gateway, described: Iterator[dict[str, Any]]) -> bytes
 
 async def stats(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/stats``."""
-    return json_response(gateway.broker.stats())
+    found = [gateway.broker.stats()]
+    if gateway.neighbours is not None and not is_internal(request):
+        found += await gateway.neighbours.stats()
+    return json_response(merged_stats(found))
 
 
 OPERATIONS = (

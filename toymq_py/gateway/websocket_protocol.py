@@ -24,6 +24,7 @@ from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.problems import WEBSOCKET_VERSION, UpgradeRequired, problem
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.websocket import OUTLET
+from toymq_py.net.peer import is_unix
 from toymq_py.topic import Subscription
 
 logger = logging.getLogger("toymq_py.gateway")
@@ -101,7 +102,7 @@ class GatewayWebSocket(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self._serving.join(self, "websocket", lambda: [] if self.held is None or self.held.closed else [self.held])
         self.transport.set_write_buffer_limits(UNTAKEN_BYTES_MAX)
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        if hasattr(socket, "TCP_NOTSENT_LOWAT") and not is_unix(transport):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._set_timer(HEAD_TIMEOUT_S, self.transport.close)
 

@@ -30,6 +30,12 @@ def socket_address(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
     return (name[0], name[1]) if isinstance(name, tuple) else None
 
 
+def is_unix(transport: asyncio.BaseTransport) -> bool:
+    """Whether it is a connection of a Unix socket, also when it is gone."""
+    found = transport.get_extra_info("socket")
+    return found is not None and found.family == socket.AF_UNIX
+
+
 def _name_of(transport: asyncio.BaseTransport) -> Any:
     try:
         return transport.get_extra_info("peername")

@@ -119,7 +119,7 @@ class ClientConnection:
                     return replies.OffsetsReply(topic.decode("ascii"), _number(first_id), _number(next_id))
                 case [b"HELLO", version, *options]:
                     found = dict(option.decode("ascii").split("=", 1) for option in options)
-                    words = (found.get(word) == "1" for word in ("nack_error", "uncounted", "lease"))
+                    words = (found.get(word) == "1" for word in ("nack_error", "uncounted", "lease", "workers"))
                     return replies.HelloReply(_number(version), found["server"], int(found["max_payload"]), *words)
                 case _:
                     pass

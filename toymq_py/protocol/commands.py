@@ -242,6 +242,14 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """Ask for the workers of this broker. ``moved``: from now on refuse a topic of another worker with MOVED, in place of
+    passing the command on."""
+
+    moved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Ping:
     """Ask for a PONG."""
 
@@ -266,5 +274,5 @@ class Rejected:
 
 Command = (
     Hello | Publish | Subscribe | Unsubscribe | Pull | Settlement | SettlementRun | Pause | Resume | Fetch | Offsets | Create
-    | Config | Delete | Purge | Seek | Forget | Redrive | Topics | Describe | Stats | Ping | Quit | Rejected
+    | Config | Delete | Purge | Seek | Forget | Redrive | Topics | Describe | Stats | Cluster | Ping | Quit | Rejected
 )  # fmt: skip

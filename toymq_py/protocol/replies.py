@@ -48,6 +48,8 @@ class HelloReply:
     """NACK and UNSUB take ``uncounted``."""
     numbers_leases: bool = False
     """SUB, PULL, NACK and TOUCH take ``lease``."""
+    has_workers: bool = False
+    """Another process of this broker may have a topic; see ``Cluster``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +160,10 @@ def encode_pong() -> bytes:
     return b"PONG\n"
 
 
-def encode_hello(server: str, max_payload: int) -> bytes:
+def encode_hello(server: str, max_payload: int, *, has_workers: bool = False) -> bytes:
     """``server`` is name/version, one token."""
-    return f"HELLO 1 server={server} max_payload={max_payload} nack_error=1 uncounted=1 lease=1\n".encode()
+    workers = " workers=1" if has_workers else ""
+    return f"HELLO 1 server={server} max_payload={max_payload} nack_error=1 uncounted=1 lease=1{workers}\n".encode()
 
 
 def encode_json(body: bytes) -> bytes:

@@ -54,8 +54,9 @@ def reply_line(reply: Reply) -> str:
             return f"DUP {msg_id}"
         case replies.PongReply():
             return "PONG"
-        case replies.HelloReply(version, server, max_payload, tells_errors, takes_uncounted, numbers_leases):
+        case replies.HelloReply(version, server, max_payload, tells_errors, takes_uncounted, numbers_leases, has_workers):
             words = " nack_error=1" * tells_errors + " uncounted=1" * takes_uncounted + " lease=1" * numbers_leases
+            words += " workers=1" * has_workers
             return f"HELLO {version} server={server} max_payload={max_payload}{words}"
         case replies.JsonReply(body):
             return f"JSON {len(body)}"

@@ -42,6 +42,7 @@ from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.gate import TAKEN_AT_SHUTDOWN, Gate
 from toymq_py.session.listing import Listing, json_reply
+from toymq_py.session.passing import Passing
 from toymq_py.session.pull import PendingPull
 from toymq_py.session.reader import Reader
 from toymq_py.session.refused_sequences import RefusedSequences
@@ -66,7 +67,7 @@ class Handler:
     """The commands of one session."""
 
     __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_gate", "_greeted", "_loop", "_metrics", "_number",
-                 "_pulls", "_refused", "_replies", "_run", "client_name", "ended", "max_held_bytes")  # fmt: skip
+                 "_pulls", "_refused", "_replies", "_run", "client_name", "ended", "max_held_bytes", "passing")  # fmt: skip
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
@@ -77,6 +78,8 @@ class Handler:
         self.client_name: str | None = None
         self.ended = False
         """After QUIT or a fatal error: no more commands are applied."""
+        self.passing: Passing | None = None
+        """To other workers; None in their connections, and without them."""
         self._number = number
         self._broker = broker
         self._metrics = broker.metrics
@@ -132,6 +135,8 @@ class Handler:
         self.end_waits()
         for pulling in list(self._pulls):
             pulling.close()
+        if self.passing is not None:
+            self.passing.close()
 
     def apply(self, command: Command) -> None:
         """Apply one command. It gets exactly its replies, also after a failure."""
@@ -196,6 +201,8 @@ class Handler:
     def _apply(self, command: Command) -> None:
         if self._broker.shutting_down and not isinstance(command, TAKEN_AT_SHUTDOWN):
             raise ShuttingDown("the broker is shutting down; send it again to the next one")
+        if self.passing is not None and self.passing.take(command, self._refused):
+            return
         match command:
             case Publish():
                 self._publish(command)
@@ -247,6 +254,8 @@ class Handler:
                 self._replies.in_turn(lambda: json_reply(living(described).describe()))
             case commands.Stats():
                 self._replies.in_turn(Listing(self._stats).make)
+            case commands.Cluster():
+                self._replies.add(json_reply(self._broker.placement.described()))
             case commands.Hello():
                 self._hello(command)
             case commands.Quit():
@@ -267,7 +276,8 @@ class Handler:
         if command.version != PROTOCOL_VERSION:
             raise BadVersion(f"{PROTOCOL_VERSION} is the highest version that this broker speaks, not {command.version}")
         self.client_name = command.name
-        self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes))
+        workers = bool(self._broker.placement.addresses)
+        self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes, has_workers=workers))
 
     # -- publishing and consuming
 

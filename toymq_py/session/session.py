@@ -25,6 +25,7 @@ from toymq_py.net.peer import described_peer
 from toymq_py.session.authorization import GREETING_S, GuardedHandler
 from toymq_py.session.deliveries import AnySubscription, Deliveries
 from toymq_py.session.handler import Handler
+from toymq_py.session.passing import Passing
 from toymq_py.session.reader import COMMANDS_PER_RUN, Reader
 from toymq_py.session.replies import Replies
 from toymq_py.session.wire_log import WireLog
@@ -127,6 +128,10 @@ class Session:
                 self._admitted,
             )  # fmt: skip
             self._greeting_timer = loop.call_later(GREETING_S, self._nearly_too_late)
+        if broker.placement.addresses and address is not None:
+            self._handler.passing = Passing(
+                broker.placement, self._replies, self._deliveries, loop, lambda: self._writer.paused, self.abort
+            )
         self._phase = _SERVING
         self._lost = False
         self._linger_bytes = 0
@@ -162,6 +167,8 @@ class Session:
 
     def resume_writing(self) -> None:
         self._writer.resume()
+        if self._handler.passing is not None:
+            self._handler.passing.resume()
         self._runnable.wake()
 
     def connection_lost(self) -> None:
@@ -276,6 +283,8 @@ class Session:
             self._phase = _LEAVING
             self._say("=", "leaving")
             self._handler.end_waits()
+            if self._handler.passing is not None:
+                self._handler.passing.finish()
             self._runnable.wake()
 
     def _linger(self) -> None:

@@ -19,6 +19,7 @@ from toymq.codecs import AnyCodec, encoded
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
+from toymq.homes import Following, Homes
 from toymq.keyword_hints import hinted
 from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
 from toymq.mixups import PlainAwait, PlainFor, PlainWith
@@ -28,9 +29,9 @@ from toymq.pending_publishes import Batch, Outcome, PublishMany
 from toymq.sync.call_guard import CallGuard, one_thread
 from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq.sync.subscription import Message, Subscription
-from toymq.url import DEFAULT_URL, parse_urls
+from toymq.url import DEFAULT_URL, Address, parse_urls
 from toymq_py.consumer_options import Mode
-from toymq_py.errors import AlreadySubscribed, ConnectionLost
+from toymq_py.errors import AlreadySubscribed, ConnectionLost, Moved
 from toymq_py.protocol import Subscribe
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Client(ClientBase, PlainWith):
         self._options = options
         self._outages = Outages(options)
         self._guard = CallGuard()
+        self._homes: Homes[BlockingLink] = Homes()
         self._links: list[BlockingLink] = []
         self._link = self._new_link()
         self._conversation = self._link.conversation
@@ -115,7 +117,7 @@ class Client(ClientBase, PlainWith):
         """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
         ``pub``.
         """
-        self._conversation.check_topic(topic)
+        self._home(topic).conversation.check_topic(topic)
         tracing, ended = self._options.tracing, None
         if tracing is not None:
             if headers is not None:
@@ -168,8 +170,8 @@ class Client(ClientBase, PlainWith):
         for chunk, error in chunks(items, size, self._body_bytes_max, block, adds, *times):
             unanswered.append(self._publish(topic, chunk))
             outstanding += len(chunk)
-            self._link.exchange(0.0)
-            while unanswered and (outstanding > window - size or self._is_full or error is not None):
+            self._home(topic).exchange(0.0)
+            while unanswered and (outstanding > window - size or self._is_full(topic) or error is not None):
                 self._wait_for(topic, unanswered[0])
                 yield from map(_receipt, unanswered[0].outcomes)
                 outstanding -= len(unanswered.popleft().outcomes)
@@ -182,20 +184,39 @@ class Client(ClientBase, PlainWith):
     def _publish(self, topic: str, items: list[Outgoing]) -> "_Sent":
         self._open_or_raise()
         batch = _Sent(len(items), now() + self._options.timeout_s, lambda: None)
-        self._conversation.publish(topic, items, batch)
-        batch.mended = self._conversation.mended
+        self._home(topic).conversation.publish(topic, items, batch)
+        batch.mended = self._mended
         return batch
+
+    @property
+    def _mended(self) -> int:
+        return sum([link.conversation.mended for link in self._links if link is not self._waiting_link])
 
     def _wait_for(self, topic: str, batch: "_Sent") -> None:
         """Wait for all outcomes, or until none will come. Raises: RequestTimeout."""
-        conversation = self._conversation
-        done: Callable[[], bool] = lambda: not batch.missing or conversation.mended != batch.mended  # noqa: E731 (needs a type)
-        if not self._link.until(done, now() + self._options.timeout_s):
-            raise self._link.overdue(f"the OK of a publish to {topic}")
+        deadline = now() + self._options.timeout_s
+        while batch.missing and self._mended == batch.mended:
+            link = self._publishes_at(topic)
+            conversation, leaves = link.conversation, link.conversation.is_leaving(topic)
+            mended = conversation.mended
 
-    @property
-    def _is_full(self) -> bool:
-        return self._conversation.outstanding.bytes >= OUTSTANDING_BYTES_MAX
+            def news(link: BlockingLink = link, leaves: bool = leaves, mended: int = mended) -> bool:
+                return (
+                    not batch.missing or link.conversation.mended != mended or link.conversation.is_leaving(topic) != leaves
+                    or (not leaves and self._home(topic) is not link)
+                )  # fmt: skip
+
+            if not link.until(news, deadline):
+                raise link.overdue(f"the OK of a publish to {topic}")
+            if conversation.is_closed:
+                return
+
+    def _publishes_at(self, topic: str) -> BlockingLink:
+        """The connection on which publishes to a topic are answered: one that they leave, while they do."""
+        return next((link for link in self._links if link.conversation.is_leaving(topic)), None) or self._home(topic)
+
+    def _is_full(self, topic: str) -> bool:
+        return self._home(topic).conversation.outstanding.bytes >= OUTSTANDING_BYTES_MAX
 
     # -- consuming
 
@@ -221,27 +242,31 @@ class Client(ClientBase, PlainWith):
         if any((feed.command.topic, feed.command.consumer) == (topic, consumer) for feed in feeds):
             raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
         keeper = self._keeper_or_raise() if auto_extend else None
-        link = self._link_for(topic)
+        link = self._free_link(topic)
         feed = Feed(command, lambda: None)
         try:
-            self._subscribe(link, feed)
+            link = self._subscribe(link, feed)
             if keeper is not None:
                 keeper.keep(feed, (command.visibility_ms or 0) / 1000)
             subscription = Subscription(link, feed, auto_ack=auto_ack, on_end=keeper.leave if keeper is not None else None)
         except BaseException:
             if keeper is not None:
                 keeper.leave(feed)
-            link.conversation.unsubscribe(feed, lambda: None)
+            feed.link(link).conversation.unsubscribe(feed, lambda: None)
             raise
         return subscription
 
-    def _subscribe(self, link: BlockingLink, feed: Feed) -> None:
-        """Raises: RequestError, RequestTimeout, ClientClosed."""
+    def _subscribe(self, link: BlockingLink, feed: Feed) -> BlockingLink:
+        """Returns: the connection that it is on. Raises: RequestError, RequestTimeout, ClientClosed."""
+        deadline = now() + self._options.timeout_s
         link.conversation.subscribe(feed)
-        if not link.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s):
-            raise link.overdue(f"the OK of SUB {feed.command.topic} {feed.command.consumer}")
+        while feed.state is FeedState.ASKED:
+            link = feed.link(link)
+            if not link.until(lambda: feed.state is not FeedState.ASKED or feed.new_link is not None, deadline):
+                raise link.overdue(f"the OK of SUB {feed.command.topic} {feed.command.consumer}")
         if feed.error is not None:
             raise feed.error
+        return feed.link(link)
 
     def _keeper_or_raise(self) -> "LeaseKeeper":
         """Raises: ConfigError, ConnectFailed, RequestError, ProtocolViolation."""
@@ -252,16 +277,36 @@ class Client(ClientBase, PlainWith):
             weakref.finalize(self, self._keeper.close)  # also when the program ends
         return self._keeper
 
-    def _link_for(self, topic: str) -> BlockingLink:
+    def _free_link(self, topic: str) -> BlockingLink:
+        """A connection to the topic's worker without a subscription that overlaps."""
+        home = self._homes.address(topic)
         for link in self._links:
-            if link is not self._waiting_link and not any(feed.overlaps(topic) for feed in link.conversation.feeds):
+            overlaps = any(feed.overlaps(topic) for feed in link.conversation.feeds)
+            if link.home == home and link is not self._waiting_link and not overlaps:
                 return link
-        return self._new_link()
+        return self._new_link(home)
 
-    def _new_link(self) -> BlockingLink:
-        link = BlockingLink(self._options, self._outages, self._links, self._guard)
+    def _home(self, topic: str) -> BlockingLink:
+        """The connection to the worker that has a topic, as far as it is known; else the main one."""
+        return self._link if not self._homes else self._homes.find(topic, self._home_link) or self._link
+
+    def _new_link(self, home: Address | None = None) -> BlockingLink:
+        link = BlockingLink(self._options, self._outages, self._links, self._guard, home)
+        link.conversation.elsewhere = Following(self, link)
         self._links.append(link)
         return link
+
+    def _home_link(self, home: Address) -> BlockingLink:
+        links = (link for link in self._links if link.home == home and link is not self._waiting_link)
+        return next(links, None) or self._new_link(home)
+
+    def _goes_on(self, request: requests.Request[T], link: BlockingLink) -> bool:
+        """Whether a request that a connection was refused goes on over another one: its topic is with another worker."""
+        answer = request.slot.answer
+        if not isinstance(answer, Moved) or self._closed or not self._homes.learn(request.topic, answer, link):
+            return False
+        request.slot.again()
+        return True
 
     @hinted
     @one_thread
@@ -277,19 +322,20 @@ class Client(ClientBase, PlainWith):
         feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
         feed.pulled = True
         while True:
-            request = requests.pull(command, wait, self._conversation, feed)
+            request = requests.pull(command, wait, self._home(topic).conversation, feed)
             try:
                 pushes = self._ask_waiting(request)
                 wait = deadline - now()
                 if pushes or wait <= 0:  # otherwise a broker that shuts down ended the wait early
-                    return [Message(push, feed, self._link) for push in pushes]
+                    home = self._home(topic)
+                    return [Message(push, feed, home) for push in pushes]
             except ConnectionLost as error:
                 wait = deadline - now()
                 if wait <= 0 or isinstance(error, ClientClosed):
                     raise
             except BaseException:
                 request.slot.abandon()  # gives back what was leased to it
-                self._link.exchange(0.0)
+                self._home(topic).exchange(0.0)
                 raise
 
     # -- methods whose signature and docstring are in ``requests``
@@ -361,7 +407,11 @@ class Client(ClientBase, PlainWith):
         if request.wait_s:
             return self._ask_waiting(request)
         self._open_or_raise()
-        self._link.ask(request.slot)
+        link = self._home(request.topic)
+        link.ask(request.slot)
+        while self._goes_on(request, link):
+            link = self._home(request.topic)
+            link.ask(request.slot)
         return request.result()
 
     def _ask_waiting(self, request: requests.Request[T]) -> T:
@@ -369,19 +419,25 @@ class Client(ClientBase, PlainWith):
         self._open_or_raise()
         for link in self._links:
             link.exchange(0.0)
-        self._leave_waiting_link()  # an exception may have come while the last call did
-        if self._waiting_link is None:
-            self._waiting_link = self._new_link()
-        try:
-            self._waiting_link.ask(request.slot, request.wait_s)
-            return request.result()
-        finally:
-            self._leave_waiting_link()
+        while True:
+            home = self._homes.address(request.topic)
+            self._leave_waiting_link(home)  # an exception may have come while the last call did
+            if self._waiting_link is None:
+                self._waiting_link = self._new_link(home)
+            waiting = self._waiting_link
+            try:
+                waiting.ask(request.slot, request.wait_s)
+                if not self._goes_on(request, waiting):
+                    return request.result()
+            finally:
+                self._leave_waiting_link(home)
 
-    def _leave_waiting_link(self) -> None:
-        """Close it when the broker may still wait, or gave it up."""
+    def _leave_waiting_link(self, home: Address | None) -> None:
+        """Close it when the broker may still wait, or gave it up, and when it goes to another worker."""
         waiting = self._waiting_link
-        if waiting is not None and (not waiting.conversation.idle or waiting.conversation.is_closed):
+        if waiting is not None and (
+            not waiting.conversation.idle or waiting.conversation.is_closed or waiting.home != home
+        ):
             if waiting in self._links:
                 self._links.remove(waiting)
             self._outages.left(waiting)

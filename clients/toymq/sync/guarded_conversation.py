@@ -18,7 +18,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from toymq.conversation import Conversation, State
 from toymq.delivery_window import AckList, AckSlot, FeedState
-from toymq.pending_publishes import Outstanding
 from toymq.pending_replies import CallSlot
 from toymq_py.errors import ProtocolViolation
 from toymq_py.protocol import ClientConnection
@@ -74,6 +73,11 @@ class GuardedConversation(Conversation):
     ack = _marked(Conversation.ack)
     ack_synced = _marked(Conversation.ack_synced)
     settle = _marked(Conversation.settle)
+    adopt = _marked(Conversation.adopt)
+    accept = _marked(Conversation.accept)
+    forsake = _marked(Conversation.forsake)
+    adopt_feed = _marked(Conversation.adopt_feed)
+    hand_back = _marked(Conversation.hand_back)
 
     def mend(self) -> None:
         """Make the lists agree again. Repeats what was done when it is interrupted itself."""
@@ -95,7 +99,7 @@ class GuardedConversation(Conversation):
             one.listed = True
         self._unanswered = deque()
         self._waiting = deque([slot for slot in self._waiting if isinstance(slot, CallSlot) and not slot.done])
-        self._streams, self.outstanding = {}, Outstanding()
+        self._streams.forget()
         for feed in self.feeds.copy():
             if closed:
                 feed.end(self._end)

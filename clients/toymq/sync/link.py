@@ -52,16 +52,20 @@ there is no loop that would send it meanwhile."""
 class BlockingLink:
     """Carries the bytes of its conversation. For one thread; nothing happens while no call waits."""
 
-    def __init__(self, options: Options, outages: Outages, siblings: "list[BlockingLink]", guard: CallGuard) -> None:
+    def __init__(
+        self, options: Options, outages: Outages, siblings: "list[BlockingLink]", guard: CallGuard, home: Address | None = None
+    ) -> None:
         """Not connected: ``open`` connects, or the first ``until``.
 
         Args:
             siblings: all links of the client; the owner adds this one.
             guard: of the client: every method here is part of a call that passed it.
+            home: the address of the worker that it is for; None: those of the options.
         """
         self.guard = guard
         self._outages = outages
-        self._route = Route(options.addresses)
+        self.home = home
+        self._route = Route(options.addresses if home is None else (home,))
         self._siblings = siblings
         self._tried = False
         self.conversation = GuardedConversation(options.producer(), self._drop_socket)
@@ -72,7 +76,8 @@ class BlockingLink:
         self._backoff = options.backoff()
         self._socket: socket.socket | None = None
         self._poll = select.poll()
-        self._address: Address | None = None
+        self.address: Address | None = None
+        """Where it is connected, or was last."""
         self._out = bytearray()
         self._exchanged_at = self._polled_at = self._drained_at = self._up_since = 0.0
         self._trouble = ""
@@ -163,7 +168,9 @@ class BlockingLink:
 
     def ask_all(self, slots: Sequence[CallSlot], extra_s: float = 0.0) -> None:
         """Send requests and wait for all of their answers. Raises: RequestTimeout."""
-        deadline = now() + self.options.timeout_s + extra_s
+        deadline = slots[0].deadline  # of one that goes on here after another connection
+        if deadline is None:
+            deadline = now() + self.options.timeout_s + extra_s
         for slot in slots:
             slot.deadline = deadline
         if not self._answered(slots, deadline):
@@ -208,6 +215,10 @@ class BlockingLink:
         if told[0] is not None:
             raise told[0]
 
+    def now(self) -> float:
+        """Seconds of its clock."""
+        return now()
+
     def is_idle(self) -> bool:
         """Whether nothing is left to send or to receive."""
         return self.conversation.idle
@@ -238,6 +249,9 @@ class BlockingLink:
         except ToymqError as error:
             logger.debug("no connection: %s", error)
             self._trouble = f" ({error})"
+            if self.home is not None:
+                self._outages.left(self)
+                self.conversation.hand_back()
             if is_hopeless(error):
                 logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
                 self.conversation.close(error)
@@ -279,6 +293,7 @@ class BlockingLink:
             if tls is not None:
                 self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
             connection.setblocking(False)
+            self.address = address
             self._poll.register(connection, select.POLLIN)
             self.conversation.connected(self.options.hello(address), answers.append)
             while not answers and self._socket is not None and (left := deadline - now()) > 0:
@@ -297,7 +312,6 @@ class BlockingLink:
                     raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from error
                 raise connect_failed(address, error) from error
             raise
-        self._address = address
         self._torn = False
         self._up_since = self._drained_at = now()
         for link in self._siblings:
@@ -421,15 +435,15 @@ class BlockingLink:
             self._backoff.reset()  # not where each connection breaks at once
         self._drop_socket()
         reason = self.conversation.farewell or reason
-        if was_up and self._address is not None:
-            self._route.lost(self._address, reason)
-        self._trouble = f" (the connection to {self._address} was lost: {reason})"
+        if was_up and self.address is not None:
+            self._route.lost(self.address, reason)
+        self._trouble = f" (the connection to {self.address} was lost: {reason})"
         error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
         error.__cause__ = None if error is reason else reason
         self.conversation.lost(error)
         if was_up and not self.closed:
-            assert self._address is not None
-            self._outages.down(self, self._address, reason)
+            assert self.address is not None
+            self._outages.down(self, self.address, reason)
 
     def _drop_socket(self) -> None:
         outer, self._torn = self._torn, True

@@ -163,7 +163,7 @@ class Subscription(PlainWith, PlainFor):
         """``on_end``: called when it ends; set when a ``LeaseKeeper`` renews its leases."""
         self.topic = feed.command.topic
         self.consumer = feed.command.consumer
-        self._link = link
+        self._held = link
         self._guard = link.guard
         self._feed = feed
         self._auto_ack = auto_ack
@@ -171,6 +171,12 @@ class Subscription(PlainWith, PlainFor):
         feed.is_kept = on_end is not None
         self._last: list[Message] = []
         """What ``auto_ack`` acks next."""
+
+    @property
+    def _link(self) -> BlockingLink:
+        """It changes where its topic has another worker."""
+        self._held = self._feed.link(self._held)
+        return self._held
 
     def __enter__(self) -> "Subscription":
         return self
@@ -290,13 +296,19 @@ class Subscription(PlainWith, PlainFor):
             if holders and holders[HOLDER] is ours:
                 del holders[HOLDER]
 
+    def _has_news(self) -> bool:
+        """Whether there is something to hand out, or nothing more to expect of its connection."""
+        feed = self._feed
+        return bool(feed.arrived) or feed.state is not FeedState.LIVE or feed.new_link is not None
+
     def _next_push(self, deadline: float | None) -> MessagePush | None:
-        feed, link = self._feed, self._link
+        feed = self._feed
         if self._on_end is not None:
-            link.exchange(0.0)  # only what was read is renewed, and the handler may take long
+            self._link.exchange(0.0)  # only what was read is renewed, and the handler may take long
         while True:
+            link = self._link
             if not feed.arrived:
-                link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
+                link.until(self._has_news, deadline)
                 if feed.error is not None:
                     raise feed.error
             for _ in range(ROUNDS_MAX):

@@ -218,7 +218,7 @@ def test_closed_is_closed() -> None:
 
 def test_idle_topics_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that comes back gets another name: its numbers begin again."""
-    monkeypatch.setattr("toymq.conversation.STREAMS_MAX", 1)
+    monkeypatch.setattr("toymq.streams.STREAMS_MAX", 1)
     peer = Conversing()
     peer.publish("a", topic="t")
     peer.said()

@@ -57,6 +57,8 @@ LINES: dict[str, Command] = {
     "TOPICS orders.>": commands.Topics("orders.>"),
     "DESCRIBE o": commands.Describe("o"),
     "STATS": commands.Stats(),
+    "CLUSTER": commands.Cluster(),
+    "CLUSTER moved=1": commands.Cluster(moved=True),
     "PING": commands.Ping(),
     "QUIT": commands.Quit(),
 }

@@ -1,0 +1,114 @@
+"""Publishes to topics of another worker, on their way to its connection. Sans-IO; ADR 0155.
+
+A broker of several workers answers a publish to a topic of another one with MOVED, and has not stored it. The stream of the
+topic goes on over the other connection with its producer name and its numbers: a publish that was sent before, with an outcome
+that is unknown, is still recognised there. Their order is kept: nothing is sent there while one is unanswered here.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from toymq.delivery_window import AckList, Feed
+from toymq.pending_publishes import PublishSlot, Stream
+from toymq.pending_replies import Slot
+from toymq_py.errors import Moved
+
+
+class Target(Protocol):
+    """The conversation that a stream goes to."""
+
+    def adopt(self, stream: Stream, size: int) -> bool:
+        """Take a stream with ``size`` unanswered bytes. What is published to it waits until all of it is here, in order.
+
+        Returns: False, where this one has publishes to the topic that wait, too.
+        """
+        ...
+
+    def accept(self, stream: Stream, slots: Sequence[PublishSlot]) -> None:
+        """Send all of it, now or once there is a connection."""
+        ...
+
+    def forsake(self, stream: Stream) -> None:
+        """It does not come: later publishes to its topic have another stream."""
+        ...
+
+    def adopt_feed(self, feed: Feed, acks: Sequence[AckList]) -> None:
+        """Subscribe, behind the acks that the other connection has not sent."""
+        ...
+
+
+class Elsewhere(Protocol):
+    """Finds the connection on which the publishes to a topic, or a subscription, go on.
+
+    Returns: None where there is none: the caller gets the error.
+    """
+
+    def publishes(self, topic: str, moved: Moved) -> Target | None: ...
+    def subscribes(self, feed: Feed, moved: Moved) -> Target | None: ...
+
+
+class _Departure:
+    __slots__ = ("new", "returned", "target")
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.returned: list[PublishSlot] = []
+        """Refused here, in their order."""
+        self.new: list[PublishSlot] = []
+        """Published meanwhile."""
+
+
+class Departures:
+    """Of one conversation."""
+
+    def __init__(self) -> None:
+        self._leaving: dict[Stream, _Departure] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._leaving)
+
+    def begin(self, stream: Stream, target: Target) -> None:
+        """A first publish of the stream was refused."""
+        departure = self._leaving[stream] = _Departure(target)
+        stream.send = departure.new.extend
+
+    def take(self, slot: Slot) -> bool:
+        """Keep a publish that was not stored here, if its stream leaves. Returns: whether it does."""
+        departure = self._leaving.get(slot.stream) if isinstance(slot, PublishSlot) else None
+        if departure is None:
+            return False
+        assert isinstance(slot, PublishSlot)
+        departure.returned.append(slot)
+        return True
+
+    def has(self, topic: str) -> bool:
+        """Whether publishes to a topic are still answered here."""
+        return any(stream.topic == topic for stream in self._leaving)
+
+    def slots(self) -> Iterator[PublishSlot]:
+        """All that are kept."""
+        for departure in self._leaving.values():
+            yield from departure.returned
+            yield from departure.new
+
+    def go(self, unanswered: Collection[Slot]) -> None:
+        """Send the streams on of which none is left among the unanswered."""
+        busy = {slot.stream for slot in unanswered if isinstance(slot, PublishSlot)}
+        for stream in [one for one in self._leaving if one not in busy]:
+            departure = self._leaving.pop(stream)
+            departure.target.accept(stream, list(_living([*departure.returned, *departure.new])))
+
+    def forget(self) -> None:
+        """Drop all that is kept."""
+        leaving, self._leaving = self._leaving, {}
+        for stream, departure in leaving.items():
+            departure.target.forsake(stream)
+
+
+def _living(slots: Iterable[PublishSlot]) -> Iterator[PublishSlot]:
+    """Those that a caller waits for."""
+    for slot in slots:
+        if slot.done:
+            slot.dropped()
+        else:
+            yield slot

@@ -1,0 +1,145 @@
+"""Which worker of a broker has a topic, as far as MOVED has told, and the connections to the workers. ADR 0155.
+
+A topic is asked for over the client's main connection, until a worker answers that another one has it. From then on a
+connection to that one is used, which is made when it is needed. When it cannot be made, what waits for it goes back to the main
+connection, which learns the topic's place anew. Sans-IO, for both clients.
+"""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+from weakref import ref
+
+from toymq.conversation import Conversation
+from toymq.delivery_window import Feed
+from toymq.route import named_address
+from toymq.url import Address
+from toymq_py.errors import Moved
+from toymq_py.names import DEAD_LETTERS
+
+TOPICS_MAX = 16_384
+"""Topics whose place is kept. Beyond, the oldest is asked for again."""
+LINKS_MAX = 64
+"""Workers that are connected to. The MOVED of a broker that names more is raised: so many on one machine are a mistake."""
+MOVES_MAX, MOVES_S = 8, 1.0
+"""A topic that moves more often within so many seconds goes in circles: its callers get MOVED."""
+GONE = "-"
+"""The address in a MOVED of the client's own: the worker cannot be reached."""
+
+
+class WorkerLink(Protocol):
+    """A connection of either client."""
+
+    @property
+    def conversation(self) -> Conversation: ...
+    @property
+    def address(self) -> Address | None:
+        """Where it is connected, or was last."""
+
+    def now(self) -> float: ...
+
+
+L = TypeVar("L", bound=WorkerLink)
+
+
+class Homes(Generic[L]):
+    """Of one client."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, Address] = {}
+        self._links: dict[Address, L] = {}
+        self._moves: dict[str, tuple[float, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._addresses)
+
+    def address(self, topic: str) -> Address | None:
+        """Of the worker that has a topic; None: ask over the main connection."""
+        return self._addresses.get(topic)
+
+    def find(self, topic: str, make: Callable[[Address], L]) -> L | None:
+        """The connection to the worker that has a topic, which ``make`` makes; None: the main one."""
+        address = self._addresses.get(topic)
+        if address is None:
+            return None
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = make(address)
+        return link
+
+    def learn(self, topic: str, moved: Moved, link: L) -> bool:
+        """Note what a connection was told. Returns: whether to follow it."""
+        origin = topic.removesuffix(DEAD_LETTERS)
+        names = (origin, origin + DEAD_LETTERS)
+        if moved.address == GONE:
+            for name in names:
+                self._addresses.pop(name, None)
+            return True
+        address = _named(moved, link.address)
+        now = link.now()
+        since, moves = self._moves.get(origin, (now, 0))
+        if now - since > MOVES_S:
+            since, moves = now, 0
+        if address is None or moves >= MOVES_MAX or (address not in self._links and len(self._links) >= LINKS_MAX):
+            return False
+        for name in names:
+            self._addresses.pop(name, None)
+            self._addresses[name] = address
+        self._moves.pop(origin, None)
+        self._moves[origin] = since, moves + 1
+        while len(self._moves) > TOPICS_MAX:
+            del self._moves[next(iter(self._moves))]
+        while len(self._addresses) > 2 * TOPICS_MAX:
+            del self._addresses[next(iter(self._addresses))]
+        return True
+
+
+def _named(moved: Moved, by: Address | None) -> Address | None:
+    """The address in the words of a MOVED that fits a client of ``by``: over TLS that with ``toymqs://``."""
+    if by is None:
+        return None
+    if not by.tls:
+        return named_address(moved.address, by)
+    words = (word.removeprefix("toymqs://") for word in str(moved).split() if word.startswith("toymqs://"))
+    return named_address(next(words, ""), by)
+
+
+class Follower(Protocol[L]):
+    """A client."""
+
+    _homes: Homes[L]
+
+    def _home(self, topic: str) -> L:
+        """The connection for publishes to a topic."""
+
+    def _free_link(self, topic: str) -> L:
+        """One for a subscription to a topic, without another that overlaps."""
+
+
+class Following(Generic[L]):
+    """What a connection's conversation asks its client: ``departures.Elsewhere``. Refers to both weakly: a client that is
+    dropped is freed at once, with its connections."""
+
+    def __init__(self, client: Follower[L], link: L, on_publishes: Callable[[L], object] = lambda link: None) -> None:
+        """``on_publishes``: called with the connection on which publishes go on."""
+        self._client, self._link, self._on_publishes = ref(client), ref(link), on_publishes
+
+    def publishes(self, topic: str, moved: Moved) -> Conversation | None:
+        client, link = self._client(), self._link()
+        if client is None or link is None or not client._homes.learn(topic, moved, link):
+            return None
+        target = client._home(topic)
+        if target is link:
+            return None
+        self._on_publishes(target)
+        return target.conversation
+
+    def subscribes(self, feed: Feed, moved: Moved) -> Conversation | None:
+        client, link = self._client(), self._link()
+        topic = feed.command.topic
+        if client is None or link is None or not client._homes.learn(topic, moved, link):
+            return None
+        target = client._free_link(topic)
+        if target is link:
+            return None
+        feed.new_link = target
+        return target.conversation

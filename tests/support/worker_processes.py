@@ -1,0 +1,100 @@
+"""``toymq serve --workers N`` as a process."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+
+from tests.support.broker_process import COMMAND, Wire, environment
+from toymq_py.placement import worker_of
+
+WITHIN_S = 60.0
+
+
+class Workers:
+    """The supervisor, and what its workers say when they are ready."""
+
+    def __init__(self, data_dir: Path, number: int, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "serve", "--workers", str(number), "--listen", "127.0.0.1:0", "--data-dir", str(data_dir),
+             "--min-free-bytes", "0", "--max-connections", "100", *options],
+            env={**environment(), "TOYMQ_CONFIG": os.devnull}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.ports: dict[int, int] = {}
+        self.pids: dict[int, int] = {}
+        self.said = ""
+        self._lines: Queue[str] = Queue()
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        stdout, stderr = self.process.stdout, self.process.stderr
+        self._threads = [Thread(target=self._collect, args=[stdout]), Thread(target=self._hear, args=[stderr])]
+        for thread in self._threads:
+            thread.start()
+
+    def _collect(self, stdout: Iterator[str]) -> None:
+        for line in stdout:
+            self._lines.put(line)
+
+    def _hear(self, stderr: Iterator[str]) -> None:
+        for line in stderr:
+            self.said += line
+
+    def ready(self, count: int) -> None:
+        """Wait for so many workers to be ready."""
+        for _ in range(count):
+            line = self._lines.get(timeout=WITHIN_S)
+            found = re.search(r"toymq 127\.0\.0\.1:(\d+) .*workers/(\d+).*\(pid (\d+)\)", line)
+            assert found is not None, line
+            worker = int(found[2])
+            self.ports[worker], self.pids[worker] = int(found[1]), int(found[3])
+
+    def wire(self, worker: int) -> Wire:
+        return Wire(self.ports[worker])
+
+    def addresses(self) -> list[list[str]]:
+        """Of each worker, as CLUSTER says."""
+        with self.wire(0) as wire:
+            assert wire.ask(b"CLUSTER\n").startswith(b"JSON")
+            found: list[list[str]] = json.loads(wire.line())["workers"]
+        return found
+
+    def http(self, worker: int) -> str:
+        """``http://host:port`` of a worker."""
+        return next(address for address in self.addresses()[worker] if address.startswith("http")).removesuffix("/")
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(WITHIN_S)
+
+    def join(self) -> None:
+        """Until no process has its output open: the supervisor and all workers have ended."""
+        self.process.wait(WITHIN_S)
+        for thread in self._threads:
+            thread.join(WITHIN_S)
+            assert not thread.is_alive(), "a worker has outlived its supervisor"
+
+
+@contextmanager
+def serving(data_dir: Path, number: int, *options: str) -> Iterator[Workers]:
+    workers = Workers(data_dir, number, *options)
+    try:
+        yield workers
+    finally:
+        workers.process.kill()
+        workers.join()
+        for stream in (workers.process.stdout, workers.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def topic_of(worker: int, workers: int) -> str:
+    return next(name for name in map("topic{}".format, range(100)) if worker_of(name, workers) == worker)
+
+
+def publish(wire: Wire, topic: str, text: str) -> bytes:
+    return wire.ask(f"PUB {topic} - {len(text)}\n{text}\n".encode())

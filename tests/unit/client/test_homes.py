@@ -1,0 +1,79 @@
+"""Where topics are, learned from MOVED: bounded, never in circles, and over TLS at the address of TLS."""
+
+import pytest
+
+from toymq.conversation import Conversation
+from toymq.homes import GONE, MOVES_MAX, MOVES_S, Homes
+from toymq.url import Address
+from toymq_py.errors import Moved
+
+HERE = Address("127.0.0.1", 1, "secret")
+THERE = Address("127.0.0.1", 2, "secret")
+
+
+class FakeLink:
+    def __init__(self, address: Address) -> None:
+        self.address: Address | None = address
+        self.conversation = Conversation(None, lambda: None)
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def moved(port: int, more: str = "") -> Moved:
+    return Moved(f"127.0.0.1:{port} {more}(worker 1) has the topic t")
+
+
+def test_a_topic_and_its_dead_letters_are_where_moved_says() -> None:
+    homes, link = Homes[FakeLink](), FakeLink(HERE)
+    assert homes.find("t", FakeLink) is None
+    assert homes.learn("t", moved(2), link)
+    found = homes.find("t", FakeLink)
+    assert found is not None
+    assert found.address == THERE, "with the token"
+    assert homes.find("t.dlq", FakeLink) is found
+    assert homes.learn("u.dlq", moved(2), link)
+    assert homes.find("u", FakeLink) is found, "one connection a worker"
+
+
+def test_over_tls_the_address_with_tls_is_taken() -> None:
+    tls = Address("127.0.0.1", 1, tls=True)
+    homes, link = Homes[FakeLink](), FakeLink(tls)
+    assert not homes.learn("t", moved(2), link), "nothing goes in the clear"
+    assert homes.learn("t", moved(2, "toymqs://127.0.0.1:3 http://127.0.0.1:4/ "), link)
+    assert homes.address("t") == Address("127.0.0.1", 3, tls=True)
+
+
+@pytest.mark.parametrize("text", ["", "nowhere", "host:0", "host:99999", "http://127.0.0.1:80/ x"])
+def test_what_is_no_address_is_not_followed(text: str) -> None:
+    assert not Homes[FakeLink]().learn("t", Moved(text), FakeLink(HERE))
+
+
+def test_one_that_cannot_be_reached_is_asked_for_anew() -> None:
+    homes, link = Homes[FakeLink](), FakeLink(HERE)
+    homes.learn("t", moved(2), link)
+    assert homes.learn("t", Moved(GONE), link)
+    assert homes.find("t", FakeLink) is None
+
+
+def test_in_circles_ends() -> None:
+    homes, link = Homes[FakeLink](), FakeLink(HERE)
+    followed = [homes.learn("t", moved(2 + turn % 2), link) for turn in range(MOVES_MAX + 1)]
+    assert followed == [True] * MOVES_MAX + [False]
+    assert homes.learn("u", moved(2), link), "another topic"
+    link.at = MOVES_S + 0.1
+    assert homes.learn("t", moved(2), link), "later it may move again"
+
+
+def test_workers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq.homes.LINKS_MAX", 2)
+    monkeypatch.setattr("toymq.homes.TOPICS_MAX", 2)
+    homes, link = Homes[FakeLink](), FakeLink(HERE)
+    for port, topic in ((2, "a"), (3, "b")):
+        assert homes.learn(topic, moved(port), link)
+        homes.find(topic, FakeLink)
+    assert not homes.learn("c", moved(4), link), "a third worker"
+    assert homes.learn("c", moved(3), link)
+    assert homes.find("a", FakeLink) is None, "the oldest is asked for again"
+    assert homes.find("c", FakeLink) is not None

@@ -1,0 +1,155 @@
+"""HTTP over any worker: requests for topics of another one, streams and WebSockets among them, rights and limits as there."""
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.support.tokens import table, token
+from tests.support.worker_processes import Workers, serving, topic_of
+
+HERE, THERE = topic_of(0, 2), topic_of(1, 2)
+OPEN = ("--http", "127.0.0.1:0")
+
+
+class Curl:
+    """One connection to a worker."""
+
+    def __init__(self, address: str) -> None:
+        url = urlsplit(address)
+        assert url.hostname is not None
+        self.connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+
+    def __enter__(self) -> "Curl":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        self.connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = self.connection.getresponse()
+        content = answer.read()
+        return answer.status, json.loads(content) if content else None
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    with serving(tmp_path_factory.mktemp("workers") / "data", 2, *OPEN) as workers:
+        workers.ready(2)
+        yield workers
+
+
+def test_one_connection_reaches_every_topic(workers: Workers) -> None:
+    with Curl(workers.http(0)) as curl:
+        for topic in (HERE, THERE, HERE, THERE):
+            assert curl.ask("POST", f"/v1/topics/{topic}/messages", b"hello")[0] == 201
+        for topic in (THERE, HERE):
+            assert curl.ask("GET", f"/v1/topics/{topic}")[1]["messages"] == 2
+            status, leased = curl.ask("GET", f"/v1/topics/{topic}/messages?consumer=c&max=5")
+            assert (status, [message["id"] for message in leased["messages"]]) == (200, [0, 1])
+            assert curl.ask("DELETE", f"/v1/topics/{topic}/messages/0?consumer=c") == (204, None)
+            assert curl.ask("POST", f"/v1/topics/{topic}/messages/1:nack?consumer=c")[0] == 204
+        pieces = (b"x" * 100_000 for _ in range(10))
+        assert curl.ask("POST", f"/v1/topics/{THERE}/messages", pieces)[0] == 201, "chunked"
+        curl.connection.request("HEAD", f"/v1/topics/{THERE}")
+        answer = curl.connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b"")
+        assert curl.ask("GET", f"/v1/topics/{THERE}/log?from=2")[1]["messages"][0]["payload"] == "x" * 1_000_000
+        assert curl.ask("DELETE", f"/v1/topics/{THERE}")[0] == 204
+
+
+def test_a_refusal_is_that_of_the_other_worker(workers: Workers) -> None:
+    with Curl(workers.http(0)) as curl:
+        missing = topic_of(1, 2) + ".dlq"
+        assert curl.ask("GET", f"/v1/topics/{missing}")[1]["code"] == "NO_SUCH_TOPIC"
+        assert curl.ask("POST", f"/v1/topics/{THERE}/messages", b"x", Origin="http://evil.example")[0] == 403
+        assert curl.ask("GET", f"/v1/topics/{THERE}", Host="evil.example")[0] == 403
+
+
+def test_the_header_of_workers_counts_for_nothing_from_a_client(workers: Workers) -> None:
+    """Nor does it stop a request from being passed on."""
+    with Curl(workers.http(0)) as curl:
+        assert curl.ask("PUT", f"/v1/topics/{THERE}", b"{}", toymq_forwarded="https 10.0.0.1 1 admin")[0] in (200, 201)
+        assert "address=10.0.0.1" not in workers.said
+
+
+def test_a_wait_ends_with_the_connection_of_its_client(workers: Workers) -> None:
+    url = urlsplit(workers.http(0))
+    with Curl(workers.http(0)) as curl:
+        curl.ask("PUT", f"/v1/topics/{THERE}", b"{}")
+        with socket.create_connection((url.hostname, url.port), 60) as waits:
+            waits.sendall(f"GET /v1/topics/{THERE}/messages?consumer=w&wait_s=50 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            waits.shutdown(socket.SHUT_WR)
+            assert waits.recv(100).startswith(b"HTTP/1.1 20"), "at once"
+
+
+async def test_a_websocket_reaches_the_other_worker(workers: Workers) -> None:
+    async with connect(f"{workers.http(0).replace('http', 'ws')}/v1/topics/{THERE}/ws") as client:
+        async with asyncio.timeout(60):
+            await client.send(json.dumps({"op": "publish", "ref": 1, "payload": "y" * 500_000}))
+            assert json.loads(await client.recv())["op"] == "published"
+            await client.send(json.dumps({"op": "subscribe", "consumer": "ws", "start": "earliest"}))
+            assert json.loads(await client.recv())["op"] == "subscribed"
+            while (message := json.loads(await client.recv()))["payload"] != "y" * 500_000:
+                pass
+            await client.send(json.dumps({"op": "ack", "ids": [message["id"]]}))
+            assert json.loads(await client.recv())["op"] == "acked"
+    with pytest.raises(InvalidStatus):
+        await connect(f"{workers.http(0).replace('http', 'ws')}/v1/topics/{THERE}/ws", origin="http://evil.example")  # type: ignore[arg-type]
+
+
+async def test_a_worker_that_is_killed(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", 2, *OPEN) as workers:
+        workers.ready(2)
+        address = workers.http(0)
+        async with connect(f"{address.replace('http', 'ws')}/v1/topics/{THERE}/ws") as client:
+            await client.send(json.dumps({"op": "publish", "ref": 1, "payload": "x"}))
+            assert json.loads(await client.recv())["op"] == "published"
+            os.kill(workers.pids[1], signal.SIGKILL)
+            with pytest.raises(ConnectionClosed):
+                await client.recv()
+        with Curl(address) as curl:
+            assert curl.ask("POST", f"/v1/topics/{HERE}/messages", b"x")[0] == 201
+            assert curl.ask("POST", f"/v1/topics/{THERE}/messages", b"x")[0] == 201, "it waits for the next process"
+
+
+async def test_tokens_and_logins_hold_at_the_other_worker(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.toml"
+    boss = table("boss", 'admin = true\npublish = [">"]\nsubscribe = [">"]')
+    tokens.write_text(boss + table("reader", 'subscribe = ["none"]'))
+    tokens.chmod(0o600)
+    with serving(tmp_path / "data", 2, *OPEN, "--auth-file", str(tokens)) as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            assert wire.ask(f"HELLO 1 auth={token('boss')}\n".encode()).startswith(b"HELLO")
+            assert wire.ask(f"PUB {THERE} - 1\nx\n".encode()) == b"OK 0", "over the wire, too"
+            assert wire.ask(b"CLUSTER\n").startswith(b"JSON")
+            address = json.loads(wire.line())["workers"][0][1].removesuffix("/")
+        with Curl(address) as curl:
+            path = f"/v1/topics/{THERE}"
+            assert curl.ask("GET", path)[0] == 401
+            assert curl.ask("GET", path, Authorization=f"Bearer {token('reader')}")[0] == 403
+            assert curl.ask("GET", path, Authorization=f"Bearer {token('boss')}")[0] == 200
+            curl.connection.request("POST", "/v1/login", json.dumps({"token": token("boss")}))
+            answer = curl.connection.getresponse()
+            answer.read()
+            cookie = answer.headers["set-cookie"].partition(";")[0]
+            assert curl.ask("GET", path, Cookie=cookie)[0] == 200, "a login at one worker"
+            assert curl.ask("POST", f"{path}/messages", b"x", Cookie=cookie, X_Requested_With="me")[0] == 201
+            assert curl.ask("GET", path, Cookie=cookie[:-3] + "xyz")[0] == 401
+            assert curl.ask("GET", path, toymq_forwarded="http 127.0.0.1 1 boss")[0] == 401, "a client says who it is"
+            assert curl.ask("DELETE", path, Cookie=cookie, X_Requested_With="me")[0] == 204
+        assert workers.stop() == 0
+        workers.join()
+        assert f"action=deleteTopic topic={THERE} token=boss address=127.0.0.1 via=http result=OK" in workers.said

@@ -1,0 +1,94 @@
+"""What a worker's lists, figures and metrics say of the others."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.tokens import table, token
+from tests.support.worker_processes import serving
+from tests.unit.gateway.test_forwarding import OPEN, Curl
+from toymq_py.errors import ShuttingDown
+from toymq_py.gateway.neighbours import Neighbours, labelled_metrics
+from toymq_py.placement import Placement
+
+TOPICS = [f"orders.{name}" for name in "abcdef"]
+
+
+def test_lists_figures_and_metrics_are_of_all_workers(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", 2, *OPEN) as workers:
+        workers.ready(2)
+        for worker in (0, 1):
+            with Curl(workers.http(worker)) as curl:
+                for topic in TOPICS:
+                    assert curl.ask("POST", f"/v1/topics/{topic}/messages", b"x")[0] == 201
+                assert [found["topic"] for found in curl.ask("GET", "/v1/topics")[1]["topics"]] == TOPICS
+                found = curl.ask("GET", "/v1/topics?pattern=orders.c")[1]["topics"]
+                assert [one["topic"] for one in found] == ["orders.c"]
+                assert curl.ask("GET", "/v1/stats")[1]["publish_total"] == len(TOPICS) * (worker + 1)
+                curl.connection.request("GET", "/metrics", headers={"accept": "application/openmetrics-text"})
+                text = curl.connection.getresponse().read().decode()
+                rows = re.findall(r'^toymq_topic_messages\{worker="(\d)",topic="(.*)"\} (\d+)', text, re.MULTILINE)
+                assert sorted(topic for _, topic, _ in rows) == TOPICS
+                assert {worker for worker, _, _ in rows} == {"0", "1"}
+                assert text.count("# TYPE toymq_topic_messages ") == 1
+                curl.connection.request("GET", "/v1/events")
+                event = curl.connection.getresponse()
+                assert event.readline() == b"event: snapshot\n"
+                snapshot = json.loads(event.readline().removeprefix(b"data: "))
+                assert [one["topic"] for one in snapshot["topics"]] == TOPICS
+                assert snapshot["stats"]["publish_total"] == len(TOPICS) * (worker + 1)
+
+
+def test_a_token_sees_of_other_workers_what_it_may(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.toml"
+    boss = table("boss", 'admin = true\npublish = [">"]\nsubscribe = [">"]')
+    tokens.write_text(boss + table("reader", 'subscribe = ["orders.a", "orders.b", "orders.c"]'))
+    tokens.chmod(0o600)
+    with serving(tmp_path / "data", 2, *OPEN, "--auth-file", str(tokens)) as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            assert wire.ask(f"HELLO 1 auth={token('boss')}\n".encode()).startswith(b"HELLO")
+            for topic in TOPICS:
+                assert wire.ask(f"PUB {topic} - 1\nx\n".encode()) == b"OK 0"
+            wire.ask(b"CLUSTER\n")
+            address = json.loads(wire.line())["workers"][0][1].removesuffix("/")
+        with workers.wire(0) as wire:
+            assert wire.ask(f"HELLO 1 auth={token('reader')}\n".encode()).startswith(b"HELLO")
+            wire.ask(b"TOPICS\n")
+            assert [one["topic"] for one in json.loads(wire.line())] == TOPICS[:3]
+        with Curl(address) as curl:
+            reader = f"Bearer {token('reader')}"
+            listed = curl.ask("GET", "/v1/topics", Authorization=reader)[1]["topics"]
+            assert [one["topic"] for one in listed] == TOPICS[:3]
+            assert curl.ask("GET", "/v1/topics", toymq_forwarded="http - 0 *")[0] == 401, "a client says that it is a worker"
+
+
+async def test_one_that_does_not_answer(tmp_path: Path) -> None:
+    placement = Placement(0, ("a", "b"), (), (str(tmp_path / "0"), str(tmp_path / "1")))
+    neighbours = Neighbours(placement)
+    with pytest.raises(ShuttingDown, match="worker 1 does not answer"):
+        await neighbours.topics()
+    answer = json.dumps({"topics": [{"topic": "t", "consumers": []}]}).encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + answer)
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "1")
+    assert await neighbours.topics() == await neighbours.known_topics() == [{"topic": "t", "consumers": []}]
+    server.close()
+    (tmp_path / "1").unlink()
+    assert await neighbours.known_topics() == [{"topic": "t", "consumers": []}], "what it said last"
+
+
+def test_metrics_are_one_text() -> None:
+    one = b'# HELP a What.\n# TYPE a counter\na 1\na{x="}"} 2 # {trace="t"} 1\n# HELP b B.\n# TYPE b gauge\nb{} 3\n'
+    two = b"# HELP a What.\n# TYPE a counter\na 4\n# HELP c C.\n# TYPE c gauge\nc 5\n# EOF\n"
+    assert labelled_metrics([one, two]).decode().splitlines() == [
+        "# HELP a What.", "# TYPE a counter", 'a{worker="0"} 1', 'a{worker="0",x="}"} 2 # {trace="t"} 1', 'a{worker="1"} 4',
+        "# HELP b B.", "# TYPE b gauge", 'b{worker="0"} 3', "# HELP c C.", "# TYPE c gauge", 'c{worker="1"} 5', "# EOF",
+    ]  # fmt: skip

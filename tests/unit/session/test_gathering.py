@@ -1,0 +1,45 @@
+"""One reply made of those of all workers."""
+
+import json
+
+import pytest
+
+from toymq_py.merging import merged_stats
+from toymq_py.session.gathering import Gathering
+
+
+def gathered(*replies: bytes) -> Gathering:
+    gathering = Gathering(len(replies))
+    last = [gathering.add(worker, reply) for worker, reply in enumerate(replies)]
+    assert last == [False] * (len(replies) - 1) + [True]
+    return gathering
+
+
+def document(value: object) -> bytes:
+    body = json.dumps(value).encode()
+    return b"JSON %d\n%b\n" % (len(body), body)
+
+
+def test_numbers_are_added_up() -> None:
+    assert gathered(b"OK 2\n", b"OK 0\n", b"OK 5\n").total() == b"OK 7\n"
+
+
+@pytest.mark.parametrize("kind", ["total", "topics", "stats"])
+def test_one_refusal_is_the_reply(kind: str) -> None:
+    gathering = gathered(b"OK 2\n", b"ERR MODE_CONFLICT it is exclusive\n", b"ERR BAD_NAME x\n")
+    assert getattr(gathering, kind)() == b"ERR MODE_CONFLICT it is exclusive\n"
+
+
+def test_topics_are_in_the_order_of_their_names() -> None:
+    lists = [{"topic": "b", "text": "line\nbreak"}], [], [{"topic": "a"}, {"topic": "c"}]
+    reply = gathered(*map(document, lists)).topics()
+    assert reply == document([{"topic": "a"}, {"topic": "b", "text": "line\nbreak"}, {"topic": "c"}])
+
+
+def test_figures_are_those_of_all() -> None:
+    here = {"version": "1", "publish_total": 2, "uptime_s": 9.5, "disk_free_bytes": 10, "disk_low": False, "limits": {"x": 1}}
+    there = {**here, "publish_total": 3, "uptime_s": 1.0, "disk_free_bytes": 9, "disk_low": True}
+    merged = {**here, "publish_total": 5, "uptime_s": 9.5, "disk_free_bytes": 9, "disk_low": True}
+    assert merged_stats([here, there]) == merged
+    reply = gathered(document({**here, "topics": [{"topic": "b"}]}), document({**there, "topics": [{"topic": "a"}]})).stats()
+    assert reply == document({**merged, "topics": [{"topic": "a"}, {"topic": "b"}]})

@@ -1,0 +1,225 @@
+"""Commands that a session passes on to another worker, which follows a script: replies in order, deliveries behind their OK."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from toymq_py.clock import SystemClock
+from toymq_py.errors import ShuttingDown
+from toymq_py.metrics import Metrics
+from toymq_py.net.fair_queue import FairQueue, Runnable
+from toymq_py.placement import Placement, worker_of
+from toymq_py.protocol import Command, ServerConnection
+from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.passing import Passing
+from toymq_py.session.refused_sequences import RefusedSequences
+from toymq_py.session.replies import Replies
+
+HERE, THERE = (next(name for name in "abcdefgh" if worker_of(name, 2) == worker) for worker in (0, 1))
+
+
+class Rig:
+    """A session of worker 0, and worker 1 as the test plays it."""
+
+    def __init__(self, socket: Path) -> None:
+        loop = asyncio.get_running_loop()
+        clock = SystemClock()
+        self.woken = asyncio.Event()
+        runnable = Runnable(FairQueue(clock, loop), self._turn)
+        self.replies = Replies(Metrics(), runnable, clock)
+        self.refused = RefusedSequences()
+        self.unread = False
+        self.aborted = asyncio.Event()
+        self.written = b""
+        placement = Placement(0, ("127.0.0.1:1", "127.0.0.1:2"), (str(socket), str(socket)))
+        deliveries = Deliveries(self.replies, runnable, clock, loop.call_later)
+        self.passing = Passing(placement, self.replies, deliveries, loop, lambda: self.unread, self.aborted.set)
+        self.reader: asyncio.StreamReader
+        self.writer: asyncio.StreamWriter
+        self.there = asyncio.Event()
+        self._clock = clock
+
+    def _turn(self, slice_end: float) -> bool:
+        if out := self.replies.take_due(slice_end):
+            self.written += b"".join(out)
+        self.woken.set()
+        return self.replies.due
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.there.set()
+
+    def take(self, text: str) -> bool:
+        """One command, or a run of them. Returns: whether it was passed on."""
+        (command,) = commands(text)
+        return self.passing.take(command, self.refused)
+
+    async def hears(self, text: str) -> None:
+        """What the other worker is told."""
+        await self.there.wait()
+        async with asyncio.timeout(10):
+            assert (await self.reader.readexactly(len(text))).decode() == text
+
+    def says(self, text: str) -> None:
+        self.writer.write(text.encode())
+
+    async def client_reads(self, text: str) -> None:
+        async with asyncio.timeout(10):
+            while len(self.written) < len(text):
+                self.woken.clear()
+                await self.woken.wait()
+        assert self.written.decode() == text
+        self.written = b""
+
+
+def commands(text: str) -> list[Command]:
+    parser = ServerConnection(1 << 20)
+    parser.receive_data(text.encode())
+    return parser.next_commands(512)
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with _rig(tmp_path) as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def _rig(path: Path) -> AsyncIterator[Rig]:
+    rig = Rig(path / "s")
+    server = await asyncio.start_unix_server(rig.serve, path / "s")
+    try:
+        yield rig
+    finally:
+        rig.passing.close()
+        if rig.there.is_set():
+            rig.writer.close()
+        server.close()
+
+
+async def test_what_is_ours_is_not_passed_on(rig: Rig) -> None:
+    for text in (f"PUB {HERE} - 1\nx\n", f"SUB {HERE} c\n", "PING\n", "HELLO 1 auth=secret\n", "UNSUB * c\n"):
+        assert not rig.take(text), text
+
+
+async def test_the_workers_replies_stand_in_the_place_of_the_commands(rig: Rig) -> None:
+    assert not rig.take("HELLO 1 auth=secret name=me\n")
+    assert rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} k 1\ny\n")
+    rig.replies.add(b"PONG\n")
+    assert rig.take(f"DESCRIBE {THERE}\n")
+    await rig.hears(f"HELLO 1 auth=secret name=me\nPUB {THERE} - 1\nx\nPUB {THERE} k 1\ny\nDESCRIBE {THERE}\n")
+    rig.says("HELLO 1 server=x/1 max_payload=9\nOK 7\n")
+    rig.says("ERR QUEUE_FULL no room\nJSON 2\n{}\n")
+    await rig.client_reads("OK 7\nERR QUEUE_FULL no room\nPONG\nJSON 2\n{}\n")
+    assert rig.replies.held_bytes == 0
+
+
+async def test_a_pull_comes_with_its_messages(rig: Rig) -> None:
+    rig.take(f"PULL {THERE} c 5\n")
+    rig.take(f"ACK {THERE} c 0\nACK {THERE} c 1\n")
+    await rig.hears(f"PULL {THERE} c 5\nACK {THERE} c 0\nACK {THERE} c 1\n")
+    rig.says(f"MSG {THERE} 0 1 9 - 2\nOK\nMSG {THERE} 1 1 9 - 1\nx\nOK 2\nOK 1\nOK 0\n")
+    await rig.client_reads(f"MSG {THERE} 0 1 9 - 2\nOK\nMSG {THERE} 1 1 9 - 1\nx\nOK 2\nOK 1\nOK 0\n")
+
+
+async def test_deliveries_wait_until_the_ok_of_their_sub_is_written(rig: Rig) -> None:
+    held = rig.replies.hold()
+    rig.take(f"SUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\n")
+    rig.says(f"OK 1\nMSG {THERE} 0 1 9 - 1\nx\n")
+    rig.says(f"MSG {THERE} 1 1 9 - 1\ny\n")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert rig.written == b"", "a reply before it is due"
+    rig.replies.fill(held, lambda: b"OK 5\n")
+    await rig.client_reads(f"OK 5\nOK 1\nMSG {THERE} 0 1 9 - 1\nx\nMSG {THERE} 1 1 9 - 1\ny\n")
+    rig.says(f"CLOSED {THERE} c DELETED\n")
+    await rig.client_reads(f"CLOSED {THERE} c DELETED\n")
+
+
+async def test_an_unsub_is_for_the_worker_that_has_the_subscription(rig: Rig) -> None:
+    rig.take(f"SUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+    rig.passing.take(commands("PAUSE\n")[0], rig.refused)
+    rig.take(f"UNSUB {THERE} c\n")
+    await rig.hears(f"PAUSE\nUNSUB {THERE} c\n")
+    rig.says("OK 0\nOK 0\n")
+    await rig.client_reads("OK 0\n")
+
+
+async def test_while_the_client_does_not_read_the_worker_is_not_read(rig: Rig) -> None:
+    rig.take(f"SUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+    rig.unread = True
+    rig.says(f"MSG {THERE} 0 1 9 - 1\nx\n")
+    await rig.client_reads(f"MSG {THERE} 0 1 9 - 1\nx\n")
+    rig.says(f"MSG {THERE} 1 1 9 - 1\ny\n")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert rig.written == b""
+    rig.unread = False
+    rig.passing.resume()
+    await rig.client_reads(f"MSG {THERE} 1 1 9 - 1\ny\n")
+
+
+async def test_behind_a_missing_reply_nothing_is_written(rig: Rig) -> None:
+    rig.take(f"PUB {THERE} - 1\nx\n")
+    rig.take(f"PUB {THERE} - 1\ny\n")
+    rig.replies.add(b"PONG\n")
+    await rig.hears(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
+    rig.says("OK 0\n")
+    await rig.client_reads("OK 0\n")
+    rig.writer.close()
+    async with asyncio.timeout(10):
+        await rig.aborted.wait()
+    assert rig.written == b""
+
+
+async def test_a_subscription_ends_with_its_worker_and_an_idle_connection_is_made_anew(rig: Rig) -> None:
+    rig.take(f"PUB {THERE} - 1\nx\n")
+    await rig.hears(f"PUB {THERE} - 1\nx\n")
+    rig.says("OK 0\n")
+    await rig.client_reads("OK 0\n")
+    rig.writer.close()
+    rig.there.clear()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert rig.passing._workers == {}
+    assert not rig.aborted.is_set()
+    rig.take(f"SUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\n")
+    rig.says("OK 0\n")
+    await rig.client_reads("OK 0\n")
+    rig.writer.close()
+    async with asyncio.timeout(10):
+        await rig.aborted.wait()
+
+
+async def test_one_that_follows_is_told_moved_but_settles_through_us(rig: Rig) -> None:
+    assert not rig.take("CLUSTER moved=1\n")
+    assert not rig.take(f"PUB {THERE} - 1\nx\n")
+    assert not rig.take(f"SUB {THERE} c\n")
+    assert rig.take(f"NACK {THERE} c 3\n")
+    await rig.hears(f"NACK {THERE} c 3\n")
+
+
+async def test_what_was_refused_here_stops_its_producer(rig: Rig) -> None:
+    rig.refused.refuse(THERE, [b"p"], [4])
+    assert rig.take(f"PUB {THERE} p 1 seq=5\nx\n")
+    rig.replies.wake()
+    await rig.client_reads("ERR OUT_OF_SEQUENCE 4 was refused: repeat it and go on from there\n")
+    rig.take(f"PUB {THERE} p 1 seq=4\nx\n")
+    await rig.hears(f"PUB {THERE} p 1 seq=4\nx\n")
+
+
+async def test_a_worker_that_is_not_there(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "missing")
+    with pytest.raises(ShuttingDown, match="worker 1 cannot be reached"):
+        rig.take(f"PUB {THERE} - 1\nx\n")

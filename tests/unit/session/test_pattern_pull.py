@@ -1,0 +1,150 @@
+"""A PULL of a pattern over several workers, with workers that answer what the test wants."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from toymq_py.errors import ShuttingDown
+from toymq_py.protocol import Command, Nack, Pull
+from toymq_py.session.pattern_pull import PatternPull
+
+
+class Link:
+    """A connection that waits."""
+
+    def __init__(self, heard: Callable[[list[bytes]], None], ended: Callable[[], None]) -> None:
+        self.heard, self.ended = heard, ended
+        self.sent: list[bytes] = []
+        self.finished = self.closed = False
+
+    def send(self, pieces: list[bytes]) -> None:
+        self.sent += pieces
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Workers:
+    """``asked``: what each was asked, and how it answers."""
+
+    def __init__(self, max_count: int = 3, wait_ms: int = 0, count: int = 3) -> None:
+        self.asked: list[tuple[int, Command, Callable[[bytes], None]]] = []
+        self.links: list[Link] = []
+        self.replies: list[bytes] = []
+        self.lost = 0
+        self.away = False
+        self.pull = PatternPull(
+            Pull("t.*", "c", max_count, wait_ms, lease=7), range(count), self._ask, self._connect, self.replies.append,
+            self._lose,
+        )
+        self.pull.begin()
+
+    def _ask(self, worker: int, command: Command, answered: Callable[[bytes], None]) -> None:
+        if self.away:
+            raise ShuttingDown
+        self.asked.append((worker, command, answered))
+
+    def _connect(self, worker: int, heard: Callable[[list[bytes]], None], ended: Callable[[], None]) -> Any:
+        if self.away:
+            raise ShuttingDown
+        self.links.append(Link(heard, ended))
+        return self.links[-1]
+
+    def _lose(self) -> None:
+        self.lost += 1
+
+    def answer(self, reply: bytes) -> None:
+        """The worker that was asked last answers."""
+        self.asked[-1][2](reply)
+
+
+def message(topic: str, number: int, payload: str = "OK 9") -> bytes:
+    return f"MSG {topic} {number} 1 9 - {len(payload)}\n{payload}\n".encode()
+
+
+def test_one_after_the_other_is_asked_for_what_is_missing() -> None:
+    workers = Workers()
+    workers.answer(message("t.a", 0) + b"OK 1\n")
+    workers.answer(b"OK 0\n")
+    workers.answer(message("t.b", 5) + message("t.b", 6) + b"OK 2\n")
+    assert [(worker, command.max_count, command.wait_ms) for worker, command, _ in workers.asked] == [
+        (0, 3, 0), (1, 2, 0), (2, 2, 0),
+    ]  # fmt: skip
+    assert workers.replies == [message("t.a", 0) + message("t.b", 5) + message("t.b", 6) + b"OK 3\n"]
+
+
+def test_enough_is_enough() -> None:
+    workers = Workers(max_count=1)
+    workers.answer(message("t.a", 0) + b"OK 1\n")
+    assert len(workers.asked) == 1
+    assert workers.replies == [message("t.a", 0) + b"OK 1\n"]
+
+
+def test_none_without_a_wait() -> None:
+    workers = Workers()
+    for _ in range(3):
+        workers.answer(b"OK 0\n")
+    assert workers.replies == [b"OK 0\n"]
+    assert workers.links == []
+
+
+def waiting() -> Workers:
+    workers = Workers(wait_ms=500)
+    for _ in range(3):
+        workers.answer(b"OK 0\n")
+    assert workers.replies == []
+    assert [link.sent for link in workers.links] == [[b"PULL t.* c 3 wait=500 lease=7\n"]] * 3
+    return workers
+
+
+def test_the_first_that_has_something_ends_the_wait_of_the_others_which_give_back_what_they_leased() -> None:
+    workers = waiting()
+    first, second, third = workers.links
+    second.heard([b"HELLO 1 server=x/1 max_payload=1\n", message("t.b", 1)])
+    assert workers.replies == []
+    second.heard([b"OK 1\n"])
+    assert workers.replies == [message("t.b", 1) + b"OK 1\n"]
+    assert first.finished
+    first.heard([message("t.a", 3), message("t.a", 4), b"OK 2\n"])
+    third.heard([b"OK 0\n"])
+    given = [(worker, command) for worker, command, _ in workers.asked if isinstance(command, Nack)]
+    assert given == [
+        (0, Nack("t.a", "c", ((number, number),), uncounted=True, lease=7)) for number in (3, 4)
+    ]  # fmt: skip
+    first.ended()
+    assert (len(workers.replies), workers.lost) == (1, 0)
+
+
+def test_the_time_of_all_is_over() -> None:
+    workers = waiting()
+    for link in workers.links:
+        link.heard([b"OK 0\n"])
+    assert workers.replies == [b"OK 0\n"]
+
+
+@pytest.mark.parametrize("how", ["refused", "dead", "away"])
+def test_a_worker_that_does_not_answer(how: str) -> None:
+    if how == "refused":
+        workers = Workers()
+        workers.answer(b"ERR MODE_CONFLICT it is exclusive\n")
+        assert workers.replies == [b"ERR MODE_CONFLICT it is exclusive\n"]
+    elif how == "dead":
+        workers = waiting()
+        workers.links[1].ended()
+        assert workers.links[0].finished
+        assert (workers.replies, workers.lost) == ([], 1)
+    else:
+        workers = Workers(wait_ms=9)
+        workers.away = True
+        workers.answer(b"OK 0\n")
+        assert (workers.replies, workers.lost) == ([], 1)
+
+
+def test_a_session_that_ends_leaves_nothing() -> None:
+    workers = waiting()
+    workers.pull.close()
+    assert all(link.closed for link in workers.links)

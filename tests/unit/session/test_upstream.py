@@ -1,0 +1,91 @@
+"""The connection of a session to another worker, over real sockets."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from toymq_py.session.upstream import Upstream
+
+
+class Far:
+    """The worker's end."""
+
+    def __init__(self) -> None:
+        self.reader: asyncio.StreamReader
+        self.writer: asyncio.StreamWriter
+        self.there = asyncio.Event()
+
+
+@asynccontextmanager
+async def connected(path: Path) -> AsyncIterator[tuple[Upstream, Far, asyncio.Queue[list[bytes] | None]]]:
+    far, came = Far(), asyncio.Queue[list[bytes] | None]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far.reader, far.writer = reader, writer
+        far.there.set()
+
+    server = await asyncio.start_unix_server(serve, path / "s")
+    link = Upstream(str(path / "s"), asyncio.get_running_loop(), came.put_nowait, lambda: came.put_nowait(None))
+    await far.there.wait()
+    try:
+        yield link, far, came
+    finally:
+        link.close()
+        far.writer.close()
+        server.close()
+
+
+async def test_bytes_go_there_and_frames_come_back(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (link, far, came):
+        big = b"x" * 3_000_000
+        link.send([b"PUB t - 3000000\n", big, b"\n"])
+        link.send([b"PING\n"])
+        assert await far.reader.readexactly(3_000_000 + 22) == b"PUB t - 3000000\n" + big + b"\nPING\n"
+        far.writer.write(b"OK 1\nPO")
+        assert await came.get() == [b"OK 1\n"]
+        far.writer.write(b"NG\n")
+        assert await came.get() == [b"PONG\n"]
+        link.finish()
+        assert await far.reader.read() == b""
+        far.writer.write(b"OK 2\n")
+        assert await came.get() == [b"OK 2\n"], "its answers come all the same"
+
+
+async def test_paused_nothing_is_read(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (link, far, came):
+        link.pause()
+        far.writer.write(b"OK 1\n")
+        await far.writer.drain()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert came.empty()
+        link.resume()
+        assert await came.get() == [b"OK 1\n"]
+
+
+@pytest.mark.parametrize("last", [b"", b"MSG t x y z - q\n"])
+async def test_its_end_is_told_once(tmp_path: Path, last: bytes) -> None:
+    async with connected(tmp_path) as (link, far, came):
+        far.writer.write(b"OK 1\n")
+        assert await came.get() == [b"OK 1\n"]
+        if last:
+            far.writer.write(last)
+        else:
+            far.writer.close()
+        assert await came.get() is None
+        link.send([b"PING\n"])
+        link.close()
+        assert came.empty()
+
+
+async def test_a_worker_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        Upstream(str(tmp_path / "s"), asyncio.get_running_loop(), lambda frames: None, lambda: None)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "s"))
+        with pytest.raises(OSError, match="refused"):
+            Upstream(str(tmp_path / "s"), asyncio.get_running_loop(), lambda frames: None, lambda: None)

@@ -1,0 +1,151 @@
+"""Topics go to another number of workers: whole, once, and wherever it is killed or cut off from power."""
+
+import errno
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from tests.support.sim_disk import SimDisk
+from toymq_py.config.webhooks import Webhook
+from toymq_py.errors import DataDirectoryError
+from toymq_py.placement import worker_of
+from toymq_py.storage import webhooks_file
+from toymq_py.storage.offline.redistribute import present, redistribute
+from toymq_py.storage.offline.verify import topic_names
+from toymq_py.storage.workers_file import Division, divide, load, load_division, worker_path
+
+ROOT = "/data/d"
+TOPICS = [*(f"t{number}" for number in range(8)), "t1.dlq", "t2.dlq"]
+OPS = ("open", "pwrite", "sync", "rename", "mkdir", "sync_dir", "unlink", "rmdir")
+
+
+def home(number: int, topic: str) -> str:
+    return worker_path(ROOT, worker_of(topic, number)) if number > 1 else ROOT
+
+
+def made(number: int) -> SimDisk:
+    """A directory that is divided so, with a webhook for each fourth topic."""
+    disk = SimDisk(random.Random(1))
+    for path in ("/data", ROOT):
+        disk.mkdir(path)
+    if number > 1:
+        divide(disk, ROOT, number)
+    hooks: dict[str, dict[str, Webhook]] = {}
+    for at, topic in enumerate(TOPICS):
+        directory = home(number, topic)
+        for path in (f"{directory}/topics", f"{directory}/topics/{topic}"):
+            disk.mkdir(path)
+        file = disk.open(f"{directory}/topics/{topic}/00.log", create=True)
+        file.pwrite(topic.encode(), 0)
+        file.sync()
+        for path in (f"{directory}/topics/{topic}", f"{directory}/topics", directory, ROOT, "/data", "/"):
+            disk.sync_dir(path)
+        if at % 4 == 0:
+            hooks.setdefault(directory, {})[f"hook-{topic}"] = Webhook(topic=topic, url="https://example.com/")
+    for directory, some in hooks.items():
+        webhooks_file.write(disk, directory, webhooks_file.encode(some))
+    return disk
+
+
+def check(disk: SimDisk, number: int) -> None:
+    """Everything is where ``number`` workers have it, and nowhere else."""
+    assert load(disk, ROOT) == (number if number > 1 else None)
+    homes = {worker_path(ROOT, worker) for worker in range(number)} if number > 1 else {ROOT}
+    for directory in homes:
+        mine = sorted(topic for topic in TOPICS if home(number, topic) == directory)
+        assert sorted(topic_names(disk, directory)) == mine
+        for topic in mine:
+            assert disk.read_file(f"{directory}/topics/{topic}/00.log") == topic.encode()
+        hooks = {f"hook-{topic}" for topic in TOPICS[::4] if home(number, topic) == directory}
+        assert webhooks_file.load(disk, directory).keys() == hooks
+    assert disk.is_dir(f"{ROOT}/topics") == (number == 1)
+    workers = disk.listdir(f"{ROOT}/workers") if disk.is_dir(f"{ROOT}/workers") else []
+    assert len(workers) == (number if number > 1 else 0), workers
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), (4, 2), (3, 1), (1, 1), (2, 2)])
+def test_topics_and_webhooks_are_where_their_workers_have_them(before: int, after: int) -> None:
+    disk = made(before)
+    moved: dict[str, int] = {}
+    redistribute(disk, ROOT, after, moved.__setitem__)
+    check(disk, after)
+    assert moved == {topic: worker_of(topic, after) for topic in TOPICS if home(before, topic) != home(after, topic)}
+    redistribute(disk, ROOT, after)
+    check(disk, after)
+
+
+def of(number: int) -> Division | None:
+    return Division(number) if number > 1 else None
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
+@pytest.mark.parametrize("end", ["kill", "power cut"])
+def test_killed_at_each_step_it_goes_on(before: int, after: int, op: str, end: str) -> None:
+    """The nth call of each kind fails and the process ends there; nothing serves the directory until it is run again."""
+    nth = 0
+    while True:
+        nth += 1
+        disk = made(before)
+        fault = disk.fail(op, nth, errno.EIO)
+        with suppress(OSError):
+            redistribute(disk, ROOT, after)
+        if not fault.fired:
+            break
+        disk.heal()
+        disk = disk.kill() if end == "kill" else disk.crash(random.Random(nth))
+        division = load_division(disk, ROOT)
+        assert division in (of(before), of(after), Division(before, after))
+        redistribute(disk, ROOT, after)
+        check(disk, after)
+    assert nth > 1 or op in ("rmdir", "unlink"), "nothing was tried"
+
+
+def test_another_number_waits_for_the_first() -> None:
+    disk = made(2)
+    disk.fail("rename", 2, errno.EIO)
+    with pytest.raises(OSError, match="Input"):
+        redistribute(disk, ROOT, 4)
+    assert present(disk, ROOT) == Division(2, 4)
+    with pytest.raises(DataDirectoryError, match="complete that first, with --set 4"):
+        redistribute(disk, ROOT, 2)
+    for refused in (lambda: load(disk, ROOT), lambda: divide(disk, ROOT, 2)):
+        with pytest.raises(DataDirectoryError, match="on its way to 4 workers"):
+            refused()
+    redistribute(disk, ROOT, 4)
+    check(disk, 4)
+
+
+def _twice(disk: SimDisk) -> None:
+    for path in (f"{worker_path(ROOT, 0)}/topics", f"{worker_path(ROOT, 1)}/topics"):
+        disk.mkdir(path)
+        disk.mkdir(f"{path}/same")
+
+
+def _amqp(disk: SimDisk) -> None:
+    disk.open(f"{worker_path(ROOT, 0)}/amqp.json", create=True)
+
+
+@pytest.mark.parametrize(("spoil", "said"), [(_twice, "topic same is in"), (_amqp, "has amqp.json")])
+def test_what_cannot_be_divided_is_left_alone(spoil: Callable[[SimDisk], None], said: str) -> None:
+    disk = made(2)
+    spoil(disk)
+    with pytest.raises(DataDirectoryError, match=said):
+        redistribute(disk, ROOT, 3)
+    assert load(disk, ROOT) == 2
+
+
+def test_what_is_unknown_stays() -> None:
+    disk = made(3)
+    disk.open(f"{worker_path(ROOT, 2)}/notes.txt", create=True)
+    redistribute(disk, ROOT, 2)
+    assert disk.listdir(worker_path(ROOT, 2)) == ["notes.txt"]
+
+
+def test_no_data_directory() -> None:
+    disk = SimDisk(random.Random(1))
+    disk.mkdir(ROOT)
+    with pytest.raises(DataDirectoryError, match="has neither topics nor workers"):
+        redistribute(disk, ROOT, 2)

@@ -1,0 +1,43 @@
+"""``toymq workers``."""
+
+import os
+
+import click
+
+from toymq_py.data_directory import made_and_locked
+from toymq_py.errors import DataDirectoryError
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.redistribute import present, redistribute
+from toymq_py.units import counted
+
+
+@click.command()
+@click.argument("directory", default="./data")
+@click.option("--set", "number", type=click.IntRange(1, 64), help="Divide it over so many workers; 1: for one process.")
+def workers(directory: str, number: int | None) -> None:
+    """Show over how many workers the topics of a DIRECTORY are divided, or change it while its broker is stopped.
+
+    Only names of directories change, so it takes no time. When it is stopped or killed, the same command goes on; until then
+    nothing serves the directory.
+    """
+    fs = RealFileSystem()
+    if not fs.is_dir(directory):
+        raise DataDirectoryError(f"there is no directory {directory}")
+    if number is None:
+        division = present(fs, directory)
+        on = f", on its way to {division.following}: `--set {division.following}` completes that" if division.following else ""
+        click.echo(f"{directory}: {counted(division.number, 'worker')}{on}")
+        return
+    lock = made_and_locked(fs, directory, os.getpid(), "toymq workers")
+    try:
+        count = 0
+
+        def moved(topic: str, worker: int) -> None:
+            nonlocal count
+            count += 1
+
+        redistribute(fs, directory, number, moved)
+    finally:
+        lock.release()
+    serve = f"toymq serve --workers {number}" if number > 1 else "toymq serve"
+    click.echo(f"{directory}: {counted(number, 'worker')}, {counted(count, 'topic')} moved; `{serve}` serves it")

@@ -1,0 +1,277 @@
+"""Requests for topics of other workers: passed on to them over their Unix sockets, so that no client need know them. ADR 0156.
+
+    client ──► this worker ──► Unix socket of the topic's worker: the same request, and who sent it
+           ◄──             ◄── the answer, as it comes
+
+The other worker checks everything itself: host, site, rights. What it cannot see, this one says in one header, which counts on
+a Unix socket alone, and there nothing is passed on again: the scheme, the client's address, and the token that a login stands
+for. A WebSocket is passed on as bytes.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Literal, Protocol, cast
+
+import httptools
+from starlette.requests import HTTPConnection
+from starlette.types import Receive, Scope, Send
+
+from toymq_py.auth.quotas import Seat
+from toymq_py.errors import ShuttingDown
+from toymq_py.gateway.access import login_grant
+from toymq_py.gateway.answers import encode_last
+from toymq_py.gateway.http_heads import FORWARDED, INTERNAL
+from toymq_py.gateway.problems import problem
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.names import is_pattern
+
+PATH = "/v1/topics/"
+PIECE_BYTES = 64 * 1024
+PIPE_BYTES_MAX = 256 * 1024
+"""Unread by one side of a WebSocket, beyond which no more is read from the other."""
+OF_A_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect", FORWARDED))
+"""Headers of one connection (RFC 9110, 7.6.1), which this worker has dealt with."""
+MADE_HERE = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"date", b"x-content-type-options"))
+"""Headers of an answer that this worker makes itself."""
+
+
+class Forwarding:
+    """Of one worker."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._placement = gateway.broker.placement
+
+    def place(self, scope: Scope) -> int | None:
+        """The worker that a request is to be passed on to; None: it is for this one."""
+        path: str = scope["path"]
+        if not path.startswith(PATH) or scope["state"].get(INTERNAL):
+            return None
+        topic = path[len(PATH) :].partition("/")[0].partition(":")[0]
+        if not topic or is_pattern(topic):
+            return None
+        worker = self._placement.worker_of(topic)
+        return None if worker == self._placement.worker else worker
+
+    def head(self, scope: Scope, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+        """The head of a request for another worker."""
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        client = scope["client"]
+        login = login_grant(self._gateway, HTTPConnection(scope))
+        said = f"{scope['scheme']} {client[0] if client else '-'} {client[1] if client else 0} {login or '-'}".encode()
+        headers = [pair for pair in scope["headers"] if pair[0] not in OF_A_HOP]
+        lines = [b"%b: %b\r\n" % pair for pair in (*headers, *extra, (FORWARDED, said))]
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (scope.get("method", "GET").encode(), target, b"".join(lines))
+
+    def connect(self, worker: int) -> socket.socket:
+        """Raises: ShuttingDown: it cannot be reached."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            connection.connect(self._placement.http_sockets[worker])
+        except OSError as error:
+            connection.close()
+            raise ShuttingDown(f"worker {worker} cannot be reached ({error.strerror or error}): try again") from error
+        return connection
+
+    async def forward(self, worker: int, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on (ASGI)."""
+        answer = _Answer(scope["method"] == "HEAD")
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=self.connect(worker), limit=PIECE_BYTES)
+        except ShuttingDown as error:
+            await problem(error)(scope, receive, send)
+            return
+        sized = any(name == b"content-length" for name, _ in scope["headers"])
+        chunked = not sized and any(name == b"transfer-encoding" for name, _ in scope["headers"])
+        extra = [(b"connection", b"close"), *([(b"transfer-encoding", b"chunked")] if chunked else [])]
+        writer.write(self.head(scope, extra))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                asking = tasks.create_task(_send_body(receive, writer, chunked=chunked))
+                with suppress(OSError, httptools.HttpParserError):
+                    while not answer.whole and (data := await reader.read(PIECE_BYTES)):
+                        for message in answer.feed(data):
+                            await send(message)
+                asking.cancel()
+        finally:
+            writer.close()
+        if not answer.started:
+            text = f"worker {worker} ended before it answered: the outcome is unknown"
+            await problem(ShuttingDown(text))(scope, receive, send)
+
+
+async def _send_body(receive: Receive, writer: asyncio.StreamWriter, *, chunked: bool) -> None:
+    """Pass the body on, and then that the client may be gone."""
+    more = True
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                writer.write_eof()
+                return
+            body = message.get("body", b"")
+            if more and body:
+                writer.write(b"%x\r\n%b\r\n" % (len(body), body) if chunked else body)
+                await writer.drain()
+            if more and not message.get("more_body", False):
+                more = False
+                writer.write(b"0\r\n\r\n" if chunked else b"")
+    except OSError:
+        return  # it answers no more, which the reader notices
+
+
+class _Answer:
+    """The parser of a worker's answer, which makes ASGI messages of it."""
+
+    def __init__(self, head_only: bool) -> None:
+        self.started = self.whole = False
+        self._head_only = head_only
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._messages: list[dict[str, Any]] = []
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """Raises: HttpParserError."""
+        self._parser.feed_data(data)
+        messages, self._messages = self._messages, []
+        return messages
+
+    def on_message_begin(self) -> None:
+        self._headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() not in MADE_HERE:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        self.started = True
+        self._messages.append({"type": "http.response.start", "status": status, "headers": self._headers})
+        if self._head_only:
+            self._end()
+
+    def on_body(self, body: bytes) -> None:
+        self._messages.append({"type": "http.response.body", "body": body, "more_body": True})
+
+    def on_message_complete(self) -> None:
+        if self.started and not self.whole:
+            self._end()
+
+    def _end(self) -> None:
+        self.whole = True
+        self._messages.append({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Half(asyncio.Protocol):
+    """One side of a pipe: what it receives goes to the other side, at the pace at which that is read."""
+
+    def __init__(self) -> None:
+        self.other: _Half
+        self.transport: asyncio.Transport
+        self.connected = False
+        self.waiting: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.connected = True
+        self.transport.set_write_buffer_limits(PIPE_BYTES_MAX)
+        for data in self.waiting:
+            self.transport.write(data)
+        self.waiting = []
+
+    def data_received(self, data: bytes) -> None:
+        self.other.write(data)
+
+    def write(self, data: bytes) -> None:
+        if not self.connected:
+            self.waiting.append(data)
+        elif not self.transport.is_closing():
+            self.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other.connected:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other.connected and not self.other.transport.is_closing():
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.other.end()
+
+    def end(self) -> None:
+        """Close it, behind what was written."""
+        if self.connected:
+            self.transport.close()
+
+
+class Room(Protocol):
+    """What a pipe needs of its server."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def join(self, connection: "Pipe", protocol: Literal["websocket"], /) -> None: ...
+    def leave(self, connection: "Pipe", /) -> None: ...
+    def own(self, task: "asyncio.Task[None]") -> None: ...
+
+
+class Pipe(_Half):
+    """The client's side of a WebSocket that another worker serves. A ``Connection`` of its server; takes the place of the
+    protocol that read the handshake, and is given that first."""
+
+    def __init__(self, forwarding: Forwarding, worker: int, scope: Scope, room: "Room", seat: Seat | None) -> None:
+        """``room``: where it is kept while it is open; ``seat``: the connection's share of the limits."""
+        super().__init__()
+        self._far = _Half()
+        self._far.other, self.other = self, self._far
+        self._forwarding, self._worker, self._room = forwarding, worker, room
+        self._head = forwarding.head(scope, ((b"connection", b"Upgrade"), (b"upgrade", b"websocket")))
+        self.seat = seat
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._room.join(self, "websocket")
+        try:
+            connection = self._forwarding.connect(self._worker)
+        except ShuttingDown as error:
+            refusal = problem(error)
+            self._end(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
+            return
+        self._room.own(self._room.loop.create_task(self._connect(connection)))
+
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            await self._room.loop.create_unix_connection(lambda: self._far, sock=connection)
+        except OSError:
+            self._end()
+        if self.transport.is_closing():
+            self._far.end()
+
+    def data_received(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.seat is not None:
+            self.seat.leave()
+        self._room.leave(self)
+
+    def shutdown(self) -> None:
+        """See ``serving.Connection``. Its client connects again, to one that stays."""
+        self.end()
+
+    def cancel(self) -> None:
+        self.end()
+
+    def _end(self, last: bytes = b"") -> None:
+        if last:
+            self.transport.write(last)
+        self.end()

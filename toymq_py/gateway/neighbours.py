@@ -1,0 +1,115 @@
+"""The other workers of this broker, asked over their Unix sockets: what a list or a scrape needs of them. ADR 0157.
+
+They are asked with all rights; the caller shows what its client may see. They answer for themselves alone.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from toymq_py.errors import ShuttingDown
+from toymq_py.gateway.http_heads import EVERY_TOKEN, FORWARDED
+from toymq_py.placement import Placement
+
+WITHIN_S = 5.0
+"""A worker that is being replaced is there again by then."""
+
+
+class Neighbours:
+    """Belongs to the broker's loop. Without other workers it has nothing to tell."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._last: dict[int, list[dict[str, Any]]] = {}
+
+    async def ask(self, path: str) -> list[bytes]:
+        """The answers of all others to ``GET path``, in their order. Raises: ShuttingDown: one does not answer."""
+        return await asyncio.gather(*(self._ask(worker, path) for worker in self._placement.others()))
+
+    async def topics(self, query: str = "") -> list[dict[str, Any]]:
+        """Topics of all others. Raises: ShuttingDown."""
+        answers = await self.ask(f"/v1/topics{query}")
+        return [topic for answer in answers for topic in json.loads(answer)["topics"]]
+
+    async def stats(self) -> list[dict[str, Any]]:
+        """Figures of each other. Raises: ShuttingDown."""
+        return [json.loads(answer) for answer in await self.ask("/v1/stats")]
+
+    async def known_topics(self) -> list[dict[str, Any]]:
+        """As ``topics``, for one that looks every second: of a worker that does not answer, what it said last."""
+        for worker in self._placement.others():
+            try:
+                self._last[worker] = json.loads(await self._ask(worker, "/v1/topics"))["topics"]
+            except ShuttingDown:
+                continue
+        found = [topic for each in self._last.values() for topic in each]
+        return [dict(topic, consumers=[dict(one) for one in topic["consumers"]]) for topic in found]  # the caller changes them
+
+    async def _ask(self, worker: int, path: str) -> bytes:
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                status, body = await _get(self._placement.http_sockets[worker], path)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ShuttingDown(f"worker {worker} does not answer ({str(error) or 'in time'}): try again") from error
+        if status != 200:
+            raise ShuttingDown(f"worker {worker} answers {status} to {path}: try again")
+        return body
+
+
+async def _get(socket_path: str, path: str) -> tuple[int, bytes]:
+    """Raises: OSError, ValueError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.connect(socket_path)
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
+    except OSError:
+        connection.close()
+        raise
+    try:
+        writer.write(
+            b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%b: http - 0 %b\r\n\r\n"
+            % (path.encode(), FORWARDED, EVERY_TOKEN.encode())
+        )
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return int(head.split(b" ", 2)[1]), body
+
+
+def labelled_metrics(texts: Sequence[bytes]) -> bytes:
+    """Metrics of all workers as one text: each family once, its samples with the label ``worker``."""
+    families: dict[str, tuple[list[str], list[str]]] = {}
+    end = ""
+    for worker, text in enumerate(texts):
+        for name, comments, samples in _families(text.decode()):
+            if name == "EOF":
+                end = "# EOF\n"
+                continue
+            families.setdefault(name, (comments, []))[1].extend(_labelled(sample, worker) for sample in samples)
+    return "".join("\n".join((*comments, *samples)) + "\n" for comments, samples in families.values()).encode() + end.encode()
+
+
+def _families(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    name, comments, samples = "", list[str](), list[str]()
+    for line in text.splitlines():
+        if line.startswith("# "):
+            of = line.split(" ", 3)[1 if line == "# EOF" else 2]
+            if of != name:
+                if name:
+                    yield name, comments, samples
+                name, comments, samples = of, [], []
+            comments.append(line)
+        elif line:
+            samples.append(line)
+    if name:
+        yield name, comments, samples
+
+
+def _labelled(sample: str, worker: int) -> str:
+    at = next(place for place, char in enumerate(sample) if char in "{ ")
+    rest = sample[at + 1 :] if sample[at] == "{" else "}" + sample[at:]
+    comma = "," if sample[at] == "{" and not rest.startswith("}") else ""
+    return f'{sample[:at]}{{worker="{worker}"{comma}{rest}'

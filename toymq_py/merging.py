@@ -1,0 +1,25 @@
+"""Topics and figures of several workers as one list and one object. ADR 0157. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+LARGEST = frozenset(("uptime_s", "fsync_p99_s", "loop_lag_s", "time_ms"))
+SMALLEST = frozenset(("disk_free_bytes",))
+
+
+def merged_topics(lists: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Topics of all workers, in the order of their names."""
+    return sorted((topic for one in lists for topic in one), key=itemgetter("topic"))
+
+
+def merged_stats(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of all workers: counts are added up; of times the longest is shown, and what is no number of the first worker."""
+    merged = dict(found[0])
+    for name, value in merged.items():
+        values = [one[name] for one in found if name in one]
+        if isinstance(value, bool):
+            merged[name] = any(values)
+        elif isinstance(value, int | float):
+            merged[name] = max(values) if name in LARGEST else min(values) if name in SMALLEST else round(sum(values), 6)
+    return merged

@@ -1,0 +1,419 @@
+"""Pass commands of a session on to the workers that have their topics, so that a client need not know them. ADR 0156.
+
+A session that has said ``CLUSTER moved=1`` follows MOVED by itself: only what settles deliveries is passed on for it, since
+it may have them by a pattern. A session of another worker (a Unix socket) has no ``Passing``: nothing is passed on twice.
+
+    commands ──► ours: Handler
+             └─► another's: Upstream of that worker ──► its replies, in their places; MSG and CLOSED, as pushes
+
+A reply is held where its command stands, so replies come in order, whichever worker they are from. Deliveries wait until the
+``OK`` of their SUB is written. When a worker dies, nothing behind the first missing reply is written, and the client's
+connection ends: it repeats what it may, as after the end of a broker.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, ShuttingDown
+from toymq_py.names import TopicPattern, is_pattern
+from toymq_py.placement import Placement
+from toymq_py.protocol import (
+    Ack,
+    Cluster,
+    Command,
+    Hello,
+    Nack,
+    Pause,
+    Publish,
+    Pull,
+    Resume,
+    SettlementRun,
+    Stats,
+    Subscribe,
+    Topics,
+    Touch,
+    Unsubscribe,
+    encode_command,
+    encode_ok,
+    first_word,
+)
+from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.gathering import Gathering
+from toymq_py.session.pattern_pull import PatternPull
+from toymq_py.session.refused_sequences import RefusedSequences
+from toymq_py.session.replies import MADE_COST_BYTES, WAIT_COST_BYTES, PendingReply, Replies
+from toymq_py.session.upstream import Upstream
+
+SETTLING = (Ack, Nack, Touch, SettlementRun, Unsubscribe)
+TOPICS_CACHED_MAX = 4096
+
+
+class _Expected:
+    """The replies to a command that was passed on. ``held``: their place; None drops them."""
+
+    __slots__ = ("held", "left", "pieces", "share", "subscribes")
+
+    def __init__(
+        self, held: PendingReply | None, left: int, subscribes: str | None = None,
+        share: Callable[[bytes], None] | None = None,
+    ) -> None:  # fmt: skip
+        """``share``: takes the answer, which is one worker's share of the reply."""
+        self.held = held
+        self.left = left
+        self.pieces: list[bytes] = []
+        self.subscribes = subscribes
+        self.share = share
+
+
+class _Worker:
+    """A session's connection to one worker."""
+
+    __slots__ = ("expected", "later", "link", "subscribed")
+
+    def __init__(self) -> None:
+        self.link: Upstream
+        self.expected: deque[_Expected] = deque()
+        self.subscribed: dict[str, TopicPattern | None] = {}
+        self.later: list[bytes] | None = None
+        """Frames behind the OK of a SUB that is not written yet."""
+
+    def delivers(self, frame: bytes) -> bool:
+        """Whether a MSG is of a subscription, and not of a PULL."""
+        return self.covers(frame.split(b" ", 2)[1].decode())
+
+    def covers(self, topic: str) -> bool:
+        """Whether there is a subscription to a topic."""
+        return topic in self.subscribed or any(one is not None and one.matches(topic) for one in self.subscribed.values())
+
+
+class Passing:
+    """Of one session. Belongs to the loop."""
+
+    __slots__ = ("_abort", "_closed", "_deliveries", "_follows", "_hello", "_loop", "_paused", "_placement", "_places",
+                 "_pulls", "_replies", "_turn", "_unread", "_workers")  # fmt: skip
+
+    def __init__(
+        self, placement: Placement, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
+        unread: Callable[[], bool], abort: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            deliveries: those of this worker, for a look at the subscriptions.
+            unread: whether the client does not read what was written.
+            abort: ends the session.
+        """
+        self._placement = placement
+        self._replies = replies
+        self._deliveries = deliveries
+        self._loop = loop
+        self._unread = unread
+        self._abort = abort
+        self._follows = False
+        self._hello: Hello | None = None
+        self._paused = self._closed = False
+        self._places: dict[str, int] = {}
+        self._workers: dict[int, _Worker] = {}
+        self._pulls: dict[PatternPull, None] = {}
+        self._turn = placement.worker - 1
+
+    # -- commands
+
+    def take(self, command: Command, refused: RefusedSequences) -> bool:
+        """Pass a command on if another worker has its topic. Returns: whether that is so; otherwise it is for this one.
+
+        Raises: ShuttingDown: that worker cannot be reached.
+        """
+        topic: str | None = getattr(command, "topic", None)
+        if topic is None:
+            return self._take_other(command)
+        if isinstance(command, Subscribe):
+            self._check_free(topic)
+        place = self._places.get(topic)
+        if place is None and is_pattern(topic):
+            return self._take_pattern(command)
+        place = self._place(topic) if place is None else place
+        if place == self._placement.worker and not (self._workers and self._is_by_pattern(command, place)):
+            return False
+        if self._follows and not isinstance(command, SETTLING):
+            return False
+        self._pass_on(command, self._worker(place), refused)
+        return True
+
+    def _take_other(self, command: Command) -> bool:
+        """A command without a topic."""
+        if isinstance(command, Topics):
+            self._ask_all(command, Gathering.topics)
+            return True
+        if isinstance(command, Stats):
+            self._ask_all(command, Gathering.stats)
+            return True
+        if isinstance(command, Hello):
+            self._hello = command
+        elif isinstance(command, Cluster):
+            self._follows = command.moved
+        elif isinstance(command, Pause | Resume):
+            self._paused = isinstance(command, Pause)
+            for worker in self._workers.values():
+                self._send(worker, [encode_command(command)], _Expected(None, 1))
+        return False
+
+    def _check_free(self, name: str) -> None:
+        """Raises: AlreadySubscribed."""
+        pattern = TopicPattern(name) if is_pattern(name) else None
+        self._deliveries.check_free(name, pattern)
+        for worker in self._workers.values():
+            for other, of_other in worker.subscribed.items():
+                if pattern.overlaps(of_other or other) if pattern else of_other.matches(name) if of_other else other == name:
+                    raise AlreadySubscribed(f"this session is subscribed to {other} already")
+
+    def _is_by_pattern(self, command: Command, place: int) -> bool:
+        """Whether it settles what this worker delivered to a pattern, over a connection to itself."""
+        worker = self._workers.get(place)
+        return worker is not None and isinstance(command, SETTLING) and worker.covers(command.topic)
+
+    def _take_pattern(self, command: Command) -> bool:
+        if isinstance(command, Subscribe):
+            self._ask_all(command, Gathering.total, subscribes=command.topic)
+        elif isinstance(command, Pull):
+            self._pull(command)
+        elif isinstance(command, Unsubscribe) and any(command.topic in one.subscribed for one in self._workers.values()):
+            self._ask_all(command, lambda gathered: gathered.refusal or encode_ok(0))
+            for worker in self._workers.values():
+                worker.subscribed.pop(command.topic, None)
+        else:
+            return False
+        return True
+
+    def _pull(self, command: Pull) -> None:
+        """A PULL of a pattern. The worker that is asked first changes, so that none is always the last."""
+        held = self._replies.hold(PendingReply(WAIT_COST_BYTES))
+        count = len(self._placement.sockets)
+        self._turn += 1
+
+        def ask(place: int, command: Command, answered: Callable[[bytes], None]) -> None:
+            place_of = held if isinstance(command, Pull) else None
+            self._send(self._worker(place), [encode_command(command)], _Expected(place_of, 1, share=answered))
+
+        def done(reply: bytes) -> None:
+            self._pulls.pop(pull, None)
+            self._replies.fill(held, lambda: reply)
+
+        order = [(self._turn + at) % count for at in range(count)]
+        pull = PatternPull(command, order, ask, self._connected, done, lambda: self._lost_reply(held))
+        self._pulls[pull] = None
+        pull.begin()
+
+    def _ask_all(
+        self, command: Command, merge: Callable[[Gathering], bytes], subscribes: str | None = None
+    ) -> None:
+        """Pass a command on to every worker, this one too, and reply with what they say together. Raises: ShuttingDown."""
+        count = len(self._placement.sockets)
+        workers = [self._worker(place) for place in range(count)]
+        data = encode_command(command)
+        held = self._replies.hold(PendingReply(MADE_COST_BYTES + len(data)))
+        gathering = Gathering(count)
+
+        def add(place: int, answer: bytes) -> None:
+            if gathering.add(place, answer):
+                if subscribes is not None:
+                    held.released = lambda begin: self._all_released(workers)
+                    if gathering.refusal is not None:
+                        self._end_subscription(command, workers)
+                self._replies.fill(held, lambda: merge(gathering))
+
+        for place, worker in enumerate(workers):
+            self._send(worker, [data], _Expected(held, 1, subscribes, partial(add, place)))
+
+    def _end_subscription(self, command: Command, workers: list[_Worker]) -> None:
+        """A worker has refused it: it ends at the others, too."""
+        assert isinstance(command, Subscribe)
+        end = encode_command(Unsubscribe(command.topic, command.consumer))
+        for worker in workers:
+            if worker.subscribed.pop(command.topic, None) is not None:
+                self._send(worker, [end], _Expected(None, 1))
+
+    def _all_released(self, workers: list[_Worker]) -> None:
+        for worker in workers:
+            self._released(worker)
+
+    def _place(self, topic: str) -> int:
+        place = self._places.get(topic)
+        if place is None:
+            if len(self._places) >= TOPICS_CACHED_MAX:
+                self._places.clear()
+            place = self._places[topic] = self._placement.worker_of(topic)
+        return place
+
+    def _pass_on(self, command: Command, worker: _Worker, refused: RefusedSequences) -> None:
+        if isinstance(command, Publish):
+            for part in self._admitted(command, refused):
+                self._ask(worker, [encode_command(part)], len(part.keys))
+        elif isinstance(command, SettlementRun):
+            lines = [encode_command(one) for one in command.each()]
+            self._ask(worker, lines, len(lines))
+        else:
+            self._ask(worker, [encode_command(command)], 1, command.topic if isinstance(command, Subscribe) else None)
+            if isinstance(command, Unsubscribe):
+                worker.subscribed.pop(command.topic, None)
+
+    def _admitted(self, command: Publish, refused: RefusedSequences) -> Iterator[Publish]:
+        """The rows behind no refused one of their producer: that was refused here, and the worker does not know of it."""
+        if command.seqs is None:
+            yield command
+            return
+        at, count = 0, len(command.keys)
+        while at < count:
+            stop = refused.admit(command.topic, command.keys, command.seqs, at)
+            if stop == at:
+                self._replies.add_error(refused.error(command.topic, command.keys[at]))
+                at += 1
+                continue
+            rows = slice(at, stop)
+            yield replace(
+                command, keys=command.keys[rows], bodies=command.bodies[rows], seqs=command.seqs[rows],
+                delays_ms=command.delays_ms and command.delays_ms[rows], ttls_ms=command.ttls_ms and command.ttls_ms[rows],
+            )  # fmt: skip
+            at = stop
+
+    def _ask(self, worker: _Worker, pieces: list[bytes], count: int, subscribes: str | None = None) -> None:
+        held = PendingReply(MADE_COST_BYTES + sum(map(len, pieces)))
+        self._replies.hold(held)
+        self._send(worker, pieces, _Expected(held, count, subscribes))
+
+    def _send(self, worker: _Worker, pieces: list[bytes], expected: _Expected) -> None:
+        worker.expected.append(expected)
+        worker.link.send(pieces)
+
+    # -- connections
+
+    def _worker(self, place: int) -> _Worker:
+        """Raises: ShuttingDown."""
+        worker = self._workers.get(place)
+        if worker is not None:
+            return worker
+        worker = _Worker()
+        worker.link = self._connected(place, partial(self._received, worker), partial(self._lost, place, worker))
+        self._workers[place] = worker
+        if self._hello is not None:
+            worker.expected.append(_Expected(None, 1))
+        if self._paused:
+            self._send(worker, [encode_command(Pause())], _Expected(None, 1))
+        return worker
+
+    def _connected(self, place: int, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> Upstream:
+        """Another connection to a worker. Raises: ShuttingDown."""
+        try:
+            link = Upstream(self._placement.sockets[place], self._loop, received, lost)
+        except OSError as error:
+            raise ShuttingDown(f"worker {place} cannot be reached ({error.strerror or error}): try again") from error
+        if self._hello is not None:
+            link.send([encode_command(self._hello)])
+        return link
+
+    def _received(self, worker: _Worker, frames: list[bytes]) -> None:
+        if worker.later is not None:
+            worker.later += frames
+            return
+        for at, frame in enumerate(frames):
+            word = first_word(frame)
+            if word == b"CLOSED":
+                worker.subscribed.pop(frame.split(b" ", 2)[1].decode(), None)
+                self._replies.push(frame)
+            elif word == b"MSG" and worker.delivers(frame):
+                self._replies.push(frame)
+            elif not worker.expected:
+                self._lost_reply(None)  # it speaks of its own accord: of its end
+            elif self._answer(worker, worker.expected[0], frame, word) and at + 1 < len(frames):
+                worker.later = frames[at + 1 :]
+                break
+        if self._unread() or worker.later is not None:
+            worker.link.pause()
+
+    def _answer(self, worker: _Worker, expected: _Expected, frame: bytes, word: bytes) -> bool:
+        """Add a frame to the replies of a command. Returns: whether deliveries have to wait until it is written."""
+        held = expected.held
+        if held is not None:
+            expected.pieces.append(frame)
+            self._replies.charge(held, len(frame))
+        if word == b"MSG":  # of a PULL: its OK follows
+            return False
+        expected.left -= 1
+        fatal = word == b"ERR" and (error := REQUEST_ERRORS.get(frame.split(b" ", 2)[1].strip().decode())) and error.fatal
+        if expected.left and not fatal:
+            return False
+        worker.expected.popleft()
+        if held is None:
+            return False
+        answer = b"".join(expected.pieces)
+        subscribes = expected.subscribes if word == b"OK" else None
+        if subscribes is not None:
+            worker.subscribed[subscribes] = TopicPattern(subscribes) if is_pattern(subscribes) else None
+            worker.later = []
+        if expected.share is not None:
+            expected.share(answer)
+            return subscribes is not None
+        if subscribes is not None:
+            held.released = lambda begin: self._released(worker)
+        self._replies.fill(held, lambda: answer)
+        return subscribes is not None
+
+    def _released(self, worker: _Worker) -> None:
+        """The OK of a SUB is being written: what came behind it may follow."""
+        later, worker.later = worker.later or [], None
+        self._loop.call_soon(self._go_on, worker, later)
+
+    def _go_on(self, worker: _Worker, later: list[bytes]) -> None:
+        if not self._closed:
+            if later:
+                self._received(worker, later)
+            if worker.later is None and not self._unread():
+                worker.link.resume()
+
+    def _lost(self, place: int, worker: _Worker) -> None:
+        """A worker has closed the connection, or died."""
+        if self._workers.get(place) is worker:
+            del self._workers[place]
+        missing = [expected.held for expected in worker.expected if expected.held is not None]
+        for held in missing:
+            self._lost_reply(held)
+        if not missing and worker.subscribed and not worker.link.finishing:
+            self._abort()
+
+    def _lost_reply(self, held: PendingReply | None) -> None:
+        """End the session where this reply stands: a later one would be taken for it."""
+        if held is None:
+            self._abort()
+            return
+
+        def cut() -> None:
+            held.make = None
+            self._loop.call_soon(self._abort)
+
+        self._replies.fill(held, cut)
+
+    # -- the session
+
+    def resume(self) -> None:
+        """The client reads again."""
+        for worker in self._workers.values():
+            if worker.later is None:
+                worker.link.resume()
+
+    def finish(self) -> None:
+        """There are no more commands: what waits for messages is answered."""
+        for pull in list(self._pulls):
+            pull.end_wait()
+        for worker in self._workers.values():
+            worker.link.finish()
+
+    def close(self) -> None:
+        """The session has ended: its leases at other workers go back."""
+        self._closed = True
+        for pull in self._pulls:
+            pull.close()
+        for worker in self._workers.values():
+            worker.link.close()
+        self._workers.clear()

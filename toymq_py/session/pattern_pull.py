@@ -1,0 +1,135 @@
+"""One PULL of a pattern, for a session of a broker with several workers: each has a part of the topics. ADR 0157.
+
+1. The workers are asked one after the other, without waiting, for what is still missing.
+2. Where none has a message, all are asked at once, each over a connection of its own, to wait. The first that has messages ends
+   the others' wait. What one of them leased meanwhile is given back at once, and counts no attempt.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from toymq_py.errors import ShuttingDown
+from toymq_py.protocol import Command, Nack, Pull, encode_command, encode_ok, first_word
+from toymq_py.session.upstream import Upstream
+
+Ask = Callable[[int, Command, Callable[[bytes], None]], None]
+"""Asks a worker, and gives the answer: the deliveries, and the OK or ERR behind them."""
+Connect = Callable[[int, Callable[[list[bytes]], None], Callable[[], None]], Upstream]
+"""Makes a connection to a worker, which has been greeted. Raises: ShuttingDown."""
+
+
+class PatternPull:
+    """``begin`` it; ``done`` is called once, with the whole reply."""
+
+    def __init__(
+        self, command: Pull, workers: Sequence[int], ask: Ask, connect: Connect, done: Callable[[bytes], None],
+        lost: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            workers: in the order in which they are asked.
+            lost: called when a worker dies that was waited for.
+        """
+        self._command = command
+        self._left = list(workers)
+        self._all = tuple(workers)
+        self._ask = ask
+        self._connect = connect
+        self._done = done
+        self._lost = lost
+        self._found: list[bytes] = []
+        self._count = 0
+        self._waits: dict[int, tuple[Upstream, list[bytes]]] = {}
+        self._over = False
+
+    def begin(self) -> None:
+        """Ask the next worker."""
+        worker = self._left.pop(0)
+        missing = self._command.max_count - self._count
+        try:
+            self._ask(worker, replace(self._command, max_count=missing, wait_ms=0), self._answered)
+        except ShuttingDown:
+            self._fail()
+
+    def _fail(self) -> None:
+        self._over = True
+        self.end_wait()
+        self._lost()
+
+    def _answered(self, answer: bytes) -> None:
+        if self._over:
+            return
+        deliveries, last = _split(answer)
+        if last.startswith(b"ERR"):
+            if not self._count:
+                self._finish(answer)
+                return
+        elif count := int(last.split()[1]):
+            self._found.append(deliveries)
+            self._count += count
+        if self._count >= self._command.max_count or (not self._left and (self._count or not self._command.wait_ms)):
+            self._finish(b"".join(self._found) + encode_ok(self._count))
+        elif self._left:
+            self.begin()
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        try:
+            for worker in self._all:
+                self._waits[worker] = self._connect(worker, partial(self._heard, worker), partial(self._ended, worker)), []
+        except ShuttingDown:
+            self._fail()
+            return
+        for link, _ in self._waits.values():
+            link.send([encode_command(self._command)])
+
+    def _heard(self, worker: int, more: list[bytes]) -> None:
+        link, frames = self._waits[worker]
+        frames += [frame for frame in more if first_word(frame) != b"HELLO"]
+        if not frames or first_word(frames[-1]) == b"MSG":
+            return
+        del self._waits[worker]
+        link.finish()
+        deliveries, last = frames[:-1], frames[-1]
+        if self._over:
+            self._give_back(worker, deliveries)
+        elif deliveries or last.startswith(b"ERR") or not self._waits:
+            self._finish(b"".join(frames))
+
+    def _ended(self, worker: int) -> None:
+        if self._waits.pop(worker, None) is not None and not self._over:
+            self._fail()
+
+    def _finish(self, reply: bytes) -> None:
+        self._over = True
+        self.end_wait()
+        self._done(reply)
+
+    def end_wait(self) -> None:
+        """What waits is answered."""
+        for link, _ in self._waits.values():
+            link.finish()
+
+    def close(self) -> None:
+        """The session has ended."""
+        self._over = True
+        for link, _ in self._waits.values():
+            link.close()
+        self._waits.clear()
+
+    def _give_back(self, worker: int, deliveries: Sequence[bytes]) -> None:
+        for frame in deliveries:
+            _, topic, msg_id, *_rest = frame.split(b" ", 3)
+            place = int(msg_id)
+            nack = Nack(topic.decode(), self._command.consumer, ((place, place),), uncounted=True, lease=self._command.lease)
+            with suppress(ShuttingDown):  # then its lease ends by its time
+                self._ask(worker, nack, lambda answer: None)
+
+
+def _split(answer: bytes) -> tuple[bytes, bytes]:
+    """Deliveries, and the line behind them."""
+    at = answer.rfind(b"\n", 0, len(answer) - 1) + 1
+    return answer[:at], answer[at:]

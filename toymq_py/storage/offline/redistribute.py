@@ -1,0 +1,132 @@
+"""Divide the topics of a stopped broker over another number of workers: ``toymq workers --set N``. ADR 0158.
+
+    1  workers.json says where it goes: nothing serves the directory from here on
+    2  the directories of the new workers are made
+    3  each topic's directory is renamed to where its new worker has it
+    4  each webhook goes to the worker of its topic: it is added there, then dropped by the others
+    5  directories of workers that are no more are removed, if nothing is left in them
+    6  workers.json says the new number; for one process the file is removed
+
+A rename takes no time, however large the topic. Killed anywhere, or cut off from power, the same command goes on: every step
+begins with what it finds. A number of 1 is an ordinary data directory.
+"""
+
+from collections.abc import Callable, Iterator
+
+from toymq_py.errors import DataDirectoryError
+from toymq_py.placement import worker_of
+from toymq_py.storage import webhooks_file
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.offline.verify import topic_names
+from toymq_py.storage.workers_file import Division, forget, load_division, store, worker_path
+
+UNDIVIDABLE = ("replica.json", "amqp.json", "topics.restoring")
+"""What belongs to a broker that ``--workers`` cannot serve, or to a copy that is not complete."""
+
+
+def present(fs: FileSystem, root: str) -> Division:
+    """How a directory is divided now. Raises: DataDirectoryError, OSError."""
+    found = load_division(fs, root)
+    if found is None and not fs.is_dir(f"{root}/topics"):
+        raise DataDirectoryError(f"{root} is not a data directory: it has neither topics nor workers")
+    return found or Division(1)
+
+
+def redistribute(
+    fs: FileSystem, root: str, number: int, moved: Callable[[str, int], None] = lambda topic, worker: None
+) -> None:
+    """Blocks. Assumes that the caller holds the lock of the directory; ``moved`` is told of each topic.
+
+    Raises: DataDirectoryError: it cannot be divided, and nothing was changed; OSError: call it again.
+    """
+    division = present(fs, root)
+    if division.following not in (None, number):
+        raise DataDirectoryError(
+            f"{root} is on its way to {division.following} workers: complete that first, with --set {division.following}"
+        )
+    _check(fs, root)
+    if division == Division(number):
+        return
+    store(fs, root, Division(division.number, number))
+    homes = [_home(root, number, worker) for worker in range(number)]
+    for path in (f"{root}/workers", *homes, *(f"{home}/topics" for home in homes)):
+        fs.mkdir(path)
+    for path in (*homes, f"{root}/workers", root):
+        fs.sync_dir(path)
+    for directory in _directories(fs, root):
+        for topic in topic_names(fs, directory):
+            worker = worker_of(topic, number)
+            if homes[worker] != directory:
+                fs.rename(f"{directory}/topics/{topic}", f"{homes[worker]}/topics/{topic}")
+                fs.sync_dir(f"{homes[worker]}/topics")
+                fs.sync_dir(f"{directory}/topics")
+                moved(topic, worker)
+    _move_webhooks(fs, root, homes)
+    for directory in _directories(fs, root):
+        if directory not in homes:
+            _remove_empty(fs, root, directory)
+    if number > 1:
+        store(fs, root, Division(number))
+    else:
+        forget(fs, root)
+
+
+def _home(root: str, number: int, worker: int) -> str:
+    return worker_path(root, worker) if number > 1 else root
+
+
+def _directories(fs: FileSystem, root: str) -> Iterator[str]:
+    """Every directory that may have topics, in a fixed order."""
+    yield root
+    workers = f"{root}/workers"
+    names = fs.listdir(workers) if fs.is_dir(workers) else []
+    for name in sorted((name for name in names if name.isdigit()), key=int):
+        if fs.is_dir(f"{workers}/{name}"):
+            yield f"{workers}/{name}"
+
+
+def _check(fs: FileSystem, root: str) -> None:
+    """Raises: DataDirectoryError."""
+    seen: dict[str, str] = {}
+    for directory in _directories(fs, root):
+        for name in UNDIVIDABLE:
+            if fs.exists(f"{directory}/{name}"):
+                raise DataDirectoryError(f"{directory} has {name}, and cannot be divided over workers")
+        for topic in topic_names(fs, directory):
+            if topic in seen:
+                raise DataDirectoryError(f"topic {topic} is in {seen[topic]} and in {directory}: move one of them away")
+            seen[topic] = directory
+
+
+def _move_webhooks(fs: FileSystem, root: str, homes: list[str]) -> None:
+    known = {directory: webhooks_file.load(fs, directory) for directory in _directories(fs, root)}
+    everywhere = {name: webhook for each in known.values() for name, webhook in each.items()}
+    wanted = {
+        home: {name: webhook for name, webhook in everywhere.items() if homes[worker_of(webhook.topic, len(homes))] == home}
+        for home in homes
+    }
+    for directory in known:  # added first: a webhook is in two files at times, and never in none
+        both = {**known[directory], **wanted.get(directory, {})}
+        if both != known[directory]:
+            webhooks_file.write(fs, directory, webhooks_file.encode(both))
+            known[directory] = both
+    for directory, present in known.items():
+        left = wanted.get(directory, {})
+        if left != present and left:
+            webhooks_file.write(fs, directory, webhooks_file.encode(left))
+        elif left != present:
+            fs.unlink(f"{directory}/{webhooks_file.FILE_NAME}")
+            fs.sync_dir(directory)
+
+
+def _remove_empty(fs: FileSystem, root: str, directory: str) -> None:
+    """Remove a directory that nothing uses, but for what is unknown in it."""
+    topics = f"{directory}/topics"
+    if fs.is_dir(topics) and not fs.listdir(topics):
+        fs.rmdir(topics)
+        fs.sync_dir(directory)
+    if directory != root and set(fs.listdir(directory)) <= {"LOCK"}:
+        for name in fs.listdir(directory):
+            fs.unlink(f"{directory}/{name}")
+        fs.rmdir(directory)
+        fs.sync_dir(f"{root}/workers")
