@@ -16,7 +16,7 @@ from toymq_py.errors import BadFraming, RequestError
 from toymq_py.net.certificates import reason_of
 from toymq_py.net.peer import described_peer
 
-logger = logging.getLogger("toymq_py.tls")
+logger = logging.getLogger("toymq_py.session")
 
 READ_BYTES = 64 * 1024
 """A record has 16 KiB at most."""
