@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from toymq_chaos.experiment import TOPICS, token_of
+from toymq_chaos.history import CONFIRM
 
 CHAOS = Path(sys.executable).with_name("toymq-chaos")
 DURATION = "15s"
