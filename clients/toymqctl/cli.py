@@ -41,7 +41,9 @@ from toymqctl.top import top
 from toymqctl.topics import topics
 from toymqctl.webhooks import webhooks
 
-OF_TOYMQ = ("serve", "worker", "definitions", "verify", "repair", "backup", "restore", "dump", "demo", "bench", "help")
+OF_TOYMQ = (
+    "serve", "worker", "workers", "definitions", "verify", "repair", "backup", "restore", "dump", "demo", "bench", "help"
+)  # fmt: skip
 """Commands of the other program, which serves a directory and works on one."""
 
 

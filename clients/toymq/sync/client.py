@@ -22,12 +22,13 @@ from toymq.errors import ClientClosed
 from toymq.homes import Following, Homes
 from toymq.keyword_hints import hinted
 from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
-from toymq.mixups import PlainAwait, PlainFor, PlainWith
+from toymq.mixups import PlainWith
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
-from toymq.pending_publishes import Batch, Outcome, PublishMany
+from toymq.pending_publishes import Batch, Outcome
 from toymq.sync.call_guard import CallGuard, one_thread
 from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
+from toymq.sync.publishing import Publishing
 from toymq.sync.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, Address, parse_urls
 from toymq_py.consumer_options import Mode
@@ -152,14 +153,14 @@ class Client(ClientBase, PlainWith):
 
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024
-    ) -> "Publishing":
+    ) -> Publishing:
         """Publish many while it is iterated, with up to ``window`` unanswered: ``list(mq.pub_many(...))`` publishes all.
         Receipts come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
 
         Raises: as ``pub``, in place of the receipt of the item that failed. Items sent after it are still published. A wrong
             item and an exception of ``items`` end it: what came before is published and has its receipts first.
         """
-        return Publishing(self, topic, items, delay, ttl, window)
+        return Publishing(self._guard, self._publish_many, topic, items, delay, ttl, window)
 
     def _publish_many(
         self, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int, size: int
@@ -463,28 +464,6 @@ class _Sent(Batch):
     __slots__ = ("mended",)
 
     mended: int
-
-
-class Publishing(PublishMany, PlainAwait, PlainFor):
-    """What ``pub_many`` returns: an iterator of receipts."""
-
-    _called = "pub_many"
-
-    def __init__(
-        self, client: Client, topic: str, items: Iterable[Item], delay: Seconds | None, ttl: Seconds | None, window: int
-    ) -> None:
-        super().__init__(topic, items, delay, ttl, window, "iterate it; list(mq.pub_many(...)) publishes all")
-        self._guard = client._guard
-        self._receipts = client._publish_many(topic, self._items, self._times, self._window, self._size)
-
-    def __iter__(self) -> Iterator[Receipt]:
-        self._begun = True
-        return self
-
-    @one_thread
-    def __next__(self) -> Receipt:
-        self._begun = True
-        return next(self._receipts)
 
 
 @hinted
