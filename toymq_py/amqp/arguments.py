@@ -14,7 +14,7 @@ BESIDE_DEAD_LETTERS = ("x-max-length", "x-max-length-bytes")
 """RabbitMQ sends what they drop to the dead-letter exchange; here it would be lost without a word."""
 OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": None}
 NUMBERS = {
-    "x-message-ttl": (1, DURATION_MS_MAX), "x-expires": (1, DURATION_MS_MAX), "x-max-length": (1, 1 << 62),
+    "x-message-ttl": (0, DURATION_MS_MAX), "x-expires": (1, DURATION_MS_MAX), "x-max-length": (1, 1 << 62),
     "x-max-length-bytes": (1, 1 << 62), "x-delivery-limit": (0, (1 << 20) - 1),
 }  # fmt: skip
 CONSUMERS = ("x-priority", "x-stream-offset")
@@ -72,7 +72,7 @@ def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
                 raise AmqpError(NOT_IMPLEMENTED, f"{name} beside x-dead-letter-exchange is not supported")
     settings = {}
     if (ttl := arguments.get("x-message-ttl")) is not None and arguments.get("x-dead-letter-exchange") is None:
-        settings["ttl"] = str(ttl)
+        settings["ttl"] = str(max(ttl, 1))
     limits = {"backlog_max_messages": arguments.get("x-max-length"), "backlog_max_bytes": arguments.get("x-max-length-bytes")}
     settings |= {name: str(limit) for name, limit in limits.items() if limit is not None}
     if overflow is not None and OVERFLOWS.get(overflow) is None:

@@ -4,6 +4,7 @@ Contract: amqp.md, "Model" (x-dead-letter-exchange, x-death); RabbitMQ, "Dead Le
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,24 +18,29 @@ from toymq_py.errors import RequestError
 
 logger = logging.getLogger("toymq_py.amqp")
 
-AGAIN_S = 1.0
-"""A letter that was not stored is given up again after so long."""
-
-
-def dead_letter_of(queues: Queues, message: Unacked, target: tuple[str, str], reason: str) -> None:
+def dead_letter_of(
+    queues: Queues, message: Unacked, target: tuple[str, str], reason: str, refused: Callable[[], None] | None = None
+) -> None:
     """Publish a message to the dead-letter exchange; it is acked in its queue when that is on stable storage. One that no queue
-    gets, or whose exchange is gone, is dropped, as RabbitMQ does."""
-    _Letter(queues, message, target, reason).send()
+    gets, or whose exchange is gone, is dropped, as RabbitMQ does.
+
+    ``refused``: called when it was not stored; then the message is ready again at once, and the caller tries again. Without, it
+    comes again by itself.
+    """
+    _Letter(queues, message, target, reason, refused).send()
 
 
 class _Letter:
     """One message on its way."""
 
-    def __init__(self, queues: Queues, message: Unacked, target: tuple[str, str], reason: str) -> None:
+    def __init__(
+        self, queues: Queues, message: Unacked, target: tuple[str, str], reason: str, refused: Callable[[], None] | None
+    ) -> None:
         self._queues = queues
         self._message = message
         self._target = target
         self._reason = reason
+        self._refused = refused
         self._waits = 1
         self._error: RequestError | None = None
 
@@ -96,7 +102,11 @@ class _Letter:
             message.source.ack(ids)
         else:
             logger.warning("queue %s, message %d: not dead-lettered yet: %s", message.queue, message.msg_id, self._error)
-            message.source.nack(ids, AGAIN_S)
+            if self._refused is None:
+                message.source.nack(ids, self._queues.retry_in_s(message.queue))
+            else:
+                message.source.return_uncounted(ids)
+                self._refused()
 
 
 def with_death(found: dict[str, Any], queue: str, envelope: Envelope, reason: str, at_s: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ come, so messages expire in the order of the queue. Belongs to the event loop.
 import asyncio
 import logging
 
-from toymq_py.amqp.dead_letters import AGAIN_S, dead_letter_of
+from toymq_py.amqp.dead_letters import dead_letter_of
 from toymq_py.amqp.deliveries import LEASE_S, WINDOW, Unacked, content_of
 from toymq_py.amqp.errors import AmqpError
 from toymq_py.amqp.properties import envelope_of, expiration_of
@@ -50,6 +50,9 @@ class Expiry:
         self._timer: asyncio.TimerHandle | None = None
         self._own = True  # messages with an expiration of their own may be there
         self._pause_s = LOOK_MIN_S
+        self._at = 0.0  # of the timer
+        self._refusals = 0  # in turn
+        self._not_before = 0.0
 
     def is_over(self, delivery: Delivery, row: int) -> bool:
         """Whether a message of a delivery has expired."""
@@ -69,9 +72,10 @@ class Expiry:
         """Look after so long, if not before."""
         at = self._loop.time() + min(delay_s, LATEST_S)
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._at <= at:
                 return
             self._timer.cancel()
+        self._at = at
         self._timer = self._loop.call_at(at, self.look)
 
     def look(self) -> None:
@@ -79,6 +83,11 @@ class Expiry:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if (left_s := self._not_before - self._loop.time()) > 0:
+            self.look_in(left_s)
+            return
+        if left_s < -LOOK_MAX_S:
+            self._refusals = 0
         broker, name = self._queues.broker, self._queue.topic
         if broker.shutting_down or not broker.has(name):
             return
@@ -86,7 +95,7 @@ class Expiry:
             delay_s = self._expire(broker.topic(name))
         except (AmqpError, RequestError, OSError) as error:
             logger.warning("queue %s: what has expired is not dead-lettered yet: %s", self._queue.name, error)
-            delay_s = AGAIN_S
+            delay_s = LOOK_MIN_S
         if delay_s is not None:
             self.look_in(delay_s)
 
@@ -102,7 +111,7 @@ class Expiry:
         for _ in range(AT_ONCE):
             head = None if channel is None else channel.head()
             if head is None:
-                self._own = False
+                self._own = channel is not None and channel.consumer.unacked(topic.next_id) > 0  # leased, or delayed
                 return self._next_s(None if self._ttl_ms is None else self._ttl_ms / 1000)
             records, row, _ = topic.read(head, 1)
             if records is None:
@@ -143,8 +152,15 @@ class Expiry:
         if target is None:
             subscription.channel.ack([(gone.msg_id, gone.msg_id)])
         else:
-            dead_letter_of(self._queues, gone, target, "expired")
-        return True
+            self._not_before = 0.0
+            dead_letter_of(self._queues, gone, target, "expired", self._refused)
+        return not self._not_before
+
+    def _refused(self) -> None:
+        """A dead letter was not stored, its target is full, say: after 1, 2, 4 … 60 s the head is tried again."""
+        self._refusals = min(self._refusals + 1, 6)
+        self._not_before = self._loop.time() + min(LOOK_MIN_S * 2 ** (self._refusals - 1), LOOK_MAX_S)
+        self.look_in(0.0)
 
     def close(self) -> None:
         if self._timer is not None:

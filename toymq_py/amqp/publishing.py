@@ -138,7 +138,10 @@ class Publishes:
         self, topic: str, bodies: list[bytes], blocks: list[bytes], delays_ms: list[int] | None, ttls_ms: list[int] | None
     ) -> "list[Published | RequestError]":
         expiry = None if ttls_ms is None else self._queues.expiries.of_topic(topic)
-        first_ms, ttls_ms = (0, ttls_ms) if ttls_ms is None or expiry is None else (min(ttls_ms), None)
+        first_ms = 0
+        if ttls_ms is not None and expiry is not None:
+            waits_ms = ttls_ms if delays_ms is None else list(map(max, ttls_ms, delays_ms))
+            first_ms, ttls_ms = min(waits_ms), None
         try:
             found = self._broker.topic_to_publish(topic).publish([b""] * len(bodies), bodies, blocks, delays_ms, ttls_ms)
         except RequestError as error:

@@ -31,6 +31,8 @@ logger = logging.getLogger("toymq_py.amqp")
 CONSUMER = "amqp"
 """The consumer of a topic that stands for its queue."""
 
+RETRY_S, RETRIES_PER_S = 1.0, 50
+
 
 class QueueConsumer(Protocol):
     """A consumer, as its queue knows it."""
@@ -80,6 +82,7 @@ class Queues:
         self.topology = Topology()
         self.expiries: ExpiringQueues  # set before ``load``
         self.replies = Replies()
+        self._next_retry: dict[str, float] = {}
         self._loop = loop
         self._consumers: dict[str, dict[QueueConsumer, None]] = {}
         self._owners: dict[str, object] = {}  # of exclusive queues
@@ -126,6 +129,13 @@ class Queues:
         if queue is None or exchange is None:
             return None
         return exchange, queue.arguments.get("x-dead-letter-routing-key", routing_key)
+
+    def retry_in_s(self, name: str) -> float:
+        """When to give up a message again whose dead letter was not stored: ``RETRIES_PER_S`` of a queue at most, however many
+        wait, so that a full target costs no core."""
+        now = self._loop.time()
+        at = self._next_retry[name] = max(now + RETRY_S, self._next_retry.get(name, 0.0) + 1 / RETRIES_PER_S)
+        return at - now
 
     def _check_owner(self, name: str, owner: object) -> None:
         if name in self._owners and self._owners[name] is not owner:
@@ -237,6 +247,7 @@ class Queues:
             self.topology.queue_removed(name)
             self._changes += 1
         self._owners.pop(name, None)
+        self._next_retry.pop(name, None)
         timer = self._expiries.pop(name, None)
         if timer is not None:
             timer.cancel()

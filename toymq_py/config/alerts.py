@@ -172,8 +172,8 @@ class Alert:
 
 def _default_clear(when: Condition, threshold: int) -> int:
     if when == "disk":
-        return threshold + max(round(threshold * (1 - CLEAR_SHARE)), 1)
-    return min(int(threshold * CLEAR_SHARE), threshold - 1)
+        return threshold + max(round(min(threshold, THRESHOLD_MAX) * (1 - CLEAR_SHARE)), 1)
+    return min(int(min(threshold, THRESHOLD_MAX) * CLEAR_SHARE), threshold - 1)  # a larger one is refused afterwards
 
 
 def _quantity(when: Condition, name: str, value: int | str) -> int:

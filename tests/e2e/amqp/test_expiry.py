@@ -79,6 +79,47 @@ def test_messages_that_wait_to_expire_outlive_a_kill(broker: BrokerProcess, wire
         assert bodies(again, 1) == [b"x"]
 
 
+def test_an_expiration_that_ends_before_the_delay_is_over_is_not_forgotten(wire: AmqpWire) -> None:
+    later = {"x-delayed-type": "direct"}
+    wire.ask(1, "exchange.declare", exchange="later", type="x-delayed-message", arguments=later)
+    declare(wire, "q")
+    declare(wire, "wait", arguments=TO_Q)
+    wire.ask(1, "queue.bind", queue="wait", exchange="later", routing_key="wait")
+    wire.ask(1, "basic.consume", queue="q", no_ack=True)
+    wire.publish(b"x", "wait", exchange="later", raw=expiring(100, headers={"x-delay": 600}))
+    assert bodies(wire, 1) == [b"x"]
+
+
+def test_an_expiration_of_nothing_is_at_once(broker: BrokerProcess, wire: AmqpWire) -> None:
+    """The timer of uvloop for at once has no time, which was a bug in the log."""
+    declare(wire, "q")
+    declare(wire, "wait", arguments={**TO_Q, "x-message-ttl": 0})
+    wire.ask(1, "basic.consume", queue="q", no_ack=True)
+    for _ in range(50):
+        wire.publish(b"x", "wait", raw=expiring(0))
+        wire.publish(b"x", "wait")
+    assert bodies(wire, 100) == [b"x"] * 100
+    _, errors = broker.stop()
+    assert "Traceback" not in errors
+
+
+def test_a_full_target_is_tried_now_and_then_until_it_has_room(broker: BrokerProcess, wire: AmqpWire) -> None:
+    """Each of those that wait was tried once a second, which took a core; they are no attempts either."""
+    declare(wire, "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    declare(wire, "wait", arguments={**TO_Q, "x-message-ttl": 1})
+    for number in range(300):
+        wire.publish(b"%d" % number, "wait")
+    declare(wire, "wait", passive=True)
+    wire.ask(1, "basic.qos", prefetch_count=1)
+    wire.ask(1, "basic.consume", queue="q", consumer_tag="q")
+    for number in range(3):  # each makes room for one
+        assert wire.content().body == b"%d" % number
+        wire.send(1, "basic.ack", delivery_tag=number + 1)
+    wire.ask(1, "basic.cancel", consumer_tag="q")
+    _, errors = broker.stop()
+    assert errors.count("not dead-lettered yet") < 30
+
+
 def test_what_comes_back_by_time_alone_is_dropped(broker: BrokerProcess, wire: AmqpWire) -> None:
     """As in RabbitMQ: it would go round for ever."""
     declare(wire, "there", arguments={"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "back"})

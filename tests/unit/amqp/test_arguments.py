@@ -12,7 +12,7 @@ from toymq_py.amqp.errors import AmqpError
     ("arguments", "settings"),
     [
         ({}, {}), ({"x-queue-type": "quorum", "x-expires": 5, "unknown": 1}, {}),
-        ({"x-message-ttl": 60000}, {"ttl": "60000"}),
+        ({"x-message-ttl": 60000}, {"ttl": "60000"}), ({"x-message-ttl": 0}, {"ttl": "1"}),
         ({"x-max-length": 5}, {"backlog_max_messages": "5", "when_full": "drop-oldest"}),
         ({"x-max-length-bytes": 9, "x-overflow": "reject-publish"}, {"backlog_max_bytes": "9", "when_full": "reject"}),
         ({"x-delivery-limit": 3}, {"max_attempts": "4"}), ({"x-message-ttl": 5, "x-dead-letter-exchange": ""}, {}),

@@ -54,6 +54,8 @@ def test_what_is_not_said_has_a_default() -> None:
         ({"when": "letters", "topic": "t", "url": None, "to": "x.dlq"}, "x.dlq holds dead letters"),
         ({"when": "letters", "topic": "t", "url": None, "to": "x", "secret": "s"}, "secret signs what is posted to a url"),
         ({"when": "letters", "topic": "a*b"}, "a wildcard is a whole word"),
+        ({"when": "letters", "topic": "t", "threshold": 10**400}, "threshold"),
+        ({"when": "disk", "topic": None, "threshold": 10**400}, "threshold"),
         ({"when": "letters", "topic": "t", "timeout": "2m"}, "invalid timeout_ms '120000'"),
     ],
     ids=lambda value: str(value)[:40],
