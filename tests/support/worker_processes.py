@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
-from threading import Thread
+from threading import Condition, Thread
 
 from tests.support.broker_process import COMMAND, Wire, environment
 from toymq_py.placement import worker_of
@@ -28,6 +28,7 @@ class Workers:
         self.ports: dict[int, int] = {}
         self.pids: dict[int, int] = {}
         self.said = ""
+        self._more_said = Condition()
         self._lines: Queue[str] = Queue()
         assert self.process.stdout is not None
         assert self.process.stderr is not None
@@ -42,7 +43,14 @@ class Workers:
 
     def _hear(self, stderr: Iterator[str]) -> None:
         for line in stderr:
-            self.said += line
+            with self._more_said:
+                self.said += line
+                self._more_said.notify_all()
+
+    def hears(self, text: str) -> None:
+        """Wait for something on stderr."""
+        with self._more_said:
+            assert self._more_said.wait_for(lambda: text in self.said, WITHIN_S), self.said
 
     def ready(self, count: int) -> None:
         """Wait for so many workers to be ready."""
