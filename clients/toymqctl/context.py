@@ -29,7 +29,8 @@ def context() -> None:
         toymqctl --context staging topics      asks another one, this once
         toymqctl context list
 
-    A URL wins over contexts: with --url or TOYMQ_URL nothing of a context is used. TOYMQ_CONTEXT names one for a shell.
+    A URL wins over contexts: with --url nothing of a context is used, with TOYMQ_URL only where --context names one.
+    TOYMQ_CONTEXT names one for a shell.
     The file, toymq/contexts.json under XDG_CONFIG_HOME or ~/.config, is readable by its owner alone.
     """
 
