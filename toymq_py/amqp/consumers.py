@@ -29,6 +29,7 @@ from toymq_py.amqp.properties import Envelope
 from toymq_py.amqp.queues import CONSUMER, Queues
 from toymq_py.amqp.replies import REPLY_TO
 from toymq_py.topic import Delivery, Subscription, Topic
+from toymq_py.topic.deliverer import ranges_of
 
 TAKE_BYTES = 64 * 1024
 TAKE_MESSAGES = 128
@@ -244,13 +245,13 @@ class Consumers:
 
     def _reply_came(self, envelope: Envelope, body: bytes) -> None:
         """A reply goes to the client past all queues; one that does not read gets none."""
-        if self._outlet.is_crowded:
+        if not self.reply_token or self._outlet.is_crowded:
             return
-        self._reply(
-            "basic.deliver", consumer_tag=self._reply_tag, delivery_tag=self._unacked.next_tag(), redelivered=False,
-            exchange=envelope.exchange, routing_key=envelope.routing_key,
+        head = methods.encode(
+            self._number, "basic.deliver", consumer_tag=self._reply_tag, delivery_tag=self._unacked.next_tag(),
+            redelivered=False, exchange=envelope.exchange, routing_key=envelope.routing_key,
         )  # fmt: skip
-        self._outlet.write(*content_frames(self._number, envelope.properties, body, self._outlet.frame_max))
+        self._outlet.write(head, *content_frames(self._number, envelope.properties, body, self._outlet.frame_max))
 
     # -- delivering
 
@@ -278,7 +279,7 @@ class Consumers:
 
     def _write(self, consumer: Consumer, delivery: Delivery) -> None:
         encoder = DeliveryFrames(self._number, consumer.tag, self._outlet.frame_max)
-        source, ids, out = delivery.subscription.channel, delivery.records.ids, []
+        source, ids, out, written = delivery.subscription.channel, delivery.records.ids, [], []
         for row in range(delivery.start, delivery.stop):
             if consumer.gives_up and (reason := consumer.reason_to_give_up(delivery, row)):
                 envelope, _ = content_of(consumer.queue, delivery, row)
@@ -287,6 +288,7 @@ class Consumers:
                 continue
             if consumer.no_ack:
                 pieces, _ = encoder.encode(self._unacked.next_tag(), consumer.queue, delivery, row)
+                written.append(ids[row])
             else:
                 tag = self._unacked.next_tag()
                 pieces, routing_key = encoder.encode(tag, consumer.queue, delivery, row)
@@ -294,8 +296,8 @@ class Consumers:
             out += pieces
         if out:
             self._outlet.write(*out)
-        if consumer.no_ack:
-            self._outlet.when_taken(partial(self._taken, source, delivery.ranges()))
+        if written:  # what was given up is acked when its dead letter is stored
+            self._outlet.when_taken(partial(self._taken, source, ranges_of(written)))
 
     def _taken(self, source: Any, ids: list[tuple[int, int]], _: None) -> None:
         """Messages without acks are with the client."""

@@ -53,6 +53,7 @@ class Expiry:
         self._at = 0.0  # of the timer
         self._refusals = 0  # in turn
         self._not_before = 0.0
+        self._closed = False
 
     def is_over(self, delivery: Delivery, row: int) -> bool:
         """Whether a message of a delivery has expired."""
@@ -70,6 +71,8 @@ class Expiry:
 
     def look_in(self, delay_s: float) -> None:
         """Look after so long, if not before."""
+        if self._closed:
+            return
         at = self._loop.time() + min(delay_s, LATEST_S)
         if self._timer is not None:
             if self._at <= at:
@@ -114,12 +117,11 @@ class Expiry:
                 self._own = channel is not None and channel.consumer.unacked(topic.next_id) > 0  # leased, or delayed
                 return self._next_s(None if self._ttl_ms is None else self._ttl_ms / 1000)
             records, row, _ = topic.read(head, 1)
-            if records is None:
-                return LOOK_MIN_S
-            at_ns = expires_at_ns(records, row, self._ttl_ms)
-            left_s = None if at_ns is None else (at_ns - self._clock.wall_ns()) / 1e9
-            if left_s is None or left_s > 0:
-                return self._next_s(left_s)
+            if records is not None:  # a lost record is passed over by taking
+                at_ns = expires_at_ns(records, row, self._ttl_ms)
+                left_s = None if at_ns is None else (at_ns - self._clock.wall_ns()) / 1e9
+                if left_s is None or left_s > 0:
+                    return self._next_s(left_s)
             if not self._take(topic):
                 return LOOK_MIN_S
         return 0.0
@@ -158,11 +160,15 @@ class Expiry:
 
     def _refused(self) -> None:
         """A dead letter was not stored, its target is full, say: after 1, 2, 4 … 60 s the head is tried again."""
+        if self._not_before > self._loop.time():
+            return  # one that was on its way together with the first
         self._refusals = min(self._refusals + 1, 6)
         self._not_before = self._loop.time() + min(LOOK_MIN_S * 2 ** (self._refusals - 1), LOOK_MAX_S)
         self.look_in(0.0)
 
     def close(self) -> None:
+        """Letters may still be on their way; nothing follows them."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._subscription is not None:

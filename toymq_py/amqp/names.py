@@ -20,17 +20,3 @@ def topic_of(queue: str) -> str:
     data = queue.encode()
     found = PREFIX + _ESCAPED.sub(lambda match: b"-%02x" % match[0][0], data).decode()
     return found if len(found) <= NAME_BYTES_MAX else DIGEST_PREFIX + sha256(data).hexdigest()
-
-
-def queue_of(topic: str) -> str | None:
-    """The queue of a topic; None where only its declaration has the name."""
-    if topic.startswith(DIGEST_PREFIX):
-        return None
-    if not topic.startswith(PREFIX):
-        return topic
-    escaped = topic.removeprefix(PREFIX).encode()
-    try:
-        found = re.sub(rb"-([0-9a-f]{2})", lambda match: bytes((int(match[1], 16),)), escaped).decode()
-    except UnicodeDecodeError:
-        return topic
-    return found if topic_of(found) == topic else topic

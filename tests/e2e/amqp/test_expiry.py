@@ -8,6 +8,7 @@ from tests.support.amqp_wire import AmqpWire, bodies, declare
 from tests.support.broker_process import BrokerProcess
 from toymq_py.amqp import properties
 from toymq_py.amqp.connection import Content
+from toymq_py.clock import SystemClock
 
 TO_Q = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
 
@@ -120,6 +121,27 @@ def test_a_full_target_is_tried_now_and_then_until_it_has_room(broker: BrokerPro
     assert errors.count("not dead-lettered yet") < 30
 
 
+def test_what_a_consumer_without_acks_would_get_too_late_waits_for_its_dead_letter(wire: AmqpWire) -> None:
+    """It was acked with those that were written, before its dead letter was stored."""
+    declare(wire, "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    declare(wire, "wait", arguments={**TO_Q, "x-message-ttl": 300})
+    wire.publish(b"in the way", "q")
+    wire.publish(b"late", "wait")
+    declare(wire, "wait", passive=True)
+    wire.ask(1, "basic.qos", prefetch_count=1)
+    wire.ask(1, "basic.consume", queue="wait", consumer_tag="holds")
+    assert bodies(wire, 1) == [b"late"]
+    clock = SystemClock()
+    began = clock.monotonic()
+    while clock.monotonic() < began + 0.4:
+        wire.ask(1, "basic.qos", prefetch_count=1)
+    wire.ask(1, "basic.cancel", consumer_tag="holds")
+    wire.ask(1, "basic.consume", queue="wait", consumer_tag="no acks", no_ack=True)
+    wire.send(1, "basic.nack", delivery_tag=1, requeue=True)
+    wire.ask(1, "basic.consume", queue="q", no_ack=True)
+    assert bodies(wire, 2) == [b"in the way", b"late"]
+
+
 def test_what_comes_back_by_time_alone_is_dropped(broker: BrokerProcess, wire: AmqpWire) -> None:
     """As in RabbitMQ: it would go round for ever."""
     declare(wire, "there", arguments={"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "back"})
@@ -185,6 +207,24 @@ def test_direct_replies_go_to_the_channel_that_asked(broker: BrokerProcess, wire
         worker.expect("basic.ack")
         worker.send(1, "queue.declare", queue=asked["reply-to"], passive=True)
         assert worker.closed_with()[0] == 404
+
+
+def test_a_reply_in_a_transaction_comes_to_no_channel_that_is_gone(broker: BrokerProcess, wire: AmqpWire) -> None:
+    """Its body came on the closed channel, without its head."""
+    declare(wire, "jobs")
+    wire.open(2)
+    wire.ask(2, "basic.consume", queue=REPLY_TO, no_ack=True)
+    wire.publish(b"question", "jobs", channel=2, raw=asking("7"))
+    with AmqpWire(broker.amqp).login() as worker:
+        worker.ask(1, "basic.consume", queue="jobs", no_ack=True)
+        name = properties.decode(worker.content().properties)["reply-to"]
+        worker.ask(1, "tx.select")
+        worker.publish(b"answer", name)
+        worker.ask(1, "basic.qos")
+        wire.ask(2, "channel.close", reply_code=200, reply_text="")
+        wire.open(2)
+        worker.ask(1, "tx.commit")
+        wire.ask(2, "basic.qos")
 
 
 def test_direct_replies_need_their_consumer_and_that_without_acks(wire: AmqpWire) -> None:

@@ -1,11 +1,27 @@
 """Names of queues as names of topics. ADR 0123."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq_py.amqp.names import queue_of, topic_of
+from toymq_py.amqp.names import DIGEST_PREFIX, PREFIX, topic_of
 from toymq_py.names import is_topic_name
+
+
+def queue_of(topic: str) -> str | None:
+    """The queue of a topic; None where only its declaration has the name."""
+    if topic.startswith(DIGEST_PREFIX):
+        return None
+    if not topic.startswith(PREFIX):
+        return topic
+    escaped = topic.removeprefix(PREFIX).encode()
+    try:
+        found = re.sub(rb"-([0-9a-f]{2})", lambda match: bytes((int(match[1], 16),)), escaped).decode()
+    except UnicodeDecodeError:
+        return topic
+    return found if topic_of(found) == topic else topic
 
 
 @given(st.text(max_size=255), st.text(max_size=255))
