@@ -15,7 +15,7 @@ from toymq_py.amqp.deliveries import content_frames
 from toymq_py.amqp.errors import COMMAND_INVALID, NO_ROUTE, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, amqp_error
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.properties import Envelope
-from toymq_py.amqp.publishing import Confirms, Publishes
+from toymq_py.amqp.publishing import Confirms, Held, Publishes
 from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.replies import REPLY_TO, is_reply_name, reply_name
 from toymq_py.amqp.topology import DELAYED
@@ -33,6 +33,7 @@ class Outlet(consumers.Outlet, Protocol):
     """The channel's connection."""
 
     body_bytes_max: int
+    held: Held
 
     def fail(self, channel: int, error: AmqpError) -> None:
         """Close the channel, or the connection, with an error that no method caused."""
@@ -52,7 +53,9 @@ class Channel:
         self._transaction: Transaction | None = None
         self._closed = False
         """What still comes of it is of no concern to the client: its number may be another channel's."""
-        self.publishes = Publishes(queues, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress)
+        self.publishes = Publishes(
+            queues, outlet.held, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress
+        )
         declarations = Declarations(outlet, queues, self._reply)
         self.consumers = Consumers(number, outlet, queues, self._reply, declarations.queue_of, self._in_transaction)
         self._handlers: Mapping[str, Callable[[Method], Later]] = {
@@ -60,11 +63,6 @@ class Channel:
             "confirm.select": self._confirm_select, "tx.select": self._tx_select, "tx.commit": self._tx_commit,
             "tx.rollback": self._tx_rollback,
         }  # fmt: skip
-
-    @property
-    def transaction_bytes(self) -> int:
-        """Of publishes that wait for tx.commit."""
-        return 0 if self._transaction is None else self._transaction.held_bytes
 
     def _reply(self, name: str, **values: Any) -> None:
         if not self._closed:
@@ -99,6 +97,8 @@ class Channel:
             return
         self.flush()
         self._closed = True
+        if self._transaction is not None:
+            self._transaction.roll_back()
         self.consumers.close()
 
     # -- publishing
@@ -112,6 +112,8 @@ class Channel:
         except AmqpError as error:
             error.method = PUBLISH
             raise
+        if self._closed:  # one before it was refused
+            self.publishes.abandon()
 
     def _publish(self, content: Content) -> None:
         """Raises: AmqpError."""
@@ -201,7 +203,7 @@ class Channel:
     def _tx_select(self, method: Method) -> Later:
         if self._confirms is not None:
             raise AmqpError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode", method.index)
-        self._transaction = self._transaction or Transaction()
+        self._transaction = self._transaction or Transaction(self._outlet.held)
         self._reply("tx.select-ok")
         return None
 

@@ -203,3 +203,9 @@ def payload(name: str, **values: Any) -> bytes:
 def encode(channel: int, name: str, **values: Any) -> bytes:
     """The frame of a method."""
     return frame(METHOD, channel, payload(name, **values))
+
+
+def closing(channel: int, name: str, error: AmqpError) -> bytes:
+    """``channel.close`` or ``connection.close``, with the reason."""
+    class_id, method_id = error.method
+    return encode(channel, name, reply_code=error.code, reply_text=error.reply_text, class_id=class_id, method_id=method_id)

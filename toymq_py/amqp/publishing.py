@@ -21,6 +21,16 @@ RUN_MAX = 256
 
 
 @dataclass(slots=True)
+class Held:
+    """Bytes of a connection's publishes, on all its channels."""
+
+    published: int = 0
+    """Those that are not answered yet."""
+    in_transactions: int = 0
+    """Those that wait for tx.commit."""
+
+
+@dataclass(slots=True)
 class _Run:
     """Publishes with the same queues, to be appended together."""
 
@@ -47,7 +57,7 @@ class Publishes:
     """Appends publishes in runs, and tells what became of them in their order."""
 
     def __init__(
-        self, queues: Queues, *, confirmed: Callable[[int, bool], None], refused: Callable[[RequestError], None],
+        self, queues: Queues, held: Held, *, confirmed: Callable[[int, bool], None], refused: Callable[[RequestError], None],
         progress: Callable[[], None],
     ) -> None:  # fmt: skip
         """
@@ -64,8 +74,7 @@ class Publishes:
         self._run: _Run | None = None
         self._pending: deque[_Pending] = deque()
         self._when_answered: list[Done] = []
-        self.held_bytes = 0
-        """Of publishes that are not answered yet."""
+        self._held = held
 
     @property
     def waiting(self) -> bool:
@@ -90,7 +99,13 @@ class Publishes:
             run.ttls_ms.append(ttl_ms)
         if delay_ms is not None:
             run.delays_ms.append(delay_ms)
-        self.held_bytes += len(body) + len(block)
+        self._held.published += len(body) + len(block)
+
+    def abandon(self) -> None:
+        """Forget what was not appended: the channel is gone."""
+        run, self._run = self._run, None
+        if run is not None:
+            self._held.published -= sum(map(len, run.bodies)) + sum(map(len, run.blocks))
 
     def flush(self) -> None:
         """Append what was collected."""
@@ -166,7 +181,7 @@ class Publishes:
         stored = answered = 0
         while self._pending and not self._pending[0].waits:
             pending = self._pending.popleft()
-            self.held_bytes -= pending.size
+            self._held.published -= pending.size
             answered += 1
             if pending.error is None:
                 stored += pending.count

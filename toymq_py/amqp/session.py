@@ -30,6 +30,7 @@ from toymq_py.amqp.handshake import CHANNEL_MAX, FRAME_MAX, Handshake
 from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.outbox import Outbox
+from toymq_py.amqp.publishing import Held
 from toymq_py.amqp.queues import Queues
 from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat, acting_token
@@ -44,6 +45,8 @@ logger = logging.getLogger("toymq_py.amqp")
 
 LOGIN_S = 10.0
 """From the first byte to connection.open."""
+CHANNEL_BYTES = 6 * 1024
+"""Of an open channel that does nothing, measured."""
 CLOSE_S = 5.0
 """For the peer to answer connection.close."""
 READ_AHEAD_BYTES = 256 * 1024
@@ -64,7 +67,8 @@ class Session(asyncio.Protocol):
             enter: takes a seat. Raises: TooManyConnections.
             ended: called once, when the connection is gone.
         """
-        self.body_bytes_max = queues.broker.options.max_payload_bytes
+        options = queues.broker.options
+        self.body_bytes_max, self._inflight_bytes_max = options.max_payload_bytes, options.max_inflight_bytes
         self.address = address
         self._queues = queues
         self._clock = clock
@@ -79,6 +83,8 @@ class Session(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.seat: Seat | None = None
         self.channels: dict[int, Channel] = {}
+        self.held = Held()
+        self._touched: dict[Channel, None] = {}  # since they were flushed
         self._ready: dict[Consumer, None] = {}
         self._work: asyncio.Task[None] | None = None
         self._outbox = Outbox()
@@ -97,8 +103,7 @@ class Session(asyncio.Protocol):
         try:
             self.seat = self._enter(self)
         except TooManyConnections as error:
-            told = AmqpError(CONNECTION_FORCED, str(error)).reply_text
-            self.write(methods.encode(0, "connection.close", reply_code=CONNECTION_FORCED, reply_text=told))
+            self.write(methods.closing(0, "connection.close", AmqpError(CONNECTION_FORCED, str(error))))
             self._close_transport()
             return
         self._timer = self._loop.call_later(LOGIN_S, self._too_late)
@@ -139,7 +144,8 @@ class Session(asyncio.Protocol):
             return False
         try:
             more = self._apply(slice_end)
-            for channel in list(self.channels.values()):  # a publish that is refused closes its channel
+            touched, self._touched = self._touched, {}
+            for channel in touched:
                 channel.flush()
             more = self._deliver(slice_end) or more
             self._flush()
@@ -161,20 +167,18 @@ class Session(asyncio.Protocol):
 
     def _has_room(self) -> bool:
         """Whether the next method may be applied."""
-        held = sum(channel.publishes.held_bytes for channel in self.channels.values())
         crowded = self.seat is not None and self.seat.crowded
-        self._blocked_by_publishes = held > (FLOOR_BYTES if crowded else self._queues.broker.options.max_inflight_bytes)
+        self._blocked_by_publishes = self.held.published > (FLOOR_BYTES if crowded else self._inflight_bytes_max)
         return not (self._blocked_by_publishes or self._outbox.full)
 
     def _apply(self, slice_end: float) -> bool:
         if self._is_busy or not self._has_room():
             return self._outbox.full and not self._outbox.stalled
-        monotonic, count = self._clock.monotonic, 0
+        monotonic = self._clock.monotonic
         try:
             with closing(self._connection.events()) as events:  # type: ignore[type-var]
-                for event in events:
+                for count, event in enumerate(events, 1):
                     self._event(event)
-                    count += 1
                     if self._is_busy or self._gone:
                         return False
                     if self._outbox.full:
@@ -277,10 +281,7 @@ class Session(asyncio.Protocol):
             return
         channel.close()
         self._connection.discard(number)
-        self.write(methods.encode(
-            number, "channel.close", reply_code=error.code, reply_text=error.reply_text, class_id=error.method[0],
-            method_id=error.method[1],
-        ))  # fmt: skip
+        self.write(methods.closing(number, "channel.close", error))
 
     def _flush(self) -> None:
         """Hand over to the socket what is to be written, if it has room."""
@@ -289,14 +290,15 @@ class Session(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Account for the bytes held here, and read no more than can be applied."""
-        held = self._connection.held_bytes + sum(channel.transaction_bytes for channel in self.channels.values())
-        if self.seat is not None and (held > FLOOR_BYTES or self.seat.held_bytes):
-            published = sum(channel.publishes.held_bytes for channel in self.channels.values())
-            if not self.seat.settle(held + published + self._outbox.held_bytes) and held > FLOOR_BYTES + FRAME_MAX:
-                self.close_with(AmqpError(RESOURCE_ERROR, str(self.seat.too_much())))
+        unapplied = self._connection.held_bytes + self.held.in_transactions
+        held, seat = unapplied + len(self.channels) * CHANNEL_BYTES, self.seat
+        if seat is not None and (held > FLOOR_BYTES or seat.held_bytes):
+            has_room = seat.settle(held + self.held.published + self._outbox.held_bytes)
+            if not has_room and held > FLOOR_BYTES + FRAME_MAX:
+                self.close_with(AmqpError(RESOURCE_ERROR, str(seat.too_much())))
                 return
         busy = self._is_busy or self._blocked_by_publishes or (self._outbox.stalled and bool(self._outbox))
-        wants = not (busy and held > READ_AHEAD_BYTES)
+        wants = not (busy and unapplied > READ_AHEAD_BYTES)
         if wants != self._reading and not self._gone and not self.transport.is_closing():
             self._reading = wants
             if wants:
@@ -363,6 +365,7 @@ class Session(asyncio.Protocol):
             return
         if channel is None:
             raise AmqpError(CHANNEL_ERROR, f"channel {number} is not open")
+        self._touched[channel] = None
         whose = acting_token.set(None if self.seat is None else self.seat.token)
         try:
             self.rights.check()
@@ -463,10 +466,7 @@ class Session(asyncio.Protocol):
         if error.code != CONNECTION_FORCED:
             logger.info("%s: %s", described_peer(self.transport), error.reply_text)
         self._close_channels()
-        self.write(methods.encode(
-            0, "connection.close", reply_code=error.code, reply_text=error.reply_text, class_id=error.method[0],
-            method_id=error.method[1],
-        ))  # fmt: skip
+        self.write(methods.closing(0, "connection.close", error))
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(CLOSE_S, self._too_late)

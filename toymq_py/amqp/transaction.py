@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from toymq_py.amqp.errors import PRECONDITION_FAILED, AmqpError
+from toymq_py.amqp.publishing import Held
 
 CALLS_MAX = 10_000
 BYTES_MAX = 16 << 20
@@ -11,9 +12,9 @@ BYTES_MAX = 16 << 20
 class Transaction:
     """Publishes and acks that wait for their commit."""
 
-    def __init__(self) -> None:
-        self.held_bytes = 0
-        """Of publishes."""
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self._bytes = 0  # of publishes
         self.failed: AmqpError | None = None
         """Why one of its publishes was not stored."""
         self._calls: list[Callable[[], None]] = []
@@ -22,14 +23,15 @@ class Transaction:
         """Do it at the commit. ``size``: bytes that it holds until then. Raises: AmqpError (PRECONDITION_FAILED)."""
         if len(self._calls) >= CALLS_MAX:
             raise AmqpError(PRECONDITION_FAILED, f"a transaction has {CALLS_MAX} publishes and acks at most: commit before")
-        if self.held_bytes + size > BYTES_MAX:
+        if self._bytes + size > BYTES_MAX:
             raise AmqpError(PRECONDITION_FAILED, f"a transaction holds {BYTES_MAX} bytes at most: commit before")
-        self.held_bytes += size
+        self._bytes += size
+        self._held.in_transactions += size
         self._calls.append(call)
 
     def begin_commit(self) -> None:
         """Do all of it."""
-        calls, self._calls, self.held_bytes, self.failed = self._calls, [], 0, None
+        calls, self.failed = self._take(), None
         for call in calls:
             call()
 
@@ -41,5 +43,10 @@ class Transaction:
 
     def roll_back(self) -> None:
         """Forget all of it."""
-        self._calls.clear()
-        self.held_bytes = 0
+        self._take()
+
+    def _take(self) -> list[Callable[[], None]]:
+        calls, self._calls = self._calls, []
+        self._held.in_transactions -= self._bytes
+        self._bytes = 0
+        return calls

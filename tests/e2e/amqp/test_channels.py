@@ -35,6 +35,22 @@ def test_a_refused_publish_closes_its_channel_alone(broker: BrokerProcess, wire:
     assert "Traceback" not in errors
 
 
+def test_publishes_behind_a_refused_one_hold_nothing(broker: BrokerProcess, wire: AmqpWire) -> None:
+    """They were counted for ever, and at the limit of what a connection holds nothing more was applied."""
+    declare(wire, "full", arguments=FULL)
+    declare(wire, "q")
+    wire.publish(b"fits", "full")
+    body = frame(3, 2, bytes(100_000))
+    head = methods.encode(2, "basic.publish", exchange="", routing_key="q")
+    large = head + frame(HEADER, 2, b"\0\x3c\0\0" + (100_000).to_bytes(8) + NOTHING) + body
+    for _ in range(700):  # more than 64 MiB, the most that waits (--max-inflight-bytes)
+        wire.open(2)
+        wire.socket.sendall(publish("full", 2) + large)
+        assert wire.closed_with()[0] == 406
+        wire.send(2, "channel.close-ok")
+    assert declare(wire, "q", passive=True)["message_count"] == 0
+
+
 def test_nothing_is_done_on_a_channel_whose_publish_was_refused(broker: BrokerProcess, wire: AmqpWire) -> None:
     """What the client sent before it heard of it: no message is leased to it, no consumer attached."""
     declare(wire, "full", arguments=FULL)

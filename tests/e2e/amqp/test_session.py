@@ -12,6 +12,7 @@ from toymq import sync
 from toymq_py.amqp import methods, properties
 from toymq_py.amqp.connection import Content
 from toymq_py.amqp.frames import HEADER, HEARTBEAT, PROTOCOL_HEADER, frame
+from toymq_py.amqp.methods import Method
 
 # -- publishing
 
@@ -324,6 +325,22 @@ def test_hostile_bytes_end_their_connection_alone(broker: BrokerProcess, wire: A
         assert other.content().body == b"x"
     _, errors = broker.stop()
     assert "Traceback" not in errors
+
+
+def test_channels_count_as_held_memory(tmp_path: Path) -> None:
+    """Eleven megabytes for those of one connection, which any client may open."""
+    with (
+        BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--max-held-bytes", "1MiB") as broker,
+        AmqpWire(broker.amqp).login() as wire,
+    ):
+        wire.socket.sendall(b"".join(methods.encode(channel, "channel.open") for channel in range(2, 1001)))
+        found = wire.event()
+        while isinstance(found, Method) and found.name == "channel.open-ok":
+            found = wire.event()
+        assert isinstance(found, Method)
+        assert (found.name, found["reply_code"]) == ("connection.close", 506)
+        with AmqpWire(broker.amqp).login() as other:
+            declare(other, "q")
 
 
 def test_a_body_of_sixteen_exabytes_is_refused_by_its_header(broker: BrokerProcess, wire: AmqpWire) -> None:
