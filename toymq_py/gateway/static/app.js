@@ -196,13 +196,18 @@ function help() {
   return ask({ title: "Keys", body: el("dl.keys", {}, KEYS.flatMap(([key, text]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)])) });
 }
 
+/** Put the cursor into the search of this view, at once: what is typed next belongs there. Without one, into that of the topics. */
 function search() {
-  const { search: field } = view.search ? view : topics;
-  if (!view.search) location.hash = "#/";
-  setTimeout(() => {
+  const into = ({ search: field }) => {
     field.focus();
     field.select();
-  });
+  };
+  if (view.search) {
+    into(view);
+  } else {
+    location.hash = "#/";
+    setTimeout(() => into(topics)); // the view changes after this event
+  }
 }
 
 function press(event) {
