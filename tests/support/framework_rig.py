@@ -1,12 +1,13 @@
 """Workers of frameworks that speak AMQP, in processes of their own, what their tasks say, and the programs of their pages."""
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
@@ -124,3 +125,19 @@ def run_page(page: str, app_file: str, module: str, folder: Path, replaced: Mapp
             text=True, timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
     return ran.stderr, ran.stdout, said
+
+
+def until_confirmed(publish: Callable[[int], Awaitable[object]]) -> Callable[[int], None]:
+    """For ``do_all_under_kills``, from another thread: publishes again and again, on this loop, until there is a confirm."""
+    loop = asyncio.get_running_loop()
+
+    async def send(number: int) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(publish(number), 1)
+            except Exception:  # noqa: BLE001 (whatever a connection that is lost raises)
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+    return lambda number: asyncio.run_coroutine_threadsafe(send(number), loop).result()

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.framework_rig import FIRST, WorkerProcess, do_all_under_kills, done, lines_said, run_page, until
+from tests.support.framework_rig import (
+    FIRST,
+    WorkerProcess,
+    do_all_under_kills,
+    done,
+    lines_said,
+    run_page,
+    until,
+    until_confirmed,
+)
 from tests.support.plain_tasks import GO
 from tests.support.requirements import require
 
@@ -77,22 +86,8 @@ async def test_a_message_that_a_killed_worker_had_is_done_by_the_next(
 async def test_every_message_is_done_under_kills_of_broker_and_worker(
     worker: WorkerProcess, publisher: Any, broker_of_the_file: BrokerProcess, said_of_the_file: Path
 ) -> None:
-    loop = asyncio.get_running_loop()
-
-    async def send(number: int) -> None:
-        """Until it is confirmed."""
-        while True:
-            try:
-                await publisher.publish(number, "adds", timeout=1)
-            except Exception:  # noqa: BLE001 (whatever a connection that is lost raises)
-                await asyncio.sleep(0.02)
-            else:
-                return
-
-    await asyncio.to_thread(
-        do_all_under_kills, broker_of_the_file, worker,
-        lambda number: asyncio.run_coroutine_threadsafe(send(number), loop).result(), said_of_the_file, kills=2, count=40,
-    )  # fmt: skip
+    send = until_confirmed(lambda number: publisher.publish(number, "adds"))
+    await asyncio.to_thread(do_all_under_kills, broker_of_the_file, worker, send, said_of_the_file, kills=2, count=40)
     assert f"add {FIRST}" in done(said_of_the_file)
 
 
