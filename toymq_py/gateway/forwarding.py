@@ -1,6 +1,6 @@
 """Requests for topics of other workers: passed on to them over their Unix sockets, so that no client need know them. ADR 0156.
 
-    client ──► this worker ──► Unix socket of the topic's worker: the same request, and who sent it
+    client ──► this worker ──► Unix socket of the topic's worker: the same request, its sender beside
            ◄──             ◄── the answer, as it comes
 
 The other worker checks everything itself: host, site, rights. What it cannot see, this one says in one header, which counts on

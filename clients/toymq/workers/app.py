@@ -62,7 +62,7 @@ class App:
         self.runners: list[Runner] = []
         """Of ``run``, while it lasts."""
         self.connected = False
-        """Whether the broker is connected, for those who watch a process."""
+        """Whether the broker is connected; health checks ask."""
 
     # -- workers
 

@@ -54,7 +54,7 @@ export class Sparkline {
 export class Chart {
   /**
    * @param names pairs of a label and a tone, a pair for each line
-   * @param {string} label what the chart shows, for those who do not see it
+   * @param {string} label what the chart shows, for screen readers
    * @param format of a number, `unit` behind it
    * @param {number} stepS seconds between two samples
    */
