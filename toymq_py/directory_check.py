@@ -158,12 +158,13 @@ class DirectoryCheck:
 def _note(topic: Topic, segment: Segment, stamp: Stamp | None, *, anew: bool) -> None:
     """The file of a sealed segment was removed below the broker, is back, was changed, or is looked at for the first time."""
     missing = stamp is None
+    back = segment.missing and not missing
     if missing is not segment.missing:
         segment.missing = missing
         what = "was removed below the running broker" if missing else "is back"
         logger.error("topic %s: %s %s: records %d to %d",
                      topic.log.topic, segment.path, what, segment.base_id, segment.next_id - 1)  # fmt: skip
-    if stamp is not None and stamp != segment.stamp:
+    if stamp is not None and (back or stamp != segment.stamp):  # of one that was away, readers may have been refused
         segment.stamp = stamp
         if anew:
             topic.log.examine(segment)
