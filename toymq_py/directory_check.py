@@ -22,6 +22,8 @@ LISTED_MAX = 1000
 SEALED_MAX = 10_000
 """Topics whose directory is listed in one look, and sealed segments in them, about: some 30 ms of a sync thread. Where there
 are more, the next look goes on behind them."""
+JUDGED_AT_ONCE = 2
+"""Changed segments that are scanned at a time: commits wait for the same threads. A reader need not wait for its turn."""
 
 
 class _ActiveFile:
@@ -95,6 +97,9 @@ class DirectoryCheck:
         self._lost = lost
         self._listed = 0
         """How many topics with sealed segments were listed in this round."""
+        self._unjudged: dict[int, tuple[Topic, Segment]] = {}
+        """Changed segments by identity, the first one first."""
+        self._judging = 0
 
     def run(self, done: Callable[[], None]) -> None:
         """Check once. A topic whose active segment is gone or another's is closed for publishing; without a sealed one it is
@@ -135,7 +140,8 @@ class DirectoryCheck:
                     file.note()
             for topic, segment, stamp, anew in changed:
                 if not topic.deleted and any(each is segment for each in topic.log.segments):  # else it was removed on purpose
-                    _note(topic, segment, stamp, anew=anew)
+                    self._note(topic, segment, stamp, anew=anew)
+            self._judge_some()
             done()
 
         self._scheduler.offload(job, checked)
@@ -154,20 +160,32 @@ class DirectoryCheck:
         self._listed = begin + len(taken)
         return taken
 
+    def _note(self, topic: Topic, segment: Segment, stamp: Stamp | None, *, anew: bool) -> None:
+        """The file of a sealed segment was removed below the broker, is back, was changed, or is seen for the first time."""
+        missing = stamp is None
+        back = segment.missing and not missing
+        if missing is not segment.missing:
+            segment.missing = missing
+            what = "was removed below the running broker" if missing else "is back"
+            logger.error("topic %s: %s %s: records %d to %d",
+                         topic.log.topic, segment.path, what, segment.base_id, segment.next_id - 1)  # fmt: skip
+        if stamp is not None and (back or stamp != segment.stamp):  # of one that was away, readers may have been refused
+            segment.stamp = stamp
+            if anew:
+                topic.log.examinations.note_change(segment.base_id)
+                self._unjudged[id(segment)] = topic, segment
 
-def _note(topic: Topic, segment: Segment, stamp: Stamp | None, *, anew: bool) -> None:
-    """The file of a sealed segment was removed below the broker, is back, was changed, or is looked at for the first time."""
-    missing = stamp is None
-    back = segment.missing and not missing
-    if missing is not segment.missing:
-        segment.missing = missing
-        what = "was removed below the running broker" if missing else "is back"
-        logger.error("topic %s: %s %s: records %d to %d",
-                     topic.log.topic, segment.path, what, segment.base_id, segment.next_id - 1)  # fmt: skip
-    if stamp is not None and (back or stamp != segment.stamp):  # of one that was away, readers may have been refused
-        segment.stamp = stamp
-        if anew:
-            topic.log.examine(segment)
+    def _judge_some(self) -> None:
+        while self._unjudged and self._judging < JUDGED_AT_ONCE:
+            topic, segment = self._unjudged.pop(next(iter(self._unjudged)))
+            if not topic.deleted and topic.log.examinations.is_unjudged(segment.base_id):  # else a reader had it judged
+                self._judging += 1
+                topic.log.examine(segment)
+                topic.log.when_examined(self._judged)
+
+    def _judged(self) -> None:
+        self._judging -= 1
+        self._judge_some()
 
 
 def _name_id(segment: Segment) -> int:

@@ -444,3 +444,41 @@ def test_a_segment_that_was_away_is_served_when_it_is_back() -> None:
     look(rig)
     assert (log.unreadable, rig.broker.topics["public"].state) == ([], "ok")
     assert [msg_id for msg_id, _ in rig.take(rig.subscribe("public", "late", start="earliest"))] == list(range(10))
+
+
+def test_few_of_many_changed_segments_are_scanned_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All were given to the threads that commit: after a ``touch`` of ten gigabytes nothing was published for minutes."""
+    rig = topics_of_one_shape()
+    for n in range(10):
+        rig.broker.topics["public"].committer.begin_segment()
+        rig.loop.drain()
+        rig.publish("public", b"%d" % n)
+    look(rig)
+    log = rig.broker.topics["public"].log
+    changed = [segment.path for segment in log.segments[:-1]]
+    for path in changed:
+        overwrite(rig, path, rig.disk.read_file(path))
+    held: list[tuple[Callable[[], None], Callable[[], None]]] = []
+    monkeypatch.setattr(log, "run_behind", lambda job, done: held.append((job, done)))
+    look(rig)
+    judged = most = 0
+    while held:
+        most = max(most, len(held))
+        job, done = held.pop(0)
+        job()
+        done()
+        judged += 1
+    assert (judged, most) == (len(changed), directory_check.JUDGED_AT_ONCE)
+    log.tail.clear()
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("public", start="earliest"))] == list(range(20))
+
+
+def test_a_reader_does_not_wait_for_its_segments_turn() -> None:
+    rig = topics_of_one_shape()
+    log = rig.broker.topics["public"].log
+    for base_id in (0, 3):
+        path = f"{DIR}/topics/public/{segment_name(base_id)}"
+        overwrite(rig, path, rig.disk.read_file(path))
+        log.examinations.note_change(base_id)
+    log.tail.clear()
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("public", start="earliest"))] == list(range(10))

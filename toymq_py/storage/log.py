@@ -82,7 +82,7 @@ class Log:
         """Called when a read finds records lost, with the id range."""
         self.run_behind: Callable[[Callable[[], None], Callable[[], None]], None] = _run_now
         """Runs a job that may take seconds, and then what goes on with its result, on the loop: by default at once."""
-        self._examinations = Examinations()
+        self.examinations = Examinations()
         self._positions = FramePositions()
         self._hints = ReaderHints()
 
@@ -196,7 +196,7 @@ class Log:
             if not self.first_id <= msg_id < self.committed_id:
                 return None
             segment = self.segment_of(msg_id)
-            if msg_id >= segment.next_id or segment.damages or self._examinations.concern(segment.base_id):
+            if msg_id >= segment.next_id or segment.damages or self.examinations.concern(segment.base_id):
                 return None
             try:
                 self.open(segment)
@@ -331,7 +331,7 @@ class Log:
         next id is ``from_id``, when it is too long and not ``whole``.
         """
         segment = self.segment_of(from_id)
-        if self._examinations.is_unjudged(segment.base_id):
+        if self.examinations.is_unjudged(segment.base_id):
             return self._past_damage(segment, from_id, from_id, max_count, max_bytes, columns, whole, CHANGED)
         try:
             self.open(segment)
@@ -393,7 +393,7 @@ class Log:
     ) -> tuple[bytes, int, int, int]:  # fmt: skip
         """Go on behind a committed record that fails its check, is refused by the disk, or whose file was changed. The segment
         is examined, once for all. Returns: as ``_read_frames``. Raises: BeingExamined meanwhile; OSError when it cannot be."""
-        examinations = self._examinations
+        examinations = self.examinations
         if not examinations.is_running(segment.base_id):
             if (error := examinations.take_failure(segment.base_id)) is not None:
                 raise error
@@ -411,13 +411,13 @@ class Log:
 
     def when_examined(self, call: Callable[[], None]) -> None:
         """Call ``call`` when the scans of damaged segments are done; at once when there are none."""
-        self._examinations.when_done(call)
+        self.examinations.when_done(call)
 
     def examine(self, segment: Segment, why: str = CHANGED) -> None:
         """Judge the file of a segment anew, as the next start will; once at a time."""
         if why == CHANGED:
-            self._examinations.note_change(segment.base_id)
-        if self._examinations.is_running(segment.base_id):
+            self.examinations.note_change(segment.base_id)
+        if self.examinations.is_running(segment.base_id):
             return
         base_id, next_id, end = segment.base_id, segment.next_id, None if segment.sealed else segment.end
         then = segment.end, segment.keyed, segment.expiring
@@ -438,8 +438,8 @@ class Log:
             lasting = error is not None and error.errno in LASTING
             if judged is None and error is None:  # no memory, or a bug: the log says so
                 error = OSError(errno.EAGAIN, "the segment could not be examined", segment.path)
-            changed = self._examinations.is_unjudged(base_id)
-            waiting = self._examinations.end(base_id, None if lasting else error)
+            changed = self.examinations.is_unjudged(base_id)
+            waiting = self.examinations.end(base_id, None if lasting else error)
             if any(each is segment for each in self.segments):
                 if isinstance(judged, str):
                     self._leave_out(segment, judged)
@@ -456,7 +456,7 @@ class Log:
                     self.run_behind(lambda: segment.drop_sidecar(self.fs), lambda: None)
             call_all(waiting)
 
-        self._examinations.begin(base_id)
+        self.examinations.begin(base_id)
         logger.warning("topic %s: %s: %s; the segment is scanned", self.topic, segment.path, why)
         self.run_behind(job, done)
 
