@@ -30,7 +30,7 @@ class _ActiveFile:
     """An active segment and what a look found of its file. Our own commits write it all the time, so that a change shows in its
     first record and its length alone."""
 
-    __slots__ = ("_end", "_head", "_inode", "_last", "path", "reason", "segment", "stamp", "suspect", "topic")
+    __slots__ = ("_end", "_head", "_inode", "_last", "gone", "path", "reason", "segment", "stamp", "suspect", "topic")
 
     def __init__(self, topic: Topic, path: str, inode: tuple[int, int]) -> None:
         self.topic = topic
@@ -40,7 +40,9 @@ class _ActiveFile:
         self._end = 0 if self.segment.damages else self.segment.end  # a damaged one may count up to behind its file's end
         self._head = topic.committer.known_head(_name_id(self.segment))
         self._last = self.segment.stamp
+        self.gone = True
         self.stamp: Stamp | None = None
+        """None, too, where the file could not be compared: the next look does."""
         self.reason: str | None = None
         """Why the file is not the broker's any more."""
         self.suspect = False
@@ -50,12 +52,12 @@ class _ActiveFile:
         """On a sync thread."""
         self.reason = not_there(fs, self.path, self._inode)
         with contextlib.suppress(OSError):
-            self.stamp = stamp = fs.stamp(self.path)
-            if stamp == self._last:
-                return
+            stamp = fs.stamp(self.path)
+            self.gone = False
             short = stamp[2] < self._end
-            known = self._head is None or read_head(fs, self.path) == self._head
-            if self.reason is None and known and not short:
+            known = stamp == self._last or self._head is None or read_head(fs, self.path) == self._head
+            self.stamp = stamp
+            if stamp == self._last or (self.reason is None and known and not short):
                 return
             self.suspect = True
             foreign, _ = judge(fs, self.path.rpartition("/")[0], _name_id(self.segment))
@@ -71,7 +73,7 @@ class _ActiveFile:
             return
         if self.reason is not None:
             topic.committer.poison(self.reason)
-        segment.missing = self.stamp is None and self.reason is not None
+        segment.missing = self.gone and self.reason is not None
         segment.stamp = self.stamp
         if self.suspect:
             topic.log.examine(segment)
@@ -124,13 +126,14 @@ class DirectoryCheck:
                 with contextlib.suppress(OSError):
                     names = set(self._fs.listdir(topic.path))
                     for segment, known in segments:
-                        stamp = None
-                        if segment.path.rpartition("/")[2] in names:
-                            stamp = self._fs.stamp(segment.path)
-                        if stamp is None or stamp != known or segment.missing:
-                            first = stamp is not None and known is None
-                            anew = not first or judge(self._fs, topic.path, _name_id(segment))[0] is not None
-                            changed.append((topic, segment, stamp, anew))
+                        with contextlib.suppress(OSError):  # the others are looked at all the same
+                            stamp = None
+                            if segment.path.rpartition("/")[2] in names:
+                                stamp = self._fs.stamp(segment.path)
+                            if stamp is None or stamp != known or segment.missing:
+                                first = stamp is not None and known is None
+                                anew = not first or judge(self._fs, topic.path, _name_id(segment))[0] is not None
+                                changed.append((topic, segment, stamp, anew))
 
         def checked() -> None:
             for reason in reasons:
