@@ -22,13 +22,15 @@ LISTED_MAX = 1000
 SEALED_MAX = 10_000
 """Topics whose directory is listed in one look, and sealed segments in them, about: some 30 ms of a sync thread. Where there
 are more, the next look goes on behind them."""
+JUDGED_AT_ONCE = 2
+"""Changed segments that are scanned at a time: commits wait for the same threads. A reader need not wait for its turn."""
 
 
 class _ActiveFile:
     """An active segment and what a look found of its file. Our own commits write it all the time, so that a change shows in its
     first record and its length alone."""
 
-    __slots__ = ("_end", "_head", "_inode", "_last", "path", "reason", "segment", "stamp", "suspect", "topic")
+    __slots__ = ("_end", "_head", "_inode", "_last", "gone", "path", "reason", "segment", "stamp", "suspect", "topic")
 
     def __init__(self, topic: Topic, path: str, inode: tuple[int, int]) -> None:
         self.topic = topic
@@ -38,7 +40,9 @@ class _ActiveFile:
         self._end = 0 if self.segment.damages else self.segment.end  # a damaged one may count up to behind its file's end
         self._head = topic.committer.known_head(_name_id(self.segment))
         self._last = self.segment.stamp
+        self.gone = True
         self.stamp: Stamp | None = None
+        """None, too, where the file could not be compared: the next look does."""
         self.reason: str | None = None
         """Why the file is not the broker's any more."""
         self.suspect = False
@@ -48,12 +52,12 @@ class _ActiveFile:
         """On a sync thread."""
         self.reason = not_there(fs, self.path, self._inode)
         with contextlib.suppress(OSError):
-            self.stamp = stamp = fs.stamp(self.path)
-            if stamp == self._last:
-                return
+            stamp = fs.stamp(self.path)
+            self.gone = False
             short = stamp[2] < self._end
-            known = self._head is None or read_head(fs, self.path) == self._head
-            if self.reason is None and known and not short:
+            known = stamp == self._last or self._head is None or read_head(fs, self.path) == self._head
+            self.stamp = stamp
+            if stamp == self._last or (self.reason is None and known and not short):
                 return
             self.suspect = True
             foreign, _ = judge(fs, self.path.rpartition("/")[0], _name_id(self.segment))
@@ -69,7 +73,7 @@ class _ActiveFile:
             return
         if self.reason is not None:
             topic.committer.poison(self.reason)
-        segment.missing = self.stamp is None and self.reason is not None
+        segment.missing = self.gone and self.reason is not None
         segment.stamp = self.stamp
         if self.suspect:
             topic.log.examine(segment)
@@ -95,6 +99,9 @@ class DirectoryCheck:
         self._lost = lost
         self._listed = 0
         """How many topics with sealed segments were listed in this round."""
+        self._unjudged: dict[int, tuple[Topic, Segment]] = {}
+        """Changed segments by identity, the first one first."""
+        self._judging = 0
 
     def run(self, done: Callable[[], None]) -> None:
         """Check once. A topic whose active segment is gone or another's is closed for publishing; without a sealed one it is
@@ -119,13 +126,14 @@ class DirectoryCheck:
                 with contextlib.suppress(OSError):
                     names = set(self._fs.listdir(topic.path))
                     for segment, known in segments:
-                        stamp = None
-                        if segment.path.rpartition("/")[2] in names:
-                            stamp = self._fs.stamp(segment.path)
-                        if stamp is None or stamp != known or segment.missing:
-                            first = stamp is not None and known is None
-                            anew = not first or judge(self._fs, topic.path, _name_id(segment))[0] is not None
-                            changed.append((topic, segment, stamp, anew))
+                        with contextlib.suppress(OSError):  # the others are looked at all the same
+                            stamp = None
+                            if segment.path.rpartition("/")[2] in names:
+                                stamp = self._fs.stamp(segment.path)
+                            if stamp is None or stamp != known or segment.missing:
+                                first = stamp is not None and known is None
+                                anew = not first or judge(self._fs, topic.path, _name_id(segment))[0] is not None
+                                changed.append((topic, segment, stamp, anew))
 
         def checked() -> None:
             for reason in reasons:
@@ -135,7 +143,8 @@ class DirectoryCheck:
                     file.note()
             for topic, segment, stamp, anew in changed:
                 if not topic.deleted and any(each is segment for each in topic.log.segments):  # else it was removed on purpose
-                    _note(topic, segment, stamp, anew=anew)
+                    self._note(topic, segment, stamp, anew=anew)
+            self._judge_some()
             done()
 
         self._scheduler.offload(job, checked)
@@ -154,19 +163,32 @@ class DirectoryCheck:
         self._listed = begin + len(taken)
         return taken
 
+    def _note(self, topic: Topic, segment: Segment, stamp: Stamp | None, *, anew: bool) -> None:
+        """The file of a sealed segment was removed below the broker, is back, was changed, or is seen for the first time."""
+        missing = stamp is None
+        back = segment.missing and not missing
+        if missing is not segment.missing:
+            segment.missing = missing
+            what = "was removed below the running broker" if missing else "is back"
+            logger.error("topic %s: %s %s: records %d to %d",
+                         topic.log.topic, segment.path, what, segment.base_id, segment.next_id - 1)  # fmt: skip
+        if stamp is not None and (back or stamp != segment.stamp):  # of one that was away, readers may have been refused
+            segment.stamp = stamp
+            if anew:
+                topic.log.examinations.note_change(segment.base_id)
+                self._unjudged[id(segment)] = topic, segment
 
-def _note(topic: Topic, segment: Segment, stamp: Stamp | None, *, anew: bool) -> None:
-    """The file of a sealed segment was removed below the broker, is back, was changed, or is looked at for the first time."""
-    missing = stamp is None
-    if missing is not segment.missing:
-        segment.missing = missing
-        what = "was removed below the running broker" if missing else "is back"
-        logger.error("topic %s: %s %s: records %d to %d",
-                     topic.log.topic, segment.path, what, segment.base_id, segment.next_id - 1)  # fmt: skip
-    if stamp is not None and stamp != segment.stamp:
-        segment.stamp = stamp
-        if anew:
-            topic.log.examine(segment)
+    def _judge_some(self) -> None:
+        while self._unjudged and self._judging < JUDGED_AT_ONCE:
+            topic, segment = self._unjudged.pop(next(iter(self._unjudged)))
+            if not topic.deleted and topic.log.examinations.is_unjudged(segment.base_id):  # else a reader had it judged
+                self._judging += 1
+                topic.log.examine(segment)
+                topic.log.when_examined(self._judged)
+
+    def _judged(self) -> None:
+        self._judging -= 1
+        self._judge_some()
 
 
 def _name_id(segment: Segment) -> int:

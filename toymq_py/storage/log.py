@@ -13,6 +13,7 @@ from toymq_py.callbacks import call_all
 from toymq_py.disk_errors import LASTING, BeingExamined
 from toymq_py.errors import OutOfRange
 from toymq_py.records import IdRange, Records
+from toymq_py.storage.examinations import Examinations
 from toymq_py.storage.frame_positions import FramePositions
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, last_of_range, subtract, union
@@ -21,7 +22,7 @@ from toymq_py.storage.reader_hints import ReaderHints
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, scan, to_records
 from toymq_py.storage.salvage import frame_bytes
 from toymq_py.storage.scanner import ScanResult, adopt, damage_report
-from toymq_py.storage.segment import Damage, Segment, newest_times
+from toymq_py.storage.segment import NO_STAMP, Damage, Segment, newest_times
 from toymq_py.storage.segment_inventory import judge_anew
 from toymq_py.storage.tail_cache import AHEAD_ROWS, TailBudget, TailCache
 
@@ -32,9 +33,6 @@ READ_BYTES = 256 * 1024
 PAGE_BYTES = 4096
 SCANS_MAX = 8
 """Parts of segments that one ``read_each`` scans; two milliseconds."""
-WRONG_READS_MAX = 3
-"""How often a record may fail its check that passes the scanner's."""
-WRONG_IDS_MAX = 64
 CHANGED = "it was changed below the running broker"
 
 
@@ -84,9 +82,7 @@ class Log:
         """Called when a read finds records lost, with the id range."""
         self.run_behind: Callable[[Callable[[], None], Callable[[], None]], None] = _run_now
         """Runs a job that may take seconds, and then what goes on with its result, on the loop: by default at once."""
-        self._examining: dict[int, list[Callable[[], None]]] = {}  # by the segment's first id: those that wait
-        self._not_examined: dict[int, OSError] = {}  # why that failed the last time
-        self._wrong: dict[int, int] = {}  # id to how often the scanner had nothing against it
+        self.examinations = Examinations()
         self._positions = FramePositions()
         self._hints = ReaderHints()
 
@@ -200,7 +196,7 @@ class Log:
             if not self.first_id <= msg_id < self.committed_id:
                 return None
             segment = self.segment_of(msg_id)
-            if msg_id >= segment.next_id or segment.damages or segment.base_id in self._examining:
+            if msg_id >= segment.next_id or segment.damages or self.examinations.concern(segment.base_id):
                 return None
             try:
                 self.open(segment)
@@ -335,6 +331,8 @@ class Log:
         next id is ``from_id``, when it is too long and not ``whole``.
         """
         segment = self.segment_of(from_id)
+        if self.examinations.is_unjudged(segment.base_id):
+            return self._past_damage(segment, from_id, from_id, max_count, max_bytes, columns, whole, CHANGED)
         try:
             self.open(segment)
             if not self._hints.stopped_at(from_id):  # a reader that goes on does not ask again
@@ -395,20 +393,16 @@ class Log:
     ) -> tuple[bytes, int, int, int]:  # fmt: skip
         """Go on behind a committed record that fails its check, is refused by the disk, or whose file was changed. The segment
         is examined, once for all. Returns: as ``_read_frames``. Raises: BeingExamined meanwhile; OSError when it cannot be."""
-        base_id = segment.base_id
-        if base_id not in self._examining:
-            if base_id in self._not_examined:
-                raise self._not_examined.pop(base_id)
-            tries = self._wrong.get(at_id, 0)
-            if tries >= WRONG_READS_MAX:
+        examinations = self.examinations
+        if not examinations.is_running(segment.base_id):
+            if (error := examinations.take_failure(segment.base_id)) is not None:
+                raise error
+            if why != CHANGED and examinations.is_wrong_again(at_id):
                 after = segment.next_known_id(max(at_id, from_id))
                 self._pass_over(segment, from_id, after, "gives other bytes at each read")
                 return b"", 0, 0, after
-            if len(self._wrong) >= WRONG_IDS_MAX:
-                self._wrong.clear()
-            self._wrong[at_id] = tries + 1
             self.examine(segment, why)
-        if base_id in self._examining:
+        if examinations.is_running(segment.base_id):
             raise BeingExamined(segment.path, self.when_examined)
         gap = self._gap_at(from_id)
         if gap is not None:
@@ -417,14 +411,13 @@ class Log:
 
     def when_examined(self, call: Callable[[], None]) -> None:
         """Call ``call`` when the scans of damaged segments are done; at once when there are none."""
-        for waiting in self._examining.values():
-            waiting.append(lambda: self.when_examined(call))
-            return
-        call()
+        self.examinations.when_done(call)
 
     def examine(self, segment: Segment, why: str = CHANGED) -> None:
         """Judge the file of a segment anew, as the next start will; once at a time."""
-        if segment.base_id in self._examining:
+        if why == CHANGED:
+            self.examinations.note_change(segment.base_id)
+        if self.examinations.is_running(segment.base_id):
             return
         base_id, next_id, end = segment.base_id, segment.next_id, None if segment.sealed else segment.end
         then = segment.end, segment.keyed, segment.expiring
@@ -441,23 +434,29 @@ class Log:
                 errors.append(error)
 
         def done() -> None:
-            waiting = self._examining.pop(base_id)
+            judged, error = found[0] if found else None, errors[0] if errors else None
+            lasting = error is not None and error.errno in LASTING
+            if judged is None and error is None:  # no memory, or a bug: the log says so
+                error = OSError(errno.EAGAIN, "the segment could not be examined", segment.path)
+            changed = self.examinations.is_unjudged(base_id)
+            waiting = self.examinations.end(base_id, None if lasting else error)
             if any(each is segment for each in self.segments):
-                judged = found[0] if found else None
                 if isinstance(judged, str):
                     self._leave_out(segment, judged)
                 elif judged is not None:
+                    if changed:  # else the disk may still refuse what it refused a reader
+                        self.unreadable = subtract(self.unreadable, [(base_id, next_id - 1)])
                     adopt(segment, judged, *then)
                     self._adopt_damage(segment)
-                elif errors and errors[0].errno in LASTING:
-                    self._pass_over(segment, max(base_id, self.first_id), next_id, errors[0])
-                elif errors:
-                    self._not_examined[base_id] = errors[0]
+                elif lasting:
+                    self._pass_over(segment, max(base_id, self.first_id), next_id, error)
+                elif changed:
+                    segment.stamp = NO_STAMP  # so that the next look sees the change again
                 if segment.sealed and end is not None:  # it was written for a whole one
                     self.run_behind(lambda: segment.drop_sidecar(self.fs), lambda: None)
             call_all(waiting)
 
-        self._examining[base_id] = []
+        self.examinations.begin(base_id)
         logger.warning("topic %s: %s: %s; the segment is scanned", self.topic, segment.path, why)
         self.run_behind(job, done)
 

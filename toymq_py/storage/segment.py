@@ -24,6 +24,8 @@ from toymq_py.storage.fs import File, FileSystem, Stamp, replace_file
 
 logger = logging.getLogger("toymq_py.storage")
 
+NO_STAMP: Stamp = (0, 0, 0, 0)
+"""Of no file."""
 INDEX_INTERVAL_BYTES = 64 * 1024
 """Distance of the sparse index's entries, about: what a read at a random id scans beyond what it wants."""
 PRODUCERS_MAX = 8_192

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from toymq_py.disk_errors import LASTING
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
@@ -117,11 +118,15 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
 def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
     """What is known of one segment file of a topic's directory, as ``list_segment_files`` tells it of all.
 
-    Returns: why it is another log's, None for this log's; and ``SegmentFiles.foreign_heads`` of it, 0 for none.
+    Returns: why it is another log's, None for this log's; and ``SegmentFiles.foreign_heads`` of it, 0 for none. Raises: OSError
+    for want of descriptors or memory; what else is wrong with the file is for the scan to tell.
     """
     topic, heads, _ = _load(fs, path)
-    with suppress(OSError):
+    try:
         return _judge(fs, path, base_id, heads, topic if heads and topic != path.rpartition("/")[2] else None)
+    except OSError as error:
+        if error.errno not in LASTING:
+            raise
     return None, 0
 
 

@@ -1,0 +1,66 @@
+"""Which segments of a log are being examined, and which of them may not be read before. Belongs to the event loop."""
+
+from collections.abc import Callable
+
+WRONG_READS_MAX = 3
+"""How often a record may fail its check that passes the scanner's."""
+WRONG_IDS_MAX = 64
+
+
+class Examinations:
+    """Segments by their first ids: a thread scans them since a record failed its check, or since their file was changed."""
+
+    __slots__ = ("_failed", "_running", "_unjudged", "_wrong")
+
+    def __init__(self) -> None:
+        self._running: dict[int, list[Callable[[], None]]] = {}  # those that wait
+        self._unjudged: set[int] = set()  # their file was changed
+        self._failed: dict[int, OSError] = {}  # the last time
+        self._wrong: dict[int, int] = {}  # id to how often the scanner had nothing against it
+
+    def is_running(self, base_id: int) -> bool:
+        return base_id in self._running
+
+    def is_unjudged(self, base_id: int) -> bool:
+        """Whether the file was changed and nothing may be read of it, also after an examination that failed."""
+        return base_id in self._unjudged
+
+    def concern(self, base_id: int) -> bool:
+        """Whether one is running or still has to."""
+        return base_id in self._running or base_id in self._unjudged
+
+    def note_change(self, base_id: int) -> None:
+        self._unjudged.add(base_id)
+
+    def begin(self, base_id: int) -> None:
+        self._running[base_id] = []
+
+    def end(self, base_id: int, error: OSError | None) -> list[Callable[[], None]]:
+        """``error``: why nothing is known of the segment. Returns: the calls to make at the end."""
+        if error is None:
+            self._unjudged.discard(base_id)
+            self._failed.pop(base_id, None)
+        else:
+            self._failed[base_id] = error
+        return self._running.pop(base_id)
+
+    def take_failure(self, base_id: int) -> OSError | None:
+        """Why the last one failed, said once: the next reader has the segment examined again."""
+        return self._failed.pop(base_id, None)
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Call ``call`` when none is running; at once when none is."""
+        for waiting in self._running.values():
+            waiting.append(lambda: self.when_done(call))
+            return
+        call()
+
+    def is_wrong_again(self, msg_id: int) -> bool:
+        """Count a record that fails its check. Returns: whether to give it up, since the scanner finds nothing."""
+        tries = self._wrong.get(msg_id, 0)
+        if tries >= WRONG_READS_MAX:
+            return True
+        if len(self._wrong) >= WRONG_IDS_MAX:
+            self._wrong.clear()
+        self._wrong[msg_id] = tries + 1
+        return False
