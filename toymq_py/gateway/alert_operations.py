@@ -11,7 +11,7 @@ from toymq_py.config.webhooks import TIMEOUT_MS_MAX
 from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed
 from toymq_py.gateway.access import check_topic
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
-from toymq_py.gateway.operations import Answer, Body, Operation, Parameter
+from toymq_py.gateway.operations import TESTED, Answer, Body, Operation, Parameter
 from toymq_py.gateway.problems import NoSuchAlert
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
@@ -54,7 +54,7 @@ def _known(gateway: Gateway, request: Request) -> str:
 
 
 def _absent(name: str) -> NoSuchAlert:
-    return NoSuchAlert(f"no alert {name}: GET /v1/alerts lists them")
+    return NoSuchAlert(f"no alert {name}: `toymqctl alerts` or GET /v1/alerts lists them")
 
 
 async def get_alert(gateway: Gateway, request: Request) -> Response:
@@ -115,9 +115,6 @@ DESCRIBED = {
         "failure": {"type": ["string", "null"], "description": "Why the last notice was not taken."},
     },
 }
-TESTED = {"type": "object", "required": ["name", "failure"], "properties": {
-    "name": {"type": "string"},
-    "failure": {"type": ["string", "null"], "description": "Why it was not taken, null when it was."}}}  # fmt: skip
 OPERATIONS = (
     Operation("GET", "/v1/alerts", "listAlerts", "List all alert rules and what fires.", list_alerts, "admin",
               answers={200: Answer("By name.", {"type": "object", "properties": {
