@@ -27,12 +27,13 @@ from typing import Any
 
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import offsets, segment_heads, topic_settings
+from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, read_mark, write_mark
 from toymq_py.storage.offline.backup_report import BackupReport
-from toymq_py.storage.offline.beside import BESIDE, BesideFile
+from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.earlier_copy import keep_lost, lost_segments, read_part, same_log
 from toymq_py.storage.offline.segment_copies import OtherLog, SegmentCopies, SourceChanged
 from toymq_py.storage.offline.superseded_copies import SupersededCopies
