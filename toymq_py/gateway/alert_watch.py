@@ -246,7 +246,7 @@ class AlertWatch:
         rule.allowance = min(rule.allowance + (now - rule.allowed_at) * NOTICES_PER_S, BURST)
         rule.allowed_at = now
         if rule.allowance < 1:
-            await self._waiting.sleep((1 - rule.allowance) / NOTICES_PER_S)
+            await self._waiting.rest((1 - rule.allowance) / NOTICES_PER_S)
         rule.allowance -= 1
 
     async def _send_with_retries(self, name: str, rule: Rule, notice: Notice) -> None:
@@ -258,7 +258,7 @@ class AlertWatch:
             rule.failure = failure
             if failure is None:
                 break
-            await self._waiting.sleep(backoff_s(attempt))
+            await self._waiting.rest(backoff_s(attempt))
             if self._waiting.stopped or not rule.states.is_due(notice):
                 return
         self._broker.metrics.alert_notices["sent" if rule.failure is None else "failed"] += 1
