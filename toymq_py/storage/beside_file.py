@@ -35,14 +35,19 @@ class BesideFile:
         """Put it in place, synced. Blocks. Raises: OSError."""
         replace_file(fs, f"{directory}/{self.name}", data, private=self.private)
 
-    def problem(self, fs: FileSystem, directory: str) -> str | None:
-        """What is wrong with it; None without a file. Blocks."""
+    def examine(self, fs: FileSystem, directory: str) -> tuple[bytes | None, str | None]:
+        """Its bytes, None without a file; and what is wrong with it: damaged, or unreadable. Blocks."""
+        data = None
         try:
             data = self.read(fs, directory)
             if data is not None:
                 self.decode(data)
         except DamagedData as error:
-            return str(error)
+            return data, str(error)
         except OSError as error:
-            return error.strerror or str(error)
-        return None
+            return data, error.strerror or str(error)
+        return data, None
+
+    def problem(self, fs: FileSystem, directory: str) -> str | None:
+        """What is wrong with it; None without a file. Blocks."""
+        return self.examine(fs, directory)[1]
