@@ -23,6 +23,7 @@ from toymq_py.gateway.alert_states import DISK, AlertStates, Notice, Reading
 from toymq_py.gateway.headers import header_block
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_sender import WebhookSender, backoff_s
+from toymq_py.token_bucket import TokenBucket
 from toymq_py.topic import Topic
 
 logger = logging.getLogger("toymq_py.gateway")
@@ -48,14 +49,13 @@ SHOWN_MAX = 100
 class Rule:
     """One rule at work. ``failure``: why its last notice was not taken; None when it was."""
 
-    def __init__(self, alert: Alert, now: float) -> None:
+    def __init__(self, alert: Alert, clock: Clock) -> None:
         self.alert = alert
         self.states = AlertStates(alert)
         self.subjects = None if alert.topic is None else Subjects(alert.when, alert.topic)
         self.failure: str | None = None
         self.sending: asyncio.Task[None] | None = None
-        self.allowance = float(BURST)
-        self.allowed_at = now
+        self.allowance = TokenBucket(clock, BURST, NOTICES_PER_S)
 
 
 class AlertWatch:
@@ -126,7 +126,7 @@ class AlertWatch:
         await stored(partial(self._broker.directory.store_alerts, defined))
 
     def _add(self, name: str, alert: Alert) -> None:
-        self.rules[name] = Rule(alert, self._clock.monotonic())
+        self.rules[name] = Rule(alert, self._clock)
         self._broker.metrics.alerts_firing[name] = 0
         self._defined.set()
 
@@ -233,21 +233,14 @@ class AlertWatch:
         """Send what is due, one after the other."""
         try:
             while not self._waiting.stopped and rule.states.due:
-                await self._wait_for_turn(rule)
+                await self._waiting.rest(rule.allowance.wait_s())
+                rule.allowance.take()
                 if (notice := rule.states.next_due()) is not None:  # else it was over before its turn
                     await self._send_with_retries(name, rule, notice)
         except Exception:
             logger.exception("bug in the notices of alert %s", name)
         finally:
             rule.sending = None
-
-    async def _wait_for_turn(self, rule: Rule) -> None:
-        now = self._clock.monotonic()
-        rule.allowance = min(rule.allowance + (now - rule.allowed_at) * NOTICES_PER_S, BURST)
-        rule.allowed_at = now
-        if rule.allowance < 1:
-            await self._waiting.rest((1 - rule.allowance) / NOTICES_PER_S)
-        rule.allowance -= 1
 
     async def _send_with_retries(self, name: str, rule: Rule, notice: Notice) -> None:
         """Try until it is taken, a newer notice takes its place, or ``ATTEMPTS_MAX``."""
