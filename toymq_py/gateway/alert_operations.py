@@ -1,6 +1,5 @@
 """Define, list, delete and test alert rules. Contract: gateway.md; ADR 0149. ``alert_watch.py`` evaluates and sends."""
 
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -36,11 +35,8 @@ async def put_alert(gateway: Gateway, request: Request) -> Response:
     alert = Alert.from_json(body)
     if alert.to is not None:
         check_topic(request, "publish", alert.to)
-    before = gateway.alerts.defined.get(name)
-    if "secret" not in body and alert.url is not None and before is not None:
-        alert = replace(alert, secret=before.secret)  # no answer shows it, so that it cannot be sent back
     gateway.refuse_late()
-    new = await gateway.alerts.put(name, alert)
+    new = await gateway.alerts.put(name, alert, keep_secret="secret" not in body)
     return json_response(gateway.alerts.describe(name), 201 if new else 200)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice, product
 from typing import Any
@@ -94,8 +95,11 @@ class AlertWatch:
         if self._problem is not None:
             raise self._problem
 
-    async def put(self, name: str, alert: Alert) -> bool:
+    async def put(self, name: str, alert: Alert, *, keep_secret: bool = False) -> bool:
         """Define a rule, durably. It begins anew, without the states of the one that it replaces. Returns: whether it is new.
+
+        Args:
+            keep_secret: of the rule that it replaces: no answer shows it, so that it cannot be sent back.
 
         Raises: Forbidden (a private address), BadArgument (too many rules), StorageFailed, DiskFull.
         """
@@ -103,6 +107,8 @@ class AlertWatch:
             await self._sender.check(url)
         async with self._changing:
             new = name not in self.rules
+            if keep_secret and not new and alert.url is not None:
+                alert = replace(alert, secret=self.rules[name].alert.secret)  # as it is by now
             if new or self.rules[name].alert != alert:
                 await self._store({**self.defined, name: alert})
                 self._remove(name)

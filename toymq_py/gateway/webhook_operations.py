@@ -1,6 +1,5 @@
 """Define, list and delete webhooks. Contract: gateway.md. ``webhook_pusher.py`` pushes."""
 
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -31,10 +30,8 @@ async def put_webhook(gateway: Gateway, request: Request) -> Response:
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
     webhook = Webhook.from_json(body)
     check_topic(request, "subscribe", webhook.topic)  # a webhook reads the topic
-    if "secret" not in body and (before := gateway.webhooks.defined.get(name)) is not None:
-        webhook = replace(webhook, secret=before.secret)  # no answer shows it, so that it cannot be sent back
     gateway.refuse_late()
-    new = await gateway.webhooks.put(name, webhook)
+    new = await gateway.webhooks.put(name, webhook, keep_secret="secret" not in body)
     return json_response(_describe(gateway, name), 201 if new else 200)
 
 
