@@ -12,18 +12,17 @@ USAGE = 2
 
 
 def run(name: str, module: str) -> None:
-    """Load the module of a command and call its ``main``."""
+    """Load the module of a command and call its ``main``, which may load what an extra brings."""
     try:
         try:
             __import__(module)  # importlib takes as long to load as Python itself, and Ctrl-C meanwhile is Python's to show
-            command = sys.modules[module].main
+            sys.modules[module].main()
         except ModuleNotFoundError as error:
             line = missing(error)
             if line is None:
                 raise
             sys.stderr.write(f"{name} {line}\n")
             raise SystemExit(USAGE) from None
-        command()
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
 

@@ -134,7 +134,7 @@ class DataDirectory:
     def store_webhooks(self, webhooks: Mapping[str, Webhook], done: Stored) -> None:
         """Replace the webhooks. Assumes one call at a time. Raises: BadArgument when there are too many."""
         data = webhooks_file.encode(webhooks)
-        self._offload(lambda: webhooks_file.write(self._fs, self.path, data), done)
+        self._offload(lambda: webhooks_file.FILE.write(self._fs, self.path, data), done)
 
     # -- alerts
 
@@ -145,20 +145,20 @@ class DataDirectory:
     def store_alerts(self, alerts: Mapping[str, Alert], done: Stored) -> None:
         """Replace the alert rules. Assumes one call at a time. Raises: BadArgument when there are too many."""
         data = alerts_file.encode(alerts)
-        self._offload(lambda: alerts_file.write(self._fs, self.path, data), done)
+        self._offload(lambda: alerts_file.FILE.write(self._fs, self.path, data), done)
 
     # -- AMQP
 
     def read_amqp(self) -> dict[str, Any]:
         """Exchanges, queues and bindings as ``store_amqp`` got them; empty without a file. Blocks. Raises: DamagedData,
         OSError."""
-        data = amqp_file.read(self._fs, self.path)
+        data = amqp_file.FILE.read(self._fs, self.path)
         return {} if data is None else amqp_file.decode(data)
 
     def store_amqp(self, topology: dict[str, Any], done: Stored) -> None:
         """Replace exchanges, queues and bindings. Assumes one call at a time."""
         data = amqp_file.encode(topology)
-        self._offload(lambda: amqp_file.write(self._fs, self.path, data), done)
+        self._offload(lambda: amqp_file.FILE.write(self._fs, self.path, data), done)
 
     def _offload(self, job: Callable[[], None], done: Stored) -> None:
         errors: list[OSError] = []

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toymq_bench import backlog, disk, machine
+from toymq_bench import backlog, disk, latency, machine
 from toymq_bench.broker import Broker, StartedBroker, allow_descriptors
 from toymq_bench.progress import phase
 from toymq_bench.result import Result, Session
@@ -29,6 +29,10 @@ class Bench:
     source: Path | None = None
     """A checkout to start the broker of, instead of the installed one."""
     results: list[Result] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Raises: ModuleNotFoundError."""
+        latency.check_installed()
 
     def broker(self, *options: str) -> Broker:
         """A fresh broker with further options, or the running one. Raises: BenchError, OSError."""

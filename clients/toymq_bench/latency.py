@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 
-from hdrh.histogram import HdrHistogram
-
 HIGHEST_US = 3_600_000_000
 """An hour. Longer latencies count as this."""
 SIGNIFICANT_DIGITS = 3
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "max": 100.0}
+
+
+def check_installed() -> None:
+    """Check for what only a measurement needs, before it begins: help works without it. Raises: ModuleNotFoundError."""
+    import hdrh.histogram  # noqa: F401
 
 
 def summary_ms(counts: Mapping[int, int], prefix: str) -> dict[str, float]:
@@ -17,6 +20,8 @@ def summary_ms(counts: Mapping[int, int], prefix: str) -> dict[str, float]:
     """
     if not counts:
         return {}
+    from hdrh.histogram import HdrHistogram
+
     histogram = HdrHistogram(1, HIGHEST_US, SIGNIFICANT_DIGITS)
     for latency_us, count in counts.items():
         histogram.record_value(min(max(latency_us, 1), HIGHEST_US), count)

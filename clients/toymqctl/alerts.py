@@ -98,14 +98,14 @@ def _value(found: dict[str, Any], value: int) -> str:
 @click.argument("name")
 @click.argument("when", type=click.Choice(CONDITIONS))
 @click.argument("rest", nargs=-1, metavar="[TOPIC] [THRESHOLD]", type=TOPIC)
-@click.option("--for", "for_s", type=Duration(), default=60.0, help="Fire when it has lasted so long.")
+@click.option("--for", "for_s", type=Duration(), default="1m", help="Fire when it has lasted so long.")
 @click.option("--clear", help="Resolved at this value; by default at 80 % of the threshold, of disk at 120 %.")
-@click.option("--repeat", "repeat_s", type=Duration(), default=4 * 3600.0, help="Tell again so often while it fires; 0: never.")
+@click.option("--repeat", "repeat_s", type=Duration(), default="4h", help="Tell again so often while it fires; 0: never.")
 @click.option("--url", help="Post notices there.")
 @click.option("--to", type=TOPIC, help="Write notices to this topic, instead of --url.")
 @secret_options[0]
 @secret_options[1]
-@click.option("--timeout", "timeout_s", type=Duration(least_ms=1), default=10.0, help="Longest wait for an answer of --url.")
+@click.option("--timeout", "timeout_s", type=Duration(least_ms=1), default="10s", help="Longest wait for an answer of --url.")
 @click.pass_obj
 def set_alert(
     broker: Broker, name: str, when: str, rest: tuple[str, ...], for_s: float, clear: str | None, repeat_s: float,

@@ -78,7 +78,7 @@ secret_options = (
 @click.argument("url")
 @secret_options[0]
 @secret_options[1]
-@click.option("--timeout", "timeout_s", type=Duration(least_ms=1), default=10.0, help="Longest wait for an answer; up to 1m.")
+@click.option("--timeout", "timeout_s", type=Duration(least_ms=1), default="10s", help="Longest wait for an answer; up to 1m.")
 @click.option("--concurrency", type=click.IntRange(1, 64), default=1, help="Pushes at a time. With more than 1 order is lost.")
 @click.pass_obj
 def set_webhook(

@@ -6,8 +6,11 @@ import re
 import stat
 from pathlib import Path
 
+import pytest
+
 from tests.support.broker_process import BrokerProcess, run
 from toymq_py.storage import checked_json, webhooks_file
+from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.segment import segment_name
 
 WINDOW = 64
@@ -117,6 +120,26 @@ def test_the_secrets_of_the_webhooks_are_for_their_owner_alone(tmp_path: Path) -
         (backup / webhooks_file.FILE_NAME).chmod(0o644)
     assert run("restore", str(backup), str(back)).returncode == 0
     assert stat.S_IMODE((back / webhooks_file.FILE_NAME).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", [file.name for file in BESIDE])
+def test_what_cannot_be_read_beside_the_topics_is_named_and_keeps_no_message_back(tmp_path: Path, name: str) -> None:
+    """Every command judges it alike: a directory in its place ended the backup with "5: Is a directory"."""
+    data, backup = tmp_path / "d", tmp_path / "b"
+    with BrokerProcess(data) as broker, broker.connect() as wire:
+        assert wire.ask(b"PUB load - 4\nbody\n") == b"OK 0"
+        broker.terminate()
+        assert broker.ended()[0] == 0
+    (data / name).mkdir()
+    done = run("backup", str(data), str(backup))
+    assert done.returncode == 1
+    assert f"{name}: Is a directory: the backup has none that is newer" in done.stdout + done.stderr
+    assert payloads(backup) == {"body"}
+    done = run("verify", str(data))
+    assert done.returncode == 1
+    assert f"{name}: Is a directory; " in done.stdout
+    assert run("repair", str(data)).returncode == 0
+    assert run("verify", str(data)).returncode == 0
 
 
 def test_repair_says_what_is_lost_and_verify_is_clean(tmp_path: Path) -> None:

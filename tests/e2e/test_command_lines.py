@@ -319,6 +319,23 @@ def test_a_command_without_its_extra_names_it_in_one_line() -> None:
     assert done.stderr == "toymq-bench needs hdrh: in a checkout of toymq, pip install '.[bench]'\n"
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("pub", "--help"), ("peers", "--help"), ("--version",)])
+@pytest.mark.parametrize(
+    "start", ["from toymq_bench.__main__ import main", "sys.argv.insert(1, 'bench'); from toymq_py.__main__ import main"]
+)
+def test_help_of_the_benchmark_needs_no_extra(start: str, arguments: tuple[str, ...]) -> None:
+    done = python("-c", f"import sys; sys.modules['hdrh'] = None; {start}; main()", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(("Usage: ", "toymq-bench, version", "toymq bench, version"))
+
+
+def test_a_benchmark_without_its_extra_names_it_before_it_begins() -> None:
+    start = "import sys; sys.modules['hdrh'] = None; from toymq_py.__main__ import main; main()"
+    done = python("-c", start, "bench", "pub", "--data-dir", "/")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "toymq: bench needs hdrh: in a checkout of toymq, pip install '.[bench]'\n"
+
+
 def test_what_no_extra_brings_is_a_bug_and_has_its_traceback() -> None:
     done = python("-c", "import sys; sys.modules['click'] = None; from toymq_bench.__main__ import main; main()", "pub")
     assert done.returncode == 1

@@ -17,8 +17,8 @@ def bench(arguments: tuple[str, ...]) -> None:
     """Measure a broker: throughput, latency, CPU per message, memory; as toymq-bench."""
     try:
         program: click.Command = import_module(PROGRAM).main
+        program.main(list(arguments), prog_name="toymq bench")
     except ModuleNotFoundError as error:
         if (line := missing(error)) is None:
             raise
         raise ConfigError(f"bench {line}") from None
-    program.main(list(arguments), prog_name="toymq bench")

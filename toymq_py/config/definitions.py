@@ -319,10 +319,8 @@ class PutWebhook:
     verb: ClassVar = "put-webhook"
 
     def __str__(self) -> str:
-        changes = _changes(self.webhook, self.before)
-        if self.before is None:
-            return f"+ webhook {self.name} {self.webhook.topic} {self.webhook.url}" + (" signed" if changes else "")
-        return f"~ webhook {self.name} {', '.join(changes)}"
+        what = f"{self.webhook.topic} {self.webhook.url}"
+        return _put_line("webhook", self.name, what, self.webhook, self.before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,12 +333,17 @@ class PutAlert:
     verb: ClassVar = "put-alert"
 
     def __str__(self) -> str:
-        alert, changes = self.alert, _changes(self.alert, self.before)
-        if self.before is None:
-            of = f" {alert.topic}" if alert.topic is not None else ""
-            goes_to = alert.url or f"topic {alert.to}"
-            return f"+ alert {self.name} {alert.when}{of} {alert.threshold} to {goes_to}" + (" signed" if changes else "")
-        return f"~ alert {self.name} {', '.join(changes)}"
+        alert = self.alert
+        of = f" {alert.topic}" if alert.topic is not None else ""
+        what = f"{alert.when}{of} {alert.threshold} to {alert.url or f'topic {alert.to}'}"
+        return _put_line("alert", self.name, what, alert, self.before)
+
+
+def _put_line(kind: str, name: str, what: str, new: Webhook | Alert, before: Webhook | Alert | None) -> str:
+    changes = _changes(new, before)
+    if before is None:
+        return f"+ {kind} {name} {what}" + (" signed" if changes else "")
+    return f"~ {kind} {name} {', '.join(changes)}"
 
 
 def _changes(new: Webhook | Alert, before: Webhook | Alert | None) -> list[str]:

@@ -1,6 +1,5 @@
 """Define, list, delete and test alert rules. Contract: gateway.md; ADR 0149. ``alert_watch.py`` evaluates and sends."""
 
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -11,7 +10,7 @@ from toymq_py.config.webhooks import TIMEOUT_MS_MAX
 from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed
 from toymq_py.gateway.access import check_topic
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
-from toymq_py.gateway.operations import Answer, Body, Operation, Parameter
+from toymq_py.gateway.operations import TESTED, Answer, Body, Operation, Parameter
 from toymq_py.gateway.problems import NoSuchAlert
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
@@ -36,11 +35,8 @@ async def put_alert(gateway: Gateway, request: Request) -> Response:
     alert = Alert.from_json(body)
     if alert.to is not None:
         check_topic(request, "publish", alert.to)
-    before = gateway.alerts.defined.get(name)
-    if "secret" not in body and alert.url is not None and before is not None:
-        alert = replace(alert, secret=before.secret)  # no answer shows it, so that it cannot be sent back
     gateway.refuse_late()
-    new = await gateway.alerts.put(name, alert)
+    new = await gateway.alerts.put(name, alert, keep_secret="secret" not in body)
     return json_response(gateway.alerts.describe(name), 201 if new else 200)
 
 
@@ -54,7 +50,7 @@ def _known(gateway: Gateway, request: Request) -> str:
 
 
 def _absent(name: str) -> NoSuchAlert:
-    return NoSuchAlert(f"no alert {name}: GET /v1/alerts lists them")
+    return NoSuchAlert(f"no alert {name}: `toymqctl alerts` or GET /v1/alerts lists them")
 
 
 async def get_alert(gateway: Gateway, request: Request) -> Response:
@@ -115,9 +111,6 @@ DESCRIBED = {
         "failure": {"type": ["string", "null"], "description": "Why the last notice was not taken."},
     },
 }
-TESTED = {"type": "object", "required": ["name", "failure"], "properties": {
-    "name": {"type": "string"},
-    "failure": {"type": ["string", "null"], "description": "Why it was not taken, null when it was."}}}  # fmt: skip
 OPERATIONS = (
     Operation("GET", "/v1/alerts", "listAlerts", "List all alert rules and what fires.", list_alerts, "admin",
               answers={200: Answer("By name.", {"type": "object", "properties": {

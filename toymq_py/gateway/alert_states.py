@@ -42,6 +42,8 @@ class Notice:
 
     def message_id(self, name: str) -> str:
         """The same at each attempt."""
+        if self.state == "test":
+            return f"alert:{name}:test:{self.since_ms}"
         return f"alert:{name}:{self.subject or 'disk'}:{self.since_ms}:{self.state}:{self.number}"
 
     def to_json(self, name: str, alert: Alert) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice, product
 from typing import Any
@@ -23,6 +24,7 @@ from toymq_py.gateway.alert_states import DISK, AlertStates, Notice, Reading
 from toymq_py.gateway.headers import header_block
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_sender import WebhookSender, backoff_s
+from toymq_py.token_bucket import TokenBucket
 from toymq_py.topic import Topic
 
 logger = logging.getLogger("toymq_py.gateway")
@@ -48,14 +50,13 @@ SHOWN_MAX = 100
 class Rule:
     """One rule at work. ``failure``: why its last notice was not taken; None when it was."""
 
-    def __init__(self, alert: Alert, now: float) -> None:
+    def __init__(self, alert: Alert, clock: Clock) -> None:
         self.alert = alert
         self.states = AlertStates(alert)
         self.subjects = None if alert.topic is None else Subjects(alert.when, alert.topic)
         self.failure: str | None = None
         self.sending: asyncio.Task[None] | None = None
-        self.allowance = float(BURST)
-        self.allowed_at = now
+        self.allowance = TokenBucket(clock, BURST, NOTICES_PER_S)
 
 
 class AlertWatch:
@@ -94,8 +95,11 @@ class AlertWatch:
         if self._problem is not None:
             raise self._problem
 
-    async def put(self, name: str, alert: Alert) -> bool:
+    async def put(self, name: str, alert: Alert, *, keep_secret: bool = False) -> bool:
         """Define a rule, durably. It begins anew, without the states of the one that it replaces. Returns: whether it is new.
+
+        Args:
+            keep_secret: of the rule that it replaces: no answer shows it, so that it cannot be sent back.
 
         Raises: Forbidden (a private address), BadArgument (too many rules), StorageFailed, DiskFull.
         """
@@ -103,6 +107,8 @@ class AlertWatch:
             await self._sender.check(url)
         async with self._changing:
             new = name not in self.rules
+            if keep_secret and not new and alert.url is not None:
+                alert = replace(alert, secret=self.rules[name].alert.secret)  # as it is by now
             if new or self.rules[name].alert != alert:
                 await self._store({**self.defined, name: alert})
                 self._remove(name)
@@ -126,7 +132,7 @@ class AlertWatch:
         await stored(partial(self._broker.directory.store_alerts, defined))
 
     def _add(self, name: str, alert: Alert) -> None:
-        self.rules[name] = Rule(alert, self._clock.monotonic())
+        self.rules[name] = Rule(alert, self._clock)
         self._broker.metrics.alerts_firing[name] = 0
         self._defined.set()
 
@@ -233,21 +239,14 @@ class AlertWatch:
         """Send what is due, one after the other."""
         try:
             while not self._waiting.stopped and rule.states.due:
-                await self._wait_for_turn(rule)
+                await self._waiting.rest(rule.allowance.wait_s())
+                rule.allowance.take()
                 if (notice := rule.states.next_due()) is not None:  # else it was over before its turn
                     await self._send_with_retries(name, rule, notice)
         except Exception:
             logger.exception("bug in the notices of alert %s", name)
         finally:
             rule.sending = None
-
-    async def _wait_for_turn(self, rule: Rule) -> None:
-        now = self._clock.monotonic()
-        rule.allowance = min(rule.allowance + (now - rule.allowed_at) * NOTICES_PER_S, BURST)
-        rule.allowed_at = now
-        if rule.allowance < 1:
-            await self._waiting.sleep((1 - rule.allowance) / NOTICES_PER_S)
-        rule.allowance -= 1
 
     async def _send_with_retries(self, name: str, rule: Rule, notice: Notice) -> None:
         """Try until it is taken, a newer notice takes its place, or ``ATTEMPTS_MAX``."""
@@ -258,7 +257,7 @@ class AlertWatch:
             rule.failure = failure
             if failure is None:
                 break
-            await self._waiting.sleep(backoff_s(attempt))
+            await self._waiting.rest(backoff_s(attempt))
             if self._waiting.stopped or not rule.states.is_due(notice):
                 return
         self._broker.metrics.alert_notices["sent" if rule.failure is None else "failed"] += 1

@@ -20,12 +20,14 @@ SEARCH_CHARS_MAX = 100
 PER_TURN = 64
 """Looked at before other tasks get a turn."""
 
+LIST = "`toymqctl connections` or GET /v1/connections lists them"
+
 _ID = re.compile(r"(?:toymq|amqp|http|websocket)-[0-9]{1,18}")
 
 
 def _connection_id(text: str) -> str:
     if not _ID.fullmatch(text):
-        raise BadArgument(f"invalid connection {text[:50]!a}: GET /v1/connections lists them, such as toymq-7")
+        raise BadArgument(f"invalid connection {text[:50]!a}: write an id such as toymq-7; {LIST}")
     return text
 
 
@@ -87,7 +89,7 @@ async def close_connection(gateway: Gateway, request: Request) -> Response:
     wanted = CONNECTION.need(request)
     found = gateway.broker.quotas.open_connections.find(wanted)
     if found is None:
-        raise NoSuchConnection(f"connection {wanted} is not open: it may have ended; GET /v1/connections lists those that are")
+        raise NoSuchConnection(f"connection {wanted} is not open: it may have ended; {LIST}")
     if found.seat is not None and found.seat is seat_of(request):
         raise BadArgument(f"{wanted} is the connection of this request: it ends when you close it")
     found.close()

@@ -244,3 +244,7 @@ def quantity(parse: Callable[[str], int], text: str) -> int:
         return parse(text)
     except ConfigError as error:
         raise BadArgument(str(error)) from None
+TESTED = {"type": "object", "required": ["name", "failure"], "properties": {
+    "name": {"type": "string"},
+    "failure": {"type": ["string", "null"], "description": "Why it was not taken, null when it was."}}}  # fmt: skip
+"""Answer of an operation that sends a test to where notices or messages go."""

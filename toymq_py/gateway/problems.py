@@ -30,6 +30,7 @@ STATUS: dict[str, int] = {
     "MODE_CONFLICT": 409,
     "OUT_OF_RANGE": 416,
     "QUEUE_FULL": 429,
+    "TOO_MANY_SEARCHES": 429,
     "OUT_OF_SEQUENCE": 409,
     "TOO_MANY_TOPICS": 409,
     "TOO_MANY_CONSUMERS": 409,
@@ -51,8 +52,8 @@ STATUS: dict[str, int] = {
 
 WEBSOCKET_VERSION = "13"
 
-RETRY_AFTER_S = {"QUEUE_FULL": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10, "TOO_MANY_CONNECTIONS": 1,
-                 "SHUTTING_DOWN": 1, "NOT_ENOUGH_REPLICAS": 1, "NOT_LEADER": 1}  # fmt: skip
+RETRY_AFTER_S = {"QUEUE_FULL": 1, "TOO_MANY_SEARCHES": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10,
+                 "TOO_MANY_CONNECTIONS": 1, "SHUTTING_DOWN": 1, "NOT_ENOUGH_REPLICAS": 1, "NOT_LEADER": 1}  # fmt: skip
 """``Retry-After`` by code: short for what consumers resolve, longer for what an operator must."""
 
 
@@ -101,6 +102,13 @@ class NoSuchConnection(RequestError):
     """No open connection has this id. The code is the gateway's own."""
 
     code = "NO_SUCH_CONNECTION"
+
+
+class TooManySearches(RequestError):
+    """The token, the address or the broker has its limit of searches that wait. The code is the gateway's own."""
+
+    code = "TOO_MANY_SEARCHES"
+    retryable = True
 
 
 class TooSlow(RequestError):

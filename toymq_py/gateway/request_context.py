@@ -14,6 +14,7 @@ from toymq_py.errors import RequestError, ShuttingDown
 from toymq_py.gateway.alert_watch import AlertWatch
 from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.neighbours import Neighbours
+from toymq_py.gateway.search_turns import SearchTurns
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_pusher import WebhookPusher
@@ -51,6 +52,7 @@ class Gateway:
         self.clock = clock
         self.loop = loop
         self.waiting = Waiting(loop)
+        self.searches = SearchTurns(clock, self.waiting)
         self.history = History(broker, clock)
         self.neighbours = Neighbours(broker.placement) if broker.placement.addresses else None
         self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.history, self.neighbours)

@@ -16,9 +16,11 @@ from starlette.responses import Response
 from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed
 from toymq_py.gateway import answer_room
+from toymq_py.gateway.access import check_again, grant_of
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.message_operations import MESSAGE, PAGE_BYTES_MAX, READ_BYTES, message_json
 from toymq_py.gateway.operations import MESSAGE_ID, TOPIC, Answer, Operation, Parameter, check_key, count
+from toymq_py.gateway.problems import TooManySearches
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.records import MSG_ID_MAX, Records
@@ -34,6 +36,9 @@ CHUNKS_MAX = 1000
 """Chunks of a request: ids without a record cost something, too."""
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
 """A chunk with more is read again by halves: the newest are to be looked at first."""
+SLICE_ROWS = 64
+SLICE_BYTES = 64 * 1024
+"""Read and tested before other tasks get a turn, a message at least; half a millisecond."""
 FOUND_MAX = 100
 FOUND = 50
 TEXT_CHARS_MAX = 200
@@ -146,16 +151,16 @@ class _Search:
         """Look at the chunk below. Raises: OSError; QueueFull when there is no room for what it found."""
         self._chunks += 1
         first = max(self.at - self._chunk, self._low)
-        kept: deque[tuple[int, str]] = deque()  # in the order of the log
-        kept_bytes, read_bytes, looked, at = 0, 0, 0, first
+        room = self._most - len(self.found)
+        kept: deque[tuple[Records, int]] = deque(maxlen=room + 1)  # in the order of the log; one more tells where to go on
+        read_bytes, looked, at = 0, 0, first
         while at < self.at and not self._topic.deleted:
-            run, row, behind = self._topic.read(at, self.at - at, READ_BYTES)
+            run, row, behind = self._topic.read(at, min(self.at - at, SLICE_ROWS), SLICE_BYTES)
             while run is not None and row < len(run) and run.ids[row] < min(behind, self.at):
                 looked += 1
                 read_bytes += len(run.payloads[row])
                 if all(test(run, row) for test in self._tests):
-                    kept.append((run.ids[row], json.dumps(message_json(self._topic.name, run, row))))
-                    kept_bytes += len(kept[-1][1])
+                    kept.append((run, row))
                 row += 1
             at = max(behind, at + 1)
             if read_bytes > CHUNK_BYTES_MAX and self._chunk > 1:  # too much at a time: the upper half first
@@ -163,13 +168,21 @@ class _Search:
                 self._chunk //= 2
                 return
             await gateway.waiting.pause()
-        bottom = first
-        while kept and (len(self.found) + len(kept) > self._most or (kept_bytes > PAGE_BYTES_MAX and len(kept) > 1)):
-            bottom = kept[0][0] + 1  # the older ones are for the next request
-            kept_bytes -= len(kept.popleft()[1])
-        answer_room.hold(request, kept_bytes)
-        self.found += [text for _, text in reversed(kept)]
-        self._found_bytes += kept_bytes
+        texts: list[str] = []
+        bottom, texts_bytes, slice_bytes = first, 0, 0
+        for run, row in reversed(kept):
+            text = json.dumps(message_json(self._topic.name, run, row)) if len(texts) < room else ""
+            if not text or (texts and texts_bytes + len(text) > PAGE_BYTES_MAX):
+                bottom = run.ids[row] + 1  # the older ones are for the next request
+                break
+            texts.append(text)
+            texts_bytes += len(text)
+            if texts_bytes - slice_bytes >= SLICE_BYTES:
+                slice_bytes = texts_bytes
+                await gateway.waiting.pause()
+        answer_room.hold(request, texts_bytes)
+        self.found += texts
+        self._found_bytes += texts_bytes
         self._read_bytes += read_bytes
         self.looked += looked
         self.at = bottom
@@ -177,6 +190,20 @@ class _Search:
 
 async def search(gateway: Gateway, request: Request) -> Response:
     """``GET …/messages:search``."""
+    async with gateway.searches.turn(_holder(request)):
+        check_again(gateway, request, "subscribe", TOPIC.need(request))  # it may have waited
+        answer_room.hold(request, 0)  # its client may be gone
+        return await _search(gateway, request)
+
+
+def _holder(request: Request) -> str:
+    """The token, or the address where there are no tokens."""
+    if (grant := grant_of(request)) is not None:
+        return f"token {grant.name}"
+    return "" if request.client is None else request.client.host
+
+
+async def _search(gateway: Gateway, request: Request) -> Response:
     topic = gateway.broker.topic(TOPIC.need(request))
     low, high, bottom = topic.first_id, topic.next_id, topic.first_id
     if (since_ms := SINCE.of(request)) is not None:
@@ -214,7 +241,9 @@ async def inspect(gateway: Gateway, request: Request) -> Response:
         message = message_json(topic.name, run, row)
         answer_room.hold(request, 2 * len(run.payloads[row]))
     consumers = []
-    for name, channel in list(topic.channels.items()):
+    for number, (name, channel) in enumerate(list(topic.channels.items()), 1):
+        if number % SLICE_ROWS == 0:
+            await gateway.waiting.pause()
         state, attempts = channel.consumer.state_of(msg_id)
         described: dict[str, Any] = {"consumer": name, "state": state, "attempts": attempts}
         failures = channel.consumer.failures
@@ -246,10 +275,10 @@ INSPECTED = {"type": "object", "required": ["topic", "id", "message", "consumers
 OPERATIONS = (
     Operation("GET", "/v1/topics/{topic}/messages:search", "searchMessages",
               "Find messages in the log, newest first; all conditions together. Nothing is consumed. One request looks at "
-              "20,000 messages or 32 MiB at most: `next` goes on below.",
+              "20,000 messages or 32 MiB at most: `next` goes on below. Of a token one search runs at a time and eight wait.",
               search, "subscribe", (TOPIC, ID, KEY, HEADER, TEXT, SINCE, UNTIL, BEFORE, MAX),
               answers={200: Answer("What was found, and how far down it looked; `next` is null at the end.", SEARCHED)},
-              errors=(BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed), safe=True),
+              errors=(BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed, TooManySearches), safe=True),
     Operation("GET", "/v1/topics/{topic}/messages/{id}", "inspectMessage",
               "One message, and what it is to each consumer: acked, inflight, ready, scheduled, or dying (on its way to the "
               "dead letters). `message` is null when its record cannot be read.",

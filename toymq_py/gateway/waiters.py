@@ -57,6 +57,12 @@ class Waiting:
         """Wait ``seconds``, or until ``wake`` or the shutdown."""
         await self.wait_for(lambda call: lambda: None, seconds)
 
+    async def rest(self, seconds: float) -> None:
+        """As ``sleep``, and ``wake`` does not end it: for work that no request waits for, and no right."""
+        until = self._loop.time() + seconds
+        while not self.stopped and (left_s := until - self._loop.time()) > 0:
+            await self.sleep(left_s)
+
     async def pause(self) -> None:
         """Give other tasks a turn of the loop, between slices of work. Of all that pause, one goes on in each pass: a
         hundred large answers at a time hold the loop no longer than one.

@@ -1,6 +1,5 @@
 """Define, list and delete webhooks. Contract: gateway.md. ``webhook_pusher.py`` pushes."""
 
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -10,7 +9,7 @@ from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, TIMEOUT_MS_MAX, 
 from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed
 from toymq_py.gateway.access import check_topic
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
-from toymq_py.gateway.operations import Answer, Body, Operation, Parameter
+from toymq_py.gateway.operations import TESTED, Answer, Body, Operation, Parameter
 from toymq_py.gateway.problems import NoSuchWebhook
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
@@ -31,27 +30,34 @@ async def put_webhook(gateway: Gateway, request: Request) -> Response:
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
     webhook = Webhook.from_json(body)
     check_topic(request, "subscribe", webhook.topic)  # a webhook reads the topic
-    if "secret" not in body and (before := gateway.webhooks.defined.get(name)) is not None:
-        webhook = replace(webhook, secret=before.secret)  # no answer shows it, so that it cannot be sent back
     gateway.refuse_late()
-    new = await gateway.webhooks.put(name, webhook)
+    new = await gateway.webhooks.put(name, webhook, keep_secret="secret" not in body)
     return json_response(_describe(gateway, name), 201 if new else 200)
+
+
+def _known(gateway: Gateway, request: Request) -> str:
+    """The name of a webhook that is there. Raises: BadName, NoSuchWebhook, StorageFailed."""
+    name = NAME.need(request)
+    gateway.webhooks.check()
+    if name not in gateway.webhooks.defined:
+        raise _absent(name)
+    return name
+
+
+def _absent(name: str) -> NoSuchWebhook:
+    return NoSuchWebhook(f"no webhook {name}: `toymqctl webhooks` or GET /v1/webhooks lists them")
 
 
 async def get_webhook(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/webhooks/{name}``."""
-    name = NAME.need(request)
-    gateway.webhooks.check()
-    if name not in gateway.webhooks.defined:
-        raise NoSuchWebhook(f"no webhook {name}: GET /v1/webhooks lists them")
-    return json_response(_describe(gateway, name))
+    return json_response(_describe(gateway, _known(gateway, request)))
 
 
 async def delete_webhook(gateway: Gateway, request: Request) -> Response:
     """``DELETE /v1/webhooks/{name}``."""
     name = NAME.need(request)
     if not await gateway.webhooks.delete(name):
-        raise NoSuchWebhook(f"no webhook {name}: GET /v1/webhooks lists them")
+        raise _absent(name)
     return Response(status_code=204)
 
 
@@ -63,10 +69,7 @@ async def list_webhooks(gateway: Gateway, request: Request) -> Response:
 
 async def test_webhook(gateway: Gateway, request: Request) -> Response:
     """``POST /v1/webhooks/{name}:test``."""
-    name = NAME.need(request)
-    gateway.webhooks.check()
-    if name not in gateway.webhooks.defined:
-        raise NoSuchWebhook(f"no webhook {name}: GET /v1/webhooks lists them")
+    name = _known(gateway, request)
     return json_response({"name": name, "failure": await gateway.webhooks.test(name)})
 
 
@@ -90,9 +93,6 @@ DESCRIBED = {
         "failure": {"type": ["string", "null"], "description": "Why the last push failed."},
     },
 }
-TESTED = {"type": "object", "required": ["name", "failure"], "properties": {
-    "name": {"type": "string"},
-    "failure": {"type": ["string", "null"], "description": "Why it was not taken, null when it was."}}}  # fmt: skip
 OPERATIONS = (
     Operation("GET", "/v1/webhooks", "listWebhooks", "List all webhooks.", list_webhooks, "admin",
               answers={200: Answer("By name.", {"type": "object", "properties": {

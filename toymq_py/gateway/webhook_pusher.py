@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from toymq_py.broker import Broker
@@ -91,14 +92,19 @@ class WebhookPusher:
         if self._problem is not None:
             raise self._problem
 
-    async def put(self, name: str, webhook: Webhook) -> bool:
+    async def put(self, name: str, webhook: Webhook, *, keep_secret: bool = False) -> bool:
         """Define a webhook, durably. Returns: whether it is new.
+
+        Args:
+            keep_secret: of the webhook that it replaces: no answer shows it, so that it cannot be sent back.
 
         Raises: Forbidden (a private address), BadArgument (too many webhooks), StorageFailed, DiskFull.
         """
         await self._sender.check(webhook.check_secret().url)
         async with self._changing:
             known = self.defined.get(name)
+            if keep_secret and known is not None:
+                webhook = replace(webhook, secret=known.secret)  # as it is by now
             await self._store({**self.defined, name: webhook})
             self.defined[name] = webhook
             self.failures.pop(name, None)

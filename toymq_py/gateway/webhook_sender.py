@@ -95,7 +95,12 @@ class WebhookSender:
                 status = await post(target, address, fields, payload, await self._context(target))
         except TimeoutError:
             return f"{target.host} did not answer within {timeout_ms} ms"
-        except (OSError, RequestError, UnicodeError) as error:
+        except OSError as error:
+            if error.errno is None:  # not the system's: it says what answered, and how
+                return str(error) or type(error).__name__
+            host = f"[{target.host}]" if ":" in target.host else target.host
+            return f"cannot reach {target.scheme}://{host}:{target.port}: {error.strerror or error}"  # a path may be a secret
+        except (RequestError, UnicodeError) as error:
             return str(error) or type(error).__name__
         return None if 200 <= status < 300 else f"{target.host} answered {status}"
 

@@ -42,6 +42,7 @@ from opentelemetry.util.types import Attributes
 from toymq_py.clock import Clock
 from toymq_py.metrics import Exemplar, Histogram, Metrics
 from toymq_py.records import IdRange
+from toymq_py.token_bucket import TokenBucket
 from toymq_py.topic import Appended, Delivery, Tracer
 from toymq_py.trace_context import TraceContext, trace_context
 from toymq_py.version import __version__
@@ -62,25 +63,21 @@ TOLD_S = 60.0
 
 
 class _Budget:
-    """A rate limit: ``FOLLOWED_PER_S``, with bursts of ``BURST``."""
+    """The rate limit of a stage, which says in the log what it left out."""
 
     def __init__(self, clock: Clock, stage: str) -> None:
         self._clock = clock
         self._stage = stage
-        self._left = float(BURST)
-        self._at = clock.monotonic()
+        self._bucket = TokenBucket(clock, BURST, FOLLOWED_PER_S)
         self._untold = 0
-        self._told_at = self._at - TOLD_S
+        self._told_at = clock.monotonic() - TOLD_S
 
     def allows(self) -> bool:
-        now = self._clock.monotonic()
-        self._left = min(self._left + (now - self._at) * FOLLOWED_PER_S, BURST)
-        self._at = now
-        if self._left >= 1:
-            self._left -= 1
+        if not self._bucket.wait_s():
+            self._bucket.take()
             return True
         self._untold += 1
-        if now - self._told_at >= TOLD_S:
+        if (now := self._clock.monotonic()) - self._told_at >= TOLD_S:
             logger.warning("sampled messages have no %s span (%d by now): %d a second is the limit",
                            self._stage, self._untold, FOLLOWED_PER_S)  # fmt: skip
             self._told_at, self._untold = now, 0

@@ -10,7 +10,8 @@ from toymq_py.config.alerts import ALERTS_MAX, Alert
 from toymq_py.errors import BadArgument, DamagedData, RequestError
 from toymq_py.names import check_name
 from toymq_py.storage import checked_json
-from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.beside_file import BesideFile
+from toymq_py.storage.fs import FileSystem
 
 FILE_NAME = "alerts.json"
 
@@ -35,14 +36,12 @@ def decode(data: bytes) -> dict[str, Alert]:
     return alerts
 
 
+FILE = BesideFile(
+    FILE_NAME, decode, private=True, when_damaged="no alert fires", put_aside="no alert is defined: define them again"
+)
+
+
 def load(fs: FileSystem, directory: str) -> dict[str, Alert]:
     """The alerts of a directory, none without a file. Blocks. Raises: DamagedData, OSError."""
-    try:
-        return decode(fs.read_file(f"{directory}/{FILE_NAME}"))
-    except FileNotFoundError:
-        return {}
-
-
-def write(fs: FileSystem, directory: str, data: bytes) -> None:
-    """Put the file in place, synced. It holds secrets, so only its owner may read it. Blocks. Raises: OSError."""
-    replace_file(fs, f"{directory}/{FILE_NAME}", data, private=True)
+    data = FILE.read(fs, directory)
+    return {} if data is None else decode(data)

@@ -6,7 +6,7 @@ The broker and ``toymq backup`` read the file here. What is in it is the busines
 from typing import Any
 
 from toymq_py.storage import checked_json
-from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.beside_file import BesideFile
 
 FILE_NAME = "amqp.json"
 
@@ -20,14 +20,10 @@ def decode(data: bytes) -> dict[str, Any]:
     return checked_json.decode("amqp", data)
 
 
-def read(fs: FileSystem, directory: str) -> bytes | None:
-    """The file's bytes, None when there is no file. Blocks. Raises: OSError."""
-    try:
-        return fs.read_file(f"{directory}/{FILE_NAME}")
-    except FileNotFoundError:
-        return None
-
-
-def write(fs: FileSystem, directory: str, data: bytes) -> None:
-    """Put the file in place, synced. Blocks. Raises: OSError."""
-    replace_file(fs, f"{directory}/{FILE_NAME}", data)
+FILE = BesideFile(
+    FILE_NAME,
+    decode,
+    private=False,
+    when_damaged="--amqp does not start",
+    put_aside="no exchange, queue or binding is declared: declare them again; the queues' topics stay",
+)

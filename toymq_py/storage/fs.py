@@ -260,8 +260,14 @@ class RealFileSystem:
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def read_file(self, path: str) -> bytes:
-        with open(_open_regular(path, os.O_CLOEXEC | os.O_RDONLY), "rb") as file:
-            return file.read()
+        descriptor = _open_regular(path, os.O_CLOEXEC | os.O_RDONLY)
+        try:
+            with open(descriptor, "rb", closefd=False) as file:  # refuses a directory
+                return file.read()
+        except OSError as error:
+            raise named(error, path) from None
+        finally:
+            os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
         Path(old).replace(new)

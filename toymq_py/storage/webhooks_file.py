@@ -9,7 +9,8 @@ from dataclasses import asdict
 from toymq_py.config.webhooks import WEBHOOKS_MAX, Webhook, check_webhook_name
 from toymq_py.errors import BadArgument, DamagedData, RequestError
 from toymq_py.storage import checked_json
-from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.beside_file import BesideFile
+from toymq_py.storage.fs import FileSystem
 
 FILE_NAME = "webhooks.json"
 
@@ -34,20 +35,12 @@ def decode(data: bytes) -> dict[str, Webhook]:
     return webhooks
 
 
-def read(fs: FileSystem, directory: str) -> bytes | None:
-    """The file's bytes, None when there is no file. Blocks. Raises: OSError."""
-    try:
-        return fs.read_file(f"{directory}/{FILE_NAME}")
-    except FileNotFoundError:
-        return None
+FILE = BesideFile(
+    FILE_NAME, decode, private=True, when_damaged="no webhook pushes", put_aside="no webhook is defined: define them again"
+)
 
 
 def load(fs: FileSystem, directory: str) -> dict[str, Webhook]:
     """The webhooks of a directory, none without a file. Blocks. Raises: DamagedData, OSError."""
-    data = read(fs, directory)
+    data = FILE.read(fs, directory)
     return {} if data is None else decode(data)
-
-
-def write(fs: FileSystem, directory: str, data: bytes) -> None:
-    """Put the file in place, synced. It holds secrets, so only its owner may read it. Blocks. Raises: OSError."""
-    replace_file(fs, f"{directory}/{FILE_NAME}", data, private=True)

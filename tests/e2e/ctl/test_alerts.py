@@ -57,7 +57,7 @@ def test_a_broker_without_a_gateway_warns_of_rules_that_do_nothing(tmp_path: Pat
     with BrokerProcess(tmp_path / "d") as broker:
         assert "do nothing" not in broker.stop()[1]
     rule = Alert.from_json({"when": "letters", "topic": ">", "to": "alerts"})
-    alerts_file.write(disk, str(tmp_path / "d"), alerts_file.encode({"dead": rule}))
+    alerts_file.FILE.write(disk, str(tmp_path / "d"), alerts_file.encode({"dead": rule}))
     with BrokerProcess(tmp_path / "d") as broker:
         assert "1 alerts are defined and do nothing: they need --http or --https" in broker.stop()[1]
 

@@ -16,7 +16,8 @@ def test_connections_are_listed_found_and_closed(web: Ctl, with_gateway: BrokerP
     assert ok(web("connections", "--search", "biller")) == "no connection matches\n"
     gone = web("connections", "close", str(found["connection"]))
     refused(gone, 1, f"NO_SUCH_CONNECTION: connection {found['connection']} is not open; it may have ended")
-    refused(web("connections", "close", "7"), 1, "BAD_ARGUMENT: invalid connection '7'")
+    says = "BAD_ARGUMENT: invalid connection '7': write an id such as toymq-7; `toymqctl connections` or GET"
+    refused(web("connections", "close", "7"), 1, says)
 
 
 def test_more_than_are_shown_are_said(web: Ctl, with_gateway: BrokerProcess) -> None:

@@ -5,7 +5,10 @@ import pytest
 from click.testing import CliRunner
 
 from toymq.click_support import Duration, OneLineErrors
+from toymq_bench.cli import main as bench
+from toymq_py.cli.main import main as broker
 from toymq_py.errors import BadArgument, ConfigError
+from toymqctl.cli import main as ctl
 
 
 @pytest.mark.parametrize(
@@ -14,6 +17,19 @@ from toymq_py.errors import BadArgument, ConfigError
 )
 def test_a_duration_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == seconds
+
+
+def _parameters(command: click.Command) -> list[click.Parameter]:
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return [*command.params, *(parameter for each in below for parameter in _parameters(each))]
+
+
+@pytest.mark.parametrize("program", [broker, ctl, bench], ids=["toymq", "toymqctl", "toymq-bench"])
+def test_a_default_is_shown_as_a_duration_is_written(program: click.Command) -> None:
+    """`[default: 14400.0]` stood where `4h` is meant."""
+    for each in _parameters(program):
+        if isinstance(each.type, Duration):
+            assert not isinstance(each.default, int | float), f"{each.opts}: {each.default!r}"
 
 
 @pytest.mark.parametrize("text", ["soon", "5 weeks", "-1", "1_0s", "1.s", ".5", "nan", "", "11y", "4000d", "0.9ms"])

@@ -39,7 +39,7 @@ async def test_a_rule_is_defined_shown_and_deleted(rig: HttpRig) -> None:
     assert (await rig.ask("DELETE", "/v1/alerts/late")).status_code == 204
     for method, path in (("GET", "late"), ("DELETE", "late"), ("POST", "late:test")):
         problem = refused(await rig.ask(method, f"/v1/alerts/{path}"), 404, "NO_SUCH_ALERT")
-        assert problem["detail"] == "no alert late: GET /v1/alerts lists them"
+        assert problem["detail"] == "no alert late: `toymqctl alerts` or GET /v1/alerts lists them"
 
 
 async def test_what_is_wrong_is_said(rig: HttpRig) -> None:

@@ -181,4 +181,6 @@ def test_the_disk_has_no_topic_and_a_test_says_so() -> None:
     body = notice.to_json("full", disk)
     assert (body["topic"], body["unit"], notice.message_id("full")) == (None, "bytes", "alert:full:disk:0:firing:2")
     assert "5GiB are free on the disk (threshold 10GiB" in body["text"]
-    assert Notice("test", DISK, None, 0, 0, 1).to_json("full", disk)["text"].endswith("this is a test, nothing is wrong")
+    test = Notice("test", DISK, None, 7, 7, 1)
+    assert test.message_id("late") == "alert:late:test:7", "of whatever rule"
+    assert test.to_json("full", disk)["text"].endswith("this is a test, nothing is wrong")

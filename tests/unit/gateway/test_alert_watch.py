@@ -160,6 +160,24 @@ async def test_a_notice_is_given_up_after_its_attempts_and_said_once(
         await here.rig.until(lambda: here.broker.metrics.alert_notices["sent"] == 1)
 
 
+async def test_logins_that_end_use_up_no_attempts_of_a_notice() -> None:
+    """Each logout wakes what waits, and twelve of them were twelve attempts in a moment."""
+    async with watched() as here, receiving() as receiver:
+        receiver.answer = lambda number: 503
+        await here.watch.put("lost", to_url(receiver, **{"for": "0"}))
+        await here.rig.publish("orders", "a")
+        await here.after(0)
+        await receiver.next()
+        await here.rig.until(lambda: here.watch.describe("lost")["failure"] is not None)
+        assert here.rig.gateway is not None
+        for _ in range(alert_watch.ATTEMPTS_MAX):
+            here.rig.gateway.waiting.wake()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert receiver.pushes.empty()
+        assert here.watch.rules["lost"].states.due == 1
+
+
 async def test_a_storm_is_sent_slowly_and_what_is_over_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alert_watch, "NOTICES_PER_S", 1e-6)  # however slow the machine is
     async with watched() as here, receiving() as receiver:
@@ -173,7 +191,7 @@ async def test_a_storm_is_sent_slowly_and_what_is_over_is_not_sent(monkeypatch: 
             await receiver.next()
         rule = here.watch.rules["lost"]
         assert rule.states.firing == alert_watch.BURST + 21
-        await here.rig.until(lambda: rule.allowance < 1)
+        await here.rig.until(lambda: rule.allowance.wait_s() > 0)
         for name in [name for name in here.broker.topics if name.startswith("t")]:
             here.broker.topic(name).seek("c", LATEST)
         await here.after(10)

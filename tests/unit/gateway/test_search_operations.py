@@ -1,5 +1,6 @@
 """Search of the log over HTTP within its bounds, and one message's state at each consumer."""
 
+import asyncio
 import json
 import random
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.http_rig import HttpRig, gateway, lines, refused
-from tests.support.http_tokens import bearer, three_tokens
+from tests.support.http_tokens import bearer, grants, three_tokens
 from tests.support.sim_disk import SimDisk
 from toymq_py.gateway import search_operations as module
+from toymq_py.gateway.message_operations import message_json
+from toymq_py.gateway.search_turns import RUNNING_OF_ONE, WAITING_OF_ONE
+from toymq_py.records import Records
 
 DIR = "/data/d"
 PATH = "/v1/topics/t/messages:search"
@@ -109,6 +113,75 @@ async def test_large_messages_are_read_in_smaller_chunks(monkeypatch: pytest.Mon
             before, requests = answer["next"], requests + 1
         assert seen == list(range(71, 59, -1))
         assert requests > 3
+
+
+async def test_a_token_that_searches_much_waits_in_turn_or_is_refused() -> None:
+    async with gateway(DIR, fs=disk(), authority=three_tokens()) as rig:
+        await rig.ask("PUT", "/v1/topics/orders.new", headers=bearer("operator"))
+        lines_of_ids = lines(*[{"payload": "x"}] * 300)
+        await rig.ask("POST", "/v1/topics/orders.new/messages:batch", content=lines_of_ids,
+                      headers=bearer("billing") | {"content-type": "application/x-ndjson"})  # fmt: skip
+        path = "/v1/topics/orders.new/messages:search?text=y"
+        answers = await asyncio.gather(*[rig.ask("GET", path, headers=bearer("billing")) for _ in range(16)])
+        late = [answer for answer in answers if answer.status_code != 200]
+        assert len(late) == 16 - RUNNING_OF_ONE - WAITING_OF_ONE
+        for answer in late:
+            refused(answer, 429, "TOO_MANY_SEARCHES")
+            assert answer.headers["retry-after"] == "1"
+        assert (await rig.ask("GET", path, headers=bearer("billing"))).status_code == 200, "every turn came back"
+
+
+async def test_a_search_that_waited_has_the_rights_of_its_turn() -> None:
+    authority = three_tokens()
+    async with gateway(DIR, fs=disk(), authority=authority) as rig:
+        await rig.ask("PUT", "/v1/topics/orders.new", headers=bearer("operator"))
+        assert rig.gateway is not None
+        async with rig.gateway.searches.turn("token billing"):
+            path = "/v1/topics/orders.new/messages:search"
+            waits = asyncio.ensure_future(rig.ask("GET", path, headers=bearer("billing")))
+            await rig.until(lambda: len(rig.gateway.waiting) == 1)
+            authority.replace(grants("operator"))
+        refused(await waits, 401, "AUTH_FAILED")
+
+
+async def test_other_tasks_get_a_turn_after_a_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway(DIR, fs=disk()) as rig:
+        assert rig.gateway is not None
+        await filled(rig, *[{"payload": "x" * 3000}] * 40, *[{"payload": "x"}] * 400)
+        tested: list[int] = [0]
+        bytes_tested: list[int] = [0]
+        pause, has_text = rig.gateway.waiting.pause, module._has_text
+
+        async def counted_pause() -> None:
+            tested.append(0)
+            bytes_tested.append(0)
+            await pause()
+
+        def counted_test(text: bytes, run: Records, row: int) -> bool:
+            tested[-1] += 1
+            bytes_tested[-1] += len(run.payloads[row])
+            return has_text(text, run, row)
+
+        monkeypatch.setattr(rig.gateway.waiting, "pause", counted_pause)
+        monkeypatch.setattr(module, "_has_text", counted_test)
+        assert await found(rig, text="y") == ([], None)
+        assert sum(tested) == 440
+        assert max(tested) <= module.SLICE_ROWS
+        assert max(bytes_tested) <= module.SLICE_BYTES + 3000
+
+
+async def test_what_does_not_fit_the_answer_is_not_written_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway(DIR, fs=disk()) as rig:
+        await filled(rig, *[{"payload": "x"}] * 30)
+        written: list[int] = []
+
+        def counted(topic: str, run: Records, row: int) -> dict[str, Any]:
+            written.append(run.ids[row])
+            return message_json(topic, run, row)
+
+        monkeypatch.setattr(module, "message_json", counted)
+        assert await found(rig, max=2) == ([29, 28], 28)
+        assert written == [29, 28]
 
 
 async def test_what_retention_dropped_and_an_empty_topic() -> None:

@@ -48,6 +48,21 @@ async def test_wake_and_stop_end_every_wait(end: Callable[[Waiting], None]) -> N
     assert (len(waiting), source.call, waiting.stopped) == (0, None, end is Waiting.stop)
 
 
+async def test_a_rest_goes_on_when_rights_change() -> None:
+    waiting = Waiting(asyncio.get_running_loop())
+    task = asyncio.ensure_future(waiting.rest(TIMEOUT_S))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        waiting.wake()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (task.done(), len(waiting)) == (False, 1)
+    waiting.stop()
+    await task
+    await waiting.rest(0)
+    assert len(waiting) == 0
+
+
 async def test_nothing_waits_after_the_stop() -> None:
     waiting, source = Waiting(asyncio.get_running_loop()), Source()
     waiting.stop()

@@ -1,5 +1,6 @@
 """Webhooks: pushed, signed, tried again, kept."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -14,6 +15,7 @@ from tests.support.http_receiver import Receiver, receiving
 from tests.support.http_rig import HttpRig, listening, refused
 from tests.support.sim_disk import SimDisk
 from toymq_py.gateway import webhook_sender
+from toymq_py.gateway.webhook_sender import WebhookSender
 from toymq_py.storage import webhooks_file
 
 DIR = "/data/d"
@@ -130,3 +132,29 @@ async def test_a_secret_of_no_bytes_is_refused(rig: HttpRig) -> None:
         for secret, size in (("whsec_", 0), ("whsec_YQ==", 1)):
             answer = await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver, secret=secret))
             assert f"the secret has {size} bytes behind whsec_ and needs 16" in refused(answer, 422, "BAD_ARGUMENT")["detail"]
+
+
+@pytest.mark.parametrize("path", ["/v1/webhooks/mine", "/v1/alerts/mine"])
+async def test_a_secret_that_was_taken_away_meanwhile_does_not_come_back(
+    rig: HttpRig, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PUT that keeps the secret looks up its host for seconds: the one before it would have been stored again."""
+    body: dict[str, object] = {"topic": "t", "url": "http://localhost/"}
+    if "alerts" in path:
+        body |= {"when": "lag", "threshold": 10}
+    assert (await rig.ask("PUT", path, json=body | {"secret": SECRET})).status_code == 201
+    check, looks_up, goes_on = WebhookSender.check, asyncio.Event(), asyncio.Event()
+
+    async def slow_check(sender: WebhookSender, url: str) -> None:
+        if url.endswith("/new"):
+            looks_up.set()
+            await goes_on.wait()
+        await check(sender, url)
+
+    monkeypatch.setattr(WebhookSender, "check", slow_check)
+    keeps = asyncio.ensure_future(rig.ask("PUT", path, json=body | {"url": "http://localhost/new"}))
+    await looks_up.wait()
+    assert (await rig.ask("PUT", path, json=body | {"secret": None})).json()["secret"] is None
+    goes_on.set()
+    answer = (await keeps).json()
+    assert (answer["url"], answer["secret"]) == ("http://localhost/new", None)

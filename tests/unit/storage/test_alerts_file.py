@@ -17,7 +17,7 @@ def test_what_was_written_is_loaded_after_a_power_cut() -> None:
     disk.mkdir("/data")
     disk.sync_dir("/")
     assert alerts_file.load(disk, "/data") == {}
-    alerts_file.write(disk, "/data", alerts_file.encode({"one": ALERT}))
+    alerts_file.FILE.write(disk, "/data", alerts_file.encode({"one": ALERT}))
     assert alerts_file.load(disk.crash(), "/data") == {"one": ALERT}
 
 

@@ -15,10 +15,10 @@ def test_what_is_written_is_read_and_one_flipped_bit_is_seen() -> None:
     disk = SimDisk(random.Random(1))
     disk.mkdir("/d")
     disk.sync_dir("/")
-    assert amqp_file.read(disk, "/d") is None
+    assert amqp_file.FILE.read(disk, "/d") is None
     data = amqp_file.encode(FOUND)
-    amqp_file.write(disk, "/d", data)
-    assert amqp_file.read(disk.crash(), "/d") == data, "it is synced"
+    amqp_file.FILE.write(disk, "/d", data)
+    assert amqp_file.FILE.read(disk.crash(), "/d") == data, "it is synced"
     assert amqp_file.decode(data) == FOUND
     for at in range(len(data) - 1):
         with pytest.raises(DamagedData):

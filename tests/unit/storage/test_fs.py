@@ -47,6 +47,10 @@ def test_an_error_of_a_descriptor_names_its_file(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=re.escape(repr(path))):
             operation()
     file.close()
+    before = len(list(Path("/dev/fd").iterdir()))
+    with pytest.raises(IsADirectoryError, match=re.escape(repr(path))):
+        FS.read_file(path)
+    assert len(list(Path("/dev/fd").iterdir())) == before, "its descriptor is closed"
     end, other = os.pipe()
     with pytest.raises(OSError, match=re.escape(repr(path))):
         RealFile(end, path).sync()

@@ -45,7 +45,7 @@ def made(number: int) -> SimDisk:
         if at % 4 == 0:
             hooks.setdefault(directory, {})[f"hook-{topic}"] = Webhook(topic=topic, url="https://example.com/")
     for directory, some in hooks.items():
-        webhooks_file.write(disk, directory, webhooks_file.encode(some))
+        webhooks_file.FILE.write(disk, directory, webhooks_file.encode(some))
     return disk
 
 

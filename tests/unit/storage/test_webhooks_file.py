@@ -15,7 +15,7 @@ HOOK = Webhook("orders", "https://example.com/", secret="s", concurrency=2)
 def test_what_was_written_is_loaded() -> None:
     disk = SimDisk(random.Random(1))
     assert webhooks_file.load(disk, "/data") == {}
-    webhooks_file.write(disk, "/data", webhooks_file.encode({"one": HOOK}))
+    webhooks_file.FILE.write(disk, "/data", webhooks_file.encode({"one": HOOK}))
     assert webhooks_file.load(disk, "/data") == {"one": HOOK}
 
 

@@ -27,12 +27,13 @@ from typing import Any
 
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import offsets, segment_heads, topic_settings
+from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, read_mark, write_mark
 from toymq_py.storage.offline.backup_report import BackupReport
-from toymq_py.storage.offline.beside import BESIDE, BesideFile
+from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.earlier_copy import keep_lost, lost_segments, read_part, same_log
 from toymq_py.storage.offline.segment_copies import OtherLog, SegmentCopies, SourceChanged
 from toymq_py.storage.offline.superseded_copies import SupersededCopies
@@ -94,7 +95,8 @@ def back_up(
     Raises:
         DataDirectoryError: ``data_dir`` is not a data directory, or ``to`` holds something else.
         DirectoryLocked: another process uses ``to``.
-        OSError: a disk refuses; what an earlier backup had is still whole then, with or without what is new.
+        OSError: a disk refuses; what an earlier backup had is still whole then, with or without what is new. A file beside the
+            topics that cannot be read is a problem of the report instead.
     """
     check_data_directory(fs, data_dir)
     known = fs.is_dir(to) and fs.exists(f"{to}/{MARK_NAME}")
@@ -143,7 +145,7 @@ class _Backup:
         fs = self._fs
         fs.mkdir(self._to)
         fs.sync_dir(self._target)
-        beside = [(file, file.read(fs, self._data_dir)) for file in BESIDE]
+        beside = [(file, *file.examine(fs, self._data_dir)) for file in BESIDE]
         for name in topic_names(fs, self._data_dir):
             with contextlib.suppress(FileNotFoundError):
                 self._topics[name] = self._look(name)
@@ -152,8 +154,11 @@ class _Backup:
                 break
         else:
             raise DataDirectoryError(f"segments of {self._data_dir} go faster than they can be copied: try again")
-        for file, data in beside:
-            self._copy_beside(file, data)
+        for file, data, problem in beside:
+            if problem is None:
+                self._copy_beside(file, data)
+            else:
+                self.report.problems.append(f"{file.name}: {problem}: the backup has none that is newer")
         fs.sync_dir(self._target)
         self._remove_what_was_removed()
 
@@ -317,12 +322,7 @@ class _Backup:
                 else:
                     self.report.problem(f"{self._data_dir}/{file.name} is gone: the backup keeps its copy (--prune)")
             return
-        try:
-            file.decode(data)
-        except DamagedData as error:
-            self.report.problems.append(f"{file.name}: {error}: the backup has none that is newer")
-        else:
-            file.write(fs, self._target, data)
+        file.write(fs, self._target, data)
 
     def _remove_what_was_removed(self) -> None:
         """Remove segments that the source removed, after the offsets that say so are in the copy. Topics that it does not have,

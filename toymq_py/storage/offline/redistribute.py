@@ -108,12 +108,12 @@ def _move_webhooks(fs: FileSystem, root: str, homes: list[str]) -> None:
     for directory in known:  # added first: a webhook is in two files at times, and never in none
         both = {**known[directory], **wanted.get(directory, {})}
         if both != known[directory]:
-            webhooks_file.write(fs, directory, webhooks_file.encode(both))
+            webhooks_file.FILE.write(fs, directory, webhooks_file.encode(both))
             known[directory] = both
     for directory, present in known.items():
         left = wanted.get(directory, {})
         if left != present and left:
-            webhooks_file.write(fs, directory, webhooks_file.encode(left))
+            webhooks_file.FILE.write(fs, directory, webhooks_file.encode(left))
         elif left != present:
             fs.unlink(f"{directory}/{webhooks_file.FILE_NAME}")
             fs.sync_dir(directory)

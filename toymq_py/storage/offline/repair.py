@@ -21,11 +21,12 @@ from dataclasses import dataclass, field, replace
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets, segment_heads, topic_settings
+from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.offline import given_up
-from toymq_py.storage.offline.beside import BESIDE, BesideFile
+from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.verify import topic_names, verify_topic
 from toymq_py.storage.offsets import AckedView, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, scan_segment

@@ -1,27 +1,14 @@
-"""Files of the broker beside the topics: what is wrong with one is told, and where to go on."""
+"""Which files of the broker stand beside the topics."""
 
-import errno
-import random
-
-import pytest
-
-from tests.support.sim_disk import SimDisk
-from toymq_py.storage.offline.beside import BESIDE, BesideFile
+from toymq_py.replication import paths
+from toymq_py.storage.offline.beside import BESIDE
 
 
-@pytest.mark.parametrize("file", BESIDE, ids=[file.name for file in BESIDE])
-def test_a_file_is_right_damaged_unreadable_or_not_there(file: BesideFile) -> None:
-    disk = SimDisk(random.Random(1))
-    disk.mkdir("/d")
-    disk.sync_dir("/")
-    assert (file.read(disk, "/d"), file.problem(disk, "/d")) == (None, None)
-    file.write(disk, "/d", b"{")
-    disk = disk.crash()
-    assert file.read(disk, "/d") == b"{"
-    assert (file.problem(disk, "/d") or "").startswith("not a checked ")
+def test_each_is_copied_to_the_other_nodes_of_a_cluster() -> None:
+    assert [file.name for file in BESIDE] == ["webhooks.json", "alerts.json", "amqp.json"]
+    for file in BESIDE:
+        assert paths.is_file(file.name), file.name
 
-    class Refusing(SimDisk):
-        def read_file(self, path: str) -> bytes:
-            raise OSError(errno.EIO, "Input/output error", path)
 
-    assert file.problem(Refusing(random.Random(1)), "/d") == "Input/output error"
+def test_what_holds_secrets_is_private() -> None:
+    assert {file.name for file in BESIDE if file.private} == {"webhooks.json", "alerts.json"}

@@ -242,7 +242,7 @@ def test_damaged_webhooks_are_found_and_put_aside() -> None:
     """One flipped byte switched all webhooks off, and verify and repair said that all was well."""
     disk = disk_with({0: b"".join(some_frames(3))})
     data = webhooks_file.encode({"hook": Webhook("t", "http://a.example/")})
-    webhooks_file.write(disk, "/data", data.replace(b"a.example", b"b.example"))
+    webhooks_file.FILE.write(disk, "/data", data.replace(b"a.example", b"b.example"))
     *_, found = verify(disk, "/data")
     assert (found.topic, found.damaged) == ("webhooks.json", True)
     assert found.findings[0].text.startswith("checksum of the webhooks does not fit")

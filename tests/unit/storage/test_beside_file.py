@@ -1,0 +1,28 @@
+"""Files of the broker beside the topics: what is wrong with one is told, and where to go on."""
+
+import errno
+import random
+
+import pytest
+
+from tests.support.sim_disk import SimDisk
+from toymq_py.storage.beside_file import BesideFile
+from toymq_py.storage.offline.beside import BESIDE
+
+
+@pytest.mark.parametrize("file", BESIDE, ids=[file.name for file in BESIDE])
+def test_a_file_is_right_damaged_unreadable_or_not_there(file: BesideFile) -> None:
+    disk = SimDisk(random.Random(1))
+    disk.mkdir("/d")
+    disk.sync_dir("/")
+    assert (file.read(disk, "/d"), file.problem(disk, "/d")) == (None, None)
+    file.write(disk, "/d", b"{")
+    disk = disk.crash()
+    assert file.read(disk, "/d") == b"{"
+    assert (file.problem(disk, "/d") or "").startswith("not a checked ")
+
+    class Refusing(SimDisk):
+        def read_file(self, path: str) -> bytes:
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    assert file.problem(Refusing(random.Random(1)), "/d") == "Input/output error"

@@ -1,0 +1,100 @@
+"""Turns of the searches of logs: how many run at a time, of one token and of the broker.
+
+Contract: gateway.md; ADR 0147. A search is work that a right to read asks for; what it may cost others is bounded here, before
+it costs anything. Belongs to the loop. Does not know what a search does.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from toymq_py.clock import Clock
+from toymq_py.errors import ShuttingDown
+from toymq_py.gateway.problems import TooManySearches
+from toymq_py.gateway.waiters import Waiting
+
+RUNNING_MAX = 4
+"""Of the broker: each holds up to 8 MiB of what it reads and has found."""
+RUNNING_OF_ONE = 1
+"""Of a token, or of an address without tokens: the others of its requests wait, and no other token waits for them."""
+WAITING_MAX = 64
+"""Of the broker; a waiting search costs its connection and a place in line."""
+WAITING_OF_ONE = 8
+WAIT_S = 10.0
+"""A search takes a tenth of a second: one that waits longer shares the turns with many."""
+
+
+class _Ticket:
+    """A place in line."""
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+        self.has_turn = False
+        self.call: Callable[[], None] | None = None
+
+    def begin(self, call: Callable[[], None]) -> Callable[[], None]:
+        """For ``Waiting.wait_for``."""
+        self.call = call
+        return partial(setattr, self, "call", None)
+
+
+class SearchTurns:
+    """All searches that run or wait for it. In the order of their coming, but for a holder that has its share."""
+
+    def __init__(self, clock: Clock, waiting: Waiting) -> None:
+        self._clock = clock
+        self._waiting = waiting
+        self._running: list[str] = []
+        """The holders of those that run."""
+        self._line: list[_Ticket] = []
+
+    @asynccontextmanager
+    async def turn(self, holder: str) -> AsyncIterator[None]:
+        """A turn of a token or address, which ends with the block.
+
+        A cancellation gives the place in line or the turn back. Raises: TooManySearches, ShuttingDown.
+        """
+        ticket = _Ticket(holder)
+        try:
+            await self._take(ticket)
+            yield
+        finally:
+            if ticket.has_turn:
+                self._running.remove(holder)
+                self._start_next()
+            elif ticket in self._line:
+                self._line.remove(ticket)
+
+    async def _take(self, ticket: _Ticket) -> None:
+        self._check_room(ticket)
+        self._line.append(ticket)
+        self._start_next()
+        until = self._clock.monotonic() + WAIT_S
+        while not ticket.has_turn:
+            if self._waiting.stopped:
+                raise ShuttingDown("the broker is shutting down: try again later")
+            if (left_s := until - self._clock.monotonic()) <= 0:
+                raise TooManySearches(f"no turn within {WAIT_S:.0f} s, {len(self._running)} searches run: try again later")
+            await self._waiting.wait_for(ticket.begin, left_s)
+
+    def _check_room(self, ticket: _Ticket) -> None:
+        waiting = sum(other.holder == ticket.holder for other in self._line)
+        if waiting >= WAITING_OF_ONE:
+            raise TooManySearches(
+                f"{waiting} searches of this token or address wait, the most there may be: send one after the other"
+            )
+        if len(self._line) >= WAITING_MAX:
+            raise TooManySearches(f"{WAITING_MAX} searches wait, the most there may be: try again later")
+
+    def _start_next(self) -> None:
+        """Start the first one that may run; one that ends makes room for one at most."""
+        if len(self._running) >= RUNNING_MAX:
+            return
+        for ticket in self._line:
+            if self._running.count(ticket.holder) < RUNNING_OF_ONE:
+                self._line.remove(ticket)
+                self._running.append(ticket.holder)
+                ticket.has_turn = True
+                if ticket.call is not None:
+                    ticket.call()
+                return

@@ -1,0 +1,53 @@
+"""A file of the broker that stands beside the topics of a data directory: small, checked, and replaced as a whole.
+
+The one place that reads and writes such a file, for the broker, ``toymq backup``, ``verify`` and ``repair``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage.fs import FileSystem, replace_file
+
+
+@dataclass(frozen=True, slots=True)
+class BesideFile:
+    """One of them; what is in it is the business of ``decode``."""
+
+    name: str
+    decode: Callable[[bytes], object]
+    """Raises: DamagedData."""
+    private: bool
+    """It holds secrets: only its owner may read it."""
+    when_damaged: str
+    """What the broker does without it."""
+    put_aside: str
+    """What is to be done after ``toymq repair`` has put it aside."""
+
+    def read(self, fs: FileSystem, directory: str) -> bytes | None:
+        """None when there is no file. Blocks. Raises: OSError."""
+        try:
+            return fs.read_file(f"{directory}/{self.name}")
+        except FileNotFoundError:
+            return None
+
+    def write(self, fs: FileSystem, directory: str, data: bytes) -> None:
+        """Put it in place, synced. Blocks. Raises: OSError."""
+        replace_file(fs, f"{directory}/{self.name}", data, private=self.private)
+
+    def examine(self, fs: FileSystem, directory: str) -> tuple[bytes | None, str | None]:
+        """Its bytes, None without a file; and what is wrong with it: damaged, or unreadable. Blocks."""
+        data = None
+        try:
+            data = self.read(fs, directory)
+            if data is not None:
+                self.decode(data)
+        except DamagedData as error:
+            return data, str(error)
+        except OSError as error:
+            return data, error.strerror or str(error)
+        return data, None
+
+    def problem(self, fs: FileSystem, directory: str) -> str | None:
+        """What is wrong with it; None without a file. Blocks."""
+        return self.examine(fs, directory)[1]
