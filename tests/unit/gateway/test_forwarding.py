@@ -149,7 +149,30 @@ async def test_tokens_and_logins_hold_at_the_other_worker(tmp_path: Path) -> Non
             assert curl.ask("POST", f"{path}/messages", b"x", Cookie=cookie, X_Requested_With="me")[0] == 201
             assert curl.ask("GET", path, Cookie=cookie[:-3] + "xyz")[0] == 401
             assert curl.ask("GET", path, toymq_forwarded="http 127.0.0.1 1 boss")[0] == 401, "a client says who it is"
-            assert curl.ask("DELETE", path, Cookie=cookie, X_Requested_With="me")[0] == 204
+            url = urlsplit(address)
+            streams = []
+            for what in ("stream", "messages?consumer=w&wait_s=50"):
+                stream = socket.create_connection((url.hostname, url.port), 20)
+                streams.append(stream)
+                stream.sendall(f"GET {path}/{what} HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
+            assert streams[0].recv(100).startswith(b"HTTP/1.1 200")
+            async with connect(
+                f"{address.replace('http', 'ws')}{path}/ws", additional_headers={"Cookie": cookie}
+            ) as client:
+                await client.send(json.dumps({"op": "publish", "ref": 1, "payload": "x"}))
+                assert json.loads(await client.recv())["op"] == "published"
+                assert curl.ask("DELETE", "/v1/login", Cookie=cookie, X_Requested_With="me")[0] == 204
+                async with asyncio.timeout(20):
+                    with pytest.raises(ConnectionClosed):
+                        await client.recv()
+            assert streams[1].recv(100).startswith(b"HTTP/1.1 401")
+            while streams[0].recv(65536):
+                pass
+            for stream in streams:
+                stream.close()
+            boss_token = f"Bearer {token('boss')}"
+            assert curl.ask("GET", path, Cookie=cookie)[0] == 401
+            assert curl.ask("DELETE", path, Authorization=boss_token)[0] == 204
         assert workers.stop() == 0
         workers.join()
         assert f"action=deleteTopic topic={THERE} token=boss address=127.0.0.1 via=http result=OK" in workers.said
