@@ -20,6 +20,7 @@ from toymq_py.errors import (
     BadVersion,
     BeingDeleted,
     InternalError,
+    Moved,
     NotSubscribed,
     RequestError,
     ShuttingDown,
@@ -168,7 +169,7 @@ class Handler:
         """Reply with one ``ERR`` for each command of a run, or for another command; with only one if it is fatal."""
         if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
             self._audit(command, error.code, error.token)
-        if isinstance(command, Publish) and command.seqs is not None:
+        if isinstance(command, Publish) and command.seqs is not None and not isinstance(error, Moved):  # none is stored here
             self._refused.refuse(command.topic, command.keys, command.seqs)
         count = 1
         if not error.fatal and isinstance(command, Publish | SettlementRun):

@@ -152,6 +152,47 @@ async def test_an_unsub_is_for_the_worker_that_has_the_subscription(rig: Rig) ->
     await rig.client_reads("OK 0\n")
 
 
+async def test_an_unsub_of_another_consumer_ends_nothing(rig: Rig) -> None:
+    """The subscription was forgotten, and the session aborted at the next delivery."""
+    rig.take(f"SUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+    rig.take(f"UNSUB {THERE} other\n")
+    await rig.hears(f"UNSUB {THERE} other\n")
+    rig.says(f"ERR NOT_SUBSCRIBED no\nMSG {THERE} 0 1 9 - 1\nx\n")
+    async with asyncio.timeout(10):
+        while b"MSG" not in rig.written:
+            await asyncio.sleep(0)
+    assert sorted(rig.written.splitlines()) == sorted(f"ERR NOT_SUBSCRIBED no\nMSG {THERE} 0 1 9 - 1\nx\n".encode().splitlines())
+    assert not rig.aborted.is_set()
+
+
+async def test_what_is_delivered_until_an_unsub_is_answered_is_no_part_of_another_reply(rig: Rig) -> None:
+    rig.take(f"SUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+    held = rig.replies.hold()
+    rig.take(f"PUB {THERE} - 1\nx\n")
+    rig.take(f"UNSUB {THERE} c\n")
+    rig.take(f"SUB {THERE} c2\n")
+    await rig.hears(f"PUB {THERE} - 1\nx\nUNSUB {THERE} c\nSUB {THERE} c2\n")
+    rig.says(f"MSG {THERE} 0 1 9 - 1\nx\nOK 5\nOK 0\nOK 1\n")
+    await rig.client_reads(f"MSG {THERE} 0 1 9 - 1\nx\n")
+    rig.replies.fill(held, lambda: b"PONG\n")
+    await rig.client_reads("PONG\nOK 5\nOK 0\nOK 1\n")
+
+
+async def test_subscribed_and_ended_in_one_write_it_can_be_subscribed_again(rig: Rig) -> None:
+    rig.take(f"SUB {THERE} c\n")
+    rig.take(f"UNSUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\nUNSUB {THERE} c\n")
+    rig.says("OK 1\nOK 0\n")
+    await rig.client_reads("OK 1\nOK 0\n")
+    assert rig.take(f"SUB {THERE} c\n")
+
+
 async def test_while_the_client_does_not_read_the_worker_is_not_read(rig: Rig) -> None:
     rig.take(f"SUB {THERE} c\n")
     await rig.hears(f"SUB {THERE} c\n")
