@@ -115,8 +115,8 @@ class _Worker:
 class Passing:
     """Of one session. Belongs to the loop."""
 
-    __slots__ = ("_abort", "_closed", "_deliveries", "_follows", "_hello", "_loop", "_paused", "_placement", "_places",
-                 "_pulls", "_replies", "_turn", "_unread", "_workers")  # fmt: skip
+    __slots__ = ("_abort", "_closed", "_deliveries", "_finishing", "_follows", "_hello", "_loop", "_paused", "_placement",
+                 "_places", "_pulls", "_replies", "_turn", "_unread", "_workers")  # fmt: skip
 
     def __init__(
         self, placement: Placement, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
@@ -136,10 +136,10 @@ class Passing:
         self._abort = abort
         self._follows = False
         self._hello: Hello | None = None
-        self._paused = self._closed = False
+        self._paused = self._finishing = self._closed = False
         self._places: dict[str, int] = {}
         self._workers: dict[int, _Worker] = {}
-        self._pulls: dict[PatternPull, None] = {}
+        self._pulls: deque[PatternPull] = deque()
         self._turn = placement.worker - 1
 
     # -- commands
@@ -212,7 +212,9 @@ class Passing:
         return True
 
     def _pull(self, command: Pull) -> None:
-        """A PULL of a pattern. The worker that is asked first changes, so that none is always the last."""
+        """A PULL of a pattern. The worker that is asked first changes, so that none is always the last. It begins when the one
+        before has ended, as its reply comes behind that one's: a session has one connection to each worker that waits.
+        """
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES))
         count = len(self._placement.sockets)
         self._turn += 1
@@ -222,13 +224,18 @@ class Passing:
             self._send(self._worker(place), [encode_command(command)], _Expected(place_of, 1, share=answered))
 
         def done(reply: bytes) -> None:
-            self._pulls.pop(pull, None)
+            self._pulls.popleft()
             self._replies.fill(held, lambda: reply)
+            if self._pulls:
+                self._pulls[0].begin()
+            elif self._finishing:
+                self._finish_links()
 
         order = [(self._turn + at) % count for at in range(count)]
         pull = PatternPull(command, order, ask, self._connected, done, lambda: self._lost_reply(held))
-        self._pulls[pull] = None
-        pull.begin()
+        self._pulls.append(pull)
+        if len(self._pulls) == 1:
+            pull.begin()
 
     def _ask_all(
         self, command: Command, merge: Callable[[Gathering], bytes], subscribes: str | None = None, ends: str | None = None
@@ -437,8 +444,13 @@ class Passing:
 
     def finish(self) -> None:
         """There are no more commands: what waits for messages is answered."""
-        for pull in list(self._pulls):
+        self._finishing = True
+        for pull in self._pulls:
             pull.end_wait()
+        if not self._pulls:  # else one of them still asks
+            self._finish_links()
+
+    def _finish_links(self) -> None:
         for worker in self._workers.values():
             worker.link.finish()
 

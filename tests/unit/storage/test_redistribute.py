@@ -137,7 +137,7 @@ def _named_alike(disk: SimDisk) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
-    [(_twice, "topic same is in"), (_amqp, "has amqp.json"), (_named_alike, "webhook mine is for a at one worker and another one, for b,")],
+    [(_twice, "topic same is in"), (_amqp, "has amqp.json"), (_named_alike, "webhook mine is for a at one worker and another")],
 )
 def test_what_cannot_be_divided_is_left_alone(spoil: Callable[[SimDisk], None], said: str) -> None:
     disk = made(2)
