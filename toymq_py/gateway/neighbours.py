@@ -11,6 +11,7 @@ from typing import Any
 
 from toymq_py.errors import ShuttingDown
 from toymq_py.gateway.http_heads import EVERY_TOKEN, FORWARDED
+from toymq_py.merging import merged_topics
 from toymq_py.placement import Placement
 
 WITHIN_S = 5.0
@@ -37,9 +38,9 @@ class Neighbours:
         await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in self._placement.others()))
 
     async def topics(self, query: str = "") -> list[dict[str, Any]]:
-        """Topics of all others. Raises: ShuttingDown."""
+        """Topics of all others, in the order of their names. Raises: ShuttingDown."""
         answers = await self.ask(f"/v1/topics{query}")
-        return [topic for answer in answers for topic in json.loads(answer)["topics"]]
+        return list(merged_topics(json.loads(answer)["topics"] for answer in answers))
 
     async def stats(self) -> list[dict[str, Any]]:
         """Figures of each other. Raises: ShuttingDown."""
@@ -47,12 +48,14 @@ class Neighbours:
 
     async def known_topics(self) -> list[dict[str, Any]]:
         """As ``topics``, for one that looks every second: of a worker that does not answer, what it said last."""
-        for worker in self._placement.others():
-            try:
-                self._last[worker] = json.loads(await self._ask(worker, "/v1/topics"))["topics"]
-            except ShuttingDown:
-                continue
-        found = [topic for each in self._last.values() for topic in each]
+        others = self._placement.others()
+        answers = await asyncio.gather(*(self._ask(worker, "/v1/topics") for worker in others), return_exceptions=True)
+        for worker, answer in zip(others, answers, strict=True):
+            if isinstance(answer, bytes):
+                self._last[worker] = json.loads(answer)["topics"]
+            elif not isinstance(answer, ShuttingDown):
+                raise answer
+        found = merged_topics(self._last.values())
         return [dict(topic, consumers=[dict(one) for one in topic["consumers"]]) for topic in found]  # the caller changes them
 
     async def _ask(

@@ -238,8 +238,9 @@ class Passing:
             pull.begin()
 
     def _ask_all(
-        self, command: Command, merge: Callable[[Gathering], bytes], subscribes: str | None = None, ends: str | None = None
-    ) -> None:
+        self, command: Command, merge: Callable[[Gathering], bytes | None], subscribes: str | None = None,
+        ends: str | None = None,
+    ) -> None:  # fmt: skip
         """Pass a command on to every worker, this one too, and reply with what they say together. Raises: ShuttingDown."""
         count = len(self._placement.sockets)
         workers = [self._worker(place) for place in range(count)]
