@@ -77,6 +77,14 @@ def test_a_refusal_is_that_of_the_other_worker(workers: Workers) -> None:
         assert curl.ask("GET", f"/v1/topics/{THERE}", Host="evil.example")[0] == 403
 
 
+@pytest.mark.parametrize("topic", [HERE, THERE])
+def test_http_1_0_needs_no_host(workers: Workers, topic: str) -> None:
+    url = urlsplit(workers.http(0))
+    with socket.create_connection((url.hostname, url.port), 60) as old:
+        old.sendall(f"POST /v1/topics/{topic}/messages HTTP/1.0\r\nContent-Length: 1\r\n\r\nx".encode())
+        assert old.recv(100).startswith(b"HTTP/1.1 201 ")
+
+
 def test_the_header_of_workers_counts_for_nothing_from_a_client(workers: Workers) -> None:
     """Nor does it stop a request from being passed on."""
     with Curl(workers.http(0)) as curl:
