@@ -281,6 +281,7 @@ class Pipe(_Half):
 
     async def _end_with(self, login: Login) -> None:
         await self._forwarding.wait_end(login)
+        self._far.end()  # also while the client does not read
         self.end()
 
     async def _connect(self, connection: socket.socket) -> None:
