@@ -386,8 +386,10 @@ class Passing:
         if expected.ends is not None and (ended := worker.subscribed.pop(expected.ends, None)) is not None and word != b"OK":
             ended.ending = False  # it was of another consumer
             worker.subscribed[expected.ends] = ended
-        if held is None:
-            return False
+        if held is None:  # what ends a connection is said to the next command, whose reply will not come
+            return bool(fatal and worker.expected and self._answer(worker, worker.expected[0], frame, word))
+        if fatal:  # a run has fewer replies than commands, and what follows would be taken for them
+            held.released = lambda begin: self._end_soon()
         answer = b"".join(expected.pieces)
         subscribes = expected.subscribes if word == b"OK" else None
         if subscribes is not None:
@@ -423,6 +425,9 @@ class Passing:
         if not missing and worker.subscribed and not worker.link.finishing:
             self._abort()
 
+    def _end_soon(self) -> None:
+        self._loop.call_soon(self._abort)
+
     def _lost_reply(self, held: PendingReply | None) -> None:
         """End the session where this reply stands: a later one would be taken for it."""
         if held is None:
@@ -431,7 +436,7 @@ class Passing:
 
         def cut() -> None:
             held.make = None
-            self._loop.call_soon(self._abort)
+            self._end_soon()
 
         self._replies.fill(held, cut)
 

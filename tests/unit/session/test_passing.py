@@ -222,6 +222,18 @@ async def test_behind_a_missing_reply_nothing_is_written(rig: Rig) -> None:
     assert rig.written == b""
 
 
+async def test_a_worker_that_refuses_the_connection_is_heard_and_ends_the_session(rig: Rig) -> None:
+    """Its error went to the HELLO, and to one command of a run: the replies behind it were taken for the others'."""
+    assert not rig.take("HELLO 1 auth=secret\n")
+    assert rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
+    await rig.hears("HELLO 1 auth=secret\n")
+    rig.says("ERR TOO_MANY_CONNECTIONS 100 is the limit\n")
+    rig.writer.close()
+    await rig.client_reads("ERR TOO_MANY_CONNECTIONS 100 is the limit\n")
+    async with asyncio.timeout(10):
+        await rig.aborted.wait()
+
+
 async def test_a_subscription_ends_with_its_worker_and_an_idle_connection_is_made_anew(rig: Rig) -> None:
     rig.take(f"PUB {THERE} - 1\nx\n")
     await rig.hears(f"PUB {THERE} - 1\nx\n")
