@@ -1,6 +1,7 @@
 """Topics and figures of several workers as one list and one object. ADR 0157. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from operator import itemgetter
 from typing import Any
 
@@ -8,9 +9,10 @@ LARGEST = frozenset(("uptime_s", "fsync_p99_s", "loop_lag_s", "time_ms"))
 SMALLEST = frozenset(("disk_free_bytes",))
 
 
-def merged_topics(lists: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Topics of all workers, in the order of their names."""
-    return sorted((topic for one in lists for topic in one), key=itemgetter("topic"))
+def merged_topics(lists: Iterable[Iterable[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Topics of all workers, in the order of their names, which that of each list is. Lazy: a list that is described as it is
+    read stays so."""
+    return merge(*lists, key=itemgetter("topic"))
 
 
 def merged_stats(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

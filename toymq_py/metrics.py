@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from toymq_py.errors import Moved
+
 
 class Kind(Enum):
     """The metric types of Prometheus."""
@@ -207,7 +209,9 @@ class Metrics:
         """The rows of the metrics of a cluster; None for a broker that is in none."""
 
     def refused(self, code: str, count: int = 1) -> None:
-        """Count ``ERR`` replies by code; the codes of ``errors.py`` bound the label."""
+        """Count ``ERR`` replies by code; the codes of ``errors.py`` bound the label. A redirect is none."""
+        if code == Moved.code:
+            return
         self.errors[code] = self.errors.get(code, 0) + count
 
     def limit_reached(self, limit: str) -> None:

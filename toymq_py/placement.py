@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from toymq_py.errors import Moved
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, is_pattern
 
 T = TypeVar("T")
 
@@ -42,6 +42,11 @@ class Placement:
             return None
         worker = self.worker_of(topic)
         return None if worker == self.worker else Moved(f"{self.addresses[worker]} (worker {worker}) has the topic {topic}")
+
+    def check(self, topic: str) -> None:
+        """Raises: Moved: another worker has the topic. A pattern may have topics of each."""
+        if not is_pattern(topic) and (error := self.moved(topic)) is not None:
+            raise error
 
     def others(self) -> list[int]:
         """The numbers of the other workers."""

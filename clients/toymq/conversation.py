@@ -294,9 +294,8 @@ class Conversation:
         gone = Moved("-")
         for feed in list(self.feeds):
             self._feed_goes(feed, gone)
-        waiting, self._waiting = self._waiting, deque()
-        while waiting:
-            slot = waiting.popleft()
+        for _ in range(len(self._waiting)):  # the rest stays there: it belongs to the stream that leaves with the first
+            slot = self._waiting.popleft()
             if not self._goes_elsewhere(slot, gone):
                 slot.refused(gone)
         self._streams.go(())

@@ -1,11 +1,29 @@
 """Topics and figures of several workers. ``tests/unit/session/test_gathering.py`` has them in replies."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from toymq_py.merging import merged_stats, merged_topics
 
 
 def test_topics_are_in_the_order_of_their_names() -> None:
-    assert merged_topics([[{"topic": "b"}], [], [{"topic": "a"}]]) == [{"topic": "a"}, {"topic": "b"}]
-    assert merged_topics([]) == []
+    lists = [{"topic": "b"}, {"topic": "d"}], [], [{"topic": "a"}, {"topic": "c"}]
+    assert [topic["topic"] for topic in merged_topics(lists)] == ["a", "b", "c", "d"]
+    assert list(merged_topics([])) == []
+
+
+def test_topics_are_described_as_they_are_read() -> None:
+    """Thousands at once would hold the loop."""
+    described: list[str] = []
+
+    def describe() -> Iterator[dict[str, Any]]:
+        for name in ("a", "c", "e"):
+            described.append(name)
+            yield {"topic": name}
+
+    merged = merged_topics([describe(), [{"topic": "b"}]])
+    assert next(merged)["topic"] == "a"
+    assert described == ["a"]
 
 
 def test_one_process_is_as_it_was() -> None:

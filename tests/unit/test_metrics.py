@@ -39,6 +39,7 @@ def test_refusals_are_counted_by_code_and_by_limit() -> None:
     metrics = Metrics()
     metrics.refused("FORBIDDEN", 3)
     metrics.refused("BAD_NAME")
+    metrics.refused("MOVED")  # a redirect
     assert (metrics.errors, metrics.error_total) == ({"FORBIDDEN": 3, "BAD_NAME": 1}, 4)
     for limit in LIMITS:
         metrics.limit_reached(limit)

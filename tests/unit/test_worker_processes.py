@@ -185,6 +185,24 @@ def test_commands_that_are_piped_in_are_all_carried_out(tmp_path: Path) -> None:
             assert wire.message()[2] == b"x"
             assert [wire.line() for _ in range(3)] == [b"OK 1", b"OK 0", b"PONG"], "the wait ends with the input"
             assert wire.at_end()
+        with workers.wire(0) as wire:
+            wire.send(f"TOPICS\nPUB {there} - 1\ny\nPULL > c 5\nPULL > c 5 wait=50000\n".encode())
+            wire.socket.shutdown(socket.SHUT_WR)
+            assert wire.line().startswith(b"JSON")
+            wire.line()
+            assert wire.line() == b"OK 1"
+            assert pulled(wire, b"", 1) == {there}, "the second worker is asked after the end of the input"
+            assert wire.line() == b"OK 0"
+            assert wire.at_end()
+
+
+def test_many_pulls_of_a_pattern_at_once_need_few_connections(tmp_path: Path) -> None:
+    """Each waiting one had a connection to every worker: a client took all that ``--max-connections`` allows there."""
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            wire.send(b"PULL none.* c 1 wait=1\n" * 120 + b"PING\n")
+            assert [wire.line() for _ in range(121)] == [b"OK 0"] * 120 + [b"PONG"]
 
 
 def test_a_worker_that_is_killed_ends_the_connections_that_wait_for_it(tmp_path: Path) -> None:
@@ -203,8 +221,9 @@ def test_a_worker_that_is_killed_ends_the_connections_that_wait_for_it(tmp_path:
 
 
 def pulled(wire: Wire, command: bytes, count: int | None) -> set[str]:
-    """The topics of the messages of a PULL, which are so many."""
-    wire.send(command)
+    """The topics of the messages of a PULL, which are so many; it is sent, if it is not yet."""
+    if command:
+        wire.send(command)
     seen: list[str] = []
     while not (line := wire.line()).startswith(b"OK"):
         assert line.startswith(b"MSG"), line

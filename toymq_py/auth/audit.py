@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+from toymq_py.errors import Moved
+
 logger = logging.getLogger("toymq_py.audit")
 
 REFUSED = frozenset(("AUTH_REQUIRED", "AUTH_FAILED", "FORBIDDEN"))
@@ -29,11 +31,13 @@ def record(
 
     Args:
         action: the command's verb or the operation's name.
-        result: ``OK``, or the code of the error.
+        result: ``OK``, or the code of the error. A redirect to another worker is neither: that one writes the line.
         token: the token's name, None for none.
         address: of the client, without its port, so that its repeats become one counted line.
         about: the topic, consumer or webhook, by kind.
     """
+    if result == Moved.code:
+        return
     level = logging.INFO if result == OK else logging.WARNING
     if not logger.isEnabledFor(level):
         return

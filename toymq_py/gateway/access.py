@@ -207,13 +207,12 @@ def is_internal(connection: HTTPConnection) -> bool:
     return bool(connection.scope.get("state", {}).get(INTERNAL))
 
 
-def login_grant(gateway: Gateway, connection: HTTPConnection) -> str | None:
-    """The name of the token that a request's login stands for, for a worker that does not know the login."""
+def login_of(gateway: Gateway, connection: HTTPConnection) -> Login | None:
+    """The login that a request is made with, if it has not ended: for a worker that does not know it."""
     if gateway.logins is None or "authorization" in connection.headers:
         return None
     login = find_login(gateway, connection)
-    grant = None if login is None else gateway.logins.use(login)
-    return None if grant is None else grant.name
+    return None if login is None or gateway.logins.use(login) is None else login
 
 
 def _cookie_of(connection: HTTPConnection) -> str | None:

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from toymq_py.config.alerts import CONDITIONS, FOR_MS, REPEAT_MS, Alert
 from toymq_py.config.webhooks import TIMEOUT_MS_MAX
-from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed
+from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, Moved, PayloadTooLarge, StorageFailed
 from toymq_py.gateway.access import check_topic
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.operations import TESTED, Answer, Body, Operation, Parameter
@@ -35,6 +35,9 @@ async def put_alert(gateway: Gateway, request: Request) -> Response:
     alert = Alert.from_json(body)
     if alert.to is not None:
         check_topic(request, "publish", alert.to)
+    for topic in (alert.topic, alert.to):
+        if topic is not None:
+            gateway.broker.placement.check(topic)
     gateway.refuse_late()
     new = await gateway.alerts.put(name, alert, keep_secret="secret" not in body)
     return json_response(gateway.alerts.describe(name), 201 if new else 200)
@@ -120,7 +123,7 @@ OPERATIONS = (
               put_alert, "admin", (NAME,), Body("The rule.", {"application/json": DEFINITION}),
               {201: Answer("It is stored durably, and evaluated from now on.", DESCRIBED),
                200: Answer("It replaced an older rule.", DESCRIBED)},
-              (BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed)),
+              (BadArgument, BadFraming, BadName, DiskFull, Forbidden, Moved, PayloadTooLarge, StorageFailed)),
     Operation("GET", "/v1/alerts/{name}", "getAlert", "Describe a rule, without its secret, and what fires.", get_alert,
               "admin", (NAME,), answers={200: Answer("The rule.", DESCRIBED)},
               errors=(BadName, NoSuchAlert, StorageFailed), safe=True),

@@ -5,7 +5,7 @@
 
 The other worker checks everything itself: host, site, rights. What it cannot see, this one says in one header, which counts on
 a Unix socket alone, and there nothing is passed on again: the scheme, the client's address, and the token that a login stands
-for. A WebSocket is passed on as bytes.
+for. What is passed on ends with its login, which only this worker knows. A WebSocket is passed on as bytes.
 """
 
 import asyncio
@@ -19,16 +19,19 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from toymq_py.auth.quotas import Seat
-from toymq_py.errors import ShuttingDown
-from toymq_py.gateway.access import login_grant
+from toymq_py.errors import AuthFailed, ShuttingDown
+from toymq_py.gateway.access import login_of
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.http_heads import FORWARDED, INTERNAL
+from toymq_py.gateway.logins import Login
 from toymq_py.gateway.problems import problem
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import is_pattern
 
 PATH = "/v1/topics/"
 PIECE_BYTES = 64 * 1024
+LOOK_S = 60.0
+"""How often a login is looked at that has not been ended: its time may be over."""
 PIPE_BYTES_MAX = 256 * 1024
 """Unread by one side of a WebSocket, beyond which no more is read from the other."""
 OF_A_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect", FORWARDED))
@@ -55,14 +58,27 @@ class Forwarding:
         worker = self._placement.worker_of(topic)
         return None if worker == self._placement.worker else worker
 
-    def head(self, scope: Scope, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+    def login(self, scope: Scope) -> Login | None:
+        """The login that a request is made with."""
+        return login_of(self._gateway, HTTPConnection(scope))
+
+    async def wait_end(self, login: Login) -> None:
+        """Wait until a login has ended; meanwhile it is in use. For ever, when the broker shuts down before."""
+        gateway = self._gateway
+        assert gateway.logins is not None
+        while gateway.logins.use(login) is not None:
+            await (gateway.loop.create_future() if gateway.waiting.stopped else gateway.waiting.sleep(LOOK_S))
+
+    def head(self, scope: Scope, login: Login | None, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
         """The head of a request for another worker."""
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
         client = scope["client"]
-        login = login_grant(self._gateway, HTTPConnection(scope))
-        said = f"{scope['scheme']} {client[0] if client else '-'} {client[1] if client else 0} {login or '-'}".encode()
+        token = "-" if login is None else login.grant.name
+        said = f"{scope['scheme']} {client[0] if client else '-'} {client[1] if client else 0} {token}".encode()
         headers = [pair for pair in scope["headers"] if pair[0] not in OF_A_HOP]
+        if not any(name == b"host" for name, _ in headers):  # of HTTP/1.0: 1.1 needs one
+            headers.append((b"host", b""))
         lines = [b"%b: %b\r\n" % pair for pair in (*headers, *extra, (FORWARDED, said))]
         return b"%b %b HTTP/1.1\r\n%b\r\n" % (scope.get("method", "GET").encode(), target, b"".join(lines))
 
@@ -88,18 +104,31 @@ class Forwarding:
         sized = any(name == b"content-length" for name, _ in scope["headers"])
         chunked = not sized and any(name == b"transfer-encoding" for name, _ in scope["headers"])
         extra = [(b"connection", b"close"), *([(b"transfer-encoding", b"chunked")] if chunked else [])]
-        writer.write(self.head(scope, extra))
+        login, ended = self.login(scope), False
+        writer.write(self.head(scope, login, extra))
+
+        async def end_with(login: Login) -> None:
+            nonlocal ended
+            await self.wait_end(login)
+            ended = True
+            writer.transport.abort()
+
         try:
             async with asyncio.TaskGroup() as tasks:
-                asking = tasks.create_task(_send_body(receive, writer, chunked=chunked))
+                asking = [tasks.create_task(_send_body(receive, writer, chunked=chunked))]
+                if login is not None:
+                    asking.append(tasks.create_task(end_with(login)))
                 with suppress(OSError, httptools.HttpParserError):
                     while not answer.whole and (data := await reader.read(PIECE_BYTES)):
                         for message in answer.feed(data):
                             await send(message)
-                asking.cancel()
+                for task in asking:
+                    task.cancel()
         finally:
             writer.close()
-        if not answer.started:
+        if ended and not answer.started:
+            await problem(AuthFailed("this login has ended: log in again"))(scope, receive, send)
+        elif not answer.started:
             text = f"worker {worker} ended before it answered: the outcome is unknown"
             await problem(ShuttingDown(text))(scope, receive, send)
 
@@ -231,7 +260,9 @@ class Pipe(_Half):
         self._far = _Half()
         self._far.other, self.other = self, self._far
         self._forwarding, self._worker, self._room = forwarding, worker, room
-        self._head = forwarding.head(scope, ((b"connection", b"Upgrade"), (b"upgrade", b"websocket")))
+        self._login = forwarding.login(scope)
+        self._head = forwarding.head(scope, self._login, ((b"connection", b"Upgrade"), (b"upgrade", b"websocket")))
+        self._watching: asyncio.Task[None] | None = None
         self.seat = seat
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -244,6 +275,14 @@ class Pipe(_Half):
             self._end(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
             return
         self._room.own(self._room.loop.create_task(self._connect(connection)))
+        if self._login is not None:
+            self._watching = self._room.loop.create_task(self._end_with(self._login))
+            self._room.own(self._watching)
+
+    async def _end_with(self, login: Login) -> None:
+        await self._forwarding.wait_end(login)
+        self._far.end()  # also while the client does not read
+        self.end()
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
@@ -260,6 +299,8 @@ class Pipe(_Half):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._watching is not None:
+            self._watching.cancel()
         if self.seat is not None:
             self.seat.leave()
         self._room.leave(self)

@@ -11,6 +11,7 @@ from typing import Any
 
 from toymq_py.errors import ShuttingDown
 from toymq_py.gateway.http_heads import EVERY_TOKEN, FORWARDED
+from toymq_py.merging import merged_topics
 from toymq_py.placement import Placement
 
 WITHIN_S = 5.0
@@ -28,10 +29,18 @@ class Neighbours:
         """The answers of all others to ``GET path``, in their order. Raises: ShuttingDown: one does not answer."""
         return await asyncio.gather(*(self._ask(worker, path) for worker in self._placement.others()))
 
+    async def change(self, method: str, path: str, body: bytes = b"") -> None:
+        """Make the same change at all others; what one does not have counts as deleted there.
+
+        Raises: ShuttingDown: one does not answer, or refuses; others may have made it.
+        """
+        expected = (200, 201, 204, 404) if method == "DELETE" else (200, 201)
+        await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in self._placement.others()))
+
     async def topics(self, query: str = "") -> list[dict[str, Any]]:
-        """Topics of all others. Raises: ShuttingDown."""
+        """Topics of all others, in the order of their names. Raises: ShuttingDown."""
         answers = await self.ask(f"/v1/topics{query}")
-        return [topic for answer in answers for topic in json.loads(answer)["topics"]]
+        return list(merged_topics(json.loads(answer)["topics"] for answer in answers))
 
     async def stats(self) -> list[dict[str, Any]]:
         """Figures of each other. Raises: ShuttingDown."""
@@ -39,26 +48,30 @@ class Neighbours:
 
     async def known_topics(self) -> list[dict[str, Any]]:
         """As ``topics``, for one that looks every second: of a worker that does not answer, what it said last."""
-        for worker in self._placement.others():
-            try:
-                self._last[worker] = json.loads(await self._ask(worker, "/v1/topics"))["topics"]
-            except ShuttingDown:
-                continue
-        found = [topic for each in self._last.values() for topic in each]
+        others = self._placement.others()
+        answers = await asyncio.gather(*(self._ask(worker, "/v1/topics") for worker in others), return_exceptions=True)
+        for worker, answer in zip(others, answers, strict=True):
+            if isinstance(answer, bytes):
+                self._last[worker] = json.loads(answer)["topics"]
+            elif not isinstance(answer, ShuttingDown):
+                raise answer
+        found = merged_topics(self._last.values())
         return [dict(topic, consumers=[dict(one) for one in topic["consumers"]]) for topic in found]  # the caller changes them
 
-    async def _ask(self, worker: int, path: str) -> bytes:
+    async def _ask(
+        self, worker: int, path: str, method: str = "GET", body: bytes = b"", expected: Sequence[int] = (200,)
+    ) -> bytes:
         try:
             async with asyncio.timeout(WITHIN_S):
-                status, body = await _get(self._placement.http_sockets[worker], path)
+                status, answer = await _exchange(self._placement.http_sockets[worker], method, path, body)
         except (OSError, TimeoutError, ValueError) as error:
             raise ShuttingDown(f"worker {worker} does not answer ({str(error) or 'in time'}): try again") from error
-        if status != 200:
-            raise ShuttingDown(f"worker {worker} answers {status} to {path}: try again")
-        return body
+        if status not in expected:
+            raise ShuttingDown(f"worker {worker} answers {status} to {method} {path}: try again")
+        return answer
 
 
-async def _get(socket_path: str, path: str) -> tuple[int, bytes]:
+async def _exchange(socket_path: str, method: str, path: str, body: bytes) -> tuple[int, bytes]:
     """Raises: OSError, ValueError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -70,13 +83,13 @@ async def _get(socket_path: str, path: str) -> tuple[int, bytes]:
         raise
     try:
         writer.write(
-            b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%b: http - 0 %b\r\n\r\n"
-            % (path.encode(), FORWARDED, EVERY_TOKEN.encode())
+            b"%b %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n%b: http - 0 %b\r\n\r\n%b"
+            % (method.encode(), path.encode(), len(body), FORWARDED, EVERY_TOKEN.encode(), body)
         )
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()
-    return int(head.split(b" ", 2)[1]), body
+    return int(head.split(b" ", 2)[1]), answer
 
 
 def labelled_metrics(texts: Sequence[bytes]) -> bytes:

@@ -91,7 +91,7 @@ class Snapshots:
             found = self._broker.describe(None)
             stats = [self._broker.stats()]
             if self._neighbours is not None:
-                found = iter(merged_topics([list(found), await self._neighbours.known_topics()]))
+                found = merged_topics([found, await self._neighbours.known_topics()])
                 with suppress(ShuttingDown):  # it is being replaced
                     stats += await self._neighbours.stats()
             while part := list(islice(found, TOPICS_PER_TURN)):

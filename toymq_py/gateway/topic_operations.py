@@ -134,7 +134,7 @@ async def list_topics(gateway: Gateway, request: Request) -> Response:
     described = gateway.broker.describe(PATTERN.of(request))
     if gateway.neighbours is not None and not is_internal(request):
         query = f"?{request.url.query}" if request.url.query else ""
-        described = iter(merged_topics([list(described), await gateway.neighbours.topics(query)]))
+        described = merged_topics([described, await gateway.neighbours.topics(query)])
     if grant is not None:
         described = (item for item in described if grant.sees(item["topic"]))
     content = b'{"topics": [%b]}' % await listed(gateway, described)

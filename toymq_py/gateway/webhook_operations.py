@@ -1,18 +1,21 @@
 """Define, list and delete webhooks. Contract: gateway.md. ``webhook_pusher.py`` pushes."""
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, TIMEOUT_MS_MAX, Webhook, check_webhook_name
-from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed
-from toymq_py.gateway.access import check_topic
+from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, Moved, PayloadTooLarge, StorageFailed
+from toymq_py.gateway.access import check_topic, is_internal
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.operations import TESTED, Answer, Body, Operation, Parameter
 from toymq_py.gateway.problems import NoSuchWebhook
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
+from toymq_py.names import is_pattern
 
 NAME = Parameter(
     "name", "path", "Name of the webhook.", {"type": "string", "maxLength": NAME_MAX}, check_webhook_name, required=True
@@ -30,8 +33,15 @@ async def put_webhook(gateway: Gateway, request: Request) -> Response:
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
     webhook = Webhook.from_json(body)
     check_topic(request, "subscribe", webhook.topic)  # a webhook reads the topic
+    gateway.broker.placement.check(webhook.topic)
     gateway.refuse_late()
+    before = gateway.webhooks.defined.get(name)
     new = await gateway.webhooks.put(name, webhook, keep_secret="secret" not in body)
+    stored = gateway.webhooks.defined.get(name)  # with the secret that it keeps; None: deleted meanwhile
+    if stored is not None and is_pattern(stored.topic):
+        await _change_others(gateway, request, "PUT", json.dumps(asdict(stored)).encode())
+    elif before is not None and is_pattern(before.topic):
+        await _change_others(gateway, request, "DELETE")
     return json_response(_describe(gateway, name), 201 if new else 200)
 
 
@@ -56,9 +66,18 @@ async def get_webhook(gateway: Gateway, request: Request) -> Response:
 async def delete_webhook(gateway: Gateway, request: Request) -> Response:
     """``DELETE /v1/webhooks/{name}``."""
     name = NAME.need(request)
+    before = gateway.webhooks.defined.get(name)
+    if before is not None and is_pattern(before.topic):  # first, so that what fails can be tried again
+        await _change_others(gateway, request, "DELETE")
     if not await gateway.webhooks.delete(name):
         raise _absent(name)
     return Response(status_code=204)
+
+
+async def _change_others(gateway: Gateway, request: Request, method: str, body: bytes = b"") -> None:
+    """A webhook on a pattern is at every worker, each of which pushes its own topics. Raises: ShuttingDown."""
+    if gateway.neighbours is not None and not is_internal(request):
+        await gateway.neighbours.change(method, f"/v1/webhooks/{NAME.need(request)}", body)
 
 
 async def list_webhooks(gateway: Gateway, request: Request) -> Response:
@@ -103,7 +122,7 @@ OPERATIONS = (
               Body("The definition.", {"application/json": DEFINITION}),
               {201: Answer("It is stored durably, and begins at the first message.", DESCRIBED),
                200: Answer("It replaced an older definition.", DESCRIBED)},
-              (BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed)),
+              (BadArgument, BadFraming, BadName, DiskFull, Forbidden, Moved, PayloadTooLarge, StorageFailed)),
     Operation("GET", "/v1/webhooks/{name}", "getWebhook", "Describe a webhook, without its secret.", get_webhook, "admin",
               (NAME,), answers={200: Answer("The definition.", DESCRIBED)}, errors=(BadName, NoSuchWebhook, StorageFailed),
               safe=True),

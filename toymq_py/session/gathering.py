@@ -1,10 +1,12 @@
 """One reply made of those of all workers: lists of topics, figures, and subscriptions to patterns. ADR 0157. Pure."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from toymq_py.merging import merged_stats, merged_topics
-from toymq_py.protocol import encode_json, encode_ok
+from toymq_py.protocol import encode_ok
+from toymq_py.session.listing import Listed, Listing, listed_behind
 
 
 class Gathering:
@@ -13,6 +15,7 @@ class Gathering:
     def __init__(self, workers: int) -> None:
         self.missing = workers
         self.replies: dict[int, bytes] = {}
+        self._listing: Listing | None = None
 
     def add(self, worker: int, reply: bytes) -> bool:
         """Returns: whether it was the last."""
@@ -29,17 +32,25 @@ class Gathering:
         """``OK`` with the sum of the numbers."""
         return self.refusal or encode_ok(sum(int(reply.split()[1]) for reply in self.replies.values()))
 
-    def topics(self) -> bytes:
-        """The reply to TOPICS."""
-        return self.refusal or encode_json(json.dumps(merged_topics(self._documents())).encode())
+    def topics(self) -> bytes | None:
+        """The reply to TOPICS; None: call it again, as of a ``Listing``."""
+        return self._listed(lambda: (b"[", merged_topics(self._documents()), b"]"))
 
-    def stats(self) -> bytes:
-        """The reply to STATS."""
+    def stats(self) -> bytes | None:
+        """The reply to STATS; None: call it again."""
+
+        def begin() -> Listed:
+            found = self._documents()
+            lists = [one.pop("topics", []) for one in found]
+            return listed_behind(merged_stats(found), merged_topics(lists))
+
+        return self._listed(begin)
+
+    def _listed(self, begin: Callable[[], Listed]) -> bytes | None:
         if self.refusal is not None:
             return self.refusal
-        found = self._documents()
-        lists = [one.pop("topics", []) for one in found]
-        return encode_json(json.dumps({**merged_stats(found), "topics": merged_topics(lists)}).encode())
+        self._listing = self._listing or Listing(begin)
+        return self._listing.make()
 
     def _documents(self) -> list[Any]:
         return [json.loads(reply.partition(b"\n")[2]) for _, reply in sorted(self.replies.items())]

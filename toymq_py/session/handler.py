@@ -4,7 +4,6 @@ Never waits. Knows no transport.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from toymq_py.errors import (
     BadVersion,
     BeingDeleted,
     InternalError,
+    Moved,
     NotSubscribed,
     RequestError,
     ShuttingDown,
@@ -41,7 +41,7 @@ from toymq_py.records import IdRange
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.gate import TAKEN_AT_SHUTDOWN, Gate
-from toymq_py.session.listing import Listing, json_reply
+from toymq_py.session.listing import Listed, Listing, json_reply, listed_behind
 from toymq_py.session.passing import Passing
 from toymq_py.session.pull import PendingPull
 from toymq_py.session.reader import Reader
@@ -168,7 +168,7 @@ class Handler:
         """Reply with one ``ERR`` for each command of a run, or for another command; with only one if it is fatal."""
         if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
             self._audit(command, error.code, error.token)
-        if isinstance(command, Publish) and command.seqs is not None:
+        if isinstance(command, Publish) and command.seqs is not None and not isinstance(error, Moved):  # none is stored here
             self._refused.refuse(command.topic, command.keys, command.seqs)
         count = 1
         if not error.fatal and isinstance(command, Publish | SettlementRun):
@@ -407,9 +407,8 @@ class Handler:
     def _numbers(self) -> dict[str, Any]:
         return self._broker.stats()
 
-    def _stats(self) -> tuple[bytes, Iterator[dict[str, Any]], bytes]:
-        opening = json.dumps(self._numbers()).encode()
-        return opening[:-1] + b', "topics": [', self._described(None), b"]}"
+    def _stats(self) -> Listed:
+        return listed_behind(self._numbers(), self._described(None))
 
     def _described(self, pattern: str | None) -> Iterator[dict[str, Any]]:
         """Descriptions of the topics that this session may see. Raises: BadName."""

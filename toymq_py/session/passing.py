@@ -51,21 +51,36 @@ SETTLING = (Ack, Nack, Touch, SettlementRun, Unsubscribe)
 TOPICS_CACHED_MAX = 4096
 
 
+class _Subscribed:
+    """A subscription at a worker, from the OK of its SUB to that of its UNSUB."""
+
+    __slots__ = ("ending", "pattern", "wanted")
+
+    def __init__(self, topic: str) -> None:
+        self.pattern = TopicPattern(topic) if is_pattern(topic) else None
+        self.ending = False
+        """Its UNSUB is sent."""
+        self.wanted = True
+        """False: the client was told that there is none."""
+
+
 class _Expected:
     """The replies to a command that was passed on. ``held``: their place; None drops them."""
 
-    __slots__ = ("held", "left", "pieces", "share", "subscribes")
+    __slots__ = ("ends", "held", "left", "pieces", "share", "subscribes")
 
     def __init__(
         self, held: PendingReply | None, left: int, subscribes: str | None = None,
-        share: Callable[[bytes], None] | None = None,
+        share: Callable[[bytes], None] | None = None, ends: str | None = None,
     ) -> None:  # fmt: skip
-        """``share``: takes the answer, which is one worker's share of the reply."""
+        """``subscribes``, ``ends``: the name of a SUB and of an UNSUB; ``share``: takes the answer, which is one worker's share
+        of the reply."""
         self.held = held
         self.left = left
         self.pieces: list[bytes] = []
         self.subscribes = subscribes
         self.share = share
+        self.ends = ends
 
 
 class _Worker:
@@ -76,24 +91,32 @@ class _Worker:
     def __init__(self) -> None:
         self.link: Upstream
         self.expected: deque[_Expected] = deque()
-        self.subscribed: dict[str, TopicPattern | None] = {}
+        self.subscribed: dict[str, _Subscribed] = {}
         self.later: list[bytes] | None = None
         """Frames behind the OK of a SUB that is not written yet."""
 
-    def delivers(self, frame: bytes) -> bool:
-        """Whether a MSG is of a subscription, and not of a PULL."""
-        return self.covers(frame.split(b" ", 2)[1].decode())
+    def subscription_of(self, frame: bytes) -> _Subscribed | None:
+        """That of a MSG; None: it is of a PULL."""
+        return self.covering(frame.split(b" ", 2)[1].decode())
 
-    def covers(self, topic: str) -> bool:
-        """Whether there is a subscription to a topic."""
-        return topic in self.subscribed or any(one is not None and one.matches(topic) for one in self.subscribed.values())
+    def covering(self, topic: str) -> _Subscribed | None:
+        """The subscription to a topic."""
+        found = self.subscribed.get(topic)
+        if found is None and self.subscribed:
+            found = next((one for one in self.subscribed.values() if one.pattern and one.pattern.matches(topic)), None)
+        return found
+
+    def ending(self, topic: str) -> None:
+        """The UNSUB of a subscription is being sent; what comes before its reply is still its."""
+        if (found := self.subscribed.get(topic)) is not None:
+            found.ending = True
 
 
 class Passing:
     """Of one session. Belongs to the loop."""
 
-    __slots__ = ("_abort", "_closed", "_deliveries", "_follows", "_hello", "_loop", "_paused", "_placement", "_places",
-                 "_pulls", "_replies", "_turn", "_unread", "_workers")  # fmt: skip
+    __slots__ = ("_abort", "_closed", "_deliveries", "_finishing", "_follows", "_hello", "_loop", "_paused", "_placement",
+                 "_places", "_pulls", "_replies", "_turn", "_unread", "_workers")  # fmt: skip
 
     def __init__(
         self, placement: Placement, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
@@ -113,10 +136,10 @@ class Passing:
         self._abort = abort
         self._follows = False
         self._hello: Hello | None = None
-        self._paused = self._closed = False
+        self._paused = self._finishing = self._closed = False
         self._places: dict[str, int] = {}
         self._workers: dict[int, _Worker] = {}
-        self._pulls: dict[PatternPull, None] = {}
+        self._pulls: deque[PatternPull] = deque()
         self._turn = placement.worker - 1
 
     # -- commands
@@ -151,7 +174,7 @@ class Passing:
             self._ask_all(command, Gathering.stats)
             return True
         if isinstance(command, Hello):
-            self._hello = command
+            self._hello = self._hello or command  # a second one is refused
         elif isinstance(command, Cluster):
             self._follows = command.moved
         elif isinstance(command, Pause | Resume):
@@ -165,14 +188,17 @@ class Passing:
         pattern = TopicPattern(name) if is_pattern(name) else None
         self._deliveries.check_free(name, pattern)
         for worker in self._workers.values():
-            for other, of_other in worker.subscribed.items():
+            for other, one in worker.subscribed.items():
+                of_other = one.pattern
+                if one.ending:  # the worker refuses this one if it does not end
+                    continue
                 if pattern.overlaps(of_other or other) if pattern else of_other.matches(name) if of_other else other == name:
                     raise AlreadySubscribed(f"this session is subscribed to {other} already")
 
     def _is_by_pattern(self, command: Command, place: int) -> bool:
         """Whether it settles what this worker delivered to a pattern, over a connection to itself."""
         worker = self._workers.get(place)
-        return worker is not None and isinstance(command, SETTLING) and worker.covers(command.topic)
+        return worker is not None and isinstance(command, SETTLING) and worker.covering(command.topic) is not None
 
     def _take_pattern(self, command: Command) -> bool:
         if isinstance(command, Subscribe):
@@ -180,15 +206,15 @@ class Passing:
         elif isinstance(command, Pull):
             self._pull(command)
         elif isinstance(command, Unsubscribe) and any(command.topic in one.subscribed for one in self._workers.values()):
-            self._ask_all(command, lambda gathered: gathered.refusal or encode_ok(0))
-            for worker in self._workers.values():
-                worker.subscribed.pop(command.topic, None)
+            self._ask_all(command, lambda gathered: gathered.refusal or encode_ok(0), ends=command.topic)
         else:
             return False
         return True
 
     def _pull(self, command: Pull) -> None:
-        """A PULL of a pattern. The worker that is asked first changes, so that none is always the last."""
+        """A PULL of a pattern. The worker that is asked first changes, so that none is always the last. It begins when the one
+        before has ended, as its reply comes behind that one's: a session has one connection to each worker that waits.
+        """
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES))
         count = len(self._placement.sockets)
         self._turn += 1
@@ -198,17 +224,23 @@ class Passing:
             self._send(self._worker(place), [encode_command(command)], _Expected(place_of, 1, share=answered))
 
         def done(reply: bytes) -> None:
-            self._pulls.pop(pull, None)
+            self._pulls.popleft()
             self._replies.fill(held, lambda: reply)
+            if self._pulls:
+                self._pulls[0].begin()
+            elif self._finishing:
+                self._finish_links()
 
         order = [(self._turn + at) % count for at in range(count)]
         pull = PatternPull(command, order, ask, self._connected, done, lambda: self._lost_reply(held))
-        self._pulls[pull] = None
-        pull.begin()
+        self._pulls.append(pull)
+        if len(self._pulls) == 1:
+            pull.begin()
 
     def _ask_all(
-        self, command: Command, merge: Callable[[Gathering], bytes], subscribes: str | None = None
-    ) -> None:
+        self, command: Command, merge: Callable[[Gathering], bytes | None], subscribes: str | None = None,
+        ends: str | None = None,
+    ) -> None:  # fmt: skip
         """Pass a command on to every worker, this one too, and reply with what they say together. Raises: ShuttingDown."""
         count = len(self._placement.sockets)
         workers = [self._worker(place) for place in range(count)]
@@ -225,15 +257,16 @@ class Passing:
                 self._replies.fill(held, lambda: merge(gathering))
 
         for place, worker in enumerate(workers):
-            self._send(worker, [data], _Expected(held, 1, subscribes, partial(add, place)))
+            self._send(worker, [data], _Expected(held, 1, subscribes, partial(add, place), ends))
 
     def _end_subscription(self, command: Command, workers: list[_Worker]) -> None:
         """A worker has refused it: it ends at the others, too."""
         assert isinstance(command, Subscribe)
         end = encode_command(Unsubscribe(command.topic, command.consumer))
         for worker in workers:
-            if worker.subscribed.pop(command.topic, None) is not None:
-                self._send(worker, [end], _Expected(None, 1))
+            if (found := worker.subscribed.get(command.topic)) is not None:
+                found.wanted = False
+                self._send(worker, [end], _Expected(None, 1, ends=command.topic))
 
     def _all_released(self, workers: list[_Worker]) -> None:
         for worker in workers:
@@ -255,9 +288,9 @@ class Passing:
             lines = [encode_command(one) for one in command.each()]
             self._ask(worker, lines, len(lines))
         else:
-            self._ask(worker, [encode_command(command)], 1, command.topic if isinstance(command, Subscribe) else None)
-            if isinstance(command, Unsubscribe):
-                worker.subscribed.pop(command.topic, None)
+            subscribes = command.topic if isinstance(command, Subscribe) else None
+            ends = command.topic if isinstance(command, Unsubscribe) else None
+            self._ask(worker, [encode_command(command)], 1, subscribes, ends)
 
     def _admitted(self, command: Publish, refused: RefusedSequences) -> Iterator[Publish]:
         """The rows behind no refused one of their producer: that was refused here, and the worker does not know of it."""
@@ -278,12 +311,16 @@ class Passing:
             )  # fmt: skip
             at = stop
 
-    def _ask(self, worker: _Worker, pieces: list[bytes], count: int, subscribes: str | None = None) -> None:
+    def _ask(
+        self, worker: _Worker, pieces: list[bytes], count: int, subscribes: str | None = None, ends: str | None = None
+    ) -> None:
         held = PendingReply(MADE_COST_BYTES + sum(map(len, pieces)))
         self._replies.hold(held)
-        self._send(worker, pieces, _Expected(held, count, subscribes))
+        self._send(worker, pieces, _Expected(held, count, subscribes, ends=ends))
 
     def _send(self, worker: _Worker, pieces: list[bytes], expected: _Expected) -> None:
+        if expected.ends is not None:
+            worker.ending(expected.ends)
         worker.expected.append(expected)
         worker.link.send(pieces)
 
@@ -322,8 +359,9 @@ class Passing:
             if word == b"CLOSED":
                 worker.subscribed.pop(frame.split(b" ", 2)[1].decode(), None)
                 self._replies.push(frame)
-            elif word == b"MSG" and worker.delivers(frame):
-                self._replies.push(frame)
+            elif word == b"MSG" and (of := worker.subscription_of(frame)) is not None:
+                if of.wanted:
+                    self._replies.push(frame)
             elif not worker.expected:
                 self._lost_reply(None)  # it speaks of its own accord: of its end
             elif self._answer(worker, worker.expected[0], frame, word) and at + 1 < len(frames):
@@ -345,12 +383,17 @@ class Passing:
         if expected.left and not fatal:
             return False
         worker.expected.popleft()
-        if held is None:
-            return False
+        if expected.ends is not None and (ended := worker.subscribed.pop(expected.ends, None)) is not None and word != b"OK":
+            ended.ending = False  # it was of another consumer
+            worker.subscribed[expected.ends] = ended
+        if held is None:  # what ends a connection is said to the next command, whose reply will not come
+            return bool(fatal and worker.expected and self._answer(worker, worker.expected[0], frame, word))
+        if fatal:  # a run has fewer replies than commands, and what follows would be taken for them
+            held.released = lambda begin: self._end_soon()
         answer = b"".join(expected.pieces)
         subscribes = expected.subscribes if word == b"OK" else None
         if subscribes is not None:
-            worker.subscribed[subscribes] = TopicPattern(subscribes) if is_pattern(subscribes) else None
+            worker.subscribed[subscribes] = _Subscribed(subscribes)
             worker.later = []
         if expected.share is not None:
             expected.share(answer)
@@ -382,6 +425,9 @@ class Passing:
         if not missing and worker.subscribed and not worker.link.finishing:
             self._abort()
 
+    def _end_soon(self) -> None:
+        self._loop.call_soon(self._abort)
+
     def _lost_reply(self, held: PendingReply | None) -> None:
         """End the session where this reply stands: a later one would be taken for it."""
         if held is None:
@@ -390,7 +436,7 @@ class Passing:
 
         def cut() -> None:
             held.make = None
-            self._loop.call_soon(self._abort)
+            self._end_soon()
 
         self._replies.fill(held, cut)
 
@@ -404,8 +450,13 @@ class Passing:
 
     def finish(self) -> None:
         """There are no more commands: what waits for messages is answered."""
-        for pull in list(self._pulls):
+        self._finishing = True
+        for pull in self._pulls:
             pull.end_wait()
+        if not self._pulls:  # else one of them still asks
+            self._finish_links()
+
+    def _finish_links(self) -> None:
         for worker in self._workers.values():
             worker.link.finish()
 

@@ -43,6 +43,7 @@ class PatternPull:
         self._count = 0
         self._waits: dict[int, tuple[Upstream, list[bytes]]] = {}
         self._over = False
+        self._waits_none = not command.wait_ms
 
     def begin(self) -> None:
         """Ask the next worker."""
@@ -69,7 +70,7 @@ class PatternPull:
         elif count := int(last.split()[1]):
             self._found.append(deliveries)
             self._count += count
-        if self._count >= self._command.max_count or (not self._left and (self._count or not self._command.wait_ms)):
+        if self._count >= self._command.max_count or (not self._left and (self._count or self._waits_none)):
             self._finish(b"".join(self._found) + encode_ok(self._count))
         elif self._left:
             self.begin()
@@ -83,7 +84,7 @@ class PatternPull:
         except ShuttingDown:
             self._fail()
             return
-        for link, _ in self._waits.values():
+        for link, _ in list(self._waits.values()):
             link.send([encode_command(self._command)])
 
     def _heard(self, worker: int, more: list[bytes]) -> None:
@@ -109,14 +110,15 @@ class PatternPull:
         self._done(reply)
 
     def end_wait(self) -> None:
-        """What waits is answered."""
-        for link, _ in self._waits.values():
+        """What waits is answered, and what does not yet wait will not."""
+        self._waits_none = True
+        for link, _ in list(self._waits.values()):
             link.finish()
 
     def close(self) -> None:
         """The session has ended."""
         self._over = True
-        for link, _ in self._waits.values():
+        for link, _ in list(self._waits.values()):
             link.close()
         self._waits.clear()
 

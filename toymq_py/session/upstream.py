@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from toymq_py.errors import ProtocolViolation
 from toymq_py.protocol import ReplyFrames
@@ -67,7 +68,8 @@ class Upstream:
             return
         self._loop.remove_writer(self._socket)
         if self.finishing:
-            self._socket.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # it has closed, which is read next
+                self._socket.shutdown(socket.SHUT_WR)
 
     def finish(self) -> None:
         """No more commands: the worker ends what waits, answers, and closes."""

@@ -12,8 +12,10 @@ from tests.support.http_rig import gateway
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_served import SimServed
 from tests.support.tokens import EVERYTHING, authority, hello, table, token
+from tests.support.worker_processes import topic_of
 from toymq_py.auth import audit
 from toymq_py.cli.log_output import JsonFormatter, Repeats, TextFormatter
+from toymq_py.placement import Placement
 
 LOGGER = "toymq_py.audit"
 
@@ -66,6 +68,16 @@ def test_who_was_refused_over_tcp(lines: pytest.LogCaptureFixture) -> None:
         "action=publish topic=t token=reader address=127.0.0.1 via=tcp result=FORBIDDEN",
         "action=rejected token=- address=127.0.0.1 via=tcp result=AUTH_REQUIRED",
     ]
+
+
+def test_a_redirect_is_neither_done_nor_refused(lines: pytest.LogCaptureFixture) -> None:
+    with SimServed() as served:
+        served.broker.placement = Placement(0, ("host:1", "host:2"))
+        client = served.client(f"CLUSTER moved=1\nSEEK {topic_of(1, 2)} c latest\n".encode())
+        served.advance(1)
+        assert client.lines()[-1].startswith(b"ERR MOVED host:2 ")
+        assert served.broker.metrics.error_total == 0
+    assert not said(lines)
 
 
 EXPIRED = table("old", "admin = true\nexpires = 1970-01-01")

@@ -163,6 +163,20 @@ def test_a_worker_that_cannot_be_reached_gives_back_what_waits_for_it() -> None:
     assert there.connect() == ["CLUSTER moved=1"]
 
 
+def test_what_is_given_back_no_longer_counts_where_it_was() -> None:
+    """All but its first publish counted there for good, until that connection took no more."""
+    here, there = two()
+    there.conversation.elsewhere = To(here.conversation)
+    there.lose()
+    batch = there.publish("a", "bb", "ccc")
+    assert there.conversation.outstanding.bytes == 6
+    there.conversation.hand_back()
+    assert (there.conversation.outstanding.bytes, here.conversation.outstanding.bytes) == (0, 6)
+    here.said()
+    here.hear(b"OK 0\nOK 1\nOK 2\n")
+    assert (outcomes(batch), here.conversation.outstanding.bytes) == ([0, 1, 2], 0)
+
+
 def test_closed_is_closed() -> None:
     here, there = two()
     batch = here.publish("a", "b")

@@ -10,8 +10,10 @@ from tests.support.http_receiver import receiving
 from tests.support.http_rig import HttpRig, gateway, listening, refused
 from tests.support.http_tokens import bearer, three_tokens
 from tests.support.sim_disk import SimDisk
+from tests.support.worker_processes import topic_of
 from toymq_py.auth.tokens import parse_grants
 from toymq_py.gateway import alert_watch
+from toymq_py.placement import Placement
 
 DIR = "/data/d"
 RULE = {"when": "lag", "topic": "orders.*", "threshold": 100, "to": "alerts"}
@@ -46,6 +48,15 @@ async def test_what_is_wrong_is_said(rig: HttpRig) -> None:
     refused(await rig.ask("PUT", "/v1/alerts/late", json={"when": "lag"}), 422, "BAD_ARGUMENT")
     refused(await rig.ask("PUT", "/v1/alerts/late", content=b"{"), 400, "BAD_FRAMING")
     refused(await rig.ask("PUT", "/v1/alerts/.late", json=RULE), 422, "BAD_NAME")
+
+
+@pytest.mark.parametrize("member", ["topic", "to"])
+async def test_a_topic_of_another_worker_is_refused(rig: HttpRig, member: str) -> None:
+    """Its notices would all fail, or it would never fire."""
+    rig.broker.placement = Placement(0, ("host:1", "host:2"))
+    problem = refused(await rig.ask("PUT", "/v1/alerts/late", json=RULE | {member: topic_of(1, 2)}), 421, "MOVED")
+    assert problem["detail"] == f"host:2 (worker 1) has the topic {topic_of(1, 2)}"
+    assert (await rig.ask("PUT", "/v1/alerts/late", json=RULE | {"topic": "orders.*", "to": topic_of(0, 2)})).status_code == 201
 
 
 async def test_a_rule_fires_by_itself_and_shows_what_is_in_trouble(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,14 @@ def test_a_refusal_is_that_of_the_other_worker(workers: Workers) -> None:
         assert curl.ask("GET", f"/v1/topics/{THERE}", Host="evil.example")[0] == 403
 
 
+@pytest.mark.parametrize("topic", [HERE, THERE])
+def test_http_1_0_needs_no_host(workers: Workers, topic: str) -> None:
+    url = urlsplit(workers.http(0))
+    with socket.create_connection((url.hostname, url.port), 60) as old:
+        old.sendall(f"POST /v1/topics/{topic}/messages HTTP/1.0\r\nContent-Length: 1\r\n\r\nx".encode())
+        assert old.recv(100).startswith(b"HTTP/1.1 201 ")
+
+
 def test_the_header_of_workers_counts_for_nothing_from_a_client(workers: Workers) -> None:
     """Nor does it stop a request from being passed on."""
     with Curl(workers.http(0)) as curl:
@@ -149,7 +157,30 @@ async def test_tokens_and_logins_hold_at_the_other_worker(tmp_path: Path) -> Non
             assert curl.ask("POST", f"{path}/messages", b"x", Cookie=cookie, X_Requested_With="me")[0] == 201
             assert curl.ask("GET", path, Cookie=cookie[:-3] + "xyz")[0] == 401
             assert curl.ask("GET", path, toymq_forwarded="http 127.0.0.1 1 boss")[0] == 401, "a client says who it is"
-            assert curl.ask("DELETE", path, Cookie=cookie, X_Requested_With="me")[0] == 204
+            url = urlsplit(address)
+            boss_token = f"Bearer {token('boss')}"
+            leased = curl.ask("GET", f"{path}/messages?consumer=w&max=10", Authorization=boss_token)[1]
+            assert len(leased["messages"]) == 2, "all: the next one waits"
+            streams = []
+            for what in ("stream", "messages?consumer=w&wait_s=50"):
+                stream = socket.create_connection((url.hostname, url.port), 20)
+                streams.append(stream)
+                stream.sendall(f"GET {path}/{what} HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
+            assert streams[0].recv(100).startswith(b"HTTP/1.1 200")
+            async with connect(
+                f"{address.replace('http', 'ws')}{path}/ws", additional_headers={"Cookie": cookie}
+            ) as client:
+                assert curl.ask("DELETE", "/v1/login", Cookie=cookie, X_Requested_With="me")[0] == 204
+                async with asyncio.timeout(20):
+                    with pytest.raises(ConnectionClosed):
+                        await client.recv()
+            assert streams[1].recv(100).startswith(b"HTTP/1.1 401")
+            while streams[0].recv(65536):
+                pass
+            for stream in streams:
+                stream.close()
+            assert curl.ask("GET", path, Cookie=cookie)[0] == 401
+            assert curl.ask("DELETE", path, Authorization=boss_token)[0] == 204
         assert workers.stop() == 0
         workers.join()
         assert f"action=deleteTopic topic={THERE} token=boss address=127.0.0.1 via=http result=OK" in workers.said

@@ -4,12 +4,14 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.http_receiver import receiving
 from tests.support.tokens import table, token
 from tests.support.worker_processes import serving
-from tests.unit.gateway.test_forwarding import OPEN, Curl
+from tests.unit.gateway.test_forwarding import HERE, OPEN, THERE, Curl
 from toymq_py.errors import ShuttingDown
 from toymq_py.gateway.neighbours import Neighbours, labelled_metrics
 from toymq_py.placement import Placement
@@ -64,6 +66,37 @@ def test_a_token_sees_of_other_workers_what_it_may(tmp_path: Path) -> None:
             listed = curl.ask("GET", "/v1/topics", Authorization=reader)[1]["topics"]
             assert [one["topic"] for one in listed] == TOPICS[:3]
             assert curl.ask("GET", "/v1/topics", toymq_forwarded="http - 0 *")[0] == 401, "a client says that it is a worker"
+
+
+async def test_a_webhook_pushes_the_topics_of_every_worker_or_is_refused(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", 2, *OPEN, "--private-webhooks") as workers:
+        workers.ready(2)
+        async with receiving() as receiver:
+            hook = {"url": f"http://127.0.0.1:{receiver.port}/"}
+            with Curl(workers.http(0)) as here, Curl(workers.http(1)) as there:
+
+                def put(curl: Curl, topic: str) -> tuple[int, Any]:
+                    return curl.ask("PUT", "/v1/webhooks/mine", json.dumps(hook | {"topic": topic}))
+
+                def publish(topic: str) -> None:
+                    assert here.ask("POST", f"/v1/topics/{topic}/messages", b"x")[0] == 201
+
+                status, refusal = put(here, THERE)
+                assert (status, refusal["code"]) == (421, "MOVED")
+                assert refusal["detail"].startswith(f"127.0.0.1:{workers.ports[1]} ")
+                assert put(here, ">")[0] == 201
+                for topic in (HERE, THERE):
+                    publish(topic)
+                assert {(await receiver.next())[0]["x-topic"], (await receiver.next())[0]["x-topic"]} == {HERE, THERE}
+                assert put(there, ">")[0] == 200, "it is there, too"
+                assert put(there, THERE)[0] == 200
+                assert here.ask("GET", "/v1/webhooks/mine")[0] == 404, "the name now is for a topic of the other worker"
+                publish(HERE)
+                publish(THERE)
+                assert (await receiver.next())[0]["x-topic"] == THERE
+                assert put(here, ">")[0] == 201
+                assert there.ask("DELETE", "/v1/webhooks/mine")[0] == 204
+                assert here.ask("GET", "/v1/webhooks/mine")[0] == 404, "deleted at every worker"
 
 
 async def test_one_that_does_not_answer(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One reply made of those of all workers."""
 
 import json
+from operator import itemgetter
 
 import pytest
 
@@ -34,6 +35,16 @@ def test_topics_are_in_the_order_of_their_names() -> None:
     lists = [{"topic": "b", "text": "line\nbreak"}], [], [{"topic": "a"}, {"topic": "c"}]
     reply = gathered(*map(document, lists)).topics()
     assert reply == document([{"topic": "a"}, {"topic": "b", "text": "line\nbreak"}, {"topic": "c"}])
+
+
+def test_thousands_of_topics_take_several_turns() -> None:
+    lists = [[{"topic": f"{number:04}{worker}"} for number in range(500)] for worker in "ab"]
+    gathering = gathered(*map(document, lists))
+    turns = 1
+    while (reply := gathering.topics()) is None:
+        turns += 1
+    assert reply == document(sorted(lists[0] + lists[1], key=itemgetter("topic")))
+    assert turns > 10
 
 
 def test_figures_are_those_of_all() -> None:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.session_rig import SessionRig
+from tests.support.worker_processes import topic_of
+from toymq_py.placement import Placement
 from toymq_py.protocol import Ack, Command, Nack, Publish, SettlementRun, Touch, commands
+from toymq_py.session import refused_sequences
 from toymq_py.session.reader import Reader
 
 
@@ -20,6 +23,17 @@ def test_a_refused_run_of_publishes_has_one_error_each(session: SessionRig) -> N
     session.apply(Publish("t.dlq", [b"", b"", b""], [b"x", b"y", b"z"]))
     assert [line.split()[:2] for line in session.write().splitlines()] == [[b"ERR", b"FORBIDDEN"]] * 3
     assert session.rig.broker.metrics.errors == {"FORBIDDEN": 3}
+
+
+def test_producers_that_go_to_another_worker_are_not_refused_ones(session: SessionRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused_sequences, "REFUSED_MAX", 1)
+    session.rig.broker.placement = Placement(0, ("host:1", "host:2"))
+    for name in (b"p", b"q", b"r"):
+        session.apply(Publish(topic_of(1, 2), [name], [b"x"], seqs=[0]))
+    assert [line.split()[1] for line in session.write().splitlines()] == [b"MOVED"] * 3
+    session.apply(Publish(topic_of(0, 2), [b"s"], [b"x"], seqs=[0]))
+    session.rig.loop.advance(0)
+    assert session.write() == b"OK 0\n"
 
 
 @pytest.mark.parametrize("verb", [Ack, Nack, Touch])

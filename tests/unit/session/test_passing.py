@@ -152,6 +152,46 @@ async def test_an_unsub_is_for_the_worker_that_has_the_subscription(rig: Rig) ->
     await rig.client_reads("OK 0\n")
 
 
+async def test_an_unsub_of_another_consumer_ends_nothing(rig: Rig) -> None:
+    """The subscription was forgotten, and the session aborted at the next delivery."""
+    rig.take(f"SUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+    rig.take(f"UNSUB {THERE} other\n")
+    await rig.hears(f"UNSUB {THERE} other\n")
+    rig.says("ERR NOT_SUBSCRIBED no\n")
+    await rig.client_reads("ERR NOT_SUBSCRIBED no\n")
+    rig.says(f"MSG {THERE} 0 1 9 - 1\nx\n")
+    await rig.client_reads(f"MSG {THERE} 0 1 9 - 1\nx\n")
+    assert not rig.aborted.is_set()
+
+
+async def test_what_is_delivered_until_an_unsub_is_answered_is_no_part_of_another_reply(rig: Rig) -> None:
+    rig.take(f"SUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+    held = rig.replies.hold()
+    rig.take(f"PUB {THERE} - 1\nx\n")
+    rig.take(f"UNSUB {THERE} c\n")
+    rig.take(f"SUB {THERE} c2\n")
+    await rig.hears(f"PUB {THERE} - 1\nx\nUNSUB {THERE} c\nSUB {THERE} c2\n")
+    rig.says(f"MSG {THERE} 0 1 9 - 1\nx\nOK 5\nOK 0\nOK 1\n")
+    await rig.client_reads(f"MSG {THERE} 0 1 9 - 1\nx\n")
+    rig.replies.fill(held, lambda: b"PONG\n")
+    await rig.client_reads("PONG\nOK 5\nOK 0\nOK 1\n")
+
+
+async def test_subscribed_and_ended_in_one_write_it_can_be_subscribed_again(rig: Rig) -> None:
+    rig.take(f"SUB {THERE} c\n")
+    rig.take(f"UNSUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\nUNSUB {THERE} c\n")
+    rig.says("OK 1\nOK 0\n")
+    await rig.client_reads("OK 1\nOK 0\n")
+    assert rig.take(f"SUB {THERE} c\n")
+
+
 async def test_while_the_client_does_not_read_the_worker_is_not_read(rig: Rig) -> None:
     rig.take(f"SUB {THERE} c\n")
     await rig.hears(f"SUB {THERE} c\n")
@@ -180,6 +220,18 @@ async def test_behind_a_missing_reply_nothing_is_written(rig: Rig) -> None:
     async with asyncio.timeout(10):
         await rig.aborted.wait()
     assert rig.written == b""
+
+
+async def test_a_worker_that_refuses_the_connection_is_heard_and_ends_the_session(rig: Rig) -> None:
+    """Its error went to the HELLO, and to one command of a run: the replies behind it were taken for the others'."""
+    assert not rig.take("HELLO 1 auth=secret\n")
+    assert rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
+    await rig.hears("HELLO 1 auth=secret\n")
+    rig.says("ERR TOO_MANY_CONNECTIONS 100 is the limit\n")
+    rig.writer.close()
+    await rig.client_reads("ERR TOO_MANY_CONNECTIONS 100 is the limit\n")
+    async with asyncio.timeout(10):
+        await rig.aborted.wait()
 
 
 async def test_a_subscription_ends_with_its_worker_and_an_idle_connection_is_made_anew(rig: Rig) -> None:

@@ -128,13 +128,33 @@ def _amqp(disk: SimDisk) -> None:
     disk.open(f"{worker_path(ROOT, 0)}/amqp.json", create=True)
 
 
-@pytest.mark.parametrize(("spoil", "said"), [(_twice, "topic same is in"), (_amqp, "has amqp.json")])
+def _named_alike(disk: SimDisk) -> None:
+    for worker, topic in enumerate(("a", "b")):
+        directory = worker_path(ROOT, worker)
+        found = webhooks_file.load(disk, directory) | {"mine": Webhook(topic=topic, url="https://example.com/")}
+        webhooks_file.write(disk, directory, webhooks_file.encode(found))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [(_twice, "topic same is in"), (_amqp, "has amqp.json"), (_named_alike, "webhook mine is for a at one worker and another")],
+)
 def test_what_cannot_be_divided_is_left_alone(spoil: Callable[[SimDisk], None], said: str) -> None:
     disk = made(2)
     spoil(disk)
     with pytest.raises(DataDirectoryError, match=said):
         redistribute(disk, ROOT, 3)
     assert load(disk, ROOT) == 2
+
+
+def test_a_webhook_on_a_pattern_goes_to_every_worker_and_back_to_one() -> None:
+    disk = made(1)
+    webhook = Webhook(topic="t.*", url="https://example.com/")
+    webhooks_file.write(disk, ROOT, webhooks_file.encode(webhooks_file.load(disk, ROOT) | {"all": webhook}))
+    redistribute(disk, ROOT, 3)
+    assert all(webhooks_file.load(disk, worker_path(ROOT, worker))["all"] == webhook for worker in range(3))
+    redistribute(disk, ROOT, 1)
+    assert webhooks_file.load(disk, ROOT)["all"] == webhook
 
 
 def test_what_is_unknown_stays() -> None:

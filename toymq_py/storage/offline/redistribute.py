@@ -3,7 +3,7 @@
     1  workers.json says where it goes: nothing serves the directory from here on
     2  the directories of the new workers are made
     3  each topic's directory is renamed to where its new worker has it
-    4  each webhook goes to the worker of its topic: it is added there, then dropped by the others
+    4  each webhook goes to the worker of its topic, one on a pattern to all: it is added there, then dropped by the others
     5  directories of workers that are no more are removed, if nothing is left in them
     6  workers.json says the new number; for one process the file is removed
 
@@ -13,7 +13,9 @@ begins with what it finds. A number of 1 is an ordinary data directory.
 
 from collections.abc import Callable, Iterator
 
+from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError
+from toymq_py.names import is_pattern
 from toymq_py.placement import worker_of
 from toymq_py.storage import webhooks_file
 from toymq_py.storage.fs import FileSystem
@@ -88,6 +90,7 @@ def _directories(fs: FileSystem, root: str) -> Iterator[str]:
 def _check(fs: FileSystem, root: str) -> None:
     """Raises: DataDirectoryError."""
     seen: dict[str, str] = {}
+    webhooks: dict[str, Webhook] = {}
     for directory in _directories(fs, root):
         for name in UNDIVIDABLE:
             if fs.exists(f"{directory}/{name}"):
@@ -96,13 +99,22 @@ def _check(fs: FileSystem, root: str) -> None:
             if topic in seen:
                 raise DataDirectoryError(f"topic {topic} is in {seen[topic]} and in {directory}: move one of them away")
             seen[topic] = directory
+        for name, webhook in webhooks_file.load(fs, directory).items():
+            if webhooks.setdefault(name, webhook) != webhook:
+                raise DataDirectoryError(
+                    f"webhook {name} is for {webhooks[name].topic} at one worker and another one, for {webhook.topic}, in "
+                    f"{directory}: give one of them another name"
+                )
 
 
 def _move_webhooks(fs: FileSystem, root: str, homes: list[str]) -> None:
     known = {directory: webhooks_file.load(fs, directory) for directory in _directories(fs, root)}
     everywhere = {name: webhook for each in known.values() for name, webhook in each.items()}
     wanted = {
-        home: {name: webhook for name, webhook in everywhere.items() if homes[worker_of(webhook.topic, len(homes))] == home}
+        home: {
+            name: webhook for name, webhook in everywhere.items()
+            if is_pattern(webhook.topic) or homes[worker_of(webhook.topic, len(homes))] == home
+        }
         for home in homes
     }
     for directory in known:  # added first: a webhook is in two files at times, and never in none
