@@ -1,11 +1,11 @@
 """A client's sockets: TCP with its options, and Unix sockets whatever the length of their path."""
 
+import contextlib
 import errno
 import os
 import socket
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from toymq.options import (
     KEEPALIVE_IDLE_S,
@@ -19,7 +19,7 @@ UNIX_PATH_BYTES_MAX = 103
 """Longest path that fits into a socket address everywhere: Linux takes 107 bytes, the BSDs and macOS 103."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def short_name(path: str) -> Iterator[str]:
     """Give a path a name that fits into a socket address, valid until the context ends.
 
@@ -77,13 +77,28 @@ def set_up(connection: socket.socket, *, quick: bool = False) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def reserved_port(owner: object) -> int:
+def reserved_port(owner: object, count: int = 1) -> int:
     """Reserve a free port while ``owner`` lives, so that a broker that starts again gets it again.
 
     The socket is bound and never listens, so that the broker, with SO_REUSEADDR, can listen on the same port.
+
+    Args:
+        count: so many in a row, of which the first is returned.
     """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    weakref.finalize(owner, held.close)
-    return int(held.getsockname()[1])
+    while True:
+        with contextlib.ExitStack() as held:
+            first = _bind(held, 0)
+            try:
+                for following in range(first + 1, first + count):
+                    _bind(held, following)
+            except (OSError, OverflowError):  # another one has it; behind the last port
+                continue
+            weakref.finalize(owner, held.pop_all().close)
+            return first
+
+
+def _bind(held: contextlib.ExitStack, port: int) -> int:
+    bound = held.enter_context(socket.socket())
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return int(bound.getsockname()[1])

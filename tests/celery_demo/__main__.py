@@ -1,6 +1,5 @@
 """``make celery-demo``: 10,000 tasks of Celery, ``kill -9`` of broker and workers in turn, and what was done."""
 
-import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -10,16 +9,14 @@ import click
 from tests.support.broker_process import BrokerProcess
 from tests.support.celery_tasks import make_app, sender, worker
 from tests.support.framework_rig import do_all_under_kills, done, lines_said
+from tests.support.ports import reserved
 from toymq_py.clock import SystemClock
 
 TASKS, KILLS, WITHIN_S = 10_000, 10, 300
 
 
 def main() -> int:
-    with socket.socket() as unused:  # a port that the broker has again after a kill
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    with tempfile.TemporaryDirectory() as directory:
+    with reserved() as port, tempfile.TemporaryDirectory() as directory:
         said = Path(directory) / "said"
         said.mkdir()
         with (

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +15,7 @@ import toymq
 import toymq.sync
 from tests.support.broker_process import environment
 from tests.support.worker_processes import Workers, serving, topic_of
+from toymq.sockets import reserved_port
 from toymq_py.placement import worker_of
 
 TOPICS = [f"t{number}" for number in range(8)]
@@ -144,24 +144,10 @@ def test_the_blocking_client_goes_on_when_workers_are_killed(workers: Workers) -
             assert [int(messages.next(60).payload) for _ in range(5000)] == list(range(5000))
 
 
-def three_ports() -> int:
-    """The first of three ports in a row that are free."""
-    while True:
-        with socket.socket() as first, socket.socket() as second, socket.socket() as third:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-                third.bind(("127.0.0.1", port + 2))
-            except (OSError, OverflowError):
-                continue
-            return port
-
-
-async def test_workers_that_are_at_other_ports_now_are_found(tmp_path: Path) -> None:
+async def test_workers_that_are_at_other_ports_now_are_found(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """The supervisor is killed, and under the next one worker 1 has the port of worker 0 and that one another: what waits for
     worker 1 at its old port, where nothing is any more, goes on at the new one."""
-    there, port = topic_of(1, 2), three_ports()
+    there, port = topic_of(1, 2), reserved_port(request, 3)
     with serving(tmp_path / "data", 2, "--listen", f"127.0.0.1:{port + 1}") as workers:
         workers.ready(2)
         async with toymq.connect(url(workers), backoff_max_s=0.2) as mq:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from tests.spark.test_spark import records
 from tests.support.broker_process import BrokerProcess, environment
 from tests.support.requirements import require
 from toymq import sync
+from toymq.sockets import reserved_port
 from toymq_spark.jobs import archive
 from toymq_spark.manifest import Archive
 
@@ -159,10 +159,10 @@ def test_topic_to_topic(broker: BrokerProcess, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A standalone cluster on loopback, from the pip package: a master and two workers with a core each."""
     home = Path(pyspark.__file__).parent
-    port = free_port()
+    port = reserved_port(request)
     env = {
         **environment(), "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(tmp_path / "work"), "SPARK_NO_DAEMONIZE": "1",
@@ -183,12 +183,6 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             for process in running:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def executors(under: Path) -> list[int]:

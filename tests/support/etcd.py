@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.support.certificates import client_context
+from tests.support.ports import reserved
 from toymq_py.clock import SystemClock
 
 CACHE = Path(__file__).parents[2] / ".cache" / "etcd"
@@ -115,27 +115,19 @@ class EtcdCluster:
 @contextlib.contextmanager
 def running_etcd(directory: Path, members: int = 1, tls: Sequence[str] = ()) -> Iterator[EtcdCluster]:
     """Start a cluster whose members all answer. ``tls``: options of ``etcd`` for https, and no http."""
-    ports = _free_ports(2 * members)
     names = [f"e{number}" for number in range(1, members + 1)]
-    cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, ports[members:], strict=True))
-    etcd = EtcdCluster(
-        [EtcdMember(directory, name, ports[at], ports[members + at], cluster, tls) for at, name in enumerate(names)]
-    )
-    try:
-        for member in etcd.members:
-            member.start()
-        for member in etcd.members:
-            member.wait_until_it_answers()
-        yield etcd
-    finally:
-        for member in etcd.members:
-            member.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; others may take them before etcd does, which then fails by name."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    with reserved(2 * members) as port:  # of clients, and from peers on of the others
+        peers = port + members
+        cluster = ",".join(f"{name}=http://127.0.0.1:{peers + at}" for at, name in enumerate(names))
+        etcd = EtcdCluster(
+            [EtcdMember(directory, name, port + at, peers + at, cluster, tls) for at, name in enumerate(names)]
+        )
+        try:
+            for member in etcd.members:
+                member.start()
+            for member in etcd.members:
+                member.wait_until_it_answers()
+            yield etcd
+        finally:
+            for member in etcd.members:
+                member.kill()

@@ -40,6 +40,7 @@ class Workers:
     def _collect(self, stdout: Iterator[str]) -> None:
         for line in stdout:
             self._lines.put(line)
+        self._lines.put("")
 
     def _hear(self, stderr: Iterator[str]) -> None:
         for line in stderr:
@@ -57,7 +58,7 @@ class Workers:
         for _ in range(count):
             line = self._lines.get(timeout=WITHIN_S)
             found = re.search(r"toymq 127\.0\.0\.1:(\d+) .*workers/(\d+).*\(pid (\d+)\)", line)
-            assert found is not None, line
+            assert found is not None, line or f"it has ended: {self.said}"
             worker = int(found[2])
             self.ports[worker], self.pids[worker] = int(found[1]), int(found[3])
 

@@ -17,6 +17,7 @@ import toymq
 from tests.support.broker_process import COMMAND, ROOT, Wire, environment, run
 from tests.support.certificates import CERT, KEY, client_context
 from tests.support.worker_processes import publish, serving, topic_of
+from toymq.sockets import reserved_port
 
 
 def test_each_topic_is_with_one_worker_and_the_others_name_it_to_a_client_that_follows(tmp_path: Path) -> None:
@@ -278,19 +279,20 @@ def test_lists_and_patterns_are_those_of_all_workers(tmp_path: Path) -> None:
             assert wire.ask(b"UNSUB orders.* w\n").startswith(b"ERR NOT_SUBSCRIBED")
 
 
-def test_a_supervisor_that_follows_a_killed_one_at_once_waits_for_its_workers(tmp_path: Path) -> None:
+def test_a_supervisor_that_follows_a_killed_one_at_once_waits_for_its_workers(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """They shut down gracefully, and wait here for the ack of a delivery; until then they hold directory and addresses."""
-    topic = topic_of(1, 2)
-    with serving(tmp_path / "data", 2, "--shutdown-timeout", "4s") as workers:
+    topic, listen = topic_of(1, 2), ("--listen", f"127.0.0.1:{reserved_port(request, 2)}")
+    with serving(tmp_path / "data", 2, *listen, "--shutdown-timeout", "4s") as workers:
         workers.ready(2)
-        port = workers.ports[0]
         with workers.wire(1) as wire:
             assert publish(wire, topic, "kept") == b"OK 0"
             assert wire.ask(f"SUB {topic} c start=earliest\n".encode()) == b"OK 1"
             assert wire.message() == (0, 1, b"kept")
             workers.process.kill()
             assert wire.line() == f"CLOSED {topic} c SHUTTING_DOWN".encode()
-            with serving(tmp_path / "data", 2, "--listen", f"127.0.0.1:{port}") as following:
+            with serving(tmp_path / "data", 2, *listen) as following:
                 following.ready(2)
                 with following.wire(0) as other:
                     assert publish(other, topic, "next") == b"OK 1"

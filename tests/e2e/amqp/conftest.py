@@ -1,7 +1,6 @@
 """A broker that speaks AMQP, for a test or for all of a file, and a raw connection to it."""
 
 import contextlib
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,14 +8,12 @@ import pytest
 
 from tests.support.amqp_wire import AmqpWire
 from tests.support.broker_process import BrokerProcess
+from tests.support.ports import reserved
 
 
 @contextlib.contextmanager
 def _amqp_broker(data_dir: Path) -> Iterator[BrokerProcess]:
-    with socket.socket() as unused:  # a port that it has again after a restart
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    with BrokerProcess(data_dir, "--amqp", f"127.0.0.1:{port}") as process:
+    with reserved() as port, BrokerProcess(data_dir, "--amqp", f"127.0.0.1:{port}") as process:
         yield process
 
 

@@ -1,6 +1,5 @@
 """Celery's monitoring, unchanged: its events, and Flower, which shows them. Skipped by name where Flower is not installed."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess
 from tests.support.framework_rig import WorkerProcess, until
 from tests.support.requirements import require
+from toymq.sockets import reserved_port
 
 pytestmark = require("flower")
 
@@ -53,11 +53,11 @@ def test_events_and_remote_control(worker: WorkerProcess, app: Any) -> None:
     assert stats["broker"]["transport"] == "amqp"
 
 
-def test_flower_shows_workers_and_tasks(worker: WorkerProcess, app: Any, broker_of_the_file: BrokerProcess) -> None:
+def test_flower_shows_workers_and_tasks(
+    request: pytest.FixtureRequest, worker: WorkerProcess, app: Any, broker_of_the_file: BrokerProcess
+) -> None:
     assert "celery -A shop flower" in (ROOT / "docs" / "celery.md").read_text()
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = reserved_port(request)
     url = f"http://127.0.0.1:{port}/api"
 
     def found(path: str) -> Any:

@@ -1,7 +1,6 @@
 """Jobs of a real broker that are called: what the function returns, or what became of its job, comes back."""
 
 import asyncio
-import socket
 from collections.abc import Coroutine
 from decimal import Decimal
 from itertools import count
@@ -15,6 +14,7 @@ from tests.support.in_process import InProcess, serving
 from tests.support.tokens import authority, table, token
 from tests.support.worker_rig import until, working
 from toymq import App, Client
+from toymq.sockets import reserved_port
 from toymq.workers.replies import Replies
 
 
@@ -106,9 +106,7 @@ async def test_a_caller_whose_first_connection_failed_has_another(broker: InProc
     async def work() -> int:
         return 5
 
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        ports = iter((unused.getsockname()[1], broker.port))
+    ports = iter((reserved_port(broker), broker.port))
     replies = Replies(lambda: toymq.connect(f"toymq://127.0.0.1:{next(ports)}"))
 
     async def publish(headers: dict[str, str], left_s: float) -> toymq.Receipt:

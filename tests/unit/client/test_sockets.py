@@ -49,3 +49,12 @@ def test_a_reserved_port_can_be_listened_on_and_stays_its_owners() -> None:
         with socket.create_server(("127.0.0.1", port), reuse_port=False):
             pass
     assert all(reserved_port(owner) != port for _ in range(10))
+
+
+def test_reserved_ports_in_a_row_are_all_the_owners() -> None:
+    owner = Owner()
+    ports = [reserved_port(owner, 3) for _ in range(10)]
+    assert len({port + k for port in ports for k in range(3)}) == 30
+    for port in ports:
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", port + 2))
