@@ -114,7 +114,7 @@ DESCRIBED = {
         "failure": {"type": ["string", "null"], "description": "Why the last notice was not taken."},
     },
 }
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/alerts", "listAlerts", "List all alert rules and what fires.", list_alerts, "admin",
               answers={200: Answer("By name.", {"type": "object", "properties": {
                   "alerts": {"type": "array", "items": DESCRIBED}}})}, errors=(StorageFailed,), safe=True),

@@ -112,7 +112,7 @@ def _token(grant: Grant, now_ms: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/broker", "describeBroker",
               "This broker: options in force and where each comes from, limits, tokens by name, disk, memory, cluster.",
               describe_broker, "admin",

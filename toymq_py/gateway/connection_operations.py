@@ -96,7 +96,7 @@ async def close_connection(gateway: Gateway, request: Request) -> Response:
     return Response(status_code=204)
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/connections", "listConnections",
               "Open connections of all protocols, the newest first, with what they subscribe to.", list_connections, "admin",
               (MAX, SEARCH),

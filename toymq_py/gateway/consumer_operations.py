@@ -234,7 +234,7 @@ DESCRIBED = {"type": "object", "required": ["consumer", "ready", "inflight", "ba
                             "scheduled": {"type": "integer"}, "backlog": {"type": "integer"}}}  # fmt: skip
 GONE: tuple[type[RequestError], ...] = (BadArgument, BadName, NoSuchTopic, NoSuchConsumer, NotLeased)
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "DELETE", "/v1/topics/{topic}/messages/{id}", "ack",
         "Ack a message: it is not delivered to this consumer again, also after a crash.",

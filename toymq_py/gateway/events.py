@@ -43,7 +43,7 @@ async def _watch(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
         yield event
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET", "/v1/events", "events",
         "The broker once a second: an event `snapshot` with `now_ms`, `stats` and all `topics`, then `change` with the "

@@ -54,7 +54,7 @@ async def readyz(gateway: Gateway, request: Request) -> Response:
 
 READINESS = {"type": "object", "properties": {"status": {"enum": ["ready", "unready"]},
              "reasons": {"type": "array", "items": {"type": "string"}}}}  # fmt: skip
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/healthz", "health", "The process answers.", healthz, None,
               answers={200: Answer("It does.", {"type": "object"})}, safe=True),
     Operation("GET", "/leader", "leader", "Whether this node leads: for load balancers in front of a cluster.", leader, None,

@@ -65,7 +65,7 @@ async def topic_history(gateway: Gateway, request: Request) -> Response:
     return json_response(_frame(window) | {"topic": name, "kept": numbers is not None} | found)
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/history", "history",
               "The broker's rates, backlog and dead letters of the last hour, a number each ten seconds, the newest last.",
               history, "see", (LAST_S, TOPICS), answers={200: Answer("By column; null where nothing is known.", HISTORY)},

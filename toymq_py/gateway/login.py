@@ -75,7 +75,7 @@ WHO = {
         "admin": {"type": "boolean"},
     },
 }
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/login", "who", "The name of the request's token, and whether it has the right admin.", who, "see",
               answers={200: Answer("The token.", WHO)}, safe=True),
     Operation(

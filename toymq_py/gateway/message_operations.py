@@ -188,7 +188,7 @@ def _encode_events(messages: list[tuple[int, str]]) -> bytes:
     return piece
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET", "/v1/topics/{topic}/log", "browse", "Browse the log; nothing is consumed.", browse, "subscribe",
         (TOPIC, FROM, MAX),

@@ -23,7 +23,7 @@ async def metrics(gateway: Gateway, request: Request) -> Response:
     return Response(content, 200, {"cache-control": "no-store", "content-type": media})
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/metrics", "metrics", "Every metric, for Prometheus (docs/metrics.md).", metrics, "see",
               answers={200: Answer("The present numbers, exact.", {"type": "string"}, "text/plain")}, safe=True),
 )  # fmt: skip

@@ -156,7 +156,7 @@ async def reserved(gateway: Gateway, request: Request) -> Response:
 
 GONE = (BadName, NoSuchTopic, TopicExists)
 RAW = {"type": "string", "format": "binary"}
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/{q}", "mqGetQueue", "Whether a queue exists.", get_queue, "describe", (QUEUE,),
               answers={200: Answer("It exists.")}, errors=GONE, safe=True, refuse=refuse, topic=QUEUE),
     Operation("PUT", "/{q}", "mqPutQueue", "Create a queue. Idempotent.", put_queue, "admin", (QUEUE,),

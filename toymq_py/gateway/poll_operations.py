@@ -147,7 +147,7 @@ async def lease(gateway: Gateway, request: Request) -> Response:
     return LeasedResponse(content, deliveries, {"cache-control": "no-store"}, "application/json")
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET", "/v1/topics/{topic}/messages", "lease",
         "Lease messages for a consumer, which is created if need be. A message that is not acked before its lease ends is "

@@ -319,7 +319,7 @@ TRACEPARENT: Parameter[str] = Parameter(
     "traceparent", "header", "W3C trace context; stored with the message.", {"type": "string"}, str
 )
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", "/v1/topics/{topic}/messages", "publish", "Publish one message. A topic that does not exist is created.",
         publish, "publish", (TOPIC, IDEMPOTENCY_KEY, DELAY_MS, TTL_MS, MESSAGE_HEADERS, TRACEPARENT),

@@ -272,7 +272,7 @@ INSPECTED = {"type": "object", "required": ["topic", "id", "message", "consumers
         "state": {"enum": ["acked", "inflight", "ready", "scheduled", "dying"]},
         "failure": {"type": "object", "properties": {
             "reason": _TEXT_OR_NULL, "error_type": _TEXT_OR_NULL, "error": _TEXT_OR_NULL, "at_ms": _COUNT}}}}}}}  # fmt: skip
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/topics/{topic}/messages:search", "searchMessages",
               "Find messages in the log, newest first; all conditions together. Nothing is consumed. One request looks at "
               "20,000 messages or 32 MiB at most: `next` goes on below. Of a token one search runs at a time and eight wait.",

@@ -158,7 +158,7 @@ async def stats(gateway: Gateway, request: Request) -> Response:
     return json_response(merged_stats(found))
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/topics", "listTopics", "Every topic, or those of a name or pattern.", list_topics, "see", (PATTERN,),
               answers={200: Answer("By name.", LISTING)},
               errors=(BadName,), safe=True),

@@ -112,7 +112,7 @@ DESCRIBED = {
         "failure": {"type": ["string", "null"], "description": "Why the last push failed."},
     },
 }
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/webhooks", "listWebhooks", "List all webhooks.", list_webhooks, "admin",
               answers={200: Answer("By name.", {"type": "object", "properties": {
                   "webhooks": {"type": "array", "items": DESCRIBED}}})}, errors=(StorageFailed,), safe=True),

@@ -481,7 +481,7 @@ async def upgrade(gateway: Gateway, request: Request) -> Response:
     raise UpgradeRequired("this path is a WebSocket: send a handshake with Upgrade: websocket")
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET", "/v1/topics/{topic}/ws", "websocket",
         f"A WebSocket: frames of JSON with op {', '.join(MEMBERS)}. docs/http.md has their members and answers.",

@@ -72,7 +72,7 @@ MADE = {201: Answer("It is there.", OBJECT)}
 SHOWN = {200: Answer("All of them.", LIST)}
 LEASED = {200: Answer("Leased.", ANY), 204: Answer("There is none.")}
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     _operation("POST", "/publish/{topic:slashes}", "Publish", messages.publish, "publish",
                (TOPIC, TTL, DELAY, PRIORITY, BROADCAST, IDEMPOTENCY, KEY),
                topic=TOPIC, body=PAYLOAD, answers=STORED, errors=PUBLISH_ERRORS),
