@@ -14,8 +14,8 @@ from toymq.delivery_window import FeedState
 from toymq.errors import RequestTimeout
 from toymq.sync import Client, Message, Subscription
 
-NEXT_S = 3.0
-"""Far below the 30 s of a lease: a message that only its end brings back fails the test."""
+NEXT_S = 30.0
+"""Far below the two minutes of a lease: a message that only its end brings back fails the test."""
 LEASE_S = 0.5
 """Of a pull: what an interruption left half read has no other way back."""
 PLACES_MIN = 99
@@ -25,7 +25,7 @@ _topics = count()
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with BrokerProcess(tmp_path_factory.mktemp("data") / "d", "--fsync", "never", "--max-topics", "100000") as running:
+    with BrokerProcess(tmp_path_factory.mktemp("data") / "d", "--fsync", "never", "--max-topics", "100000", "--visibility", "2m") as running:
         yield f"toymq://127.0.0.1:{running.port}"
 
 
@@ -162,11 +162,11 @@ def interrupted(url: str, work: Work, at: int, error: type[Interrupted] = Interr
     with sync.connect(url) as checker:
         list(checker.pub_many(topic, [b"p%d" % number for number in range(8)]))
         mq = sync.connect(url, timeout_s=NEXT_S, backoff_min_s=0.001, backoff_max_s=0.002)
-        app = Application(mq, topic)
+        app, interrupter = Application(mq, topic), Interrupter(at, error)
         try:
             if work in SUBSCRIBED.values():
                 app.messages = mq.sub(topic, "w", window=8)
-            with Interrupter(at, error) as interrupter:
+            with interrupter:
                 work(app)
             if not interrupter.raised_in:
                 return None
