@@ -25,7 +25,8 @@ _topics = count()
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with BrokerProcess(tmp_path_factory.mktemp("data") / "d", "--fsync", "never", "--max-topics", "100000", "--visibility", "2m") as running:
+    options = ("--fsync", "never", "--max-topics", "100000", "--visibility", "2m")
+    with BrokerProcess(tmp_path_factory.mktemp("data") / "d", *options) as running:
         yield f"toymq://127.0.0.1:{running.port}"
 
 
