@@ -19,6 +19,7 @@ class AmqpWire:
 
     def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), TIMEOUT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._connection = AmqpConnection(frame_max=131_072, body_bytes_max=1 << 30, channel_max=65_535, expects_header=False)
