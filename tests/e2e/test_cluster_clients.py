@@ -9,8 +9,9 @@ import pytest
 
 import toymq
 from tests.support.fake_broker import Peer, Script, following
-from toymq import Receipt, link, options, sync
+from toymq import Receipt, client, link, options, sync
 from toymq.errors import NotEnoughReplicas, NotLeader
+from toymq.sync import client as sync_client
 from toymq.sync import link as sync_link
 
 QUICK: dict[str, Any] = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
@@ -165,6 +166,8 @@ async def test_a_quiet_subscription_asks_for_a_sign_of_life(blocking: bool, monk
     monkeypatch.setattr(options, "SILENT_S", 0.2)
     for module in (link, sync_link):
         monkeypatch.setattr(module, "SILENCE_LOOK_S", 0.05)
+    for module in (client, sync_client):
+        monkeypatch.setattr(module, "DRAIN_S", 0.1)  # the script has no answer to the end
     pings = 0
 
     async def subscribed(peer: Peer) -> None:

@@ -30,6 +30,10 @@ class AmqpWire:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Without a word. A broker that stops waits a second for the word of those that are connected."""
         self.socket.close()
 
     def login(self, user: str = "guest", password: str = "guest", *, vhost: str = "/", heartbeat: int = 0) -> "AmqpWire":

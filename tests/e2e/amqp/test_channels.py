@@ -31,6 +31,7 @@ def test_a_refused_publish_closes_its_channel_alone(broker: BrokerProcess, wire:
         assert (code, "QUEUE_FULL" in text) == (406, True)
     wire.publish(b"x", "q")
     assert declare(wire, "q", passive=True)["message_count"] == 1
+    wire.close()
     _, errors = broker.stop()
     assert "Traceback" not in errors
 

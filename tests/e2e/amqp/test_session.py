@@ -323,6 +323,7 @@ def test_hostile_bytes_end_their_connection_alone(broker: BrokerProcess, wire: A
         other.publish(b"x", "q")
         other.send(1, "basic.get", queue="q")
         assert other.content().body == b"x"
+    wire.close()
     _, errors = broker.stop()
     assert "Traceback" not in errors
 

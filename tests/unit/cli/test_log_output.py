@@ -221,6 +221,7 @@ def test_no_ten_seconds_have_more_than_was_promised(steps: list[tuple[float, int
 
 def test_the_count_is_said_when_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their window was over long ago, by the clock of the thread that writes."""
+    monkeypatch.setattr(log_output, "WINDOW_S", 1.0)
     with stderr_is_a_pipe(monkeypatch) as pipe, log_output.to_stderr("info"):
         for _ in range(log_output.SAME_MAX + 1):
             logger.handle(record("again", at_s=0.0))
