@@ -81,6 +81,11 @@ class BrokerProcess(broker_process.BrokerProcess):
         """SIGHUP: it reads its files again."""
         self.signal(signal.SIGHUP)
 
+    def said(self) -> str:
+        """Stderr so far."""
+        log = self._log.fileno()
+        return os.pread(log, os.fstat(log).st_size, self._log_start).decode()
+
     def ended(self) -> tuple[int, str]:
         """Exit code and stderr, once it has ended; without the line that the tests run from source."""
         code = self.wait(TIMEOUT_S)
