@@ -8,7 +8,7 @@ import hashlib
 import json
 import mimetypes
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 
@@ -75,10 +75,16 @@ def routes(operations: Iterable[Operation]) -> list[Page]:
         "/docs": File("text/html", lambda: page(listed).encode()),
         "/docs/style.css": File("text/css", STYLE.encode),
     }
-    for name, file in _files(resources.files("toymq_py.gateway") / "static"):
+    for name, content in _static().items():
         media = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        found["/" if name == INDEX else f"/static/{name}"] = File(media, partial(bytes, file.read_bytes()))
+        found["/" if name == INDEX else f"/static/{name}"] = File(media, partial(bytes, content))
     return [Page(path, endpoint=file.__call__, methods=["GET"]) for path, file in found.items()]
+
+
+@cache
+def _static() -> dict[str, bytes]:
+    """Read once in a process, also by tests that begin a gateway each."""
+    return {name: file.read_bytes() for name, file in _files(resources.files("toymq_py.gateway") / "static")}
 
 
 def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
