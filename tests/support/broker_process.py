@@ -58,19 +58,24 @@ class BrokerProcess(broker_process.BrokerProcess):
         """``descriptors``: how many the process may have. ``executed``: never forked. Started again, it listens on the port it
         had."""
         self._executed = executed
+        self._descriptors = descriptors
         limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *COMMAND]
         super().__init__(
             data_dir,
             # fewer connections than by default, so that 4,096 descriptors are enough for them: else the broker warns
             "--min-free-bytes", "0", "--max-connections", "1000", *options,
-            program=COMMAND if descriptors is None else limited, environment=environment(),
+            program=COMMAND if descriptors is None or self._forks() else limited, environment=environment(),
         )  # fmt: skip
         self.data_dir = str(data_dir)
+
+    def _forks(self) -> bool:
+        return not self._executed and can_fork(environment())
 
     def _popen(self, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
         count = len(COMMAND)
         if command[:count] == COMMAND and not self._executed and can_fork(environment):
-            return cast("subprocess.Popen[str]", ForkedBroker(command[count:], environment, self._log.fileno()))
+            forked = ForkedBroker(command[count:], environment, self._log.fileno(), descriptors=self._descriptors)
+            return cast("subprocess.Popen[str]", forked)
         return super()._popen(command, environment)
 
     def terminate(self) -> None:

@@ -69,13 +69,23 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
 
 class ForkedBroker(ForkedProcess):
     """What ``toymq.broker_process`` uses of ``subprocess.Popen``."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int, *, descriptors: int | None = None
+    ) -> None:
+        """``descriptors``: how many the process may have."""
+        limit = "" if descriptors is None else f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, {(descriptors,) * 2}); "
         read, stdout = os.pipe()
-        super().__init__(TOYMQ, arguments, environment, stdout, stderr)
+        super().__init__(limit + TOYMQ, arguments, environment, stdout, stderr)
         os.close(stdout)
         self.stdout: IO[str] = os.fdopen(read)
 

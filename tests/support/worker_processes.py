@@ -11,6 +11,7 @@ from queue import Queue
 from threading import Condition, Thread
 
 from tests.support.broker_process import COMMAND, Wire, environment
+from tests.support.forked_broker import ForkedBroker, can_fork
 from toymq_py.placement import worker_of
 
 WITHIN_S = 60.0
@@ -20,20 +21,31 @@ class Workers:
     """The supervisor, and what its workers say when they are ready."""
 
     def __init__(self, data_dir: Path, number: int, *options: str) -> None:
-        self.process = subprocess.Popen(
-            [*COMMAND, "serve", "--workers", str(number), "--listen", "127.0.0.1:0", "--data-dir", str(data_dir),
-             "--min-free-bytes", "0", "--max-connections", "100", *options],
-            env={**environment(), "TOYMQ_CONFIG": os.devnull}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        arguments = [
+            "serve", "--workers", str(number), "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--min-free-bytes", "0",
+            "--max-connections", "100", *options,
+        ]  # fmt: skip
+        variables = {**environment(), "TOYMQ_CONFIG": os.devnull}
+        self.process: ForkedBroker | subprocess.Popen[str]
+        if can_fork(variables):
+            read, write = os.pipe()
+            self.process, stderr = ForkedBroker(arguments, variables, write), os.fdopen(read)
+            os.close(write)
+        else:
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen([*COMMAND, *arguments], env=variables, stdout=pipe, stderr=pipe, text=True)
+            assert self.process.stderr is not None
+            stderr = self.process.stderr
+        assert self.process.stdout is not None
+        self._streams = self.process.stdout, stderr
         self.ports: dict[int, int] = {}
         self.pids: dict[int, int] = {}
         self.said = ""
         self._more_said = Condition()
         self._lines: Queue[str] = Queue()
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        stdout, stderr = self.process.stdout, self.process.stderr
-        self._threads = [Thread(target=self._collect, args=[stdout]), Thread(target=self._hear, args=[stderr])]
+        self._threads = [
+            Thread(target=self._collect, args=self._streams[:1]), Thread(target=self._hear, args=self._streams[1:])
+        ]  # fmt: skip
         for thread in self._threads:
             thread.start()
 
@@ -96,8 +108,7 @@ def serving(data_dir: Path, number: int, *options: str) -> Iterator[Workers]:
     finally:
         workers.process.kill()
         workers.join()
-        for stream in (workers.process.stdout, workers.process.stderr):
-            assert stream is not None
+        for stream in workers._streams:
             stream.close()
 
 
