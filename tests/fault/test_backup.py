@@ -98,7 +98,7 @@ def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(
                     assert places, f"{where}: {msg_id} of {topic} is acked there, and waits nowhere else"
 
 
-@one_in(35)
+@one_in(70)
 @pytest.mark.parametrize("op", ["pwrite", "sync", "rename", "unlink", "sync_dir", "mkdir", "pread"])
 def test_a_backup_that_is_cut_short_is_whole_as_far_as_it_came(op: str, share: int) -> None:
     """Brought up to date over an earlier one, on a disk that fails at any call and then loses its power: what was there before
@@ -127,7 +127,7 @@ def test_a_backup_that_is_cut_short_is_whole_as_far_as_it_came(op: str, share: i
     raise AssertionError("it never ended")
 
 
-@one_in(16)
+@one_in(32)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordered: bool, share: int) -> None:
     """Segments are on the disk before they have their names, and have them before the offsets speak of them; the mark is last.

@@ -27,16 +27,18 @@ class JoinBounds:
 
 
 SHORT = (
-    Bounds(faults=1),
+    Bounds(epochs=2, faults=1),
     Bounds(records=1, faults=1, unknown=1),
     Bounds(records=1, faults=1, handovers=1),
-    Bounds(records=1, faults=1, forces=1, unknown=1),
+    Bounds(records=1, faults=1, forces=1),
     Bounds(records=1, faults=1, wipes=1, begin=True),
     JoinBounds(2, 0),
     JoinBounds(1, 1),
 )
 """Of ``make test``."""
 LONG = (
+    Bounds(faults=1),
+    Bounds(records=1, faults=1, forces=1, unknown=1),
     Bounds(),
     Bounds(faults=1, unknown=1),
     Bounds(records=3, faults=1),

@@ -224,13 +224,13 @@ def each_place(url: str, name: str, share: int, error: type[Interrupted]) -> Non
     assert at > PLACES_MIN, f"only {at} places: the work was not traced"
 
 
-@one_in(47)
+@one_in(97)
 @pytest.mark.parametrize("name", [*SUBSCRIBED, *UNSUBSCRIBED])
 def test_an_interrupted_client_goes_on(url: str, name: str, share: int) -> None:
     each_place(url, name, share, Interrupted)
 
 
-@one_in(47)
+@one_in(97)
 @pytest.mark.parametrize("name", ["publish", "reconnect"])
 def test_a_time_limit_is_not_taken_for_an_error_of_the_socket(url: str, name: str, share: int) -> None:
     each_place(url, name, share, TimeLimit)
