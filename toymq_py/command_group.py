@@ -5,6 +5,7 @@ Beside ``command_line``, which a broker loads without click.
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any, ClassVar, NoReturn
 
 import click
@@ -24,10 +25,20 @@ class CommandGroup(click.Group):
     """What to write, whole, instead of a command that is not here: another program has it, or it has another name."""
     sections: ClassVar[Mapping[str, Sequence[str]]] = {}
     """The commands by what they are for, as the help lists them; none for one list."""
+    places: ClassVar[Mapping[str, str]] = {}
+    """Commands that are loaded when they are asked for, each with its place, ``module:attribute``: a start need not import what
+    its other commands use."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.places:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self.places[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of the help, not of the alphabet."""
-        return [name for names in self.sections.values() for name in names] or list(self.commands)
+        return [name for names in self.sections.values() for name in names] or [*self.places, *self.commands]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands of each section under its heading."""

@@ -1,11 +1,14 @@
 """Wrong usage of every command line: one line, exit code 2, and what was meant."""
 
+import subprocess
+import sys
 from importlib import import_module
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from tests.support.broker_process import environment
 from toymq_py.command_group import CommandGroup
 
 
@@ -103,6 +106,22 @@ def test_what_another_program_or_another_name_has_is_named(module: str, words: l
 
 def test_each_program_knows_the_commands_of_the_other() -> None:
     toymq, toymqctl = import_module("toymq_py.cli.main"), import_module("toymqctl.cli")
-    ours, others = set(toymq.COMMANDS), set(toymqctl.main.commands)
+    ours, others = set(toymq.COMMANDS), set(toymqctl.COMMANDS)
     assert set(toymq.OF_TOYMQCTL) >= others - ours - {"cluster"}
     assert set(toymqctl.OF_TOYMQ) == ours - others
+
+
+@pytest.mark.parametrize("module", ["toymq_py.cli", "toymqctl.cli"])
+def test_every_command_is_where_it_is_said_to_be(module: str) -> None:
+    main = import_module(module).main
+    with click.Context(main) as ctx:
+        assert [main.get_command(ctx, name).name for name in main.list_commands(ctx)] == list(main.list_commands(ctx))
+
+
+def test_a_command_loads_none_of_the_others() -> None:
+    program = (
+        "import sys, toymqctl.cli as cli; cli.main.get_command(None, 'pub');"
+        "print([name for name in cli.COMMANDS if f'toymqctl.{name}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "['pub']\n"

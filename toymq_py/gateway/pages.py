@@ -1,7 +1,7 @@
 """Static pages: the dashboard's files, ``/docs`` and ``/openapi.json``.
 
-Contract: gateway.md. Everything is read from the package at start; no path leads to another file. The two that are made from the
-operations are made when they are first asked for: 10 ms that a start need not take.
+Contract: gateway.md. Everything is read from the package at start; no path leads to another file. What is made from the table
+of operations is made when it is first asked for: 10 ms that a start need not take.
 """
 
 import hashlib
