@@ -1,11 +1,16 @@
 """One broker for all that only need some broker."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import COMMAND, BrokerProcess, environment
+from tests.support.forked_broker import ForkedBroker, can_fork
+from toymq import broker_process
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +24,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def attach(broker: BrokerProcess) -> list[str]:
     """Options that measure that broker, shortly."""
     return ["--connect", f"127.0.0.1:{broker.port}", "--pid", str(broker.pid), "--runs", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _brokers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the benchmark starts, too, but for those of another commit's source."""
+    executes = broker_process.BrokerProcess._popen
+
+    def popen(
+        process: broker_process.BrokerProcess, command: list[str], given: Mapping[str, str]
+    ) -> "subprocess.Popen[str]":
+        count, ours = len(COMMAND), {**given, "PYTHONPATH": environment()["PYTHONPATH"]}
+        if command[:count] != COMMAND or given.get("PYTHONPATH") != os.environ.get("PYTHONPATH") or not can_fork(ours):
+            return executes(process, command, given)
+        return cast("subprocess.Popen[str]", ForkedBroker(command[count:], ours, process._log.fileno()))
+
+    monkeypatch.setattr(broker_process.BrokerProcess, "_popen", popen)

@@ -237,7 +237,7 @@ def test_dump_prints_records(stopped: Path) -> None:
 )
 def test_serve_refuses_what_makes_no_sense(options: list[str], text: str, tmp_path: Path) -> None:
     arguments = ["--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0", *options]
-    done = run("serve", *arguments, executed=True)
+    done = run("serve", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr
