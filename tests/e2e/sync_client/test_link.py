@@ -175,7 +175,7 @@ def test_the_first_call_behind_a_pause_in_which_the_broker_went_goes_on(tmp_path
         lambda mq: mq.config("t", {"ttl": 60_000}), lambda mq: mq.pub("t", b"x"), lambda mq: mq.forget("t", "other"),
         lambda mq: mq.purge("t"), lambda mq: mq.delete("t"),
     ]  # fmt: skip
-    with BrokerProcess(tmp_path / "d") as broker:
+    with BrokerProcess(tmp_path / "d", "--shutdown-timeout", "1s") as broker:  # it waits for an ack of what is leased
         clients = [sync.connect(f"toymq://127.0.0.1:{broker.port}") for _ in calls]
         for each in clients:
             each.ping()
