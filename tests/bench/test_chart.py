@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from tests.support.bench_results import FACTS, pub
-from tests.support.drawn import drawn_figures
-from toymq_bench.chart import draw
+from tests.support.drawn import drawn_figures, late
 from toymq_bench.result import Result, Session
+
+draw = late("toymq_bench.chart", "draw")
 
 
 def panels(session: Session, path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

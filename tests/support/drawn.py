@@ -1,8 +1,16 @@
 """Pictures that a test draws: written as they are, and kept to be looked at."""
 
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
+
+
+def late(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that imports matplotlib: imported by its first call. Each worker of ``make test`` collects every
+    file, and one of them draws."""
+    return lambda *given, **named: getattr(import_module(module), name)(*given, **named)
 
 
 def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

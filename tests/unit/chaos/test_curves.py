@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.drawn import drawn_figures
+from tests.support.drawn import drawn_figures, late
 from tests.unit.chaos.test_leaks import REST, WORK
 from toymq_chaos import leaks
-from toymq_chaos.curves import draw
 from toymq_chaos.leaks import MIB
+
+draw = late("toymq_chaos.curves", "draw")
 
 
 @pytest.mark.parametrize(("last_s", "unit", "per_unit_s"), [(20.0, "seconds", 1.0), (600.0, "minutes", 60.0)])

@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.drawn import drawn_figures
+from tests.support.drawn import drawn_figures, late
 from toymq_chaos.history import Event
-from toymq_chaos.timeline import BIN_S, draw
+
+draw = late("toymq_chaos.timeline", "draw")
 
 S = 1_000_000_000
 
 
 def test_what_happened_is_drawn_where_it_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toymq_chaos.timeline import BIN_S
+
     drawn = drawn_figures(monkeypatch)
     events = [
         Event(5 * S, "p.1", "connect"),

@@ -2,8 +2,10 @@
 
 from datetime import UTC, datetime
 
+from tests.support.drawn import late
 from toymq_spark.jobs.report import Report
-from toymq_spark.report_page import page, points
+
+page, points = late("toymq_spark.report_page", "page"), late("toymq_spark.report_page", "points")
 
 
 def test_the_page_escapes_what_comes_from_topics() -> None:
