@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -183,14 +184,50 @@ def use_it(directory: Path, bin_: Path) -> None:
     run_it(directory, [interpreter, "-W", "error", str(bin_ / "toymq")], [interpreter, "-W", "error", str(bin_ / "toymqctl")])
 
 
-def test_the_wheel_in_a_fresh_environment(released: dict[str, Path], tmp_path: Path) -> None:
-    """With the core's dependencies of this one, so that no index is asked; ``torture`` asks it."""
-    bin_ = fresh(tmp_path, "--no-deps", "--no-index", str(released[".whl"]))
+@pytest.fixture(scope="module")
+def installed(released: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of a new environment with the wheel. With the core's dependencies of this one, so that no index is asked;
+    ``torture`` asks it."""
+    bin_ = fresh(tmp_path_factory.mktemp("fresh"), "--no-deps", "--no-index", str(released[".whl"]))
     site = next((bin_.parent / "lib").glob("python3*/site-packages"))
     for name in CORE:
         module = __import__(name)
         (site / name).symlink_to(Path(str(module.__file__)).parent)
-    use_it(tmp_path, bin_)
+    return bin_
+
+
+def test_the_wheel_in_a_fresh_environment(installed: Path, tmp_path: Path) -> None:
+    use_it(tmp_path, installed)
+
+
+def serve_and_kill(directory: Path, bin_: Path) -> str:
+    """Publish, kill -9, start again: the message is there. Returns: the log of both starts."""
+    log = directory / "log"
+    for start in (0, 1):
+        with log.open("a") as to:
+            command = [bin_ / "toymq", "serve", "--data-dir", "d", "--listen", "127.0.0.1:0", "--min-free-bytes", "0"]
+            with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=to, text=True) as process:
+                assert process.stdout is not None
+                url = process.stdout.readline().split()[1]
+
+                def ctl(*arguments: str, url: str = url) -> str:
+                    command = [bin_ / "toymqctl", "--url", url, *arguments]
+                    return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout
+
+                if start == 0:
+                    assert ctl("pub", "t", "hello") == "OK 0\n"
+                    process.kill()
+                else:
+                    assert ctl("sub", "t", "--max", "1") == "0\thello\n"
+                    process.terminate()
+                code = process.wait()
+                assert code == (0 if start else -signal.SIGKILL), log.read_text()
+    return log.read_text()
+
+
+def test_a_pure_wheel_runs_and_says_so_once(installed: Path, tmp_path: Path) -> None:
+    log = serve_and_kill(tmp_path, installed)
+    assert log.count("running from source") == 2, f"once for each start:\n{log}"
 
 
 def required(*extras: str) -> set[str]:

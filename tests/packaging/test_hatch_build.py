@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tomllib
@@ -24,7 +23,7 @@ from packaging.requirements import Requirement
 import toymq
 import toymq_py
 import toymqctl
-from tests.packaging.test_distribution import built, fresh, sha256
+from tests.packaging.test_distribution import built, fresh, serve_and_kill, sha256
 from tests.support.broker_process import ROOT
 from toymq_py.cli.options import unknown_variables
 
@@ -220,41 +219,6 @@ def test_a_module_is_compiled_beside_its_source(hook: ModuleType, tmp_path: Path
 
 def said_by(bin_: Path, code: str, directory: Path) -> str:
     return subprocess.run([bin_ / "python", "-c", code], cwd=directory, check=True, capture_output=True, text=True).stdout
-
-
-def serve_and_kill(directory: Path, bin_: Path) -> str:
-    """Publish, kill -9, start again: the message is there. Returns: the log of both starts."""
-    log = directory / "log"
-    for start in (0, 1):
-        with log.open("a") as to:
-            command = [bin_ / "toymq", "serve", "--data-dir", "d", "--listen", "127.0.0.1:0", "--min-free-bytes", "0"]
-            with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=to, text=True) as process:
-                assert process.stdout is not None
-                url = process.stdout.readline().split()[1]
-
-                def ctl(*arguments: str, url: str = url) -> str:
-                    command = [bin_ / "toymqctl", "--url", url, *arguments]
-                    return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout
-
-                if start == 0:
-                    assert ctl("pub", "t", "hello") == "OK 0\n"
-                    process.kill()
-                else:
-                    assert ctl("sub", "t", "--max", "1") == "0\thello\n"
-                    process.terminate()
-                code = process.wait()
-                assert code == (0 if start else -signal.SIGKILL), log.read_text()
-    return log.read_text()
-
-
-def test_a_pure_wheel_runs_and_says_so_once(tmp_path: Path) -> None:
-    """With the dependencies of this environment, so that no index is asked."""
-    bin_ = fresh(tmp_path, "--no-deps", "--no-index", str(built(ROOT, tmp_path / "dist")[".whl"]))
-    for site in (bin_.parent / "lib").glob("python3*/site-packages"):
-        paths = [path for path in sys.path if path.endswith("site-packages")]
-        (site / "ours.pth").write_text("\n".join(paths))
-    log = serve_and_kill(tmp_path, bin_)
-    assert log.count("running from source") == 2, f"once for each start:\n{log}"
 
 
 @pytest.mark.torture
