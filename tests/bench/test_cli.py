@@ -156,8 +156,11 @@ def test_goals_measure_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(goals, "CYCLES", 9)
     monkeypatch.setattr(goals, "IDLE_SESSIONS", 20)
     kept, picture = tmp_path / "goals.json", tmp_path / "goals.png"
-    short = ["--messages", "60", "--runs", "1", "--seconds", "250ms", "--warmup", "10ms"]
-    done = bench("goals", *short, "--data-dir", str(tmp_path), "--json", str(kept), "--plot", str(picture))
+    short = ["--messages", "60", "--runs", "1", "--warmup", "10ms", "--data-dir", str(tmp_path)]
+    for duration in ("250ms", "5s"):  # on a machine on which nothing happens for a quarter of a second, longer
+        done = bench("goals", *short, "--seconds", duration, "--json", str(kept), "--plot", str(picture))
+        if "no message was completed" not in done.output:
+            break
     assert done.exit_code == 0, done.output
     shown = [line for line in done.stdout.splitlines() if line.rstrip("*").endswith(("goal", "floor", "MISSED"))]
     assert len(shown) == len(goals.GOALS)
