@@ -105,7 +105,7 @@ test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, mill
 
 test-browser: $(READY) ## run the dashboard's tests in this machine's Chromium
 	@$(call EDITABLE,.venv) '.[browser]'
-	TOYMQ_REQUIRE=chromium,playwright $(BIN)/python -m pytest -m browser tests/e2e
+	TOYMQ_REQUIRE=chromium,playwright,axe $(BIN)/python -m pytest -m browser tests/e2e
 
 spark-demo: $(TESTABLE) ## publish data, archive it with Spark, kill both in the middle, resume, replay, verify
 	$(BIN)/toymq-pipeline demo

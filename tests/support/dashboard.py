@@ -63,7 +63,7 @@ def visiting(browser: Any) -> Iterator[Visit]:
             if not request.url.startswith(origin):
                 complaints.append(request.url)
 
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", lambda error: complaints.append(error.stack))
         page.on("console", listen)
         page.on("request", look)
         if clock:

@@ -54,6 +54,7 @@ export const api = {
   connections: (max, search) => call("GET", "/v1/connections", { query: { max, search } }),
   disconnect: (connection) => call("DELETE", `/v1/connections/${part(connection)}`),
   broker: () => call("GET", "/v1/broker"),
+  alerts: () => call("GET", "/v1/alerts"),
   webhooks: () => call("GET", "/v1/webhooks"),
   history: (lastS, topics) => call("GET", "/v1/history", { query: { last_s: lastS, topics } }),
   topicHistory: (topic, lastS) => call("GET", `/v1/topics/${part(topic)}/history`, { query: { last_s: lastS } }),
