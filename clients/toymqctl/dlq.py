@@ -13,7 +13,7 @@ from toymq_py.errors import BadArgument, NoSuchTopic
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
-from toymqctl.letters import FailureGroup, described, error_of, grouped, traceback_of
+from toymqctl.letters import FailureGroup, described, error_of, grouped, traceback_of, waiting
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC, Ids, MessageId
 from toymqctl.tables import as_json as json_option
@@ -60,20 +60,21 @@ def dlq() -> None:
 @dlq.command("list")
 @click.argument("topic", required=False, type=TOPIC)
 @click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, help="Show at most this many.")
-@click.option("--all", "everything", is_flag=True, help="Also show those that were redriven.")
+@click.option("--all", "everything", is_flag=True, help="Also show those that went back or were discarded.")
 @click.option("--group", "group", is_flag=True, help="Count those with the same consumer, reason and type of error.")
 @json_option
 @click.pass_obj
 def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, group: bool, as_json: bool) -> None:
     """List the dead letters of TOPIC, or the topics that have dead letters.
 
-    `origin` is the message's id in TOPIC. Long values are cut to the terminal; --json prints them whole.
+    `origin` is the message's id in TOPIC; letters that went back or were discarded are `settled`. Long values are cut to the
+    terminal; --json prints them whole.
     """
     if group and topic is None:
         raise click.UsageError("--group needs a TOPIC")
     with broker.connect() as client:
         if topic is None:
-            _list_topics(client, broker, as_json=as_json)
+            _list_topics(client, broker, everything=everything, as_json=as_json)
             return
         letters = _letters(client, _letters_of(topic), everything=everything)
         if group:
@@ -95,17 +96,16 @@ def _show(
         click.echo("no dead letters")
 
 
-def _list_topics(client: sync.Client, broker: Broker, *, as_json: bool) -> None:
+def _list_topics(client: sync.Client, broker: Broker, *, everything: bool, as_json: bool) -> None:
     rows = []
     for found in client.topics():
-        if found["topic"].endswith(DEAD_LETTERS) and found["messages"]:
-            went_back = sum(last - first + 1 for first, last in found["redriven"])
-            rows.append({"topic": found["topic"], "letters": found["messages"] - went_back, "redriven": went_back})
+        if found["topic"].endswith(DEAD_LETTERS) and found["messages"] and (waiting(found) or everything):
+            rows.append({"topic": found["topic"], "letters": waiting(found), "redriven": found["messages"] - waiting(found)})
     if as_json:
         print_json(rows)
     elif rows:
         lines = [tuple(map(str, row.values())) for row in rows]
-        click.echo(table([("topic", "letters", "redriven"), *lines], room=screen_room()))
+        click.echo(table([("topic", "letters", "settled"), *lines], room=screen_room()))
     else:
         click.echo(f"no dead letters{broker.as_far_as_seen}")
 
@@ -119,7 +119,7 @@ def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[t
     except NoSuchTopic:
         _check_origin(client, topic)
         return
-    redriven: list[IdRange] = [(first, last) for first, last in found["redriven"]]
+    redriven: list[IdRange] = [(first, last) for first, last in found.get("redriven", ())]
     at, end = found["first_id"], found["next_id"]
     while at < end:
         passed = 0 if everything else next((last + 1 for first, last in redriven if first <= at <= last), 0)

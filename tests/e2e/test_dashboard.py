@@ -224,6 +224,8 @@ def test_letters_that_went_back_do_not_count_at_the_topic_of_letters(visit: Visi
     for place in ("orders", "orders.dlq"):
         page.goto(f"{broker.http}#/topics/{place}")
         page.get_by_role("link", name="Dead letters 1", exact=True).wait_for()
+    page.goto(broker.http)
+    assert row(page, "orders.dlq").locator(".c-backlog").inner_text() == "1"
 
 
 OUTSIDE = """(within) => [...document.querySelectorAll(within)].flatMap((box) => [...box.querySelectorAll('*')]

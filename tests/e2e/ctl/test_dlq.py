@@ -43,11 +43,15 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     assert [row["id"] for row in values(ctl("dlq", "list", "jobs", "--json"))] == [0, 2]
     assert [row["redriven"] for row in values(ctl("dlq", "list", "jobs", "--all", "--json"))] == [False, True, False]
     assert len(rows(ctl("dlq", "list", "jobs", "-n", "1"))) == 2
-    assert rows(ctl("dlq", "list")) == [["topic", "letters", "redriven"], ["jobs.dlq", "2", "1"]]
+    assert rows(ctl("dlq", "list")) == [["topic", "letters", "settled"], ["jobs.dlq", "2", "1"]]
     assert ok(ctl("dlq", "redrive", "jobs.dlq", "--max", "1")) == "sent back 1\n"
     assert ok(ctl("dlq", "redrive", "jobs")) == "sent back 1\n"
     assert ok(ctl("dlq", "redrive", "jobs")) == "sent back 0\n"
     assert ok(ctl("dlq", "list", "jobs")) == "no dead letters\n"
+    assert ok(ctl("dlq", "list")) == "no dead letters\n", "all of them went back"
+    assert rows(ctl("dlq", "list", "--all"))[1] == ["jobs.dlq", "0", "3"]
+    ok(ctl("forget", "jobs.dlq", "audit"))
+    assert rows(ctl("topics", "jobs.dlq"))[1][4] == "0", "what went back is no backlog"
     refused(ctl("dlq", "list", "nothing"), 1, "NO_SUCH_TOPIC")
     refused(ctl("dlq", "redrive", "nothing"), 1, "NO_SUCH_TOPIC")
     assert [row["payload"] for row in values(ctl("tail", "jobs", "--from", "3", "--json"))] == ["job 1", "job 0", "job 2"]

@@ -45,7 +45,7 @@ def test_a_new_topic_and_a_new_consumer_have_no_rate_yet_and_a_purge_is_none() -
 def test_lag_is_that_of_the_slowest_and_letters_that_went_back_do_not_count() -> None:
     figures = Figures(stats(
         topic("orders", consumer(backlog=3, oldest_unacked_age_s=90.0), consumer("d", backlog=9, oldest_unacked_age_s=5.0)),
-        topic("orders.dlq", messages=7, redriven=[[0, 1], [4, 4]]),
+        topic("orders.dlq", messages=7, letters=4, redriven=[[0, 4]]),
         topic("quiet", consumer(oldest_unacked_age_s=0.0), state="degraded"),
     ))  # fmt: skip
     lines = figures.topics()
