@@ -132,7 +132,7 @@ def test_a_topic_is_made_set_purged_and_deleted(broker: BrokerProcess, visit: Vi
     dialog.get_by_label("Visibility timeout").fill("1.5m")
     dialog.get_by_role("button", name="Create topic").click()
     page.get_by_role("heading", name="mine", exact=True).wait_for()
-    page.get_by_role("definition").filter(has_text="90s").wait_for()
+    page.get_by_role("definition").filter(has_text="90s set here").wait_for()
     page.get_by_role("button", name="Settings", exact=True).click()
     assert dialog.get_by_label("Visibility timeout").input_value() == "90s"
     dialog.get_by_label("Visibility timeout").fill("")

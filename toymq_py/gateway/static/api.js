@@ -53,6 +53,7 @@ export const api = {
   forget: (topic, consumer) => call("DELETE", `/v1/topics/${part(topic)}/consumers/${part(consumer)}`),
   connections: (max, search) => call("GET", "/v1/connections", { query: { max, search } }),
   disconnect: (connection) => call("DELETE", `/v1/connections/${part(connection)}`),
+  settings: (topic) => call("GET", `/v1/topics/${part(topic)}/settings`),
   broker: () => call("GET", "/v1/broker"),
   alerts: () => call("GET", "/v1/alerts"),
   webhooks: () => call("GET", "/v1/webhooks"),
