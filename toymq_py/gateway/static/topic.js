@@ -44,7 +44,7 @@ class ConsumerRow {
     say(cells.sessions, count(consumer.sessions));
     for (const cell of Object.values(cells)) cell.classList.toggle("zero", cell.textContent === "0" || cell.textContent === "–");
     cells.age.classList.toggle("slow", consumer.backlog > 0 && age >= 60);
-    const badges = [consumer.mode !== "exclusive" && consumer.mode, consumer.paused && "paused", consumer.backlog > 0 && !consumer.sessions && !consumer.inflight && "nobody attached"].filter(Boolean);
+    const badges = [consumer.mode !== "exclusive" && consumer.mode, consumer.paused && "paused", consumer.backlog > 0 && !consumer.sessions && !consumer.inflight && "nothing attached"].filter(Boolean);
     if (this.badges.textContent !== badges.join("")) fill(this.badges, badges.map((word) => el("span.badge", {}, word)));
     this.spark.draw(series);
   }
@@ -68,7 +68,7 @@ export class TopicView {
       ["Backlog", "Messages", "Ids", "On disk", "Scheduled", "Expired", "Dead letters", "Dropped", "Lost"].map((label) => [label, el("dd.number")]));
     this.settings = new Settings(name);
     this.rows = el("tbody");
-    this.nobody = el("p.empty", { hidden: true }, "Nobody consumes this topic yet.");
+    this.unconsumed = el("p.empty", { hidden: true }, "Nothing consumes this topic yet.");
     this.isLetters = name.endsWith(".dlq");
     this.lettersName = this.isLetters ? name : `${name}.dlq`;
     const href = `#/topics/${encodeURIComponent(name)}`;
@@ -112,7 +112,7 @@ export class TopicView {
       el("div.overview", {},
         el("section.card.rates", { "aria-label": "Rates" }, el("div.segmented", { role: "group", "aria-label": "How far back" }, this.spans), this.chart.element, this.hour.element),
         el("section.card", { "aria-label": "Numbers" }, el("dl.facts", {}, Object.entries(this.facts).map(([label, value]) => el("div", {}, el("dt.muted", {}, label), value))))),
-      el("section.card", {}, el("h2", {}, "Consumers"), this.people, this.nobody),
+      el("section.card", {}, el("h2", {}, "Consumers"), this.people, this.unconsumed),
       el("section.card", {}, el("h2", {}, "Settings"), this.settings.element),
     ];
   }
@@ -203,7 +203,7 @@ export class TopicView {
       this.consumers.delete(name);
     }
     this.people.hidden = names.size === 0;
-    this.nobody.hidden = names.size > 0;
+    this.unconsumed.hidden = names.size > 0;
     this.settings.update(described.settings);
   }
 
