@@ -57,7 +57,7 @@ def dlq() -> None:
     """
 
 
-@dlq.command("list")
+@dlq.command("list", short_help="List dead letters, or the topics that have some.")
 @click.argument("topic", required=False, type=TOPIC)
 @click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, help="Show at most this many.")
 @click.option("--all", "everything", is_flag=True, help="Also show those that went back or were discarded.")
@@ -154,7 +154,7 @@ def _time(ts_ns: int) -> str:
     return datetime.fromtimestamp(ts_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-@dlq.command()
+@dlq.command(short_help="Show one dead letter, with its traceback and payload.")
 @click.argument("topic", type=TOPIC)
 @click.argument("letter", metavar="ID", type=MessageId())
 @format_option
@@ -167,7 +167,10 @@ def show(broker: Broker, topic: str, letter: int, form: str) -> None:
 
     name = _letters_of(topic)
     with broker.connect() as client:
-        batch = client.fetch(name, letter, 1)
+        try:
+            batch = client.fetch(name, letter, 1)
+        except NoSuchTopic:
+            raise BadArgument(f"{_check_origin(client, name)} has no dead letters") from None
     frames = [frame for frame in iter_frames(batch.frames) if frame.msg_id == letter]
     if not frames:
         raise BadArgument(f"{name} has no dead letter {letter}: `toymqctl dlq list` shows those that it has")
@@ -184,7 +187,7 @@ def show(broker: Broker, topic: str, letter: int, form: str) -> None:
     terminal.write(row.payload + b"\n" if form == "text" else row.format(form))
 
 
-@dlq.command()
+@dlq.command(short_help="Move dead letters back to the consumer that failed them.")
 @click.argument("topic", type=TOPIC)
 @click.argument("ids", required=False, type=Ids())
 @click.option("--max", "max_count", type=click.IntRange(1), help="Move at most this many.")

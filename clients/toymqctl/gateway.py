@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from toymq.http_gateway import HttpGateway
 from toymq.url import Address
 from toymq_py.errors import ConfigError
+from toymq_py.names import check_name
 from toymqctl.broker import Broker
 
 NEEDS_IT = "webhooks, alerts and connections are reached over HTTP"
@@ -22,6 +23,11 @@ def gateway_of(broker: Broker) -> HttpGateway:
         with broker.connect() as client:
             url = choose(client.stats().get("gateways"), broker.address)
     return HttpGateway(url, broker.address.token, broker.certificates.context() if url.startswith("https:") else None)
+
+
+def path_of(collection: str, name: str) -> str:
+    """The path of one of a collection. Raises: BadName for what would be another path."""
+    return f"/v1/{collection}/{check_name(collection.removesuffix('s'), name)}"
 
 
 def choose(gateways: Sequence[str] | None, address: Address) -> str:

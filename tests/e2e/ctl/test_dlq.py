@@ -53,6 +53,9 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     ok(ctl("forget", "jobs.dlq", "audit"))
     assert rows(ctl("topics", "jobs.dlq"))[1][4] == "0", "what went back is no backlog"
     refused(ctl("dlq", "list", "nothing"), 1, "NO_SUCH_TOPIC")
+    refused(ctl("dlq", "show", "nothing", "0"), 1, "NO_SUCH_TOPIC: there is no topic nothing")
+    ok(ctl("pub", "healthy", "x"))
+    refused(ctl("dlq", "show", "healthy", "0"), 1, "healthy has no dead letters")
     refused(ctl("dlq", "redrive", "nothing"), 1, "NO_SUCH_TOPIC")
     assert [row["payload"] for row in values(ctl("tail", "jobs", "--from", "3", "--json"))] == ["job 1", "job 0", "job 2"]
 

@@ -1,5 +1,6 @@
 """Wrong usage, and help."""
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -27,6 +28,13 @@ def test_no_command_at_all_shows_which_there_are(arguments: list[str]) -> None:
     result = CliRunner().invoke(toymqctl, arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("Usage: toymqctl")
+
+
+def test_no_line_of_a_list_of_commands_is_cut() -> None:
+    for names in ([], *([name] for name, command in toymqctl.commands.items() if isinstance(command, click.Group))):
+        shown = ok(CliRunner().invoke(toymqctl, [*names, "--help"], terminal_width=80))
+        cut = [line for line in shown.splitlines() if line.endswith("...") and not line.startswith("Usage: ")]
+        assert cut == [], names
 
 
 def test_every_command_says_what_it_does() -> None:
