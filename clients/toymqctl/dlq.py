@@ -1,4 +1,4 @@
-"""``toymqctl dlq``: list, show and redrive dead letters."""
+"""``toymqctl dlq``: list, show, redrive and discard dead letters."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from toymq_py.errors import BadArgument, NoSuchTopic
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
+from toymqctl.gateway import gateway_of, path_of
 from toymqctl.letters import FailureGroup, described, error_of, grouped, traceback_of, waiting
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC, Ids, MessageId
@@ -44,7 +45,7 @@ def _check_origin(client: sync.Client, letters: str) -> str:
 
 @click.group()
 def dlq() -> None:
-    """List, show and redrive dead letters.
+    """List, show, redrive and discard dead letters.
 
     \b
         toymqctl dlq list                      topics that have dead letters
@@ -52,6 +53,7 @@ def dlq() -> None:
         toymqctl dlq list orders --group       count them by cause
         toymqctl dlq show orders 17            one dead letter, with its traceback
         toymqctl dlq redrive orders            move all back to the consumer that failed them
+        toymqctl dlq discard orders 17         it waits no longer, and does not go back
 
     TOPIC is the source topic or its dead-letter topic (orders, orders.dlq). `list` and `show` ack and move nothing.
     """
@@ -217,6 +219,27 @@ def redrive(broker: Broker, topic: str, ids: tuple[IdRange, ...] | None, max_cou
             if ids is not None:
                 _check_ids(name, ids, 0, 0)
     click.echo(f"sent back {total}{note}")
+
+
+@dlq.command(short_help="Settle dead letters that are not wanted back.")
+@click.argument("topic", type=TOPIC)
+@click.argument("ids", type=Ids())
+@click.pass_obj
+def discard(broker: Broker, topic: str, ids: tuple[IdRange, ...]) -> None:
+    """Settle the dead letters IDS (7, 3-9 or 3-9,12) of TOPIC: they wait no longer, and no redrive brings them back.
+
+    Their records stay until retention drops them; `dlq list --all` has them. The broker needs --http or --https.
+    """
+    name = _letters_of(topic)
+    with broker.connect() as client:
+        try:
+            found = client.describe(name)
+        except NoSuchTopic:
+            raise BadArgument(f"{_check_origin(client, name)} has no dead letters") from None
+    _check_ids(name, ids, found["first_id"], found["next_id"])
+    wanted = [first if first == last else f"{first}-{last}" for first, last in ids]
+    done = gateway_of(broker).ask("POST", path_of("topics", name) + ":discard", {"ids": wanted})["discarded"]
+    click.echo(f"discarded {done}")
 
 
 def _check_ids(name: str, ids: tuple[IdRange, ...], first_id: int, next_id: int) -> None:

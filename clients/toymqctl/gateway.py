@@ -1,4 +1,4 @@
-"""The HTTP gateway of a command's broker, for webhooks, alerts and connections.
+"""The HTTP gateway of a command's broker, for webhooks, alerts, connections and `dlq discard`.
 
 ``--http-url``, ``TOYMQ_HTTP_URL`` or the context name it. Otherwise the broker is asked over the wire where it listens.
 """
@@ -13,7 +13,7 @@ from toymq_py.errors import ConfigError
 from toymq_py.names import check_name
 from toymqctl.broker import Broker
 
-NEEDS_IT = "webhooks, alerts and connections are reached over HTTP"
+NEEDS_IT = "webhooks, alerts, connections and `dlq discard` are reached over HTTP"
 
 
 def gateway_of(broker: Broker) -> HttpGateway:

@@ -110,7 +110,7 @@ def test_consumers_have_their_lag_and_can_be_moved_and_forgotten(broker: BrokerP
     page.get_by_role("dialog").get_by_label("It goes on at").select_option("latest")
     page.get_by_role("dialog").get_by_role("button", name="Move consumer").click()
     toast(page, "worker was moved.")
-    page.locator('[data-label="Lag"]', has_text=re.compile("^0$")).wait_for()
+    page.locator('td[data-label="Backlog"]', has_text=re.compile("^0$")).wait_for()
     line.get_by_role("button", name="Forget worker").click()
     answered(page, "Forget consumer", "worker")
     page.get_by_text("Nothing consumes this topic yet.").wait_for()

@@ -121,3 +121,23 @@ def test_dead_letters_say_why_and_those_that_failed_alike_are_counted(ctl: Ctl, 
     assert "toymq-traceback" not in shown
     for output in (ok(ctl("tail", "failing.dlq")), ok(ctl("tail", "failing.dlq", "--json"))):
         assert not any(word in output for word in ("~seq~", "dlq:failing")), "keys of the broker's own"
+
+
+def test_a_letter_that_is_not_wanted_is_discarded(web: Ctl, with_gateway: BrokerProcess) -> None:
+    with sync.connect(f"toymq://127.0.0.1:{with_gateway.port}") as client:
+        client.create("jobs", {"max_attempts": 1})
+        for n in range(3):
+            client.pub("jobs", f"job {n}".encode())
+        with client.sub("jobs", "w") as messages:
+            for _ in range(3):
+                messages.next(TIMEOUT_S).nack()
+        with client.sub("jobs.dlq", "audit") as letters:
+            for _ in range(3):
+                letters.next(TIMEOUT_S)
+    refused(web("dlq", "discard", "jobs", "7"), 1, "jobs.dlq has no dead letter 7")
+    assert ok(web("dlq", "discard", "jobs", "0-1")) == "discarded 2\n"
+    assert ok(web("dlq", "discard", "jobs", "1")) == "discarded 0\n"
+    assert rows(web("dlq", "list"))[1] == ["jobs.dlq", "1", "2"]
+    assert ok(web("dlq", "redrive", "jobs")) == "sent back 1\n"
+    ok(web("create", "healthy"))
+    refused(web("dlq", "discard", "healthy", "0"), 1, "healthy has no dead letters")

@@ -17,7 +17,7 @@ class ConsumerRow {
     this.cells = Object.fromEntries(["lag", "age", "rate", "inflight", "ready", "scheduled", "acked", "sessions"].map((key) => [key, el("td.number")]));
     this.badges = el("span.badges");
     const { rate: acks, ...rest } = this.cells;
-    const labels = { lag: "Lag", age: "Oldest unacked", inflight: "Inflight", ready: "Ready", scheduled: "Scheduled", acked: "Last acked", sessions: "Sessions" };
+    const labels = { lag: "Backlog", age: "Oldest unacked", inflight: "Inflight", ready: "Ready", scheduled: "Scheduled", acked: "Last acked", sessions: "Sessions" };
     for (const [key, label] of Object.entries(labels)) rest[key].dataset.label = label;
     acks.dataset.label = "Acked /s";
     this.element = el(
@@ -102,7 +102,7 @@ export class TopicView {
   }
 
   #overview() {
-    const columns = ["Consumer", "Lag", "Oldest unacked", "", "Acked /s", "Inflight", "Ready", "Scheduled", "Last acked", "Sessions"];
+    const columns = ["Consumer", "Backlog", "Oldest unacked", "", "Acked /s", "Inflight", "Ready", "Scheduled", "Last acked", "Sessions"];
     const labels = columns.map((label, i) => el(i === 0 ? "th" : "th.number", { scope: "col" }, label || el("span.hidden", {}, "Acked, a line")));
     this.people = el(
       "div.scroller", {},
