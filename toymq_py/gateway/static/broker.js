@@ -192,7 +192,7 @@ function alertRow({ name, when, topic, threshold, unit, for_ms: forMs, url, to, 
   const title = [...fires, failure && `The last notice was not taken: ${failure}`].filter(Boolean).join("\n");
   const words = [firing ? `${count(firing)} firing: ${fires.slice(0, 3).join(", ")}${firing > 3 ? " and more" : ""}` : "ok", pending && `${count(pending)} pending`, failure && `fails: ${failure}`];
   return [
-    el("bdi", {}, name), `${when} ${unit === "bytes" ? "at most" : "at least"} ${amount(threshold)} for ${exactDuration(forMs)}`, topic ?? "–", url ?? `topic ${to}`,
+    el("bdi", {}, name), `${when} ${unit === "bytes" ? "at most" : "at least"} ${amount(threshold)}${forMs ? ` for ${exactDuration(forMs)}` : ""}`, topic ?? "–", url ?? `topic ${to}`,
     el(firing || failure ? "span.slow" : "span", { title }, words.filter(Boolean).join(", ")),
   ];
 }
