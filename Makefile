@@ -107,9 +107,9 @@ test-browser: $(READY) ## run the dashboard's tests in this machine's Chromium
 	@$(call EDITABLE,.venv) '.[browser]'
 	TOYMQ_REQUIRE=chromium,playwright,axe $(BIN)/python -m pytest -m browser tests/e2e
 
-pictures: $(READY) ## make the pictures of the dashboard in docs/images anew, in this machine's Chromium
+pictures: $(READY) ## make the pictures of the dashboard and of toymqctl top anew, in this machine's Chromium
 	@$(call EDITABLE,.venv) '.[browser]'
-	TOYMQ_REQUIRE=chromium,playwright TOYMQ_PICTURES=docs/images $(BIN)/python -m pytest tests/e2e/test_dashboard_pictures.py
+	TOYMQ_REQUIRE=chromium,playwright TOYMQ_PICTURES=docs/images $(BIN)/python -m pytest tests/e2e/test_dashboard_pictures.py tests/unit/ctl/top/test_top_picture.py
 
 spark-demo: $(TESTABLE) ## publish data, archive it with Spark, kill both in the middle, resume, replay, verify
 	$(BIN)/toymq-pipeline demo

@@ -42,12 +42,12 @@ class Line:
 
 
 TOPIC_COLUMNS = (
-    Column("topic", number=False), Column("pub/s"), Column("ack/s"), Column("lag"), Column("lag time"), Column("inflight"),
-    Column("scheduled"), Column("dead"), Column("messages"), Column("stored"), Column("consumers"),
+    Column("topic", number=False), Column("pub/s"), Column("ack/s"), Column("backlog"), Column("oldest"), Column("inflight"),
+    Column("scheduled"), Column("letters"), Column("messages"), Column("size"), Column("consumers"),
     Column("state", number=False),
 )  # fmt: skip
 CONSUMER_COLUMNS = (
-    Column("consumer", number=False), Column("ack/s"), Column("lag"), Column("lag time"), Column("ready"), Column("inflight"),
+    Column("consumer", number=False), Column("ack/s"), Column("backlog"), Column("oldest"), Column("ready"), Column("inflight"),
     Column("scheduled"), Column("sessions"), Column("last acked"), Column("mode", number=False),
 )  # fmt: skip
 LETTER_COLUMNS = (
