@@ -36,7 +36,7 @@ def for_a_terminal(text: str) -> str:
     return _LINK.sub(r"\1", text)
 
 
-@click.command("help")
+@click.command("help", short_help="Show a page of the documentation.")
 @click.argument("topic", required=False)
 @click.pass_context
 def help_(ctx: click.Context, topic: str | None) -> None:
