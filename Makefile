@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo cluster-demo celery-demo test test-amqp-peers test-all test-compiled test-spark-slow test-browser spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo cluster-demo celery-demo test test-amqp-peers test-all test-compiled test-spark-slow test-browser pictures spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -105,7 +105,11 @@ test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, mill
 
 test-browser: $(READY) ## run the dashboard's tests in this machine's Chromium
 	@$(call EDITABLE,.venv) '.[browser]'
-	TOYMQ_REQUIRE=chromium,playwright $(BIN)/python -m pytest -m browser tests/e2e
+	TOYMQ_REQUIRE=chromium,playwright,axe $(BIN)/python -m pytest -m browser tests/e2e
+
+pictures: $(READY) ## make the pictures of the dashboard and of toymqctl top anew, in this machine's Chromium
+	@$(call EDITABLE,.venv) '.[browser]'
+	TOYMQ_REQUIRE=chromium,playwright TOYMQ_PICTURES=docs/images $(BIN)/python -m pytest tests/e2e/test_dashboard_pictures.py tests/unit/ctl/top/test_top_picture.py
 
 spark-demo: $(TESTABLE) ## publish data, archive it with Spark, kill both in the middle, resume, replay, verify
 	$(BIN)/toymq-pipeline demo

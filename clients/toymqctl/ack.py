@@ -7,7 +7,7 @@ from toymqctl.broker import Broker
 from toymqctl.quantities import CONSUMER, TOPIC, Ids, say_why_fewer
 
 
-@click.command()
+@click.command(short_help="Ack messages of a consumer by their ids.")
 @click.argument("topic", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
 @click.argument("ids", type=Ids())

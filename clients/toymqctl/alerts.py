@@ -7,7 +7,7 @@ import click
 from toymq.click_support import Duration
 from toymq_py.units import format_duration, format_size
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of
+from toymqctl.gateway import gateway_of, path_of
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import print_json, screen_room, table
@@ -15,9 +15,11 @@ from toymqctl.webhooks import say_tested, secret_member, secret_options
 
 _COLUMNS = ("alert", "when", "topic", "threshold", "for", "goes to", "state")
 CONDITIONS = ("lag", "age", "letters", "unattached", "disk")
+NEEDED = {"lag": "a number of messages, 10000", "age": "a duration with its unit, 15m", "disk": "a size with its unit, 10GiB"}
+"""Thresholds that have no default."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="Tell a URL or a topic when something is wrong.")
 @json_option
 @click.pass_context
 def alerts(ctx: click.Context, *, as_json: bool) -> None:
@@ -38,7 +40,7 @@ def alerts(ctx: click.Context, *, as_json: bool) -> None:
         age         how long the oldest message of a consumer's backlog has been due
         letters     dead letters of a topic that were not redriven (threshold 1)
         unattached  messages of a consumer that nothing is attached to, or of a topic without a consumer (threshold 1)
-        disk        free space where the data directory is, in bytes
+        disk        free space where the data directory is: 10GiB
 
     A rule fires once for each topic, is repeated while it fires, and says when it is resolved. The broker needs --http or
     --https. A URL on its own machine or network needs --private-webhooks.
@@ -94,7 +96,7 @@ def _value(found: dict[str, Any], value: int) -> str:
     return format_duration(value) if found["unit"] == "ms" else str(value)
 
 
-@alerts.command("set")
+@alerts.command("set", short_help="Make a rule, or replace it.")
 @click.argument("name")
 @click.argument("when", type=click.Choice(CONDITIONS))
 @click.argument("rest", nargs=-1, metavar="[TOPIC] [THRESHOLD]", type=TOPIC)
@@ -114,9 +116,15 @@ def set_alert(
     """Tell --url or the topic --to when WHEN holds; replaces the rule NAME.
 
     TOPIC is a name or a pattern, '>' for every topic; of disk there is none. THRESHOLD is a number of messages, a duration
-    (age) or a size (disk); of letters and unattached it is 1 unless given.
+    with its unit (age: 15m) or a size with its unit (disk: 10GiB); of letters and unattached it is 1 unless given.
     """
     topic, threshold = _split(when, rest)
+    if threshold is None and when in NEEDED:
+        raise click.UsageError(f"{when} needs a THRESHOLD: {NEEDED[when]}")
+    if url is None and to is None:
+        raise click.UsageError("name --url or --to: where notices go")
+    if url is not None and to is not None:
+        raise click.UsageError("--url and --to exclude each other: make two rules for both")
     body: dict[str, Any] = {
         "when": when, "topic": topic, "clear": clear, "for_ms": round(for_s * 1000), "repeat_ms": round(repeat_s * 1000),
         "url": url, "to": to, "timeout_ms": round(timeout_s * 1000),
@@ -124,7 +132,7 @@ def set_alert(
     if threshold is not None:
         body["threshold"] = threshold
     body |= secret_member(secret_file, no_secret=no_secret)
-    found = gateway_of(broker).ask("PUT", f"/v1/alerts/{name}", body)
+    found = gateway_of(broker).ask("PUT", path_of("alerts", name), body)
     sign = "at most" if when == "disk" else "at least"
     click.echo(
         f"{name}: {when}{f' of {topic}' if topic else ''} {sign} {_value(found, found['threshold'])} for "
@@ -150,7 +158,7 @@ def _split(when: str, rest: tuple[str, ...]) -> tuple[str | None, str | None]:
 @click.pass_obj
 def delete_alert(broker: Broker, name: str) -> None:
     """Delete the rule NAME. What fires is not told to be resolved."""
-    gateway_of(broker).ask("DELETE", f"/v1/alerts/{name}")
+    gateway_of(broker).ask("DELETE", path_of("alerts", name))
     click.echo(f"deleted {name}")
 
 
@@ -159,4 +167,4 @@ def delete_alert(broker: Broker, name: str) -> None:
 @click.pass_obj
 def test_alert(broker: Broker, name: str) -> None:
     """Send a notice of the rule NAME that says that it is a test, once. Exit code 1 when it is not taken."""
-    say_tested(name, gateway_of(broker).ask("POST", f"/v1/alerts/{name}:test")["failure"])
+    say_tested(name, gateway_of(broker).ask("POST", path_of("alerts", name) + ":test")["failure"])

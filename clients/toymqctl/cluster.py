@@ -54,7 +54,7 @@ class _Etcd:
         return asyncio.run(within())
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="Make a cluster of copies, and look after it.")
 @click.option("--cluster", "name", envvar="TOYMQ_CLUSTER", metavar="NAME", help="Name of the cluster; also TOYMQ_CLUSTER.")
 @click.option("--etcd", "urls", envvar="TOYMQ_ETCD", metavar="URL,URL", help="Members of etcd; also TOYMQ_ETCD.")
 @click.option("--etcd-ca", envvar="TOYMQ_ETCD_CA", help="PEM file of the CA that signed the certificates of etcd.")
@@ -98,7 +98,7 @@ def init(etcd: _Etcd, replicas: int, min_in_sync: int | None, ttl_s: float) -> N
     )
 
 
-@cluster.command()
+@cluster.command(short_help="Show the nodes, and what is waited for.")
 @json_option
 @click.pass_obj
 def show(etcd: _Etcd, as_json: bool = False) -> None:
@@ -133,7 +133,7 @@ def remove(etcd: _Etcd, node: str) -> None:
     click.echo(f"{node}: {etcd.run(lambda agreement: cluster_requests.remove(agreement, node))}")
 
 
-@cluster.command()
+@cluster.command(short_help="Let a node lead that is not in sync: it may lose messages.")
 @click.argument("node")
 @click.option("--i-accept-loss", "accepted", is_flag=True, help="Needed: messages may be lost.")
 @click.pass_obj
@@ -152,7 +152,7 @@ def force(etcd: _Etcd, node: str, accepted: bool) -> None:
     _say_leader(*etcd.run(lambda agreement: cluster_requests.force(agreement, node)))
 
 
-@cluster.command()
+@cluster.command(short_help="Go on with one copy after etcd was lost.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_obj
 def adopt(etcd: _Etcd, file: Path) -> None:

@@ -6,7 +6,7 @@ from click.shell_completion import BashComplete, FishComplete, ZshComplete
 _SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
-@click.command()
+@click.command(short_help="Print a completion script for a shell.")
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:

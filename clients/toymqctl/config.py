@@ -9,7 +9,7 @@ from toymqctl.tables import as_json as json_option
 from toymqctl.tables import print_json
 
 
-@click.command()
+@click.command(short_help="Show and change the settings of a topic.")
 @click.argument("topic", type=TOPIC)
 @click.argument("settings", nargs=-1, type=SETTING, metavar="[NAME=VALUE]...")
 @json_option

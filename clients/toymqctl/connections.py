@@ -7,11 +7,17 @@ from urllib.parse import urlencode
 import click
 
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of
+from toymqctl.gateway import gateway_of, path_of
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import duration, print_json, screen_room, size, table
+from toymqctl.tables import duration, fitting, print_json, screen_room, size
 
 _COLUMNS = ("connection", "name", "address", "token", "subscriptions", "inflight", "received", "sent", "since")
+CUT = (1, 3, 4)
+"""Columns that a narrow terminal cuts. Not the id, which `close` takes, nor the address."""
+SPARE = (3, 6, 7)
+"""Columns that a narrow terminal does not have: token, received, sent."""
+LEAST = 16
+"""Characters of a cut text: a topic as a consumer."""
 LISTED = 100
 
 
@@ -41,8 +47,10 @@ def connections(ctx: click.Context, search: str | None, most: int, *, as_json: b
         click.echo("no connection matches")
         return
     now_s = datetime.now(UTC).timestamp()
-    rows = [_row(each, now_s) for each in found["connections"]]
-    click.echo(table([_COLUMNS, *rows], text=(0, 1, 2, 3, 4), room=screen_room()))
+    rows = [_COLUMNS, *(_row(each, now_s) for each in found["connections"])]
+    whole = [max(len(row[column]) for row in rows) for column in (0, 2)]
+    aligned = [(row[0].ljust(whole[0]), row[1], row[2].ljust(whole[1]), *row[3:]) for row in rows]
+    click.echo(fitting(aligned, CUT, screen_room(), SPARE, least=LEAST))
     if found["more"]:
         click.echo(f"toymqctl: {found['open']} are open: --max shows more, --search finds", err=True)
 
@@ -63,5 +71,5 @@ def _row(found: dict[str, Any], now_s: float) -> tuple[str, ...]:
 @click.pass_obj
 def close(broker: Broker, connection: str) -> None:
     """Close CONNECTION, such as toymq-7. What it has not acked goes back; its client may connect again."""
-    gateway_of(broker).ask("DELETE", f"/v1/connections/{connection}")
+    gateway_of(broker).ask("DELETE", path_of("connections", connection))
     click.echo(f"closed {connection}")

@@ -14,7 +14,7 @@ from toymqctl.contexts import Context, Contexts, check_context_name, load, path_
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import print_json, screen_room, table
 
-_COLUMNS = ("context", "url", "token", "gateway")
+_COLUMNS = ("in use", "context", "url", "token", "gateway")
 IN_USE = "*"
 
 
@@ -98,7 +98,10 @@ def use(name: str) -> None:
 @context.command("list")
 @json_option
 def list_contexts(*, as_json: bool) -> None:
-    """List the contexts; * marks the one in use. Tokens are not shown."""
+    """List the contexts; * marks the one in use.
+
+    Commands without --url and --context go to it; `toymqctl context use NAME` chooses another. Tokens are not shown.
+    """
     contexts = load(path_of_contexts(os.environ))
     if as_json:
         print_json(
@@ -108,10 +111,10 @@ def list_contexts(*, as_json: bool) -> None:
         )  # fmt: skip
     elif contexts.by_name:
         rows = [
-            (f"{IN_USE if name == contexts.current else ' '} {name}", each.url, _token(each), each.http_url or "-")
+            (IN_USE if name == contexts.current else "", name, each.url, _token(each), each.http_url or "-")
             for name, each in sorted(contexts.by_name.items())
         ]
-        click.echo(table([("  context", *_COLUMNS[1:]), *rows], text=(0, 1, 2, 3), room=screen_room()))
+        click.echo(table([_COLUMNS, *rows], text=(0, 1, 2, 3, 4), room=screen_room()))
     else:
         click.echo("no contexts: `toymqctl context add NAME --url URL` makes one")
 

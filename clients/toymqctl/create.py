@@ -7,7 +7,7 @@ from toymqctl.quantities import SETTING
 from toymqctl.settings import parse_settings
 
 
-@click.command()
+@click.command(short_help="Create a topic with settings.")
 @click.argument("topic")
 @click.argument("settings", nargs=-1, type=SETTING, metavar="[NAME=VALUE]...")
 @click.pass_obj

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.consumers import consumer_table
 from toymqctl.quantities import TOPIC
@@ -20,16 +21,17 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
         ("state", topic["state"]),
         ("messages", str(topic["messages"])),
         ("ids", ids),
-        ("stored", f"{size(topic['bytes'])} in {topic['segments']} segments"),
+        ("stored", f"{size(topic['bytes'])} in {counted(topic['segments'], 'segment')}"),
         ("settings", " ".join(format_settings(topic["settings"])) or "the broker's defaults"),
     ]
-    counted = [
+    losses = [
         ("lost", "lost"), ("expired", "expired_total"), ("dead-lettered", "dead_lettered_total"), ("dropped", "dropped_total"),
     ]  # fmt: skip
     since = " since the broker started"  # dead letters that went back count, too: `toymqctl dlq list` has those that are there
     return rows + [
-        (name, f"{topic[field]} messages{since if field.endswith('_total') else ''}") for name, field in counted if topic[field]
-    ]
+        (name, f"{counted(topic[field], 'message')}{since if field.endswith('_total') else ''}")
+        for name, field in losses if topic[field]
+    ]  # fmt: skip
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""``toymqctl dlq``: list, show and redrive dead letters."""
+"""``toymqctl dlq``: list, show, redrive and discard dead letters."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -13,7 +13,8 @@ from toymq_py.errors import BadArgument, NoSuchTopic
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
-from toymqctl.letters import FailureGroup, described, error_of, grouped, traceback_of
+from toymqctl.gateway import gateway_of, path_of
+from toymqctl.letters import FailureGroup, described, error_of, grouped, traceback_of, waiting
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC, Ids, MessageId
 from toymqctl.tables import as_json as json_option
@@ -44,7 +45,7 @@ def _check_origin(client: sync.Client, letters: str) -> str:
 
 @click.group()
 def dlq() -> None:
-    """List, show and redrive dead letters.
+    """List, show, redrive and discard dead letters.
 
     \b
         toymqctl dlq list                      topics that have dead letters
@@ -52,28 +53,30 @@ def dlq() -> None:
         toymqctl dlq list orders --group       count them by cause
         toymqctl dlq show orders 17            one dead letter, with its traceback
         toymqctl dlq redrive orders            move all back to the consumer that failed them
+        toymqctl dlq discard orders 17         it waits no longer, and does not go back
 
     TOPIC is the source topic or its dead-letter topic (orders, orders.dlq). `list` and `show` ack and move nothing.
     """
 
 
-@dlq.command("list")
+@dlq.command("list", short_help="List dead letters, or the topics that have some.")
 @click.argument("topic", required=False, type=TOPIC)
 @click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, help="Show at most this many.")
-@click.option("--all", "everything", is_flag=True, help="Also show those that were redriven.")
+@click.option("--all", "everything", is_flag=True, help="Also show those that went back or were discarded.")
 @click.option("--group", "group", is_flag=True, help="Count those with the same consumer, reason and type of error.")
 @json_option
 @click.pass_obj
 def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, group: bool, as_json: bool) -> None:
     """List the dead letters of TOPIC, or the topics that have dead letters.
 
-    `origin` is the message's id in TOPIC. Long values are cut to the terminal; --json prints them whole.
+    `origin` is the message's id in TOPIC; letters that went back or were discarded are `settled`. Long values are cut to the
+    terminal; --json prints them whole.
     """
     if group and topic is None:
         raise click.UsageError("--group needs a TOPIC")
     with broker.connect() as client:
         if topic is None:
-            _list_topics(client, broker, as_json=as_json)
+            _list_topics(client, broker, everything=everything, as_json=as_json)
             return
         letters = _letters(client, _letters_of(topic), everything=everything)
         if group:
@@ -95,17 +98,16 @@ def _show(
         click.echo("no dead letters")
 
 
-def _list_topics(client: sync.Client, broker: Broker, *, as_json: bool) -> None:
+def _list_topics(client: sync.Client, broker: Broker, *, everything: bool, as_json: bool) -> None:
     rows = []
     for found in client.topics():
-        if found["topic"].endswith(DEAD_LETTERS) and found["messages"]:
-            went_back = sum(last - first + 1 for first, last in found["redriven"])
-            rows.append({"topic": found["topic"], "letters": found["messages"] - went_back, "redriven": went_back})
+        if found["topic"].endswith(DEAD_LETTERS) and found["messages"] and (waiting(found) or everything):
+            rows.append({"topic": found["topic"], "letters": waiting(found), "redriven": found["messages"] - waiting(found)})
     if as_json:
         print_json(rows)
     elif rows:
         lines = [tuple(map(str, row.values())) for row in rows]
-        click.echo(table([("topic", "letters", "redriven"), *lines], room=screen_room()))
+        click.echo(table([("topic", "letters", "settled"), *lines], room=screen_room()))
     else:
         click.echo(f"no dead letters{broker.as_far_as_seen}")
 
@@ -119,7 +121,7 @@ def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[t
     except NoSuchTopic:
         _check_origin(client, topic)
         return
-    redriven: list[IdRange] = [(first, last) for first, last in found["redriven"]]
+    redriven: list[IdRange] = [(first, last) for first, last in found.get("redriven", ())]
     at, end = found["first_id"], found["next_id"]
     while at < end:
         passed = 0 if everything else next((last + 1 for first, last in redriven if first <= at <= last), 0)
@@ -154,7 +156,7 @@ def _time(ts_ns: int) -> str:
     return datetime.fromtimestamp(ts_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-@dlq.command()
+@dlq.command(short_help="Show one dead letter, with its traceback and payload.")
 @click.argument("topic", type=TOPIC)
 @click.argument("letter", metavar="ID", type=MessageId())
 @format_option
@@ -167,7 +169,10 @@ def show(broker: Broker, topic: str, letter: int, form: str) -> None:
 
     name = _letters_of(topic)
     with broker.connect() as client:
-        batch = client.fetch(name, letter, 1)
+        try:
+            batch = client.fetch(name, letter, 1)
+        except NoSuchTopic:
+            raise BadArgument(f"{_check_origin(client, name)} has no dead letters") from None
     frames = [frame for frame in iter_frames(batch.frames) if frame.msg_id == letter]
     if not frames:
         raise BadArgument(f"{name} has no dead letter {letter}: `toymqctl dlq list` shows those that it has")
@@ -184,7 +189,7 @@ def show(broker: Broker, topic: str, letter: int, form: str) -> None:
     terminal.write(row.payload + b"\n" if form == "text" else row.format(form))
 
 
-@dlq.command()
+@dlq.command(short_help="Move dead letters back to the consumer that failed them.")
 @click.argument("topic", type=TOPIC)
 @click.argument("ids", required=False, type=Ids())
 @click.option("--max", "max_count", type=click.IntRange(1), help="Move at most this many.")
@@ -214,6 +219,27 @@ def redrive(broker: Broker, topic: str, ids: tuple[IdRange, ...] | None, max_cou
             if ids is not None:
                 _check_ids(name, ids, 0, 0)
     click.echo(f"sent back {total}{note}")
+
+
+@dlq.command(short_help="Settle dead letters that are not wanted back.")
+@click.argument("topic", type=TOPIC)
+@click.argument("ids", type=Ids())
+@click.pass_obj
+def discard(broker: Broker, topic: str, ids: tuple[IdRange, ...]) -> None:
+    """Settle the dead letters IDS (7, 3-9 or 3-9,12) of TOPIC: they wait no longer, and no redrive brings them back.
+
+    Their records stay until retention drops them; `dlq list --all` has them. The broker needs --http or --https.
+    """
+    name = _letters_of(topic)
+    with broker.connect() as client:
+        try:
+            found = client.describe(name)
+        except NoSuchTopic:
+            raise BadArgument(f"{_check_origin(client, name)} has no dead letters") from None
+    _check_ids(name, ids, found["first_id"], found["next_id"])
+    wanted = [first if first == last else f"{first}-{last}" for first, last in ids]
+    done = gateway_of(broker).ask("POST", path_of("topics", name) + ":discard", {"ids": wanted})["discarded"]
+    click.echo(f"discarded {done}")
 
 
 def _check_ids(name: str, ids: tuple[IdRange, ...], first_id: int, next_id: int) -> None:

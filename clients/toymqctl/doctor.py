@@ -240,7 +240,7 @@ def _look(broker: Broker) -> Iterator[Finding]:
         yield Finding("reachable", "FAIL", *explain(broker.address, error).split("; ", 1))
 
 
-@click.command()
+@click.command(short_help="Check the broker, and suggest remedies.")
 @json_option
 @click.pass_obj
 def doctor(broker: Broker, as_json: bool) -> None:

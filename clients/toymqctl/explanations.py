@@ -1,5 +1,6 @@
 """An error as one line for the terminal: what failed and what to do."""
 
+import re
 import socket
 import ssl
 from contextlib import suppress
@@ -34,13 +35,8 @@ ADVICE = {
 }
 """Remedies by code of protocol.md; other errors have theirs in the text."""
 
-OF_THE_GATEWAY = {
-    "NO_SUCH_ALERT": "`toymqctl alerts` lists them",
-    "NO_SUCH_CONNECTION": "it may have ended; `toymqctl connections` lists those that are open",
-    "NO_SUCH_WEBHOOK": "`toymqctl webhooks` lists them",
-}
-"""Remedies in place of those of the HTTP API, which name its requests."""
-
+_BY_HTTP = re.compile(r" or GET /v1/\w+")
+"""A hint for clients of HTTP, which the gateway gives behind the same one for this program."""
 _CLIENT_CERTIFICATE = "--tls-cert and --tls-key (or TOYMQ_TLS_CERT, TOYMQ_TLS_KEY)"
 TLS_ADVICE = {
     "Hostname mismatch": "the certificate is for another host: use a name of the certificate in --url",
@@ -73,10 +69,8 @@ def explain(address: Address, error: Exception) -> str:
     if isinstance(error, toymq.SubscriptionEnded):
         return f"{error} ({_ENDED.get(error.code, 'see the broker')})"
     if isinstance(error, RequestError):
-        if error.code in OF_THE_GATEWAY:
-            return f"{error.code}: {str(error).partition(':')[0]}; {OF_THE_GATEWAY[error.code]}"
         advice = ADVICE.get(error.code)
-        return f"{error.code}: {error}" + (f"; {advice}" if advice else "")
+        return f"{error.code}: {_BY_HTTP.sub('', str(error))}" + (f"; {advice}" if advice else "")
     return str(error)
 
 
@@ -90,6 +84,8 @@ def _unreachable(address: Address, error: toymq.ConnectFailed) -> str:
         return f"{error}; check the host in --url"
     if address.tls:
         said = what_failed(address, cause) if isinstance(cause, ssl.SSLError) else str(error)
+        if "does not speak TLS" in said:
+            return said  # it says what to do
         return f"{said}; {_tls_advice(error, cause)}"
     if _speaks_http(address):
         return _http(address)

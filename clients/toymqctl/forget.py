@@ -6,7 +6,7 @@ from toymqctl.broker import Broker
 from toymqctl.quantities import CONSUMER, TOPIC
 
 
-@click.command()
+@click.command(short_help="Delete a consumer: it no longer holds messages.")
 @click.argument("topic", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
 @click.pass_obj

@@ -1,4 +1,4 @@
-"""The HTTP gateway of a command's broker, for webhooks, alerts and connections.
+"""The HTTP gateway of a command's broker, for webhooks, alerts, connections and `dlq discard`.
 
 ``--http-url``, ``TOYMQ_HTTP_URL`` or the context name it. Otherwise the broker is asked over the wire where it listens.
 """
@@ -10,9 +10,10 @@ from urllib.parse import urlsplit, urlunsplit
 from toymq.http_gateway import HttpGateway
 from toymq.url import Address
 from toymq_py.errors import ConfigError
+from toymq_py.names import check_name
 from toymqctl.broker import Broker
 
-NEEDS_IT = "webhooks, alerts and connections are reached over HTTP"
+NEEDS_IT = "webhooks, alerts, connections and `dlq discard` are reached over HTTP"
 
 
 def gateway_of(broker: Broker) -> HttpGateway:
@@ -22,6 +23,11 @@ def gateway_of(broker: Broker) -> HttpGateway:
         with broker.connect() as client:
             url = choose(client.stats().get("gateways"), broker.address)
     return HttpGateway(url, broker.address.token, broker.certificates.context() if url.startswith("https:") else None)
+
+
+def path_of(collection: str, name: str) -> str:
+    """The path of one of a collection. Raises: BadName for what would be another path."""
+    return f"/v1/{collection}/{check_name(collection.removesuffix('s'), name)}"
 
 
 def choose(gateways: Sequence[str] | None, address: Address) -> str:

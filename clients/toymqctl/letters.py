@@ -8,6 +8,12 @@ from typing import Any
 from toymqctl.lines import Row
 
 
+def waiting(topic: dict[str, Any]) -> int:
+    """How many letters of a described dead-letter topic neither went back nor were discarded. The ranges in `redriven` do not
+    say it: DESCRIBE has the first thousand, and lost records are among them."""
+    return int(topic.get("letters", topic["messages"]))
+
+
 def described(row: Row, went_back: bool) -> dict[str, Any]:
     """A dead letter without its payload and traceback."""
     headers = row.headers

@@ -9,7 +9,7 @@ from toymqctl.broker import Broker
 from toymqctl.quantities import CONSUMER, TOPIC, Ids, say_why_fewer
 
 
-@click.command()
+@click.command(short_help="Return messages to be delivered again, or give them up.")
 @click.argument("topic", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
 @click.argument("ids", type=Ids())

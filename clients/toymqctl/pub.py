@@ -19,7 +19,7 @@ from toymqctl.quantities import TOPIC
 Publish = Callable[[Iterable[bytes]], Iterable[Receipt]]
 
 
-@click.command()
+@click.command(short_help="Publish payloads, or the lines of a file or of stdin.")
 @click.argument("topic", type=TOPIC)
 @click.argument("payloads", nargs=-1)
 @click.option("--key", help="Dedupe key of a single payload: the broker answers DUP to a repeat.")

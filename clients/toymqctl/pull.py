@@ -12,7 +12,7 @@ from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import CONSUMER, TOPIC
 
 
-@click.command()
+@click.command(short_help="Lease messages of a work queue, for scripts.")
 @click.argument("topic", metavar="TOPIC|PATTERN", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
 @click.option("--max", "max_count", type=click.IntRange(1), default=1, help="Most messages to lease.")

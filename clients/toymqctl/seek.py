@@ -8,7 +8,7 @@ from toymqctl.broker import Broker
 from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 
 
-@click.command()
+@click.command(short_help="Move a consumer to another message.")
 @click.argument("topic", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
 @click.argument("to", type=POSITION)

@@ -15,7 +15,7 @@ from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 
 
-@click.command()
+@click.command(short_help="Print the messages of a topic, and ack each.")
 @click.argument("topic", metavar="TOPIC|PATTERN", type=TOPIC)
 @click.option("--consumer", type=CONSUMER, default="toymqctl", help="Durable consumer: stays until `forget`.")
 @click.option("--no-ack", is_flag=True, help="Do not ack: the messages are delivered again after this session.")

@@ -41,15 +41,17 @@ def table(rows: Sequence[Sequence[str]], text: Collection[int] = (0,), room: int
     return "\n".join(map(str.rstrip, lines))
 
 
-def fitting(rows: Sequence[Sequence[str]], text: Collection[int], room: int | None, spare: Sequence[int]) -> str:
+def fitting(
+    rows: Sequence[Sequence[str]], text: Collection[int], room: int | None, spare: Sequence[int], *, least: int = NARROWEST
+) -> str:  # fmt: skip
     """A table of the columns that have room, and a line that says which were left out: of ``spare``, as few as will do, in that
-    order."""
+    order. A column in ``text`` has room when ``least`` characters of it have."""
     out: list[int] = []
     kept = list(range(len(rows[0])))
     widths = _widths([[printable(cell) for cell in row] for row in rows])
     for column in spare:
-        least = sum(min(widths[at], NARROWEST) if at in text else widths[at] for at in kept) + 2 * (len(kept) - 1)
-        if room is None or least <= room:
+        needed = sum(min(widths[at], least) if at in text else widths[at] for at in kept) + 2 * (len(kept) - 1)
+        if room is None or needed <= room:
             break
         kept.remove(column)
         out.append(column)

@@ -25,7 +25,7 @@ def token() -> None:
     """Create tokens for the broker's auth file."""
 
 
-@token.command()
+@token.command(short_help="Create a token, and print it once.")
 @click.argument("name")
 @click.option("--publish", "publish", multiple=True, metavar="PATTERN", help="May publish: orders, orders.*, orders.>.")
 @click.option("--subscribe", "subscribe", multiple=True, metavar="PATTERN", help="May read, ack and fetch.")

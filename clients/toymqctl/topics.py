@@ -4,7 +4,9 @@ from typing import Any
 
 import click
 
+from toymq_py.names import DEAD_LETTERS
 from toymqctl.broker import Broker
+from toymqctl.letters import waiting
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, screen_room, size, table
 
@@ -14,7 +16,8 @@ _COLUMNS = ("topic", "messages", "size", "consumers", "backlog", "oldest", "infl
 
 def _row(topic: dict[str, Any]) -> tuple[str, ...]:
     consumers = topic["consumers"]
-    backlog = max((each["backlog"] for each in consumers), default=topic["messages"])
+    alone = waiting(topic) if topic["topic"].endswith(DEAD_LETTERS) else topic["messages"]
+    backlog = max((each["backlog"] for each in consumers), default=alone)
     oldest_s = max((each["oldest_unacked_age_s"] for each in consumers if each["backlog"]), default=None)
     return (
         topic["topic"], str(topic["messages"]), size(topic["bytes"]), str(len(consumers)), str(backlog),
@@ -31,7 +34,8 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
 
     Names that are too long for the terminal are cut; --json has them whole.
 
-    `backlog` is that of the consumer with the most, without any consumer all messages; `oldest` is how long the oldest
+    `backlog` is that of the consumer with the most, without any consumer all messages, of dead letters those
+    that wait; `oldest` is how long the oldest
     message of a backlog has been due; `inflight` is a sum. PATTERN: `orders.*`, `events.>`.
     """
     with broker.connect() as client:

@@ -7,15 +7,15 @@ import click
 from toymq.click_support import Duration
 from toymq_py.text_files import read_text
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of
+from toymqctl.gateway import gateway_of, path_of
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import print_json, screen_room, table
 
-_COLUMNS = ("webhook", "topic", "url", "signed", "failure")
+_COLUMNS = ("webhook", "topic", "url", "signed", "state")
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="Push the messages of a topic to a URL.")
 @json_option
 @click.pass_context
 def webhooks(ctx: click.Context, *, as_json: bool) -> None:
@@ -49,10 +49,13 @@ def _show(broker: Broker, *, as_json: bool) -> None:
         print_json(found)
     elif found:
         rows = [
-            (each["name"], each["topic"], each["url"], "yes" if each["secret"] else "no", each["failure"] or "-")
+            (each["name"], each["topic"], each["url"], "yes" if each["secret"] else "no", "fails" if each["failure"] else "ok")
             for each in found
         ]
         click.echo(table([_COLUMNS, *rows], text=(0, 1, 2, 3, 4), room=screen_room()))
+        for each in found:
+            if each["failure"] is not None:
+                click.echo(f"{each['name']}: its last push was not taken, and is tried again: {each['failure']}")
     else:
         click.echo("no webhooks: `toymqctl webhooks set NAME TOPIC URL` makes one")
 
@@ -72,7 +75,7 @@ secret_options = (
 """Of commands that set what goes to a URL."""
 
 
-@webhooks.command("set")
+@webhooks.command("set", short_help="Push the messages of a topic or of a pattern to a URL.")
 @click.argument("name")
 @click.argument("topic", type=TOPIC)
 @click.argument("url")
@@ -91,7 +94,7 @@ def set_webhook(
     """
     body: dict[str, Any] = {"topic": topic, "url": url, "timeout_ms": round(timeout_s * 1000), "concurrency": concurrency}
     body |= secret_member(secret_file, no_secret=no_secret)
-    found = gateway_of(broker).ask("PUT", f"/v1/webhooks/{name}", body)
+    found = gateway_of(broker).ask("PUT", path_of("webhooks", name), body)
     click.echo(f"{name}: {found['topic']} to {found['url']}{', signed' if found['secret'] else ''}")
 
 
@@ -109,7 +112,7 @@ def secret_member(secret_file: str | None, *, no_secret: bool) -> dict[str, str 
 @click.pass_obj
 def delete_webhook(broker: Broker, name: str) -> None:
     """Delete the webhook NAME and its consumers."""
-    gateway_of(broker).ask("DELETE", f"/v1/webhooks/{name}")
+    gateway_of(broker).ask("DELETE", path_of("webhooks", name))
     click.echo(f"deleted {name}")
 
 
@@ -118,7 +121,7 @@ def delete_webhook(broker: Broker, name: str) -> None:
 @click.pass_obj
 def test_webhook(broker: Broker, name: str) -> None:
     """Push a test to the URL of the webhook NAME, once. Exit code 1 when it is not taken."""
-    say_tested(name, gateway_of(broker).ask("POST", f"/v1/webhooks/{name}:test")["failure"])
+    say_tested(name, gateway_of(broker).ask("POST", path_of("webhooks", name) + ":test")["failure"])
 
 
 def say_tested(name: str, failure: str | None) -> None:

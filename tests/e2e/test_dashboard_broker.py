@@ -22,6 +22,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         publish(broker, "orders", "x")
         hook = {"topic": "orders", "url": "http://127.0.0.1:9/none", "secret": "a-secret-of-the-hook"}
         httpx.put(f"{broker.http}v1/webhooks/bills", json=hook).raise_for_status()
+        alert = {"when": "lag", "topic": "orders", "threshold": 1, "for": "0s", "to": "notices"}
+        httpx.put(f"{broker.http}v1/alerts/behind", json=alert).raise_for_status()
         yield broker
 
 
@@ -62,6 +64,14 @@ def test_room_webhooks_and_the_hour(broker: BrokerProcess, visit: Visit) -> None
     assert "a-secret-of-the-hook" not in page.content()
     page.get_by_role("slider", name="Dead letters, the last hour, at a time").wait_for()
     assert "Published" in page.get_by_role("slider", name="Rates, the last hour").get_attribute("aria-valuetext")
+
+
+def test_alerts_say_where_they_fire(broker: BrokerProcess, visit: Visit) -> None:
+    httpx.get(f"{broker.http}v1/topics/orders/messages", params={"consumer": "slow", "wait_s": 5}).raise_for_status()
+    page = visit(f"{broker.http}#/broker")
+    page.get_by_role("region", name="Alerts").locator(".slow", has_text="firing").wait_for()
+    (alert,) = rows(page, "Alerts")
+    assert alert == ["behind", "lag at least 1 message", "orders", "topic notices", "1 firing: orders"]
 
 
 def test_tokens_by_name_and_what_a_token_without_admin_sees(visit: Visit, start: Start, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_all_are_listed_sorted_searched_and_lead_to_their_topic(broker: BrokerPr
     assert page.get_by_role("link", name="Consumers").get_attribute("aria-current") == "page"
     page.get_by_role("status").filter(has_text="4 consumers").wait_for()
     assert sorted(names(page)[:2]) == ["audit", "billing"], "the largest lag comes first"
-    assert cell(page, "billing", "Lag") == "3"
+    assert cell(page, "billing", "Backlog") == "3"
     assert cell(page, "billing", "Attached") == "by requests"
     page.get_by_role("button", name="Consumer", exact=True).click()
     assert names(page) == ["audit", "billing", HOSTILE, "smtp"]

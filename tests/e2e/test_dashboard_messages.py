@@ -64,7 +64,7 @@ def test_json_is_shown_as_it_is_stored(broker: BrokerProcess, visit: Visit) -> N
 def test_messages_that_could_not_be_loaded_come_when_they_can_be(broker: BrokerProcess, visit: Visit) -> None:
     publish(broker, "slow", "there all the time")
     page = visit(f"{broker.http}#/topics/slow", broken="ERR_|Failed to load")
-    page.get_by_text("Nobody consumes this topic yet.").wait_for()
+    page.get_by_text("Nothing consumes this topic yet.").wait_for()
     page.route("**/log?*", lambda route: route.abort())
     page.get_by_role("link", name="Messages").click()
     problem = page.get_by_role("alert").filter(has_text="The messages could not be loaded. UNREACHABLE")

@@ -1,9 +1,16 @@
 """What `toymqctl` answered."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
+import termios
 from collections.abc import Callable
 
 from click.testing import Result
+
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 
 Ctl = Callable[..., Result]
 
@@ -30,6 +37,20 @@ def refused(result: Result, code: int, text: str) -> None:
     assert result.exit_code == code, result.output
     assert result.stderr.count("\n") == 1, result.stderr
     assert result.stderr.startswith("toymqctl: ")
-    assert text in result.stderr
+    assert text in result.stderr, result.stderr
     assert result.stdout == ""
 
+
+def on_a_terminal(broker: BrokerProcess, *arguments: str) -> str:
+    """What a command prints on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    program = [sys.executable, "-c", "from toymqctl.cli import main; main()"]
+    command = [*program, "--url", f"127.0.0.1:{broker.port}", *arguments]
+    surroundings = {name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES")}
+    done = subprocess.run(command, env=surroundings, stdin=theirs, stdout=theirs, timeout=TIMEOUT_S, check=False)
+    os.close(theirs)
+    shown = os.read(ours, 65_536).decode()
+    os.close(ours)
+    assert done.returncode == 0, shown
+    return shown

@@ -47,13 +47,15 @@ def visiting(browser: Any) -> Iterator[Visit]:
     """Open pages. Errors, a broken policy, requests to elsewhere fail the test."""
     contexts, complaints = [], []
 
-    def visit(url: str, viewport: dict[str, int] = WIDE, broken: str = r"(?!)", clock: bool = False, **options: Any) -> Any:
-        """``broken`` is how its console may complain, ``clock`` lets its time be moved."""
+    def visit(
+        url: str, viewport: dict[str, int] = WIDE, broken: str = r"(?!)", clock: bool = False, origin: str = "", **options: Any
+    ) -> Any:  # fmt: skip
+        """``broken`` is how its console may complain, ``clock`` moves its time, ``origin`` is where the page will be."""
         context = browser.new_context(viewport=viewport, **options)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(20_000)
-        origin = url.split("#")[0].rstrip("/")
+        origin = (origin or url).split("#")[0].rstrip("/")
 
         def listen(said: Any) -> None:
             if said.type == "error" and not re.search(broken, said.text):
@@ -63,7 +65,7 @@ def visiting(browser: Any) -> Iterator[Visit]:
             if not request.url.startswith(origin):
                 complaints.append(request.url)
 
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", lambda error: complaints.append(error.stack))
         page.on("console", listen)
         page.on("request", look)
         if clock:

@@ -78,6 +78,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "java": _java,
     "chromium": lambda: _any_of("chromium", "chromium-browser", "google-chrome"),
     "playwright": lambda: _says(sys.executable, "-c", "import playwright"),
+    "axe": lambda: _says(sys.executable, "-c", "import axe_playwright_python"),
     "peers": lambda: _any_of("redis-server", "beanstalkd", "nats-server", "mosquitto", "rabbitmq-server"),
     "schemathesis": lambda: _says(sys.executable, "-c", "import schemathesis"),
     "curl": lambda: _any_of("curl"),

@@ -19,7 +19,7 @@ from toymq_py.storage.scanner import Progress
 from toymq_py.units import counted
 
 
-@click.command()
+@click.command(short_help="Copy a data directory while its broker runs.")
 @click.argument("directory")
 @click.argument("to")
 @click.option("--prune", is_flag=True, help="Remove copies of what DIRECTORY does not have, and TO/earlier.")

@@ -14,7 +14,7 @@ PROGRAM = "toymq_bench.cli"
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
-    """Measure a broker: throughput, latency, CPU per message, memory; as toymq-bench."""
+    """Measure a broker, as toymq-bench: throughput, latency, CPU."""
     try:
         program: click.Command = import_module(PROGRAM).main
         program.main(list(arguments), prog_name="toymq bench")

@@ -22,12 +22,12 @@ from toymq_py.errors import ConfigError
 from toymq_py.units import counted
 
 
-@click.group()
+@click.group(short_help="Show and check the options of `toymq serve`.")
 def config() -> None:
     """Show and check the options of `toymq serve`, from command line, environment, file and defaults."""
 
 
-@config.command()
+@config.command(short_help="Show the options in force, and where each comes from.")
 @serve_options
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per option, one a line; durations in ms, sizes in bytes.")
 @click.pass_context
@@ -54,7 +54,7 @@ def show(ctx: click.Context, /, *, config: str | None, as_json: bool, **values: 
         click.echo(f"toymq: {line}", err=True)
 
 
-@config.command()
+@config.command(short_help="Check a configuration file.")
 @click.argument("file", required=False)
 @click.option("--config", "named", metavar="FILE", help="The same, as `toymq serve` takes it.")
 def check(file: str | None, named: str | None) -> None:

@@ -115,7 +115,7 @@ def consume(broker: BrokerProcess, ledger: Ledger, count: int | None) -> None:
                 return
 
 
-@click.command()
+@click.command(short_help="Publish a file, kill the broker, compare what comes out.")
 @click.option(
     "--file",
     "path",

@@ -47,7 +47,7 @@ def _put(row: dict[str, object], name: str, value: bytes) -> None:
         row[f"{name}_b64"] = base64.b64encode(value).decode()
 
 
-@click.command()
+@click.command(short_help="Print the records of a topic from a data directory.")
 @click.argument("directory")
 @click.argument("topic")
 @click.option("--from", "from_id", type=click.IntRange(min=0), default=0, show_default=True, help="First id.")

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 import toymq_py
+from toymq_py.command_group import CommandGroup
 from toymq_py.config.option_schema import did_you_mean
 from toymq_py.errors import ConfigError
 
@@ -35,7 +36,7 @@ def for_a_terminal(text: str) -> str:
     return _LINK.sub(r"\1", text)
 
 
-@click.command("help")
+@click.command("help", short_help="Show a page of the documentation.")
 @click.argument("topic", required=False)
 @click.pass_context
 def help_(ctx: click.Context, topic: str | None) -> None:
@@ -44,7 +45,7 @@ def help_(ctx: click.Context, topic: str | None) -> None:
     \b
         toymq help                 every page
         toymq help work-queues
-        toymq help serve           as `toymq serve --help`
+        toymq help serve           as `toymq serve --help`; of toymqctl: `toymqctl pub --help`
     """
     found = pages()
     if topic is None:
@@ -62,5 +63,7 @@ def help_(ctx: click.Context, topic: str | None) -> None:
         with click.Context(command, info_name=name, parent=ctx.find_root()) as inner:
             click.echo(command.get_help(inner))
         return
+    if isinstance(group, CommandGroup) and name in group.meant:
+        raise ConfigError(f"{name} is a command of toymqctl: `{group.meant[name]} --help` has its help")
     hint = did_you_mean(name, tuple(found)) or "; `toymq help` lists the pages"
     raise ConfigError(f"there is no page or command {topic[:50]!a}{hint}")

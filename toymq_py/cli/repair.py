@@ -14,7 +14,7 @@ from toymq_py.storage.offline.verify import check_data_directory, log_bytes
 from toymq_py.units import counted
 
 
-@click.command()
+@click.command(short_help="Repair a damaged data directory of a stopped broker.")
 @click.argument("directory")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per topic that was repaired, one a line.")
 def repair(directory: str, as_json: bool) -> None:

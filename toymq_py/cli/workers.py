@@ -11,7 +11,7 @@ from toymq_py.storage.offline.redistribute import present, redistribute
 from toymq_py.units import counted
 
 
-@click.command()
+@click.command(short_help="Show, or set, over how many processes a directory is divided.")
 @click.argument("directory", default="./data")
 @click.option("--set", "number", type=click.IntRange(1, 64), help="Divide it over so many workers; 1: for one process.")
 def workers(directory: str, number: int | None) -> None:

@@ -184,6 +184,8 @@ def _quantity(when: Condition, name: str, value: int | str) -> int:
         if UNITS[when] == "ms":
             return _duration_ms(name, value)
         if UNITS[when] == "bytes":
+            if value.isdigit():
+                raise BadArgument(f"invalid {name} {value[:50]!a}: write its unit, {value[:20]}GiB say")
             return parse_size(value)
     except ConfigError as error:
         raise BadArgument(f"{name}: {error}") from None

@@ -46,7 +46,7 @@ class Target:
         except ValueError:
             raise BadArgument(f"invalid URL {url[:200]!a}: write http://host/path or https://host/path") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise BadArgument("a webhook pushes to an http or https URL")
+            raise BadArgument("a webhook pushes to an http or https URL: write https://host/path")
         if parts.username is not None or parts.password is not None or parts.fragment:
             raise BadArgument("the URL of a webhook has no user and no fragment: sign what is pushed with a secret")
         return cls(url, parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))

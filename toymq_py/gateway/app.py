@@ -37,6 +37,7 @@ from toymq_py.gateway import (
     poll_operations,
     publish_operations,
     search_operations,
+    settings_operations,
     tinymq,
     topic_operations,
     webhook_operations,
@@ -63,6 +64,7 @@ logger = logging.getLogger("toymq_py.gateway")
 OPERATIONS: tuple[Operation, ...] = (
     *publish_operations.OPERATIONS,
     *topic_operations.OPERATIONS,
+    *settings_operations.OPERATIONS,
     *poll_operations.OPERATIONS,
     *consumer_operations.OPERATIONS,
     *message_operations.OPERATIONS,

@@ -27,7 +27,7 @@ _ID = re.compile(r"(?:toymq|amqp|http|websocket)-[0-9]{1,18}")
 
 def _connection_id(text: str) -> str:
     if not _ID.fullmatch(text):
-        raise BadArgument(f"invalid connection {text[:50]!a}: write an id such as toymq-7; {LIST}")
+        raise BadArgument(f"invalid connection {text[:50]!a}: write an id such as toymq-7: {LIST}")
     return text
 
 

@@ -182,7 +182,7 @@ class History:
                     lagging[topic.name, name] = lag
             await slices.turn()
         if not topic.channels:
-            backlog = log.messages()
+            backlog = topic.redrive_consumer.waiting() if topic.is_dead_letters else log.messages()
         letters = topic if topic.is_dead_letters else self._broker.topics.get(topic.name + DEAD_LETTERS)
         in_letters = 0 if letters is None else letters.redrive_consumer.waiting()
         await slices.turn()

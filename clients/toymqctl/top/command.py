@@ -11,7 +11,7 @@ from toymqctl.broker import Broker, hide_warnings
 @click.command()
 @click.pass_obj
 def top(broker: Broker) -> None:
-    """Watch a broker: topics, consumers, rates, lag, loop, disk. Press ? for the keys.
+    """Watch a broker: topics, consumers, rates, backlog, loop, disk. Press ? for the keys.
 
     Asks once a second, and connects again by itself. Needs the extra `tui`.
     """

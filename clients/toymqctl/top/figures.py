@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from toymq_py.names import DEAD_LETTERS
-from toymqctl.letters import error_of
+from toymqctl.letters import error_of, waiting
 from toymqctl.lines import Row
 from toymqctl.tables import duration, printable, size
 
@@ -42,12 +42,12 @@ class Line:
 
 
 TOPIC_COLUMNS = (
-    Column("topic", number=False), Column("pub/s"), Column("ack/s"), Column("lag"), Column("lag time"), Column("inflight"),
-    Column("scheduled"), Column("dead"), Column("messages"), Column("stored"), Column("consumers"),
+    Column("topic", number=False), Column("pub/s"), Column("ack/s"), Column("backlog"), Column("oldest"), Column("inflight"),
+    Column("scheduled"), Column("letters"), Column("messages"), Column("size"), Column("consumers"),
     Column("state", number=False),
 )  # fmt: skip
 CONSUMER_COLUMNS = (
-    Column("consumer", number=False), Column("ack/s"), Column("lag"), Column("lag time"), Column("ready"), Column("inflight"),
+    Column("consumer", number=False), Column("ack/s"), Column("backlog"), Column("oldest"), Column("ready"), Column("inflight"),
     Column("scheduled"), Column("sessions"), Column("last acked"), Column("mode", number=False),
 )  # fmt: skip
 LETTER_COLUMNS = (
@@ -147,10 +147,7 @@ class Figures:
     def letters(self, name: str) -> int:
         """Number of a topic's dead letters that were not redriven."""
         found = self._topics.get(name + DEAD_LETTERS)
-        if found is None:
-            return 0
-        went_back = sum(last - first + 1 for first, last in found.get("redriven", ()))
-        return int(found["messages"] - went_back)
+        return 0 if found is None else waiting(found)
 
     def newest_id(self, name: str) -> int:
         """Next id of a topic; 0 when it does not exist."""

@@ -45,10 +45,10 @@ r          the other way round
 p, space   hold the figures, go on
 q          quit
 
-lag        messages that a consumer has not acked; of a topic, those of its slowest consumer
-lag time   the age of the oldest of them
+backlog    messages that are due and not acked; of a topic, those of the consumer with the most
+oldest     how long the oldest of them has been due
 ack/s      of a topic, the sum of its consumers
-dead       dead letters that did not go back
+letters    dead letters that wait: they did not go back, and were not discarded
 loop lag   how late the broker's event loop was at worst in the last ten seconds
 fsync p99  of the last 1,024 syncs, one in a hundred took longer
 """

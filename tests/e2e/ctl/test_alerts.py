@@ -30,7 +30,7 @@ def test_a_rule_fires_at_a_url_and_is_resolved(web: Ctl) -> None:
         ok(web("purge", "jobs", "--yes"))
         assert json.loads(hook.next()[1])["state"] == "resolved"
     assert ok(web("alerts", "delete", "lost")) == "deleted lost\n"
-    refused(web("alerts", "delete", "lost"), 1, "NO_SUCH_ALERT: no alert lost; `toymqctl alerts` lists them")
+    refused(web("alerts", "delete", "lost"), 1, "NO_SUCH_ALERT: no alert lost: `toymqctl alerts` lists them")
 
 
 def test_rules_survive_a_kill_and_write_to_a_topic(web: Ctl, with_gateway: BrokerProcess) -> None:
@@ -66,6 +66,9 @@ def test_wrong_usage_names_what_to_write(web: Ctl) -> None:
     refused(web("alerts", "set", "a", "slow", "t"), 2, "'slow' is not one of 'lag', 'age', 'letters', 'unattached', 'disk'")
     refused(web("alerts", "set", "a", "lag"), 2, "lag needs a TOPIC: a name or a pattern, '>' for every topic")
     refused(web("alerts", "set", "a", "disk", "t", "1GiB"), 2, "too many arguments: disk takes a threshold")
-    refused(web("alerts", "set", "a", "lag", "t", "--to", "x"), 1, "threshold is missing: an alert on lag fires at so many")
-    refused(web("alerts", "set", "a", "lag", "t", "5"), 1, "an alert goes to a url or to a topic (to): name one of them")
+    refused(web("alerts", "set", "a", "lag", "t", "--to", "x"), 2, "lag needs a THRESHOLD: a number of messages, 10000")
+    refused(web("alerts", "set", "a", "disk", "--to", "x"), 2, "disk needs a THRESHOLD: a size with its unit, 10GiB")
+    refused(web("alerts", "set", "a", "lag", "t", "5"), 2, "name --url or --to: where notices go")
+    refused(web("alerts", "set", "a", "lag", "t", "5", "--to", "x", "--url", "http://y/"), 2, "make two rules for both")
+    refused(web("alerts", "set", "a", "disk", "10", "--to", "x"), 1, "invalid threshold '10': write its unit, 10GiB say")
     refused(web("alerts", "set", "a", "age", "t", "5", "--to", "x"), 1, "invalid threshold '5'")

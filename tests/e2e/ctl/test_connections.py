@@ -1,7 +1,7 @@
 """``toymqctl connections``."""
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.ctl import Ctl, ok, refused, rows, values
+from tests.support.ctl import Ctl, ok, on_a_terminal, refused, rows, values
 from toymq import sync
 
 
@@ -15,9 +15,28 @@ def test_connections_are_listed_found_and_closed(web: Ctl, with_gateway: BrokerP
         assert ok(web("connections", "close", str(found["connection"]))) == f"closed {found['connection']}\n"
     assert ok(web("connections", "--search", "biller")) == "no connection matches\n"
     gone = web("connections", "close", str(found["connection"]))
-    refused(gone, 1, f"NO_SUCH_CONNECTION: connection {found['connection']} is not open; it may have ended")
-    says = "BAD_ARGUMENT: invalid connection '7': write an id such as toymq-7; `toymqctl connections` or GET"
+    why = "is not open: it may have ended; `toymqctl connections` lists"
+    refused(gone, 1, f"NO_SUCH_CONNECTION: connection {found['connection']} {why}")
+    says = "BAD_ARGUMENT: invalid connection '7': write an id such as toymq-7: `toymqctl connections` lists them\n"
     refused(web("connections", "close", "7"), 1, says)
+    ok(web("create", "kept"))
+    refused(web("connections", "close", "../topics/kept"), 1, "BAD_NAME: connection name must be 1 to ")
+    assert ok(web("describe", "kept"))
+
+
+def test_a_line_of_a_narrow_terminal_has_the_id_and_the_address(web: Ctl, with_gateway: BrokerProcess) -> None:
+    """Found by a new user: at 80 columns every id was cut, and `close` had nothing to take."""
+    url = f"toymq://127.0.0.1:{with_gateway.port}"
+    with sync.connect(url, name="a-worker-of-billing-on-host-17") as client, client.sub("orders.created.europe", "billing"):
+        (found,) = values(web("connections", "--search", "billing", "--json"))
+        shown = on_a_terminal(with_gateway, "connections", "--search", "billing")
+        heads, row, note = shown.splitlines()
+        assert max(map(len, (heads, row, note))) <= 80, shown
+        assert heads.split() == ["connection", "name", "address", "subscriptions", "inflight", "since"]
+        assert row.startswith(f"{found['connection']} ")
+        assert f"  {found['address']}  " in row
+        assert "orders.created" in row
+        assert note == "the terminal is narrow: --json has token, received, sent, too"
 
 
 def test_more_than_are_shown_are_said(web: Ctl, with_gateway: BrokerProcess) -> None:

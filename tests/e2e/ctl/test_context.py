@@ -48,6 +48,7 @@ def test_the_token_is_kept_and_never_shown(call: Call, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret")
     ok(call("context", "add", "other", "--url", "toymq://b", "--token-file", str(tmp_path / "token")))
     shown = ok(call("context", "list"))
+    assert shown.split()[:3] == ["in", "use", "context"]
     assert [line.split() for line in shown.splitlines()[1:]] == [
         ["other", "toymq://b", "in", str(tmp_path / "token"), "-"], ["*", "prod", "toymqs://mq.example.com", "(set)", "-"],
     ]  # fmt: skip

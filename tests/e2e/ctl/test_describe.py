@@ -23,7 +23,7 @@ def test_describe_and_consumers(ctl: Ctl) -> None:
         pass  # it is stored behind the answer
     ok(ctl("dlq", "redrive", "seen"))
     counted = [line for line in ok(ctl("describe", "seen")).splitlines() if line.startswith("dead")]
-    assert counted == ["dead-lettered  1 messages since the broker started"], "it does not say how many are there now"
+    assert counted == ["dead-lettered  1 message since the broker started"], "it does not say how many are there now"
     ok(ctl("create", "unread"))
     assert "ids       none, the next is 0" in ok(ctl("describe", "unread"))
     refused(ctl("describe", "nothing"), 1, "`toymqctl topics` lists")

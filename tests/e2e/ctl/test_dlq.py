@@ -43,12 +43,19 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     assert [row["id"] for row in values(ctl("dlq", "list", "jobs", "--json"))] == [0, 2]
     assert [row["redriven"] for row in values(ctl("dlq", "list", "jobs", "--all", "--json"))] == [False, True, False]
     assert len(rows(ctl("dlq", "list", "jobs", "-n", "1"))) == 2
-    assert rows(ctl("dlq", "list")) == [["topic", "letters", "redriven"], ["jobs.dlq", "2", "1"]]
+    assert rows(ctl("dlq", "list")) == [["topic", "letters", "settled"], ["jobs.dlq", "2", "1"]]
     assert ok(ctl("dlq", "redrive", "jobs.dlq", "--max", "1")) == "sent back 1\n"
     assert ok(ctl("dlq", "redrive", "jobs")) == "sent back 1\n"
     assert ok(ctl("dlq", "redrive", "jobs")) == "sent back 0\n"
     assert ok(ctl("dlq", "list", "jobs")) == "no dead letters\n"
+    assert ok(ctl("dlq", "list")) == "no dead letters\n", "all of them went back"
+    assert rows(ctl("dlq", "list", "--all"))[1] == ["jobs.dlq", "0", "3"]
+    ok(ctl("forget", "jobs.dlq", "audit"))
+    assert rows(ctl("topics", "jobs.dlq"))[1][4] == "0", "what went back is no backlog"
     refused(ctl("dlq", "list", "nothing"), 1, "NO_SUCH_TOPIC")
+    refused(ctl("dlq", "show", "nothing", "0"), 1, "NO_SUCH_TOPIC: there is no topic nothing")
+    ok(ctl("pub", "healthy", "x"))
+    refused(ctl("dlq", "show", "healthy", "0"), 1, "healthy has no dead letters")
     refused(ctl("dlq", "redrive", "nothing"), 1, "NO_SUCH_TOPIC")
     assert [row["payload"] for row in values(ctl("tail", "jobs", "--from", "3", "--json"))] == ["job 1", "job 0", "job 2"]
 
@@ -114,3 +121,23 @@ def test_dead_letters_say_why_and_those_that_failed_alike_are_counted(ctl: Ctl, 
     assert "toymq-traceback" not in shown
     for output in (ok(ctl("tail", "failing.dlq")), ok(ctl("tail", "failing.dlq", "--json"))):
         assert not any(word in output for word in ("~seq~", "dlq:failing")), "keys of the broker's own"
+
+
+def test_a_letter_that_is_not_wanted_is_discarded(web: Ctl, with_gateway: BrokerProcess) -> None:
+    with sync.connect(f"toymq://127.0.0.1:{with_gateway.port}") as client:
+        client.create("jobs", {"max_attempts": 1})
+        for n in range(3):
+            client.pub("jobs", f"job {n}".encode())
+        with client.sub("jobs", "w") as messages:
+            for _ in range(3):
+                messages.next(TIMEOUT_S).nack()
+        with client.sub("jobs.dlq", "audit") as letters:
+            for _ in range(3):
+                letters.next(TIMEOUT_S)
+    refused(web("dlq", "discard", "jobs", "7"), 1, "jobs.dlq has no dead letter 7")
+    assert ok(web("dlq", "discard", "jobs", "0-1")) == "discarded 2\n"
+    assert ok(web("dlq", "discard", "jobs", "1")) == "discarded 0\n"
+    assert rows(web("dlq", "list"))[1] == ["jobs.dlq", "1", "2"]
+    assert ok(web("dlq", "redrive", "jobs")) == "sent back 1\n"
+    ok(web("create", "healthy"))
+    refused(web("dlq", "discard", "healthy", "0"), 1, "healthy has no dead letters")

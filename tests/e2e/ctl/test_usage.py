@@ -1,5 +1,6 @@
 """Wrong usage, and help."""
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -15,6 +16,7 @@ from toymqctl.cli import main as toymqctl
         (["--token-file", "/not/there", "ping"], "File '/not/there' does not exist (see `toymqctl --help`)"),
         (["pubb"], "No such command 'pubb': did you mean `toymqctl pub`? (see `toymqctl --help`)"),
         (["dlq", "lits"], "No such command 'lits': did you mean `toymqctl dlq list`? (see `toymqctl dlq --help`)"),
+        (["--url", "http://a", "ping"], "toymqctl: a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS (see"),
         (["pub"], "Missing argument 'TOPIC' (see `toymqctl pub --help`)"),
     ],
 )
@@ -27,6 +29,13 @@ def test_no_command_at_all_shows_which_there_are(arguments: list[str]) -> None:
     result = CliRunner().invoke(toymqctl, arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("Usage: toymqctl")
+
+
+def test_no_line_of_a_list_of_commands_is_cut() -> None:
+    for names in ([], *([name] for name, command in toymqctl.commands.items() if isinstance(command, click.Group))):
+        shown = ok(CliRunner().invoke(toymqctl, [*names, "--help"], terminal_width=80))
+        cut = [line for line in shown.splitlines() if line.endswith("...") and not line.startswith("Usage: ")]
+        assert cut == [], names
 
 
 def test_every_command_says_what_it_does() -> None:

@@ -23,19 +23,33 @@ def test_a_webhook_is_set_tested_listed_and_deleted(web: Ctl, tmp_path: Path) ->
         hook.status = 200
         ok(web("pub", "orders.1", "hello"))
         assert hook.next()[1] == b"hello"
-        assert rows(web("webhooks", "list"))[1] == ["billing", "orders.*", hook.url, "yes", "-"]
+        assert rows(web("webhooks", "list"))[1] == ["billing", "orders.*", hook.url, "yes", "ok"]
         ok(web("webhooks", "set", "billing", "orders.*", hook.url))
         (found,) = values(web("webhooks", "--json"))
         assert (found["secret"], found["timeout_ms"]) == ("(set)", 10_000), "a set without a secret keeps it"
         unsigned = ok(web("webhooks", "set", "billing", "orders.*", hook.url, "--no-secret"))
         assert unsigned == f"billing: orders.* to {hook.url}\n"
         assert ok(web("webhooks", "delete", "billing")) == "deleted billing\n"
-    refused(web("webhooks", "delete", "billing"), 1, "NO_SUCH_WEBHOOK: no webhook billing; `toymqctl webhooks` lists them")
+    refused(web("webhooks", "delete", "billing"), 1, "NO_SUCH_WEBHOOK: no webhook billing: `toymqctl webhooks` lists them")
     refused(web("webhooks", "test", "billing"), 1, "NO_SUCH_WEBHOOK: no webhook billing")
+
+
+def test_a_push_that_is_not_taken_is_said_whole(web: Ctl) -> None:
+    """In a column of the table, a terminal cut just the reason."""
+    with hooked() as hook:
+        hook.status = 500
+        ok(web("pub", "orders", "x"))
+        ok(web("webhooks", "set", "crm", "orders", hook.url))
+        hook.next()
+        hook.next()  # the second attempt: the first one failed
+        shown = ok(web("webhooks")).splitlines()
+    assert shown[1].split() == ["crm", "orders", hook.url, "no", "fails"]
+    assert shown[2].startswith("crm: its last push was not taken, and is tried again: 127.0.0.1 answered 500")
 
 
 def test_what_is_wrong_is_said(web: Ctl, ctl: Ctl) -> None:
     refused(web("webhooks", "set", "a", "orders", "ftp://a/"), 1, "BAD_ARGUMENT: a webhook pushes to an http or https URL")
+    refused(web("webhooks", "set", "a/b", "orders", "http://a/"), 1, "BAD_NAME: webhook name must be 1 to ")
     refused(web("webhooks", "set", "a", "t", "http://a/", "--secret-file", "/dev/null", "--no-secret"), 2, "exclude each other")
     refused(ctl("webhooks"), 2, "this broker has no gateway: start it with --http 127.0.0.1:8080")
     refused(ctl("--http-url", "http://127.0.0.1:1", "webhooks"), 1, "cannot ask http://127.0.0.1:1: ")

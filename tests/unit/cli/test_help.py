@@ -33,6 +33,12 @@ def test_the_help_of_a_command_is_that_of_the_command() -> None:
     assert call("serve") == CliRunner().invoke(main, ["serve", "--help"]).stdout
 
 
+def test_a_command_of_toymqctl_is_named() -> None:
+    result = CliRunner().invoke(main, ["help", "pub"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "toymq: pub is a command of toymqctl: `toymqctl pub --help` has its help\n"
+
+
 @pytest.mark.parametrize(("topic", "hint"), [("alertz", "did you mean alerts"), ("zzz", "`toymq help` lists the pages")])
 def test_an_unknown_topic_is_one_line(topic: str, hint: str) -> None:
     result = CliRunner().invoke(main, ["help", topic])

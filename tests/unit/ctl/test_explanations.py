@@ -1,15 +1,15 @@
 """An error as one line: what failed and what to do."""
 
 import socket
+import ssl
 import threading
 
 import pytest
 
 import toymq
 from toymq.url import Address
-from toymq_py.errors import REQUEST_ERRORS, ConnectionLost, NotLeader, ProtocolViolation, QueueFull
-from toymq_py.gateway.problems import STATUS
-from toymqctl.explanations import ADVICE, OF_THE_GATEWAY, explain
+from toymq_py.errors import REQUEST_ERRORS, BadArgument, ConnectionLost, NotLeader, ProtocolViolation, QueueFull
+from toymqctl.explanations import ADVICE, explain
 
 NOWHERE = Address("127.0.0.1", 1)
 
@@ -20,9 +20,14 @@ def unreachable(cause: BaseException) -> toymq.ConnectFailed:
     return error
 
 
+def refused_as(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}]")
+    error.reason = reason
+    return error
+
+
 def test_each_advice_belongs_to_a_code_of_the_protocol() -> None:
     assert set(ADVICE) <= set(REQUEST_ERRORS)
-    assert set(OF_THE_GATEWAY) <= set(STATUS) - set(REQUEST_ERRORS), "codes that the gateway alone has"
 
 
 @pytest.mark.parametrize(
@@ -35,11 +40,16 @@ def test_each_advice_belongs_to_a_code_of_the_protocol() -> None:
         (NOWHERE, unreachable(ConnectionLost("closed")), "is 127.0.0.1:1 the broker's TCP port?"),
         (NOWHERE, ProtocolViolation("nonsense"), "nonsense; is 127.0.0.1:1 the broker's TCP port?"),
         (NOWHERE, toymq.TakenOver("the subscription was ended"), "(for toymqctl: --mode shared, or another --consumer to"),
+        (
+            Address("h", 1, tls=True), unreachable(refused_as("WRONG_VERSION_NUMBER")),
+            "h:1 does not speak TLS: name the broker's TLS port, or toymq:// where no TLS is meant",
+        ),
+        (NOWHERE, BadArgument("invalid: `toymqctl alerts` or GET /v1/alerts lists them"), "`toymqctl alerts` lists them"),
         (NOWHERE, QueueFull("orders is full"), "QUEUE_FULL: orders is full; its consumers are behind"),
         (NOWHERE, unreachable(NotLeader("-")), "`toymqctl cluster` says what is waited for"),
         (NOWHERE, ValueError("anything else"), "anything else"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_an_error_is_explained(address: Address, error: Exception, text: str) -> None:
     assert text in explain(address, error)

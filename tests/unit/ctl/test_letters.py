@@ -2,7 +2,7 @@
 
 import pytest
 
-from toymqctl.letters import described, error_of, grouped, traceback_of
+from toymqctl.letters import described, error_of, grouped, traceback_of, waiting
 from toymqctl.lines import Row
 
 
@@ -34,6 +34,13 @@ def test_errors_have_type_and_text_as_far_as_they_are_known() -> None:
 )
 def test_a_traceback_is_read_leniently(text: str, lines: list[str]) -> None:
     assert traceback_of({"toymq-traceback": text}) == lines
+
+
+def test_the_broker_says_how_many_wait() -> None:
+    """A thousand ranges are in a description at most, and records that were lost are in them: the sum of both was wrong."""
+    described = {"topic": "t.dlq", "messages": 5000, "letters": 2990, "redriven": [[2 * n, 2 * n] for n in range(1000)]}
+    assert waiting(described) == 2990
+    assert waiting({"topic": "t.dlq", "messages": 7}) == 7, "a broker that does not count them"
 
 
 def test_letters_that_failed_alike_are_counted_together() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from toymq.url import parse_url
-from toymq_py.errors import ConfigError
-from toymqctl.gateway import choose
+from toymq_py.errors import BadName, ConfigError
+from toymqctl.gateway import choose, path_of
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,10 @@ def test_without_one_the_remedy_is_said(gateways: list[str] | None, url: str, sa
     """A token that crossed the network by TLS does not cross it in the clear."""
     with pytest.raises(ConfigError, match=says):
         choose(gateways, parse_url(url))
+
+
+def test_a_name_is_one_part_of_a_path() -> None:
+    assert path_of("webhooks", "crm") == "/v1/webhooks/crm"
+    for name in ("a/b", "..", "../topics/orders", "a?b", "a#b", ""):
+        with pytest.raises(BadName, match="webhook name must be"):
+            path_of("webhooks", name)

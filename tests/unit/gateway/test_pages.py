@@ -82,7 +82,7 @@ def test_the_headers_of_a_publish_are_parameters_of_it() -> None:
 
 
 def test_the_form_has_every_setting_of_a_topic() -> None:
-    listed = re.findall(r'^  \["(\w+)", (\w+),.*?(\[[^]]*\])?\],$', (STATIC / "forms.js").read_text(), re.MULTILINE)
+    listed = re.findall(r'^  \["(\w+)", (\w+),.*?(\[[^]]*\])?\],$', (STATIC / "settings.js").read_text(), re.MULTILINE)
     assert {name for name, _, _ in listed} == set(SETTINGS)
     for name, kind, words in listed:
         if kind == "WORDS":

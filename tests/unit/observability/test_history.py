@@ -90,6 +90,9 @@ async def test_letters_count_at_both_topics_until_they_went_back() -> None:
         found = history.topic(name, window)
         assert found is not None
         assert found["letters"] == [3, 2], name
+    dead_letters = history.topic("t.dlq", window)
+    assert dead_letters is not None
+    assert dead_letters["backlog"] == [3, 2], "a letter that went back waits no longer"
     whole = history.whole(window)
     assert whole["letters"] == [3, 2], "each counts once"
     assert whole["backlog"] == [0, 1], "letters are no backlog"

@@ -196,18 +196,14 @@ function help() {
   return ask({ title: "Keys", body: el("dl.keys", {}, KEYS.flatMap(([key, text]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)])) });
 }
 
-/** Put the cursor into the search of this view, at once: what is typed next belongs there. Without one, into that of the topics. */
+/** Put the cursor into the search of this view, or into that of the topics, before the next key comes: it belongs there. */
 function search() {
-  const into = ({ search: field }) => {
-    field.focus();
-    field.select();
-  };
-  if (view.search) {
-    into(view);
-  } else {
-    location.hash = "#/";
-    setTimeout(() => into(topics)); // the view changes after this event
+  if (!view.search) {
+    history.pushState(null, "", "#/"); // a new location.hash would change the view only after this event
+    route();
   }
+  view.search.focus();
+  view.search.select();
 }
 
 function press(event) {

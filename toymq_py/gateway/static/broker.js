@@ -1,10 +1,10 @@
-// The broker itself: its hour, disk and memory, limits, cluster, webhooks, tokens, and the options in force with their sources.
+// The broker itself: its hour, disk and memory, limits, cluster, webhooks, alerts, tokens, and the options in force with their sources.
 
 import { api } from "./api.js";
 import { Cluster } from "./cluster.js";
 import { words } from "./dialogs.js";
 import { el, fill, say } from "./dom.js";
-import { ago, bytes, count, duration, plural, time } from "./format.js";
+import { ago, bytes, count, duration, exactDuration, plural, time } from "./format.js";
 import { HOUR_S, Hour, OF_BROKER } from "./hour.js";
 
 const EVERY_MS = 5000;
@@ -59,6 +59,7 @@ export class BrokerView {
     this.room = el("div.meters", {});
     this.cluster = new Cluster();
     this.webhooks = new Table("Webhooks", [["Webhook"], ["Topic", "texts"], ["URL", "texts"], ["Signed", "texts"], ["Waiting", "number"], ["Inflight", "number"], ["State", "texts"]], "There are none. PUT /v1/webhooks/NAME makes one.");
+    this.alerts = new Table("Alerts", [["Alert"], ["When", "texts"], ["Topic", "texts"], ["Goes to", "texts"], ["State", "texts"]], "There are none. toymqctl alerts set NAME makes one.");
     this.tokens = new Table("Tokens", [["Token"], ["Admin", "texts"], ["Publishes to", "texts"], ["Subscribes to", "texts"], ["Expires", "texts"]], "This broker has no auth file: whatever reaches it may do everything.");
     this.options = new Table("Options", [["Option"], ["Value", "texts"], ["From", "texts"], ["What it is", "texts.help"]], "No option matches.");
     this.search = el("input", {
@@ -74,6 +75,7 @@ export class BrokerView {
       this.cluster.element,
       session.admin && [
         el("section.card", {}, el("h2", {}, "Webhooks"), this.webhooks.element),
+        el("section.card", {}, el("h2", {}, "Alerts"), this.alerts.element),
         el("section.card", {}, el("h2", {}, "Tokens"), this.tokens.element),
         el("section.card", {}, el("h2", {}, "Options"), el("div.row.tools", {}, this.search, el("div.segmented", { role: "group", "aria-label": "Which options" }, this.spans)), this.options.element),
       ],
@@ -111,9 +113,9 @@ export class BrokerView {
     clearTimeout(this.timer);
     try {
       if (!document.hidden) {
-        const [described, { webhooks }] = await Promise.all([api.broker(), api.webhooks()]);
+        const [described, { webhooks }, { alerts }] = await Promise.all([api.broker(), api.webhooks(), api.alerts()]);
         this.problem.hidden = true;
-        this.#draw(described, webhooks);
+        this.#draw(described, webhooks, alerts);
       }
     } catch (error) {
       say(this.problem, `The broker could not be described. ${words(error)}`);
@@ -122,7 +124,7 @@ export class BrokerView {
     if (this.shown) this.timer = setTimeout(() => this.#read(), EVERY_MS);
   }
 
-  #draw(described, webhooks) {
+  #draw(described, webhooks, alerts) {
     const { disk, memory, limits } = described;
     say(this.facts.Process, `${described.pid}, Python ${described.python}, ${described.compiled ? "compiled" : "from source"}`);
     fill(
@@ -137,6 +139,7 @@ export class BrokerView {
     );
     this.hooks = webhooks;
     this.#hooks();
+    this.alerts.draw(alerts.map(alertRow));
     this.tokens.draw((described.tokens ?? []).map((token) => [
       el("bdi", {}, token.name), token.admin ? "yes" : "–", texts(token.publish), texts(token.subscribe), expiry(token, this.store.stats?.time_ms ?? Date.now()),
     ]));
@@ -177,6 +180,21 @@ export class BrokerView {
     say(this.options.none, text ? "No option matches." : "No option is set: all have their defaults.");
     this.options.draw(found.map(({ option, value, from, help }) => [el("code", {}, option), value ?? "–", from, help]));
   }
+}
+
+const AMOUNTS = { messages: (value) => plural(value, "message"), ms: exactDuration, bytes };
+
+/** A rule, and where it fires, in the words of toymqctl alerts. */
+function alertRow({ name, when, topic, threshold, unit, for_ms: forMs, url, to, firing, troubles, beyond, failure }) {
+  const amount = AMOUNTS[unit] ?? count;
+  const fires = troubles.filter((trouble) => trouble.firing).map((trouble) => trouble.topic ?? "the disk");
+  const pending = troubles.length + beyond - firing;
+  const title = [...fires, failure && `The last notice was not taken: ${failure}`].filter(Boolean).join("\n");
+  const words = [firing ? `${count(firing)} firing: ${fires.slice(0, 3).join(", ")}${firing > 3 ? " and more" : ""}` : "ok", pending && `${count(pending)} pending`, failure && `fails: ${failure}`];
+  return [
+    el("bdi", {}, name), `${when} ${unit === "bytes" ? "at most" : "at least"} ${amount(threshold)}${forMs ? ` for ${exactDuration(forMs)}` : ""}`, topic ?? "–", url ?? `topic ${to}`,
+    el(firing || failure ? "span.slow" : "span", { title }, words.filter(Boolean).join(", ")),
+  ];
 }
 
 function expiry({ expires_ms: at, expired }, nowMs) {

@@ -9,7 +9,7 @@ export const ATTEMPTS_NOTED = 5;
 
 const COLUMNS = [
   ["name", "Consumer", (c) => `${c.consumer}\n${c.topic}`],
-  ["lag", "Lag", (c) => c.backlog],
+  ["lag", "Backlog", (c) => c.backlog],
   ["oldest", "Oldest unacked", (c) => c.age],
   ["slow", "Slow since", (c) => c.slow_since_ms ?? Infinity],
   ["inflight", "Inflight", (c) => c.inflight],

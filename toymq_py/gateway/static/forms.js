@@ -1,55 +1,13 @@
-// The longer forms: a topic and its settings, a message to publish, where a consumer goes on.
+// The longer forms: a topic, a message to publish, where a consumer goes on.
 
 import { api } from "./api.js";
 import { Refusal, ask, field, input, toast } from "./dialogs.js";
 import { button, el } from "./dom.js";
-import { exactBytes, exactDuration, parseBytes, parseDuration } from "./format.js";
-
-const WORDS = { parse: (text) => text, format: String };
-const COUNT = { parse: (text) => (/^\s*\d{1,16}\s*$/.test(text) ? Number(text) : NaN), format: String };
-const TIME = { parse: parseDuration, format: exactDuration };
-const SIZE = { parse: parseBytes, format: exactBytes };
-
-const SETTINGS = [
-  ["visibility", TIME, "Visibility timeout", "How long a delivered message is leased: 30s, 5m; a bare number is seconds, here and below"],
-  ["max_attempts", COUNT, "Attempts", "Deliveries before a message is a dead letter; 0 is for ever"],
-  ["ttl", TIME, "Time to live", "A message that is not delivered so long after its publish is dropped: 1h, 7d"],
-  ["nack_backoff_min", TIME, "Backoff, at first", "Pause before a redelivery: 100ms"],
-  ["nack_backoff_max", TIME, "Backoff, at most", "It doubles up to this: 30s"],
-  ["retain_acked_for", TIME, "Keep acked messages", "How long they stay in the log: 24h"],
-  ["retain_max_age", TIME, "Drop messages after", "Acked or not: 30d"],
-  ["retain_max_bytes", SIZE, "Log size at most", "Oldest segments go first: 1GiB"],
-  ["backlog_max_messages", COUNT, "Backlog at most, messages", "What is not acked yet"],
-  ["backlog_max_bytes", SIZE, "Backlog at most, bytes", "What is not acked yet: 256MiB"],
-  ["when_full", WORDS, "When the backlog is full", "", ["reject", "drop-oldest"]],
-  ["dedupe_keys", COUNT, "Dedupe keys", "How many of the newest keys are remembered"],
-];
+import { parseDuration } from "./format.js";
+import { settingsFields } from "./settings.js";
 
 /** What else could not stand in a path; the broker knows the rest. */
 const NAME = /^[A-Za-z0-9_][A-Za-z0-9._-]*$/;
-
-function settingsFields(settings) {
-  const controls = new Map();
-  const fields = SETTINGS.map(([name, kind, label, hint, words]) => {
-    const control = words
-      ? el("select", { name }, el("option", { value: "" }, "default"), words.map((word) => el("option", { value: word }, word)))
-      : input({ name, placeholder: "default" });
-    if (settings[name] !== undefined) control.value = kind.format(settings[name]);
-    controls.set(name, control);
-    return field(label, control, hint);
-  });
-  const changes = () => {
-    const changed = {};
-    for (const [name, kind, label] of SETTINGS) {
-      const text = controls.get(name).value.trim();
-      const value = text === "" ? null : kind.parse(text);
-      if (typeof value === "number" && Number.isNaN(value)) throw new Refusal(`${label}: ${text} is not a value it takes.`);
-      if (value !== (settings[name] ?? null)) changed[name] = value;
-    }
-    return changed;
-  };
-  return { fields: el("div.grid2", {}, fields), changes };
-}
 
 export function createTopic() {
   const name = input({ name: "topic", autofocus: true, maxlength: 200, placeholder: "orders.created" });
@@ -63,20 +21,6 @@ export function createTopic() {
       await api.create(topic, changes());
       toast(`${topic} is there.`);
       location.hash = `#/topics/${encodeURIComponent(topic)}`;
-    },
-  });
-}
-
-export function editSettings(topic) {
-  const { fields, changes } = settingsFields(topic.described.settings);
-  return ask({
-    title: `Settings of ${topic.name}`, label: "Save settings", wide: true,
-    body: [el("p.muted", {}, "An empty field is the broker's default."), fields],
-    async action() {
-      const changed = changes();
-      if (!Object.keys(changed).length) throw new Refusal("Nothing is changed yet.");
-      await api.configure(topic.name, changed);
-      toast(`${topic.name} has its new settings.`);
     },
   });
 }

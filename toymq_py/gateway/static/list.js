@@ -146,7 +146,7 @@ export class List {
     this.body.style.height = `${this.shown.length * this.height}px`;
     const top = this.body.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(-top / this.height) - OVERSCAN);
-    const last = Math.min(this.shown.length, Math.ceil((innerHeight - top) / this.height) + OVERSCAN);
+    const last = Math.max(0, Math.min(this.shown.length, Math.ceil((innerHeight - top) / this.height) + OVERSCAN)); // the list may be far below
     const kept = this.#focused();
     const link = document.activeElement;
     const indices = [];

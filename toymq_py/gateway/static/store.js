@@ -43,6 +43,7 @@ export class Series {
 export class Topic {
   constructor(described) {
     this.name = described.topic;
+    this.isLetters = this.name.endsWith(".dlq");
     this.published = new Series();
     this.acked = new Series();
     this.consumers = new Map();
@@ -56,11 +57,10 @@ export class Topic {
     const steps = before && seconds > 0 ? Math.max(described.next_id - before.next_id, 0) : 0;
     this.described = described;
     this.sample(seconds ? steps / seconds : NaN, this.#acks(before, described, seconds));
-    this.isLetters = this.name.endsWith(".dlq");
     this.oldestMs = null;
     this.inflight = 0;
     this.scheduled = 0;
-    this.backlog = described.consumers.length ? 0 : described.messages;
+    this.backlog = described.consumers.length ? 0 : this.isLetters ? this.letters : described.messages; // a letter that went back waits no longer
     for (const consumer of described.consumers) {
       this.backlog = Math.max(this.backlog, consumer.backlog);
       const at = consumer.oldest_unacked_at_ms;

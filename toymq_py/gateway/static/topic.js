@@ -4,12 +4,11 @@ import { api } from "./api.js";
 import { Chart, Sparkline } from "./chart.js";
 import { confirmByName, toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
-import { bytes, count, duration, exactBytes, exactDuration, plural, rate } from "./format.js";
-import { editSettings, publish, seek } from "./forms.js";
+import { bytes, count, duration, plural, rate } from "./format.js";
+import { publish, seek } from "./forms.js";
 import { HOUR_S, Hour, OF_TOPIC } from "./hour.js";
 import { LogView } from "./log.js";
-
-const DURATIONS = new Set(["visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl"]);
+import { Settings, editSettings } from "./settings.js";
 
 /** One consumer in the table. */
 class ConsumerRow {
@@ -18,7 +17,7 @@ class ConsumerRow {
     this.cells = Object.fromEntries(["lag", "age", "rate", "inflight", "ready", "scheduled", "acked", "sessions"].map((key) => [key, el("td.number")]));
     this.badges = el("span.badges");
     const { rate: acks, ...rest } = this.cells;
-    const labels = { lag: "Lag", age: "Oldest unacked", inflight: "Inflight", ready: "Ready", scheduled: "Scheduled", acked: "Last acked", sessions: "Sessions" };
+    const labels = { lag: "Backlog", age: "Oldest unacked", inflight: "Inflight", ready: "Ready", scheduled: "Scheduled", acked: "Last acked", sessions: "Sessions" };
     for (const [key, label] of Object.entries(labels)) rest[key].dataset.label = label;
     acks.dataset.label = "Acked /s";
     this.element = el(
@@ -45,7 +44,7 @@ class ConsumerRow {
     say(cells.sessions, count(consumer.sessions));
     for (const cell of Object.values(cells)) cell.classList.toggle("zero", cell.textContent === "0" || cell.textContent === "–");
     cells.age.classList.toggle("slow", consumer.backlog > 0 && age >= 60);
-    const badges = [consumer.mode !== "exclusive" && consumer.mode, consumer.paused && "paused", consumer.backlog > 0 && !consumer.sessions && !consumer.inflight && "nobody attached"].filter(Boolean);
+    const badges = [consumer.mode !== "exclusive" && consumer.mode, consumer.paused && "paused", consumer.backlog > 0 && !consumer.sessions && !consumer.inflight && "nothing attached"].filter(Boolean);
     if (this.badges.textContent !== badges.join("")) fill(this.badges, badges.map((word) => el("span.badge", {}, word)));
     this.spark.draw(series);
   }
@@ -67,10 +66,9 @@ export class TopicView {
     this.state = el("span.badge", { hidden: true });
     this.facts = Object.fromEntries(
       ["Backlog", "Messages", "Ids", "On disk", "Scheduled", "Expired", "Dead letters", "Dropped", "Lost"].map((label) => [label, el("dd.number")]));
-    this.settings = el("dl.pairs");
-    this.defaults = el("p.muted", { hidden: true }, "All of them are the broker's defaults.");
+    this.settings = new Settings(name);
     this.rows = el("tbody");
-    this.nobody = el("p.empty", { hidden: true }, "Nobody consumes this topic yet.");
+    this.unconsumed = el("p.empty", { hidden: true }, "Nothing consumes this topic yet.");
     this.isLetters = name.endsWith(".dlq");
     this.lettersName = this.isLetters ? name : `${name}.dlq`;
     const href = `#/topics/${encodeURIComponent(name)}`;
@@ -104,7 +102,7 @@ export class TopicView {
   }
 
   #overview() {
-    const columns = ["Consumer", "Lag", "Oldest unacked", "", "Acked /s", "Inflight", "Ready", "Scheduled", "Last acked", "Sessions"];
+    const columns = ["Consumer", "Backlog", "Oldest unacked", "", "Acked /s", "Inflight", "Ready", "Scheduled", "Last acked", "Sessions"];
     const labels = columns.map((label, i) => el(i === 0 ? "th" : "th.number", { scope: "col" }, label || el("span.hidden", {}, "Acked, a line")));
     this.people = el(
       "div.scroller", {},
@@ -114,8 +112,8 @@ export class TopicView {
       el("div.overview", {},
         el("section.card.rates", { "aria-label": "Rates" }, el("div.segmented", { role: "group", "aria-label": "How far back" }, this.spans), this.chart.element, this.hour.element),
         el("section.card", { "aria-label": "Numbers" }, el("dl.facts", {}, Object.entries(this.facts).map(([label, value]) => el("div", {}, el("dt.muted", {}, label), value))))),
-      el("section.card", {}, el("h2", {}, "Consumers"), this.people, this.nobody),
-      el("section.card", {}, el("h2", {}, "Settings"), this.settings, this.defaults),
+      el("section.card", {}, el("h2", {}, "Consumers"), this.people, this.unconsumed),
+      el("section.card", {}, el("h2", {}, "Settings"), this.settings.element),
     ];
   }
 
@@ -205,15 +203,8 @@ export class TopicView {
       this.consumers.delete(name);
     }
     this.people.hidden = names.size === 0;
-    this.nobody.hidden = names.size > 0;
-    const set = JSON.stringify(described.settings);
-    if (set !== this.set) {
-      this.set = set;
-      const pairs = Object.entries(described.settings).map(([name, value]) => [el("dt", {}, name), el("dd.number", {}, setting(name, value))]);
-      fill(this.settings, pairs.flat());
-      this.settings.hidden = pairs.length === 0;
-      this.defaults.hidden = pairs.length > 0;
-    }
+    this.unconsumed.hidden = names.size > 0;
+    this.settings.update(described.settings);
   }
 
   forget(name) {
@@ -249,9 +240,4 @@ export class TopicView {
       },
     });
   }
-}
-
-function setting(name, value) {
-  if (typeof value !== "number") return value;
-  return DURATIONS.has(name) ? exactDuration(value) : name.endsWith("_bytes") ? exactBytes(value) : count(value);
 }

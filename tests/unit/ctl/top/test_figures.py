@@ -45,7 +45,7 @@ def test_a_new_topic_and_a_new_consumer_have_no_rate_yet_and_a_purge_is_none() -
 def test_lag_is_that_of_the_slowest_and_letters_that_went_back_do_not_count() -> None:
     figures = Figures(stats(
         topic("orders", consumer(backlog=3, oldest_unacked_age_s=90.0), consumer("d", backlog=9, oldest_unacked_age_s=5.0)),
-        topic("orders.dlq", messages=7, redriven=[[0, 1], [4, 4]]),
+        topic("orders.dlq", messages=7, letters=4, redriven=[[0, 4]]),
         topic("quiet", consumer(oldest_unacked_age_s=0.0), state="degraded"),
     ))  # fmt: skip
     lines = figures.topics()
@@ -54,11 +54,11 @@ def test_lag_is_that_of_the_slowest_and_letters_that_went_back_do_not_count() ->
     assert [line.key for line in lines if line.cells[-1].bad] == ["quiet"]
 
 
-def test_a_topic_shows_what_is_scheduled_beside_its_lag() -> None:
+def test_a_topic_shows_what_is_scheduled_beside_its_backlog() -> None:
     """A message that waits for its time is one, however many consumers wait for it."""
     (line,) = Figures(stats(topic("mails", consumer(scheduled=7), consumer("d", scheduled=6, backlog=1)))).topics()
     shown = {column.name: cell.text for column, cell in zip(TOPIC_COLUMNS, line.cells, strict=True)}
-    assert (shown["lag"], shown["scheduled"], shown["dead"]) == ("1", "7", "0")
+    assert (shown["backlog"], shown["scheduled"], shown["letters"]) == ("1", "7", "0")
 
 
 def test_the_overview_says_what_is_wrong() -> None:

@@ -2,46 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from rich.text import Text
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
 from tests.support.broker_stats import consumer, stats, topic
+from tests.support.told_feed import ToldFeed
 from toymq_py.errors import ConnectionLost, Forbidden
 from toymqctl.lines import Row
-from toymqctl.top.poller import Feed
 from toymqctl.top.screen import LINES_MAX, Help, Top
-
-
-class ToldFeed(Feed):
-    """Says what the test wants, and counts what it is asked."""
-
-    address = "broker:6789"
-
-    def __init__(self, *answers: dict[str, Any] | Exception) -> None:
-        self.answers = list(answers)
-        self.letters: list[Row] | Exception = []
-        self.asked: list[str] = []
-        self.lost: str | None = None
-
-    @property
-    def trouble(self) -> str | None:
-        return self.lost
-
-    async def stats(self) -> dict[str, Any]:
-        self.asked.append("stats")
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def newest(self, topic: str, count: int) -> list[Row]:
-        self.asked.append(topic)
-        if isinstance(self.letters, Exception):
-            raise self.letters
-        return self.letters
 
 
 @asynccontextmanager
@@ -144,10 +114,10 @@ async def test_sort_and_reverse() -> None:
         await pilot.press("r")
         assert names(app) == ["orders.dlq", "orders", "audit"]
         await pilot.press("s", "s", "s")
-        assert headings(app)[3] == "lag ▼"
+        assert headings(app)[3] == "backlog ▼"
         assert names(app) == ["orders", "audit", "orders.dlq"]
         await pilot.press("r")
-        assert headings(app)[3] == "lag ▲"
+        assert headings(app)[3] == "backlog ▲"
         assert names(app) == ["audit", "orders.dlq", "orders"]
 
 

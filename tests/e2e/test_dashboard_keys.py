@@ -1,0 +1,39 @@
+"""The keys of the dashboard, in a real Chromium."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.dashboard import Start, Visit, publish
+from tests.support.requirements import require
+
+pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
+
+SLASH = """() => {
+  document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "/", bubbles: true, cancelable: true }));
+  return document.activeElement.getAttribute("aria-label");
+}"""
+
+
+def held(page: Any) -> Any:
+    return page.evaluate(SLASH)
+
+
+def test_what_is_typed_right_behind_a_slash_goes_into_the_search(visit: Visit, start: Start) -> None:
+    """Found by a fast typist: the cursor came a turn late, and the first letters were shortcuts of the page."""
+    broker = start()
+    publish(broker, "orders", "x")
+    page = visit(broker.http)
+    searches = {
+        "": ("topics", ".trow"), "consumers": ("consumers", ".tools"), "connections": ("connections", ".listing td"),
+        "broker": ("options", ".facts"), "topics/orders": ("topics", ".facts"), "topics/orders/messages": ("topics", ".entry"),
+    }  # fmt: skip
+    for place, (what, sign) in searches.items():
+        page.goto(f"{broker.http}#/{place}")
+        page.locator(f"main {sign}").locator("visible=true").first.wait_for()
+        assert held(page) == f"Search {what}", place
+        page.keyboard.type("n?/p")
+        assert page.evaluate("document.activeElement.value") == "n?/p", place
+        page.evaluate("document.activeElement.value = ''")
+    page.go_back()
+    page.locator("main .entry").wait_for()  # the view that had no search is one step back
