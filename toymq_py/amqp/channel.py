@@ -86,6 +86,11 @@ class Channel:
         if not self._closed and (later := handler(method)) is not None:
             await later
 
+    def describe(self) -> dict[str, Any]:
+        """A JSON object (docs/http.md, "Connections")."""
+        mode = "transactions" if self._transaction is not None else None if self._confirms is None else "confirms"
+        return {"channel": self.number, "mode": mode, **self.consumers.describe(), "unconfirmed": self.publishes.count}
+
     def flush(self) -> None:
         """Carry out what was collected: publishes, and acks."""
         self.publishes.flush()

@@ -81,6 +81,11 @@ class Publishes:
         """Whether publishes are not answered yet."""
         return bool(self._pending) or self._run is not None
 
+    @property
+    def count(self) -> int:
+        """Publishes that are not answered yet."""
+        return sum(each.count for each in self._pending) + (0 if self._run is None else len(self._run.bodies))
+
     def when_answered(self, done: Done) -> None:
         """Call ``done`` when no publish waits. Assumes that one does."""
         self._when_answered.append(done)

@@ -74,13 +74,28 @@ class ExpiringQueues(Protocol):
     def close(self) -> None: ...
 
 
+class NoExpiries:
+    """Of a broker that serves no AMQP: nothing expires."""
+
+    def watch(self, queue: Queue) -> None: ...
+
+    def forget(self, queue: Queue) -> None: ...
+
+    def left(self, name: str) -> None: ...
+
+    def of_topic(self, topic: str) -> ExpiringQueue | None:
+        return None
+
+    def close(self) -> None: ...
+
+
 class Queues:
     """The topology of a broker, with the topics behind it."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker = broker
         self.topology = Topology()
-        self.expiries: ExpiringQueues  # set before ``load``
+        self.expiries: ExpiringQueues = NoExpiries()
         self.replies = Replies()
         self._next_retry: dict[str, float] = {}
         self._loop = loop
@@ -150,12 +165,15 @@ class Queues:
 
     # -- queues
 
-    async def declare(self, wanted: Queue, owner: object, may_make: Callable[[], None]) -> tuple[int, int]:
+    async def declare(
+        self, wanted: Queue, owner: object, may_make: Callable[[], None], *, defined: bool = False
+    ) -> tuple[int, int]:
         """Declare a queue, or confirm one that is alike.
 
         Args:
             owner: the connection, which has an exclusive queue for itself.
             may_make: called before a new one is made. Raises: AmqpError.
+            defined: by a file of definitions, which may define its topic, too: that keeps its settings. The caller saves.
 
         Returns: messages and consumers. Raises: AmqpError, RequestError.
         """
@@ -167,7 +185,7 @@ class Queues:
             self.used(wanted.name)
             return self.counts(wanted.name, self.broker.topic(present.topic))
         is_new = not self.broker.has(wanted.topic)
-        if not is_new and wanted.goes_by_itself:
+        if not is_new and wanted.goes_by_itself and not (defined and not self.broker.topic(wanted.topic).messages()):
             text = f"topic {wanted.topic} is there and would be deleted with queue '{wanted.name}': declare it neither"
             raise AmqpError(RESOURCE_LOCKED, f"{text} exclusive nor auto-delete nor with x-expires, or take another name")
         may_make()
@@ -176,12 +194,13 @@ class Queues:
             self._owners[wanted.name] = owner
         try:
             if wanted.is_temporary:
-                await self._save()  # first: a restart finds what it has to remove
-            if is_new or settings:
+                await self.save()  # first: a restart finds what it has to remove
+            if is_new or (settings and not defined):
                 await stored(lambda done: self.broker.create(wanted.topic, settings, done))
             topic = await made(partial(self.broker.topic_or_new, wanted.topic))
             await self._make_consumer(topic)
-            await self._save()
+            if not defined:
+                await self.save()
         except BaseException:
             if self.topology.queues.get(wanted.name) is wanted:
                 self._forget(wanted.name)
@@ -216,7 +235,7 @@ class Queues:
         for consumer in gone:
             consumer.drop()
         await self._delete_topic(topic_name)
-        await self._save()
+        await self.save()
         for consumer in gone:
             self._loop.call_soon(consumer.tell)  # behind the answer to the client that deletes
         return ready
@@ -259,28 +278,28 @@ class Queues:
         if wanted.name not in self.topology.exchanges:
             may_make()
         if self.topology.declare_exchange(wanted) and wanted.durable:
-            await self._save()
+            await self.save()
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         """Raises: AmqpError, RequestError, OSError."""
         if self.topology.delete_exchange(name, if_unused=if_unused):
-            await self._save()
+            await self.save()
 
-    async def bind(self, binding: Binding, owner: object) -> None:
-        """Raises: AmqpError, RequestError, OSError."""
+    async def bind(self, binding: Binding, owner: object, *, saved: bool = True) -> None:
+        """``saved`` False: the caller saves. Raises: AmqpError, RequestError, OSError."""
         if not binding.to_exchange:
             topic = self.topic(binding.target, owner)
             if binding.target not in self.topology.queues:  # made by another protocol: now it is a queue, too
                 self.topology.queue_added(Queue(binding.target, topic.name))
-        if self.topology.bind(binding):
-            await self._save()
+        if self.topology.bind(binding) and saved:
+            await self.save()
 
     async def unbind(self, binding: Binding) -> None:
         """Raises: RequestError, OSError."""
         if self.topology.unbind(binding):
-            await self._save()
+            await self.save()
 
-    async def _save(self) -> None:
+    async def save(self) -> None:
         """Put the topology on stable storage; of changes that come meanwhile one write is for all. Raises: RequestError."""
         self._changes += 1
         wanted = self._changes

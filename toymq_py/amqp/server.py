@@ -5,10 +5,12 @@ Contract: amqp.md. Limits of connections are those of all doors (``Quotas``). Kn
 
 import asyncio
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
+from toymq_py.amqp import definitions
 from toymq_py.amqp.errors import CONNECTION_FORCED, AmqpError
 from toymq_py.amqp.expiry import Expiries
 from toymq_py.amqp.login import Login
@@ -18,11 +20,12 @@ from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
+from toymq_py.config.amqp_definitions import AmqpDefinition, Declare
 from toymq_py.entrance import Entrance
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.fair_queue import FairQueue
-from toymq_py.net.open_connections import OpenConnection
+from toymq_py.net.open_connections import CHANNELS_MAX, OpenConnection
 from toymq_py.topic import Subscription
 
 GOODBYE_S = 1.0
@@ -63,6 +66,22 @@ class AmqpServer:
     async def load(self) -> None:
         """Read exchanges, queues and bindings. Raises: DamagedData, OSError."""
         await self.queues.load()
+
+    def exchanges(self) -> Iterator[dict[str, Any]]:
+        """JSON objects of all exchanges (docs/http.md, "Exchanges, queues, bindings")."""
+        return definitions.exchange_rows(self.queues)
+
+    def declared_queues(self) -> Iterator[dict[str, Any]]:
+        """The same of the queues."""
+        return definitions.queue_rows(self.queues)
+
+    def bindings(self) -> Iterator[dict[str, Any]]:
+        """The same of the bindings."""
+        return definitions.binding_rows(self.queues)
+
+    async def declare(self, wanted: Iterable[AmqpDefinition]) -> list[Declare]:
+        """See ``declare_defined``. Raises: BadArgument, OSError."""
+        return await definitions.declare_defined(self.queues, wanted)
 
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``; then answer the publishes that wait, and say goodbye."""
@@ -116,6 +135,7 @@ class AmqpServer:
             yield OpenConnection(
                 "amqp", number, since_ms, session.transport, partial(session.close_with, CLOSED_BY_OPERATOR),
                 session.rights.name, session.handshake.client_name, session.seat, partial(_subscriptions, session),
+                partial(_channels, session),
             )  # fmt: skip
 
     def _rights_changed(self) -> None:
@@ -131,3 +151,7 @@ def _refuse(transport: asyncio.Transport, _: RequestError) -> None:
 def _subscriptions(session: Session) -> list[Subscription]:
     consumers = [consumer for channel in session.channels.values() for consumer in channel.consumers.by_tag.values()]
     return [consumer.subscription for consumer in consumers if consumer.subscription is not None]
+
+
+def _channels(session: Session) -> list[dict[str, Any]]:
+    return [channel.describe() for _, channel in sorted(session.channels.items())[:CHANNELS_MAX]]

@@ -192,6 +192,14 @@ class Topology:
                 if source is not None and source.auto_delete:
                     self.delete_exchange(source.name)
 
+    def bindings_of(self, source: str) -> int:
+        """How many lead away from an exchange."""
+        return len(self._by_source.get(source, ()))
+
+    def in_order(self) -> list[Binding]:
+        """All bindings, by the name of their source."""
+        return [binding for _, some in sorted(self._by_source.items()) for binding in some]
+
     # -- routing
 
     def route(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> tuple[str, ...]:
