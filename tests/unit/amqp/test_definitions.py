@@ -1,4 +1,4 @@
-"""What AMQP declared, as rows and as definitions, of a topology without a broker. ``tests/e2e/amqp/test_definitions.py``: whole."""
+"""What AMQP declared, as rows and as definitions, of a topology alone. The whole of it: ``tests/e2e/amqp``."""
 
 from typing import Any
 

@@ -96,5 +96,6 @@ async def test_admins_alone_and_without_amqp_there_is_nothing() -> None:
             answer = await rig.ask("GET", f"/v1/{kind}", headers=bearer("operator"))
             assert answer.json() == {"served": False, "total": 0, "more": False, kind: []}
         refused(await rig.ask("POST", "/v1/amqp:declare", json=WANTED, headers=bearer("billing")), 403, "FORBIDDEN")
-        problem = refused(await rig.ask("POST", "/v1/amqp:declare", json=WANTED, headers=bearer("operator")), 422, "BAD_ARGUMENT")
+        answer = await rig.ask("POST", "/v1/amqp:declare", json=WANTED, headers=bearer("operator"))
+        problem = refused(answer, 422, "BAD_ARGUMENT")
         assert "start it with --amqp" in problem["detail"]
