@@ -54,8 +54,9 @@ class Channel:
         self._closed = False
         """What still comes of it is of no concern to the client: its number may be another channel's."""
         self.publishes = Publishes(
-            queues, outlet.held, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress
-        )
+            queues, outlet.held, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress,
+            waits_for_space=lambda: not self.tells_refusals,
+        )  # fmt: skip
         declarations = Declarations(outlet, queues, self._reply)
         self.consumers = Consumers(number, outlet, queues, self._reply, declarations.queue_of, self._in_transaction)
         self._handlers: Mapping[str, Callable[[Method], Later]] = {
@@ -63,6 +64,11 @@ class Channel:
             "confirm.select": self._confirm_select, "tx.select": self._tx_select, "tx.commit": self._tx_commit,
             "tx.rollback": self._tx_rollback,
         }  # fmt: skip
+
+    @property
+    def tells_refusals(self) -> bool:
+        """The client learns which publishes are refused: it waits for confirms, or for its commit."""
+        return self._confirms is not None or self._transaction is not None
 
     def _reply(self, name: str, **values: Any) -> None:
         if not self._closed:

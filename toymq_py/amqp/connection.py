@@ -80,11 +80,22 @@ class AmqpConnection:
         self._incoming: dict[int, _Incoming] = {}
         self._discarded: set[int] = set()
         self._body_bytes = 0
+        self._back: Event | None = None
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of unfinished frames and bodies."""
+        """Bytes of unfinished frames and bodies, and of what was given back."""
         return self._reader.held_bytes + self._body_bytes
+
+    @property
+    def has_waiting(self) -> bool:
+        """What was given back is first among the next events."""
+        return self._back is not None
+
+    def give_back(self, event: Event) -> None:
+        """The event that came last cannot be applied yet: it comes again. Assumes that no other is read before."""
+        self._back = event
+        self._body_bytes += _body_size(event)
 
     def limit_frames(self, frame_max: int) -> None:
         """The peers have agreed on a frame size."""
@@ -104,6 +115,9 @@ class AmqpConnection:
         incoming = self._incoming.pop(channel, None)
         if incoming is not None:
             self._body_bytes -= sum(map(len, incoming.parts))
+        if (back := self._back) is not None and back[0] == channel:
+            self._back = None
+            self._body_bytes -= _body_size(back)
 
     def received(self, data: bytes) -> None:
         self._reader.received(data)
@@ -121,6 +135,10 @@ class AmqpConnection:
                 raise NotAmqp
             self._expects_header = False
             yield 0, Signal.GREETING
+        if (back := self._back) is not None:
+            self._back = None
+            self._body_bytes -= _body_size(back)
+            yield back
         incoming = self._reader.frames()
         try:
             for kind, channel, payload in incoming:
@@ -192,6 +210,11 @@ class AmqpConnection:
         self._drop(channel)
         parts = incoming.parts
         return channel, Content(incoming.method, incoming.properties, parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+def _body_size(event: Event) -> int:
+    what = event[1]
+    return len(what.body) if isinstance(what, Content) else 0
 
 
 def _index(payload: bytes) -> Index:

@@ -17,7 +17,7 @@ PROPERTIES = {
     "product": "toymq", "version": __version__, "platform": "Python", "information": "AMQP 0-9-1 of a toymq broker",
     "capabilities": {
         "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
-        "per_consumer_qos": True, "authentication_failure_close": True,
+        "per_consumer_qos": True, "authentication_failure_close": True, "connection.blocked": True,
     },
 }  # fmt: skip
 
@@ -30,6 +30,8 @@ class Handshake:
         """Of the client's properties: its name of the connection, else of the library."""
         self.knows_cancels = False
         """The client's capability ``consumer_cancel_notify``."""
+        self.knows_blocked = False
+        """The client's capability ``connection.blocked``."""
         self.rights = OpenRights()
         self.frame_max = frames.FRAME_MIN
         self.channel_max = CHANNEL_MAX
@@ -69,7 +71,9 @@ class Handshake:
         told = [method["client_properties"].get(name) for name in ("connection_name", "product")]
         self.client_name = next((name for name in told if isinstance(name, str)), None)
         capabilities = method["client_properties"].get("capabilities")
-        self.knows_cancels = isinstance(capabilities, dict) and capabilities.get("consumer_cancel_notify") is True
+        if isinstance(capabilities, dict):
+            self.knows_cancels = capabilities.get("consumer_cancel_notify") is True
+            self.knows_blocked = capabilities.get("connection.blocked") is True
         self._expects = "connection.tune-ok"
         return methods.encode(0, "connection.tune", channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, heartbeat=HEARTBEAT_S)
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from toymq_py.amqp import definitions
+from toymq_py.amqp.blocking import DiskAlarm
 from toymq_py.amqp.errors import CONNECTION_FORCED, AmqpError
 from toymq_py.amqp.expiry import Expiries
 from toymq_py.amqp.login import Login
@@ -54,6 +55,7 @@ class AmqpServer:
         self._entrance = Entrance(loop, broker.quotas, broker.metrics, certificates, self._session, _refuse)
         self._guarded = authority is not None
         self._fair = FairQueue(clock, loop)
+        self._alarm = DiskAlarm(broker, loop, self._alarm_changed)
         self._sessions: dict[Session, tuple[int, int]] = {}  # number and time
         self._last_number = 0
         broker.quotas.open_connections.sources.append(self._open_connections)
@@ -97,6 +99,7 @@ class AmqpServer:
                         self._none_left.clear()
                         await self._none_left.wait()
             self.cut()
+            self._alarm.close()
             self.queues.close()
             await self.queues.settle()
 
@@ -111,7 +114,9 @@ class AmqpServer:
             session.abort()
 
     def _session(self, address: str) -> Session:
-        return Session(self.queues, self._clock, self._loop, self._fair, self._login, address, self._enter, self._ended)
+        return Session(
+            self.queues, self._clock, self._loop, self._fair, self._login, self._alarm, address, self._enter, self._ended
+        )
 
     def _enter(self, session: Session) -> Seat:
         """Raises: TooManyConnections."""
@@ -137,6 +142,10 @@ class AmqpServer:
                 session.rights.name, session.handshake.client_name, session.seat, partial(_subscriptions, session),
                 partial(_channels, session),
             )  # fmt: skip
+
+    def _alarm_changed(self) -> None:
+        for session in list(self._sessions):
+            session.alarm_changed()
 
     def _rights_changed(self) -> None:
         for session in list(self._sessions):

@@ -11,8 +11,10 @@ from contextlib import closing, suppress
 from typing import Any, cast
 
 from toymq_py.amqp import frames, methods
+from toymq_py.amqp.blocking import Blocking, DiskAlarm
 from toymq_py.amqp.channel import Channel
 from toymq_py.amqp.connection import AmqpConnection, Content, Event, NotAmqp, Signal
+from toymq_py.amqp.deadline import Deadline
 from toymq_py.amqp.deliveries import Consumer
 from toymq_py.amqp.errors import (
     ACCESS_REFUSED,
@@ -36,7 +38,6 @@ from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat, acting_token
 from toymq_py.broker_waits import stored
 from toymq_py.clock import Clock
-from toymq_py.disk_errors import storage_error
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.net.peer import described_peer
@@ -59,7 +60,7 @@ class Session(asyncio.Protocol):
 
     def __init__(
         self, queues: Queues, clock: Clock, loop: asyncio.AbstractEventLoop, fair: FairQueue, login: Login,
-        address: str | None, enter: Callable[["Session"], Seat], ended: Callable[["Session"], None],
+        alarm: DiskAlarm, address: str | None, enter: Callable[["Session"], Seat], ended: Callable[["Session"], None],
     ) -> None:  # fmt: skip
         """
         Args:
@@ -88,11 +89,12 @@ class Session(asyncio.Protocol):
         self._ready: dict[Consumer, None] = {}
         self._work: asyncio.Task[None] | None = None
         self._outbox = Outbox()
+        self.blocking = Blocking(alarm, self.write)
         self._reading = True
         self._closing = False
         self._gone = False
         self._last_read = self._last_write = clock.monotonic()
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(loop)
         self._blocked_by_publishes = False
 
     # -- the transport
@@ -106,7 +108,7 @@ class Session(asyncio.Protocol):
             self.write(methods.closing(0, "connection.close", AmqpError(CONNECTION_FORCED, str(error))))
             self._close_transport()
             return
-        self._timer = self._loop.call_later(LOGIN_S, self._too_late)
+        self._deadline.set(LOGIN_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
         self._last_read = self._clock.monotonic()
@@ -130,8 +132,7 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.cancel()
         if self.seat is not None:
             self.seat.leave()
         self._ended(self)
@@ -169,17 +170,21 @@ class Session(asyncio.Protocol):
         """Whether the next method may be applied."""
         crowded = self.seat is not None and self.seat.crowded
         self._blocked_by_publishes = self.held.published > (FLOOR_BYTES if crowded else self._inflight_bytes_max)
-        return not (self._blocked_by_publishes or self._outbox.full)
+        return not (self._blocked_by_publishes or self._outbox.full or self.held.refused)
 
     def _apply(self, slice_end: float) -> bool:
         if self._is_busy or not self._has_room():
             return self._outbox.full and not self._outbox.stalled
         monotonic = self._clock.monotonic
+        alarm = self.blocking.alarm
         try:
             with closing(self._connection.events()) as events:  # type: ignore[type-var]
                 for count, event in enumerate(events, 1):
+                    if alarm.is_on and self.blocking.holds(event, self.channels.get(event[0])):
+                        self._connection.give_back(event)
+                        return False
                     self._event(event)
-                    if self._is_busy or self._gone:
+                    if self._is_busy or self._gone or self.held.refused:
                         return False
                     if self._outbox.full:
                         return not self._outbox.stalled
@@ -190,6 +195,15 @@ class Session(asyncio.Protocol):
             self._close_transport()
             return False
         return False
+
+    def alarm_changed(self) -> None:
+        """Publishing begins or ceases to be refused for the disk."""
+        if not self.handshake.is_over or self._closing or self._gone:
+            return
+        self.blocking.tell()
+        if not self.blocking.alarm.is_on:
+            self.held.again()
+        self._runnable.wake()
 
     def _event(self, event: Event) -> None:
         """Raises: AmqpError, which ends the connection."""
@@ -210,12 +224,8 @@ class Session(asyncio.Protocol):
                 self._on_connection(cast("Method", what))
             else:
                 self._on_channel(number, what)
-        except AmqpError as error:
-            self._refuse(number, error, what)
-        except RequestError as error:
+        except (AmqpError, RequestError, OSError) as error:
             self._refuse(number, amqp_error(error), what)
-        except OSError as error:
-            self._refuse(number, amqp_error(storage_error(error)), what)
 
     def _refuse(self, number: int, error: AmqpError, what: Any) -> None:
         if error.method == (0, 0) and isinstance(what, Method | Content):
@@ -297,7 +307,8 @@ class Session(asyncio.Protocol):
             if not has_room and held > FLOOR_BYTES + FRAME_MAX:
                 self.close_with(AmqpError(RESOURCE_ERROR, str(seat.too_much())))
                 return
-        busy = self._is_busy or self._blocked_by_publishes or (self._outbox.stalled and bool(self._outbox))
+        waits = self._blocked_by_publishes or self._connection.has_waiting or bool(self.held.refused)
+        busy = self._is_busy or waits or (self._outbox.stalled and bool(self._outbox))
         wants = not (busy and unapplied > READ_AHEAD_BYTES)
         if wants != self._reading and not self._gone and not self.transport.is_closing():
             self._reading = wants
@@ -320,9 +331,8 @@ class Session(asyncio.Protocol):
             self._connection.limit_frames(handshake.frame_max)
             self._connection.channel_max = handshake.channel_max
         elif method.name == "connection.open":
-            assert self._timer is not None
-            self._timer.cancel()
-            self._timer = None
+            self.blocking.is_known = handshake.knows_blocked
+            self._deadline.cancel()
             self._beat()
         elif (rights := handshake.rights).name is not None and self.seat is not None:
             try:
@@ -370,6 +380,7 @@ class Session(asyncio.Protocol):
         try:
             self.rights.check()
             if isinstance(what, Content):
+                self.blocking.publishes = True
                 channel.publish(what)
                 return
             later = channel.apply(what)
@@ -382,12 +393,8 @@ class Session(asyncio.Protocol):
         """Carry out what waits for the disk; nothing else is applied meanwhile."""
         try:
             await later
-        except AmqpError as error:
-            self._refuse(number, error, method)
-        except RequestError as error:
+        except (AmqpError, RequestError, OSError) as error:
             self._refuse(number, amqp_error(error), method)
-        except OSError as error:
-            self._refuse(number, amqp_error(storage_error(error)), method)
         except Exception:
             logger.exception("an AMQP connection ended by a bug")
             self._fail(AmqpError(INTERNAL_ERROR, "a bug of the broker; its log has it"))
@@ -430,11 +437,7 @@ class Session(asyncio.Protocol):
         if now - self._last_write >= interval_s and not self._outbox.stalled:
             self.write(frames.HEARTBEAT_FRAME)
             self._flush()
-        self._timer = self._loop.call_later(interval_s, self._beat)
-
-    def _too_late(self) -> None:
-        self._timer = None
-        self.transport.abort()
+        self._deadline.set(interval_s, self._beat)
 
     def rights_changed(self) -> None:
         """The table of tokens has changed."""
@@ -467,9 +470,7 @@ class Session(asyncio.Protocol):
             logger.info("%s: %s", described_peer(self.transport), error.reply_text)
         self._close_channels()
         self.write(methods.closing(0, "connection.close", error))
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(CLOSE_S, self._too_late)
+        self._deadline.set(CLOSE_S, self.abort)
 
     def _close_channels(self) -> None:
         channels, self.channels = list(self.channels.values()), {}
@@ -483,7 +484,7 @@ class Session(asyncio.Protocol):
         self._outbox.write_all()
         self._end()
         self.transport.close()
-        self._timer = self._loop.call_later(CLOSE_S, self._too_late)
+        self._deadline.set(CLOSE_S, self.abort)
 
     def _end(self) -> None:
         """Idempotent."""
@@ -491,8 +492,7 @@ class Session(asyncio.Protocol):
             return
         self._gone = True
         self._runnable.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.cancel()
         self._close_channels()
 
     def abort(self) -> None:

@@ -106,3 +106,22 @@ def test_bodies_that_are_not_whole_are_counted() -> None:
     assert found.held_bytes == 70
     found.discard(1)
     assert found.held_bytes == 20
+
+
+def test_what_is_given_back_comes_again_first_and_is_held() -> None:
+    found = connection()
+    events(found, PROTOCOL_HEADER)
+    found.received(publish(1, b"one") + publish(2, b"two"))
+    with closing(found.events()) as some:  # type: ignore[type-var]
+        first = next(some)
+        found.give_back(first)
+    assert found.has_waiting
+    assert found.held_bytes >= 3
+    seen = events(found, b"")
+    assert [what.body for _, what in seen] == [b"one", b"two"]  # type: ignore[union-attr]
+    assert (found.has_waiting, found.held_bytes) == (False, 0)
+    found.give_back(seen[1])
+    found.discard(1)
+    assert found.has_waiting
+    found.discard(2)
+    assert (found.has_waiting, found.held_bytes) == (False, 0), "its channel is closed"
