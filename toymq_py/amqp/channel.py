@@ -137,6 +137,9 @@ class Channel:
         envelope = Envelope(exchange, routing_key, content.properties)
         block, found = properties.as_logged(envelope)
         self._check_size(len(body) + len(block))
+        if (user := found.get("user-id")) is not None and user != self._outlet.rights.user:
+            text = f"user_id property set to '{user[:80]}' but authenticated user was '{self._outlet.rights.user[:80]}'"
+            raise AmqpError(PRECONDITION_FAILED, text)
         if not exchange and is_reply_name(routing_key):
             self._reply_to(envelope, content, mandatory=method["mandatory"])
             return

@@ -3,11 +3,14 @@
 Contract: amqp.md, "Model" (users); the specification, 2.2.4.
 """
 
+import asyncio
+
 from toymq_py.amqp import frames, methods
 from toymq_py.amqp.errors import ACCESS_REFUSED, COMMAND_INVALID, NOT_ALLOWED, SYNTAX_ERROR, AmqpError
 from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
 from toymq_py.errors import AuthFailed
+from toymq_py.net.certificates import names_of
 from toymq_py.version import __version__
 
 CHANNEL_MAX = 2047
@@ -38,6 +41,7 @@ class Handshake:
         self.heartbeat_s = 0
         self._login = login
         self._address = address
+        self._certificate_names: tuple[str, ...] | None = None
         self._expects = "connection.start-ok"
         self._handlers = {
             "connection.start-ok": self._start_ok, "connection.tune-ok": self._tune_ok, "connection.open": self._open,
@@ -49,11 +53,13 @@ class Handshake:
         """The connection is open."""
         return self._expects == "connection.update-secret"
 
-    def begin(self) -> bytes:
+    def begin(self, transport: asyncio.BaseTransport) -> bytes:
         """The first frame, once the client has sent the protocol header."""
+        certificate = transport.get_extra_info("peercert")
+        self._certificate_names = None if certificate is None else names_of(certificate)
         return methods.encode(
             0, "connection.start", version_major=0, version_minor=9, server_properties=PROPERTIES,
-            mechanisms=" ".join(self._login.mechanisms), locales="en_US",
+            mechanisms=self._login.mechanisms(self._certificate_names), locales="en_US",
         )  # fmt: skip
 
     def apply(self, method: Method) -> bytes:
@@ -64,10 +70,13 @@ class Handshake:
 
     def _start_ok(self, method: Method) -> bytes:
         try:
-            token = self._login.token_of(method["mechanism"], method["response"])
+            self.rights = self._login.log_in(
+                method["mechanism"], method["response"], self._certificate_names, self._address
+            )
         except ValueError as error:
             raise AmqpError(SYNTAX_ERROR, str(error), method.index) from None
-        self._admit(token, method)
+        except AuthFailed as error:
+            raise _refused(error, method) from None
         told = [method["client_properties"].get(name) for name in ("connection_name", "product")]
         self.client_name = next((name for name in told if isinstance(name, str)), None)
         capabilities = method["client_properties"].get("capabilities")
@@ -76,12 +85,6 @@ class Handshake:
             self.knows_blocked = capabilities.get("connection.blocked") is True
         self._expects = "connection.tune-ok"
         return methods.encode(0, "connection.tune", channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, heartbeat=HEARTBEAT_S)
-
-    def _admit(self, token: str, method: Method) -> None:
-        try:
-            self.rights = self._login.rights_of(token, self._address)
-        except AuthFailed as error:
-            raise AmqpError(ACCESS_REFUSED, f"login was refused: {error}", method.index) from None
 
     def _tune_ok(self, method: Method) -> bytes:
         frame_max, channel_max = method["frame_max"] or FRAME_MAX, method["channel_max"] or CHANNEL_MAX
@@ -99,5 +102,12 @@ class Handshake:
         return methods.encode(0, "connection.open-ok")
 
     def _update_secret(self, method: Method) -> bytes:
-        self._admit(method["new_secret"].decode("utf-8", "replace"), method)
+        try:
+            self.rights = self._login.rights_of(method["new_secret"].decode("utf-8", "replace"), self._address)
+        except AuthFailed as error:
+            raise _refused(error, method) from None
         return methods.encode(0, "connection.update-secret-ok")
+
+
+def _refused(error: AuthFailed, method: Method) -> AmqpError:
+    return AmqpError(ACCESS_REFUSED, f"login was refused: {error}", method.index)

@@ -211,7 +211,7 @@ class Session(asyncio.Protocol):
         if what is Signal.HEARTBEAT:
             return
         if what is Signal.GREETING:
-            self.write(self.handshake.begin())
+            self.write(self.handshake.begin(self.transport))
             return
         if self._closing:
             if isinstance(what, Method) and what.name in ("connection.close-ok", "connection.close"):
