@@ -66,7 +66,7 @@ class Grant:
     """CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE, of every topic."""
     expires_ns: int | None = field(default=None, repr=False)
     """When the token expires, in nanoseconds since the epoch; None: never."""
-    certificate: bool = False
+    certificate: bool = field(default=False, repr=False)
     """A client certificate with its name stands for the token, where a protocol can say so (AMQP's SASL EXTERNAL)."""
 
     def may_publish(self, topic: str) -> bool:

@@ -82,11 +82,9 @@ def test_a_certificate_with_the_name_of_a_token_has_its_rights(broker: BrokerPro
         channel.confirm_delivery()
         channel.basic_publish("", "orders", b"paid", pika.BasicProperties(user_id="billing"))
         assert channel.basic_get("orders")[2] == b"paid"
+        channel.queue_declare("other", durable=True)
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="it may not publish there") as refused:
-            connection_channel = connection.channel()
-            connection_channel.queue_declare("other", durable=True)
-            connection_channel.confirm_delivery()
-            connection_channel.basic_publish("", "other", b"x")
+            channel.basic_publish("", "other", b"x")
         assert refused.value.reply_code == 403
 
 
