@@ -237,24 +237,24 @@ class Service:
             from toymq_py.amqp import AmqpServer  # imported only when needed
 
             self._amqp = AmqpServer(
-                self._broker, self._clock, self._loop, authority=self._authority, certificates=self._certificates
-            )
+                self._broker, self._clock, self._loop, authority=self._authority, certificates=self._certificates,
+                vhosts=self._options.amqp_vhost,
+            )  # fmt: skip
             try:
                 await self._amqp.load()
             except DamagedData as error:
                 problem = f"amqp.json: {error}; `toymq repair` puts it aside, its queues stay as topics"
                 raise DataDirectoryError(problem) from None
-            await self._declare(wanted)
+            await self._declare(self._amqp, wanted)
             if self._web is not None:
                 self._web.shows(self._amqp)
         gc.collect()
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
 
-    async def _declare(self, wanted: Definitions) -> None:
+    async def _declare(self, amqp: "AmqpServer", wanted: Definitions) -> None:
         """Raises: ConfigError."""
-        assert self._amqp is not None
         try:
-            for change in await self._amqp.declare(wanted.amqp.values()):
+            for change in await amqp.declare(wanted.amqp.values()):
                 logger.info("%s: %s", self._options.definitions, change)
         except (BadArgument, OSError) as error:
             raise ConfigError(f"{self._options.definitions}: {error}") from error

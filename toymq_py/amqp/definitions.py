@@ -8,9 +8,9 @@ from typing import Any
 
 from toymq_py.amqp.arguments import checked
 from toymq_py.amqp.errors import AmqpError
-from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.topology import PREDECLARED, Binding, Exchange, Queue, Topology
+from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.config.amqp_definitions import AmqpDefinition, Declare, by_key, plan
 from toymq_py.config.definitions import done_before
 from toymq_py.errors import BadArgument, RequestError
@@ -23,13 +23,13 @@ def defined(topology: Topology) -> Iterator[AmqpDefinition]:
     """What a file of definitions has: all that outlives a restart."""
     for exchange in topology.exchanges.values():
         if exchange.durable and exchange.name not in PREDECLARED:
-            yield AmqpDefinition("exchange", exchange_values(exchange))
+            yield AmqpDefinition("exchange", exchange_values(topology, exchange))
     for queue in topology.queues.values():
         if not queue.is_temporary:
-            yield AmqpDefinition("queue", queue_values(queue))
+            yield AmqpDefinition("queue", queue_values(topology, queue))
     for binding in topology.bindings.values():
         if _outlives(topology, binding):
-            yield AmqpDefinition("binding", binding_values(binding))
+            yield AmqpDefinition("binding", binding_values(topology, binding))
 
 
 def _outlives(topology: Topology, binding: Binding) -> bool:
@@ -48,7 +48,7 @@ def exchange_rows(queues: Queues) -> Iterator[dict[str, Any]]:
     for _, exchange in sorted(topology.exchanges.items()):
         predeclared = exchange.name in PREDECLARED
         yield {
-            **exchange_values(exchange), "durable": exchange.durable, "predeclared": predeclared,
+            **exchange_values(topology, exchange), "durable": exchange.durable, "predeclared": predeclared,
             "alternate": exchange.arguments.get("alternate-exchange"), "bindings": topology.bindings_of(exchange.name),
             "lasting": exchange.durable and not predeclared,
         }  # fmt: skip
@@ -61,7 +61,8 @@ def queue_rows(queues: Queues) -> Iterator[dict[str, Any]]:
             continue
         ready, consumers = queues.counts(queue.name, queues.broker.topic(queue.topic))
         yield {
-            **queue_values(queue), "topic": queue.topic, "exclusive": queue.exclusive, "ready": ready, "consumers": consumers,
+            **queue_values(queues.topology, queue), "topic": queue.topic, "exclusive": queue.exclusive, "ready": ready,
+            "consumers": consumers,
             "lasting": not queue.is_temporary,
         }  # fmt: skip
 
@@ -69,49 +70,52 @@ def queue_rows(queues: Queues) -> Iterator[dict[str, Any]]:
 def binding_rows(queues: Queues) -> Iterator[dict[str, Any]]:
     """JSON objects of all bindings, by their exchange."""
     for binding in queues.topology.in_order():
-        yield {**binding_values(binding), "lasting": _outlives(queues.topology, binding)}
+        yield {**binding_values(queues.topology, binding), "lasting": _outlives(queues.topology, binding)}
 
 
-def exchange_values(exchange: Exchange) -> dict[str, Any]:
+def exchange_values(topology: Topology, exchange: Exchange) -> dict[str, Any]:
     return {
-        "name": exchange.name, "type": exchange.type, "auto_delete": exchange.auto_delete, "internal": exchange.internal,
+        "vhost": topology.vhost, "name": exchange.name, "type": exchange.type, "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
         "arguments": dict(exchange.arguments),
     }  # fmt: skip
 
 
-def queue_values(queue: Queue) -> dict[str, Any]:
+def queue_values(topology: Topology, queue: Queue) -> dict[str, Any]:
     return {
-        "name": queue.name, "durable": queue.durable, "auto_delete": queue.auto_delete, "arguments": dict(queue.arguments)
+        "vhost": topology.vhost, "name": queue.name, "durable": queue.durable, "auto_delete": queue.auto_delete,
+        "arguments": dict(queue.arguments),
     }  # fmt: skip
 
 
-def binding_values(binding: Binding) -> dict[str, Any]:
+def binding_values(topology: Topology, binding: Binding) -> dict[str, Any]:
     queue, exchange = (None, binding.target) if binding.to_exchange else (binding.target, None)
     return {
-        "source": binding.source, "queue": queue, "exchange": exchange, "routing_key": binding.routing_key,
+        "vhost": topology.vhost, "source": binding.source, "queue": queue, "exchange": exchange,
+        "routing_key": binding.routing_key,
         "arguments": dict(binding.arguments),
     }  # fmt: skip
 
 
-async def declare_defined(queues: Queues, wanted: Iterable[AmqpDefinition]) -> list[Declare]:
+async def declare_defined(vhosts: Vhosts, wanted: Iterable[AmqpDefinition]) -> list[Declare]:
     """Declare what is not there, durably.
 
     Returns: what was declared. Raises: BadArgument, which names what could not be declared, and what was before it: that stays.
     """
-    present = by_key(defined(queues.topology))
+    present = by_key(each for queues in vhosts for each in defined(queues.topology))
     changes = plan(by_key(wanted), present)
     for at, change in enumerate(changes):
         try:
             if change.before is not None:
                 raise BadArgument(f"{change}: what is there is not changed: delete it first")
-            await _declare(queues, change.definition)
+            await _declare(vhosts.find(change.definition.values["vhost"]), change.definition)
         except (AmqpError, RequestError) as error:
             if at:
-                await queues.save()
+                await vhosts.save()
             text = error.reply_text if isinstance(error, AmqpError) else str(error)
             raise BadArgument(f"{change.definition.name}: {text}{done_before(changes[:at])}") from None
     if changes:
-        await queues.save()
+        await vhosts.save()
     return changes
 
 
@@ -125,7 +129,7 @@ async def _declare(queues: Queues, definition: AmqpDefinition) -> None:
         )
     elif definition.kind == "queue":
         name = values["name"]
-        queue = Queue(name, topic_of(name), values["durable"], False, values["auto_delete"], arguments)
+        queue = Queue(name, queues.topic_name(name), values["durable"], False, values["auto_delete"], arguments)
         if queue.is_temporary:
             raise BadArgument("it would not outlive a restart: auto_delete is for a durable queue")
         await queues.declare(queue, _OWNER, lambda: None, defined=True)

@@ -9,6 +9,7 @@ from toymq_py.amqp import frames, methods
 from toymq_py.amqp.errors import ACCESS_REFUSED, COMMAND_INVALID, NOT_ALLOWED, SYNTAX_ERROR, AmqpError
 from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
+from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.errors import AuthFailed
 from toymq_py.net.certificates import names_of
 from toymq_py.version import __version__
@@ -28,7 +29,10 @@ PROPERTIES = {
 class Handshake:
     """What the two ends agree on. ``apply`` gives the frame that answers a method."""
 
-    def __init__(self, login: Login, address: str | None) -> None:
+    def __init__(self, login: Login, address: str | None, vhosts: Vhosts) -> None:
+        self.queues = vhosts.default
+        """Those of the virtual host that the client opens."""
+        self._vhosts = vhosts
         self.client_name: str | None = None
         """Of the client's properties: its name of the connection, else of the library."""
         self.knows_cancels = False
@@ -96,8 +100,7 @@ class Handshake:
         return b""
 
     def _open(self, method: Method) -> bytes:
-        if method["virtual_host"] not in ("/", ""):
-            raise AmqpError(NOT_ALLOWED, f"vhost '{method['virtual_host'][:100]}' not found: there is '/' alone", method.index)
+        self.queues = self._vhosts.find(method["virtual_host"])
         self._expects = "connection.update-secret"
         return methods.encode(0, "connection.open-ok")
 

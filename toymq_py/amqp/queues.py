@@ -21,8 +21,10 @@ from toymq_py.amqp.errors import (
 from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.replies import Replies
 from toymq_py.amqp.topology import Binding, Exchange, Queue, Topology
+from toymq_py.amqp.topology_file import TopologyFile
 from toymq_py.broker import Broker
 from toymq_py.broker_waits import made, stored
+from toymq_py.config.amqp_definitions import DEFAULT_VHOST
 from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.topic import Delivery, Subscription, Topic
 
@@ -90,11 +92,16 @@ class NoExpiries:
 
 
 class Queues:
-    """The topology of a broker, with the topics behind it."""
+    """The topology of a virtual host, with the topics behind it."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, broker: Broker, loop: asyncio.AbstractEventLoop, file: TopologyFile, vhost: str = DEFAULT_VHOST
+    ) -> None:
         self.broker = broker
-        self.topology = Topology()
+        self.vhost = vhost
+        self.topology = Topology(vhost)
+        self._file = file
+        file.sources[vhost] = lambda: self.topology.to_json()
         self.expiries: ExpiringQueues = NoExpiries()
         self.replies = Replies()
         self._next_retry: dict[str, float] = {}
@@ -103,15 +110,10 @@ class Queues:
         self._owners: dict[str, object] = {}  # of exclusive queues
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._saving = asyncio.Lock()
-        self._changes = self._saved = 0
 
-    async def load(self) -> None:
-        """Read the file, and remove what does not outlive a restart. Raises: DamagedData, OSError."""
-        found = self.broker.directory.read_amqp()
-        if not found:
-            return
-        self.topology = topology = Topology.from_json(found)
+    async def load(self, topology: Topology) -> None:
+        """Take what was stored, and remove what does not outlive a restart. Raises: OSError."""
+        self.topology = topology
         for queue in list(topology.queues.values()):
             if queue.is_temporary:
                 await self._delete_topic(queue.topic)
@@ -130,12 +132,12 @@ class Queues:
             return self.broker.topic(self.topic_name(name))
         except NoSuchTopic:
             self._forget(name)
-            raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '/'") from None
+            raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '{self.vhost}'") from None
 
     def topic_name(self, name: str) -> str:
         """The name of a queue's topic, whether it is there or not."""
         queue = self.topology.queues.get(name)
-        return topic_of(name) if queue is None else queue.topic
+        return topic_of(name, self.vhost) if queue is None else queue.topic
 
     def dead_letter_target(self, name: str, routing_key: str) -> tuple[str, str] | None:
         """Exchange and routing key for what a queue gives up; None where it has no dead-letter exchange."""
@@ -154,8 +156,8 @@ class Queues:
 
     def _check_owner(self, name: str, owner: object) -> None:
         if name in self._owners and self._owners[name] is not owner:
-            text = f"cannot obtain exclusive access to locked queue '{name}' in vhost '/': it is of another connection"
-            raise AmqpError(RESOURCE_LOCKED, text)
+            text = f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.vhost}'"
+            raise AmqpError(RESOURCE_LOCKED, f"{text}: it is of another connection")
 
     def counts(self, name: str, topic: Topic) -> tuple[int, int]:
         """Messages that are ready, and consumers."""
@@ -181,7 +183,7 @@ class Queues:
         settings = topic_settings(wanted.arguments)
         present = self.topology.queues.get(wanted.name)
         if present is not None and self.broker.has(present.topic):
-            _check_alike(present, wanted)
+            _check_alike(present, wanted, self.vhost)
             self.used(wanted.name)
             return self.counts(wanted.name, self.broker.topic(present.topic))
         is_new = not self.broker.has(wanted.topic)
@@ -227,9 +229,9 @@ class Queues:
             return 0
         ready, consumers = self.counts(name, self.broker.topic(topic_name))
         if if_unused and consumers:
-            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' in use")
+            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self.vhost}' in use")
         if if_empty and ready:
-            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' not empty")
+            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self.vhost}' not empty")
         self._forget(name)
         gone = list(self._consumers.pop(name, ()))
         for consumer in gone:
@@ -264,7 +266,7 @@ class Queues:
         if (queue := self.topology.queues.get(name)) is not None:
             self.expiries.forget(queue)
             self.topology.queue_removed(name)
-            self._changes += 1
+            self._file.changed()
         self._owners.pop(name, None)
         self._next_retry.pop(name, None)
         timer = self._expiries.pop(name, None)
@@ -300,15 +302,8 @@ class Queues:
             await self.save()
 
     async def save(self) -> None:
-        """Put the topology on stable storage; of changes that come meanwhile one write is for all. Raises: RequestError."""
-        self._changes += 1
-        wanted = self._changes
-        async with self._saving:
-            if self._saved >= wanted:
-                return
-            now = self._changes
-            await stored(partial(self.broker.directory.store_amqp, self.topology.to_json()))
-            self._saved = now
+        """See ``TopologyFile.save``. Raises: RequestError."""
+        await self._file.save()
 
     # -- routing
 
@@ -318,7 +313,7 @@ class Queues:
         """Names of the topics that a message goes to. ``internal``: the broker itself publishes. Raises: AmqpError."""
         found = self.topology.exchange(exchange)
         if found.internal and not internal:
-            raise AmqpError(ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '/'")
+            raise AmqpError(ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '{self.vhost}'")
         topics = map(self.topic_name, self.topology.route(exchange, routing_key, headers))
         return [topic for topic in topics if self.broker.has(topic)]
 
@@ -328,7 +323,7 @@ class Queues:
         """Raises: AmqpError (ACCESS_REFUSED) beside an exclusive consumer, or for one beside others."""
         present = self._consumers.setdefault(name, {})
         if present and (consumer.is_exclusive or any(other.is_exclusive for other in present)):
-            raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '/' in exclusive use")
+            raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '{self.vhost}' in exclusive use")
         present[consumer] = None
         timer = self._expiries.pop(name, None)
         if timer is not None:
@@ -394,21 +389,21 @@ class Queues:
         self._expiries.clear()
 
 
-def _check_alike(present: Queue, wanted: Queue) -> None:
+def _check_alike(present: Queue, wanted: Queue, vhost: str) -> None:
     """Raises: AmqpError (PRECONDITION_FAILED) with the argument that differs."""
     for what in ("durable", "auto_delete", "exclusive"):
         given, has = getattr(wanted, what), getattr(present, what)
         if given != has:
-            raise AmqpError(PRECONDITION_FAILED, _differs(what, wanted.name, str(given).lower(), str(has).lower()))
+            raise AmqpError(PRECONDITION_FAILED, _differs(what, wanted.name, vhost, str(given).lower(), str(has).lower()))
     for name in sorted(present.arguments.keys() | wanted.arguments.keys()):
         given, has = wanted.arguments.get(name), present.arguments.get(name)
         if given != has:
-            raise AmqpError(PRECONDITION_FAILED, _differs(name, wanted.name, given, has))
+            raise AmqpError(PRECONDITION_FAILED, _differs(name, wanted.name, vhost, given, has))
 
 
-def _differs(argument: str, queue: str, given: object, has: object) -> str:
+def _differs(argument: str, queue: str, vhost: str, given: object, has: object) -> str:
     """RabbitMQ's words, which clients match."""
-    return f"inequivalent arg '{argument}' for queue '{queue}' in vhost '/': received '{given}' but current is '{has}'"
+    return f"inequivalent arg '{argument}' for queue '{queue}' in vhost '{vhost}': received '{given}' but current is '{has}'"
 
 
 def _never(subscription: Subscription) -> bool:

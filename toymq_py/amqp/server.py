@@ -8,15 +8,15 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from toymq_py.amqp import definitions
 from toymq_py.amqp.blocking import DiskAlarm
 from toymq_py.amqp.errors import CONNECTION_FORCED, AmqpError
-from toymq_py.amqp.expiry import Expiries
 from toymq_py.amqp.login import Login
-from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.session import Session
+from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
@@ -39,15 +39,16 @@ class AmqpServer:
 
     def __init__(
         self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, *, authority: Authority | None = None,
-        certificates: Certificates | None = None,
+        certificates: Certificates | None = None, vhosts: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """
         Args:
             authority: checks tokens; None allows everything.
             certificates: of the TLS listeners.
+            vhosts: virtual hosts beside ``/``.
         """
-        self.queues = Queues(broker, loop)
-        self.queues.expiries = Expiries(self.queues, clock, loop)
+        self.vhosts = Vhosts(broker, loop, vhosts)
+        self.vhosts.watch(clock)
         self._broker = broker
         self._clock = clock
         self._loop = loop
@@ -67,23 +68,23 @@ class AmqpServer:
 
     async def load(self) -> None:
         """Read exchanges, queues and bindings. Raises: DamagedData, OSError."""
-        await self.queues.load()
+        await self.vhosts.load()
 
     def exchanges(self) -> Iterator[dict[str, Any]]:
         """JSON objects of all exchanges (docs/http.md, "Exchanges, queues, bindings")."""
-        return definitions.exchange_rows(self.queues)
+        return chain.from_iterable(map(definitions.exchange_rows, self.vhosts))
 
     def declared_queues(self) -> Iterator[dict[str, Any]]:
         """The same of the queues."""
-        return definitions.queue_rows(self.queues)
+        return chain.from_iterable(map(definitions.queue_rows, self.vhosts))
 
     def bindings(self) -> Iterator[dict[str, Any]]:
         """The same of the bindings."""
-        return definitions.binding_rows(self.queues)
+        return chain.from_iterable(map(definitions.binding_rows, self.vhosts))
 
     async def declare(self, wanted: Iterable[AmqpDefinition]) -> list[Declare]:
         """See ``declare_defined``. Raises: BadArgument, OSError."""
-        return await definitions.declare_defined(self.queues, wanted)
+        return await definitions.declare_defined(self.vhosts, wanted)
 
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``; then answer the publishes that wait, and say goodbye."""
@@ -100,8 +101,8 @@ class AmqpServer:
                         await self._none_left.wait()
             self.cut()
             self._alarm.close()
-            self.queues.close()
-            await self.queues.settle()
+            self.vhosts.close()
+            await self.vhosts.settle()
 
     def stop(self) -> None:
         """Begin the shutdown. Idempotent."""
@@ -115,7 +116,7 @@ class AmqpServer:
 
     def _session(self, address: str) -> Session:
         return Session(
-            self.queues, self._clock, self._loop, self._fair, self._login, self._alarm, address, self._enter, self._ended
+            self.vhosts, self._clock, self._loop, self._fair, self._login, self._alarm, address, self._enter, self._ended
         )
 
     def _enter(self, session: Session) -> Seat:

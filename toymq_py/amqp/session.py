@@ -33,7 +33,7 @@ from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.outbox import Outbox
 from toymq_py.amqp.publishing import Held
-from toymq_py.amqp.queues import Queues
+from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat, acting_token
 from toymq_py.broker_waits import stored
@@ -59,7 +59,7 @@ class Session(asyncio.Protocol):
     """One connection. Also its transport's protocol."""
 
     def __init__(
-        self, queues: Queues, clock: Clock, loop: asyncio.AbstractEventLoop, fair: FairQueue, login: Login,
+        self, vhosts: Vhosts, clock: Clock, loop: asyncio.AbstractEventLoop, fair: FairQueue, login: Login,
         alarm: DiskAlarm, address: str | None, enter: Callable[["Session"], Seat], ended: Callable[["Session"], None],
     ) -> None:  # fmt: skip
         """
@@ -68,13 +68,13 @@ class Session(asyncio.Protocol):
             enter: takes a seat. Raises: TooManyConnections.
             ended: called once, when the connection is gone.
         """
-        options = queues.broker.options
+        options = vhosts.broker.options
         self.body_bytes_max, self._inflight_bytes_max = options.max_payload_bytes, options.max_inflight_bytes
         self.address = address
-        self._queues = queues
+        self._subscriptions_max = options.max_subscriptions
         self._clock = clock
         self._loop = loop
-        self.handshake = Handshake(login, address)
+        self.handshake = Handshake(login, address, vhosts)
         self._enter = enter
         self._ended = ended
         self._runnable = Runnable(fair, self._turn)
@@ -268,7 +268,7 @@ class Session(asyncio.Protocol):
 
     def check_subscriptions(self) -> None:
         """Raises: AmqpError when the connection has its limit of subscriptions, as a TCP session."""
-        limit = self._queues.broker.options.max_subscriptions
+        limit = self._subscriptions_max
         if sum(len(channel.consumers) for channel in self.channels.values()) >= limit:
             text = f"the connection has {limit} consumers and queues to get from, the limit (--max-subscriptions)"
             raise AmqpError(PRECONDITION_FAILED, text)
@@ -401,7 +401,7 @@ class Session(asyncio.Protocol):
         finally:
             self._work = None
             if self._gone:
-                self._queues.owner_gone(self)  # it may have made a queue of its own meanwhile
+                self.handshake.queues.owner_gone(self)  # it may have made a queue of its own meanwhile
             self._runnable.wake()
 
     def _open_or_close(self, number: int, channel: Channel | None, method: Method) -> None:
@@ -409,7 +409,7 @@ class Session(asyncio.Protocol):
         if method.name == "channel.open":
             if channel is not None:
                 raise AmqpError(COMMAND_INVALID, "second 'channel.open' seen", method.index)
-            self.channels[number] = Channel(number, self, self._queues)
+            self.channels[number] = Channel(number, self, self.handshake.queues)
             self.write(methods.encode(number, "channel.open-ok"))
         elif method.name == "channel.close":
             if channel is not None:
@@ -477,7 +477,7 @@ class Session(asyncio.Protocol):
         self._ready.clear()
         for channel in channels:
             channel.close()
-        self._queues.owner_gone(self)
+        self.handshake.queues.owner_gone(self)
 
     def _close_transport(self) -> None:
         """Close once the client has read what is written, or does not read it."""

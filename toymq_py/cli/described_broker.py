@@ -13,8 +13,7 @@ from toymq import sync
 from toymq.http_gateway import GatewayFailed, HttpGateway
 from toymq.url import address_with_token
 from toymq_py.amqp.definitions import declare_defined, defined
-from toymq_py.amqp.queues import Queues
-from toymq_py.amqp.topology import Topology
+from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
 from toymq_py.config import amqp_definitions
@@ -197,13 +196,14 @@ class StoppedBroker:
         loop = asyncio.get_running_loop()
         try:
             with opened_broker(options, SystemClock(), loop) as broker:
-                queues = _queues(broker, loop)
+                vhosts = _vhosts(broker, loop)
                 rows, hooks, alerts = broker.describe(None), read_webhooks(broker), read_alerts(broker)
-                present = described(rows, hooks, alerts, defined(queues.topology))
+                amqp = (each for queues in vhosts for each in defined(queues.topology))
+                present = described(rows, hooks, alerts, amqp)
                 changes: list[Change] = []
                 if wanted is not None:
                     changes += await apply_definitions(wanted, broker)
-                    changes += await _declared(queues, wanted, changes)
+                    changes += await _declared(vhosts, wanted, changes)
                 finished: asyncio.Future[None] = loop.create_future()
                 broker.finish(lambda: finished.set_result(None))
                 await finished
@@ -215,25 +215,26 @@ class StoppedBroker:
             raise ConfigError(f"{error}: {reach}") from error
 
 
-def _queues(broker: Broker, loop: asyncio.AbstractEventLoop) -> Queues:
+def _vhosts(broker: Broker, loop: asyncio.AbstractEventLoop) -> Vhosts:
     """What AMQP declared, of a broker that does not serve it. Blocks. Raises: ConfigError."""
-    queues = Queues(broker, loop)
+    vhosts = Vhosts(broker, loop)
     try:
-        if found := broker.directory.read_amqp():
-            queues.topology = Topology.from_json(found)
+        vhosts.read()
     except (OSError, DamagedData) as error:
         raise ConfigError(f"amqp.json cannot be read: {error}") from error
-    return queues
+    return vhosts
 
 
-async def _declared(queues: Queues, wanted: Definitions, before: Sequence[Change]) -> list[Declare]:
+async def _declared(vhosts: Vhosts, wanted: Definitions, before: Sequence[Change]) -> list[Declare]:
     """Raises: ConfigError."""
+    for definition in wanted.amqp.values():
+        vhosts.add(definition.values["vhost"])  # the broker's options say which it serves
     try:
-        return await declare_defined(queues, wanted.amqp.values())
+        return await declare_defined(vhosts, wanted.amqp.values())
     except (BadArgument, OSError) as error:
         raise ConfigError(f"{error}{done_before(before)}") from error
     finally:
-        queues.close()
+        vhosts.close()
 
 
 @contextmanager

@@ -14,8 +14,8 @@
     queue = "mails"             # or: exchange = "..."
     routing_key = "orders.*"
 
-Only what outlives a restart: durable exchanges, queues that no connection owns, the bindings between them. What types and
-arguments mean is the business of ``toymq_py.amqp``. Knows no broker.
+Each may have a ``vhost``, ``/`` unless told. Only what outlives a restart: durable exchanges, queues that no connection owns,
+the bindings between them. What types and arguments mean is the business of ``toymq_py.amqp``. Knows no broker.
 """
 
 import json
@@ -28,20 +28,26 @@ from toymq_py.errors import ConfigError
 
 NAME_BYTES_MAX = 255
 """Of an exchange, a queue and a routing key: AMQP's short string."""
+DEFAULT_VHOST = "/"
 _REQUIRED = object()
 FIELDS: Mapping[str, Mapping[str, tuple[type, Any]]] = {
     "exchange": {
-        "name": (str, _REQUIRED), "type": (str, _REQUIRED), "auto_delete": (bool, False), "internal": (bool, False),
+        "vhost": (str, DEFAULT_VHOST), "name": (str, _REQUIRED), "type": (str, _REQUIRED), "auto_delete": (bool, False),
+        "internal": (bool, False),
         "arguments": (dict, {}),
     },
-    "queue": {"name": (str, _REQUIRED), "durable": (bool, True), "auto_delete": (bool, False), "arguments": (dict, {})},
+    "queue": {
+        "vhost": (str, DEFAULT_VHOST), "name": (str, _REQUIRED), "durable": (bool, True), "auto_delete": (bool, False),
+        "arguments": (dict, {}),
+    },
     "binding": {
-        "source": (str, _REQUIRED), "queue": (str, None), "exchange": (str, None), "routing_key": (str, ""),
+        "vhost": (str, DEFAULT_VHOST), "source": (str, _REQUIRED), "queue": (str, None), "exchange": (str, None),
+        "routing_key": (str, ""),
         "arguments": (dict, {}),
     },
 }  # fmt: skip
 """The keys of each section with type and default."""
-_NAMING = ("name", "source", "queue", "exchange", "routing_key")
+_NAMING = ("vhost", "name", "source", "queue", "exchange", "routing_key")
 """What the name of a definition has."""
 KINDS = tuple(FIELDS)
 """In the order in which they can be made."""
@@ -61,9 +67,10 @@ class AmqpDefinition:
         """Tells it from others; a binding has nothing beside it."""
         values = self.values
         if self.kind != "binding":
-            return self.kind, values["name"]
+            return self.kind, values["vhost"], values["name"]
         arguments = json.dumps(values["arguments"], sort_keys=True)
-        return self.kind, values["source"], values["queue"] or "", values["exchange"] or "", values["routing_key"], arguments
+        to = values["queue"] or "", values["exchange"] or ""
+        return self.kind, values["vhost"], values["source"], *to, values["routing_key"], arguments
 
     @property
     def written(self) -> dict[str, Any]:
@@ -74,10 +81,12 @@ class AmqpDefinition:
     def name(self) -> str:
         """What an error and a change call it."""
         values = self.values
+        host = "" if values["vhost"] == DEFAULT_VHOST else f" of vhost {_shown(values['vhost'])}"
         if self.kind != "binding":
-            return f"{self.kind} {_shown(values['name'])}"
+            return f"{self.kind} {_shown(values['name'])}{host}"
         kind = "queue" if values["queue"] is not None else "exchange"
-        return f"binding {_shown(values['source'])} -> {kind} {_shown(values[kind])} {_shown(values['routing_key'])}".rstrip()
+        target = f"{kind} {_shown(values[kind])} {_shown(values['routing_key'])}".rstrip()
+        return f"binding {_shown(values['source'])} -> {target}{host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,12 @@ class Declare:
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) and value.isprintable() else json.dumps(value)
+
+
+def check_vhost(name: str) -> None:
+    """Raises: ConfigError for a text that is no virtual host, or is the one that is there anyway."""
+    if name == DEFAULT_VHOST or not name.isprintable() or not 0 < len(name.encode("utf-8", "replace")) <= NAME_BYTES_MAX:
+        raise ConfigError(f"invalid virtual host {name[:50]!a}: write 1 to {NAME_BYTES_MAX} bytes, printable, and not /")
 
 
 # -- reading

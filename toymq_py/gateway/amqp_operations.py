@@ -35,20 +35,22 @@ SEARCH = Parameter("search", "query", "Part of a name, a type or a routing key; 
                    {"type": "string", "minLength": 1, "maxLength": SEARCH_CHARS_MAX}, _search)  # fmt: skip
 
 Rows = Callable[[Amqp], Iterator[dict[str, Any]]]
-_SEARCHED = ("name", "type", "topic", "alternate", "source", "queue", "exchange", "routing_key")
+_SEARCHED = ("vhost", "name", "type", "topic", "alternate", "source", "queue", "exchange", "routing_key")
 
 _FLAG, _COUNT, _TEXT = {"type": "boolean"}, {"type": "integer"}, {"type": ["string", "null"]}
 _ARGUMENTS = {"type": "object"}
 _LASTING = {"type": "boolean", "description": "It outlives a restart: `toymq definitions` has it."}
 EXCHANGE = {"type": "object", "required": ["name", "type", "durable", "auto_delete"], "properties": {
-    "name": {"type": "string"}, "type": {"type": "string"}, "durable": _FLAG, "auto_delete": _FLAG, "internal": _FLAG,
+    "vhost": {"type": "string"}, "name": {"type": "string"}, "type": {"type": "string"}, "durable": _FLAG,
+    "auto_delete": _FLAG, "internal": _FLAG,
     "predeclared": _FLAG, "alternate": _TEXT, "bindings": _COUNT, "arguments": _ARGUMENTS, "lasting": _LASTING}}  # fmt: skip
 QUEUE = {"type": "object", "required": ["name", "topic", "ready", "consumers"], "properties": {
-    "name": {"type": "string"}, "topic": {"type": "string"}, "durable": _FLAG, "exclusive": _FLAG, "auto_delete": _FLAG,
+    "vhost": {"type": "string"}, "name": {"type": "string"}, "topic": {"type": "string"}, "durable": _FLAG,
+    "exclusive": _FLAG, "auto_delete": _FLAG,
     "ready": _COUNT, "consumers": _COUNT, "arguments": _ARGUMENTS, "lasting": _LASTING}}  # fmt: skip
 BINDING = {"type": "object", "required": ["source", "queue", "exchange", "routing_key"], "properties": {
-    "source": {"type": "string"}, "queue": _TEXT, "exchange": _TEXT, "routing_key": {"type": "string"},
-    "arguments": _ARGUMENTS, "lasting": _LASTING}}  # fmt: skip
+    "vhost": {"type": "string"}, "source": {"type": "string"}, "queue": _TEXT, "exchange": _TEXT,
+    "routing_key": {"type": "string"}, "arguments": _ARGUMENTS, "lasting": _LASTING}}  # fmt: skip
 DEFINITIONS = {"type": "object", "description": "As in a file of definitions.", "properties": {
     kind: {"type": "array", "items": {"type": "object"}} for kind in KINDS}}  # fmt: skip
 DECLARED = {"type": "object", "required": ["declared"], "properties": {"declared": _COUNT}}

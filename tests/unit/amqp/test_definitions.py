@@ -35,7 +35,8 @@ def test_rows_have_all() -> None:
     rows = {row["name"]: row for row in exchange_rows(queues)}
     assert list(rows) == sorted(rows)
     assert rows["lasting"] == {
-        "name": "lasting", "type": "topic", "durable": True, "auto_delete": False, "internal": False, "predeclared": False,
+        "vhost": "/", "name": "lasting", "type": "topic", "durable": True, "auto_delete": False, "internal": False,
+        "predeclared": False,
         "alternate": "amq.fanout", "bindings": 4, "arguments": {"alternate-exchange": "amq.fanout"}, "lasting": True,
     }  # fmt: skip
     assert [(rows[name]["predeclared"], rows[name]["lasting"]) for name in ("", "passing")] == [(True, False), (False, False)]

@@ -20,17 +20,17 @@ ARGUMENTS = st.dictionaries(TEXT, VALUES, max_size=4)
 DEFINITIONS = st.one_of(
     st.builds(
         lambda **values: AmqpDefinition("exchange", values),
-        name=NAME, type=TEXT, auto_delete=st.booleans(), internal=st.booleans(), arguments=ARGUMENTS,
+        vhost=NAME, name=NAME, type=TEXT, auto_delete=st.booleans(), internal=st.booleans(), arguments=ARGUMENTS,
     ),
     st.builds(
         lambda **values: AmqpDefinition("queue", values),
-        name=NAME, durable=st.booleans(), auto_delete=st.booleans(), arguments=ARGUMENTS,
+        vhost=NAME, name=NAME, durable=st.booleans(), auto_delete=st.booleans(), arguments=ARGUMENTS,
     ),
     st.builds(
         lambda target, to_exchange, **values: AmqpDefinition(
             "binding", {**values, "queue": None if to_exchange else target, "exchange": target if to_exchange else None}
         ),
-        source=TEXT, target=TEXT, to_exchange=st.booleans(), routing_key=TEXT, arguments=ARGUMENTS,
+        vhost=NAME, source=TEXT, target=TEXT, to_exchange=st.booleans(), routing_key=TEXT, arguments=ARGUMENTS,
     ),
 )  # fmt: skip
 
@@ -69,7 +69,7 @@ def test_what_is_needed_comes_first_and_what_is_there_is_left_alone() -> None:
     before = read("exchange", "", {"name": "orders", "type": "fanout", "arguments": {"a": 1}})
     (changed,) = plan(wanted, {**wanted, before.key: before})
     assert str(changed) == "~ exchange orders type=fanout -> topic, arguments={\"a\": 1} -> {}"
-    assert changed == Declare(wanted["exchange", "orders"], before)
+    assert changed == Declare(wanted["exchange", "/", "orders"], before)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_is_needed_comes_first_and_what_is_there_is_left_alone() -> None:
     [
         ("exchange", {"name": "e"}, "it needs a type"),
         ("exchange", {"name": "", "type": "direct"}, "it needs a name"),
-        ("queue", {"name": "q", "exclusive": True}, "there is no key exclusive of queues, there are name, durable"),
+        ("queue", {"name": "q", "exclusive": True}, "there is no key exclusive of queues, there are vhost, name"),
         ("queue", {"name": "q", "durable": "yes"}, "durable is true or false, not 'yes'"),
         ("queue", {"name": "q" * 256}, "name has at most 255 bytes"),
         ("queue", {"name": "q", "arguments": "{"}, "arguments are a table, or a text with a JSON object"),

@@ -34,7 +34,7 @@ async def rig() -> AsyncIterator[HttpRig]:
     async with gateway(DIR, fs=SimDisk(random.Random(1))) as rig:
         server = serve(rig)
         yield rig
-        server.queues.close()
+        server.vhosts.close()
 
 
 async def listed(rig: HttpRig, kind: str, **query: Any) -> Any:
@@ -51,7 +51,7 @@ async def test_what_was_declared_is_listed_a_page_at_a_time(rig: HttpRig, monkey
     assert (found["served"], found["total"], found["more"]) == (True, 5, True)
     assert [each["name"] for each in found["queues"]] == ["q0", "q1"]
     assert found["queues"][0] == {
-        "name": "q0", "topic": "q0", "durable": True, "exclusive": False, "auto_delete": False, "arguments": {},
+        "vhost": "/", "name": "q0", "topic": "q0", "durable": True, "exclusive": False, "auto_delete": False, "arguments": {},
         "ready": 0, "consumers": 0, "lasting": True,
     }  # fmt: skip
     found = await listed(rig, "queues", max=2, skip=4)

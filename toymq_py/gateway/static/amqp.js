@@ -16,9 +16,10 @@ function written(given) {
   return text.length > ARGUMENTS_SHOWN ? `${text.slice(0, ARGUMENTS_SHOWN)}…` : text || "–";
 }
 
-const named = (name) => el("span.name", { title: name }, name || "(default)");
+const host = (vhost) => vhost !== "/" && el("span.muted", {}, `vhost ${vhost}`);
+const named = (name, vhost) => [el("span.name", { title: name }, name || "(default)"), host(vhost)];
 const marks = (given) => Object.entries(given).filter(([, is]) => is).map(([word]) => word).join(", ") || "–";
-const toTopic = ({ name, topic }) => el("a.topicname", { href: `#/topics/${encodeURIComponent(topic)}`, title: name }, name);
+const toTopic = ({ name, topic, vhost }) => [el("a.topicname", { href: `#/topics/${encodeURIComponent(topic)}`, title: name }, name), " ", host(vhost)];
 
 /** How one channel goes: what it consumes, what the client has not acked, what is not confirmed to it. */
 function channel({ channel: number, mode, consumers, prefetch, channel_prefetch, unacked, unconfirmed }) {
@@ -32,14 +33,14 @@ const LISTS = {
     label: "Exchanges", one: "exchange", none: "No exchange matches.", ask: api.exchanges,
     heads: [["Exchange"], ["Type", "texts"], ["Features", "texts"], ["Alternate", "texts"], ["Bindings", "number"], ["Arguments", "texts"]],
     row: (each) => [
-      named(each.name), each.type, marks({ durable: each.durable, "auto-delete": each.auto_delete, internal: each.internal, predeclared: each.predeclared }),
+      named(each.name, each.vhost), each.type, marks({ durable: each.durable, "auto-delete": each.auto_delete, internal: each.internal, predeclared: each.predeclared }),
       typeof each.alternate === "string" ? each.alternate : "–", count(each.bindings), written(each.arguments),
     ],
   },
   bindings: {
     label: "Bindings", one: "binding", none: "No binding matches. A message to the default exchange goes to the queue of its routing key.", ask: api.bindings,
     heads: [["Source"], ["Destination", "texts"], ["Kind", "texts"], ["Routing key", "texts"], ["Arguments", "texts"]],
-    row: ({ source, queue, exchange, routing_key, arguments: given }) => [named(source), queue ?? exchange, queue === null ? "exchange" : "queue", routing_key || "–", written(given)],
+    row: ({ vhost, source, queue, exchange, routing_key, arguments: given }) => [named(source, vhost), queue ?? exchange, queue === null ? "exchange" : "queue", routing_key || "–", written(given)],
   },
   queues: {
     label: "Queues", one: "queue", none: "No queue matches.", ask: api.queues,
