@@ -160,9 +160,13 @@ class Queues:
             raise AmqpError(RESOURCE_LOCKED, f"{text}: it is of another connection")
 
     def counts(self, name: str, topic: Topic) -> tuple[int, int]:
-        """Messages that are ready, and consumers."""
+        """Messages that wait in the queue, and consumers. One that is delayed by its exchange is not there yet; one whose dead
+        letter could not be stored still is."""
         channel = topic.channels.get(CONSUMER)
-        ready = topic.messages() if channel is None else max(channel.available(), 0)
+        if channel is None:
+            ready = max(topic.messages() - len(topic.delays.schedule.ids), 0)
+        else:
+            ready = channel.consumer.waiting(topic.next_id)
         return ready, len(self._consumers.get(name, ()))
 
     # -- queues
