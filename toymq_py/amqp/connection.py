@@ -59,7 +59,8 @@ class _Incoming:
     method: Method
     properties: bytes = b""
     missing: int | None = None
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[bytes | bytearray] = field(default_factory=list)
+    """Of the body, as far as it has come; small ones are put together."""
 
 
 class AmqpConnection:
@@ -81,6 +82,7 @@ class AmqpConnection:
         self._discarded: set[int] = set()
         self._body_bytes = 0
         self._back: Event | None = None
+        self._ending = False
 
     @property
     def held_bytes(self) -> int:
@@ -100,6 +102,13 @@ class AmqpConnection:
     def limit_frames(self, frame_max: int) -> None:
         """The peers have agreed on a frame size."""
         self._reader.frame_max = frame_max
+
+    def end(self) -> None:
+        """The connection is closed from here: drop what comes, and what has come in part, but for the peer's answer."""
+        self._ending = True
+        self._incoming.clear()
+        self._back = None
+        self._body_bytes = 0
 
     def discard(self, channel: int) -> None:
         """The channel is closed from here: drop what comes there, until the peer says that it knows."""
@@ -156,6 +165,8 @@ class AmqpConnection:
             if channel:
                 raise AmqpError(FRAME_ERROR, f"a heartbeat on channel {channel}: they are of the connection, on 0")
             return 0, Signal.HEARTBEAT
+        if self._ending and (channel or kind != frames.METHOD):
+            return None
         if channel in self._discarded:
             if kind != frames.METHOD or _index(payload) not in (CLOSE, CLOSE_OK):
                 return None
@@ -193,7 +204,10 @@ class AmqpConnection:
             text = f"message size {size} is larger than max size {self._body_bytes_max} (--max-payload)"
             return channel, AmqpError(PRECONDITION_FAILED, text, method.index)
         incoming.properties, incoming.missing = payload[CONTENT_HEAD_BYTES:], size
-        return self._whole(channel, incoming) if not size else None
+        if size:
+            return None
+        self._drop(channel)
+        return channel, Content(method, incoming.properties, b"")
 
     def _body(self, channel: int, payload: bytes) -> Event | None:
         incoming = self._incoming.get(channel)
@@ -202,14 +216,19 @@ class AmqpConnection:
         incoming.missing -= len(payload)
         if incoming.missing < 0:
             raise AmqpError(UNEXPECTED_FRAME, "a body longer than its header says", incoming.method.index)
-        incoming.parts.append(payload)
-        self._body_bytes += len(payload)
-        return self._whole(channel, incoming) if not incoming.missing else None
-
-    def _whole(self, channel: int, incoming: _Incoming) -> Event:
-        self._drop(channel)
         parts = incoming.parts
-        return channel, Content(incoming.method, incoming.properties, parts[0] if len(parts) == 1 else b"".join(parts))
+        if not incoming.missing:
+            self._drop(channel)
+            body = payload if not parts else b"".join((*parts, payload))
+            return channel, Content(incoming.method, incoming.properties, body)
+        self._body_bytes += len(payload)
+        if len(payload) >= frames.SMALL_BYTES:
+            parts.append(payload)
+        elif parts and isinstance(last := parts[-1], bytearray):
+            last += payload
+        else:
+            parts.append(bytearray(payload))
+        return None
 
 
 def _body_size(event: Event) -> int:

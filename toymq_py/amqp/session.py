@@ -91,8 +91,7 @@ class Session(asyncio.Protocol):
         self._outbox = Outbox()
         self.blocking = Blocking(alarm, self.write)
         self._reading = True
-        self._closing = False
-        self._gone = False
+        self._closing = self._gone = False
         self._last_read = self._last_write = clock.monotonic()
         self._deadline = Deadline(loop)
         self._blocked_by_publishes = False
@@ -474,6 +473,7 @@ class Session(asyncio.Protocol):
 
     def _close_channels(self) -> None:
         channels, self.channels = list(self.channels.values()), {}
+        self._connection.end()
         self._ready.clear()
         for channel in channels:
             channel.close()
