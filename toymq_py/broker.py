@@ -99,8 +99,8 @@ class Broker:
         if tracer is not None:
             tracer.exemplify(self.metrics)
         self.directory = DataDirectory(fs, scheduler, options.data_dir)
-        self._space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
-        self._space.on_low = self._disk_low
+        self.space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
+        self.space.on_low = self._disk_low
         self.commit_place = CommitPlace(options.commit, self.metrics.loop_held_seconds.observe)
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
         self._dead_letters = DeadLetters(scheduler, clock, self._dead_letter_topic)
@@ -117,7 +117,7 @@ class Broker:
         self._shutdown = Shutdown(self.topics, self._subscriptions, self._dead_letters, self._flusher, scheduler, clock)
         self._directory_check: DirectoryCheck | None = None
         self._services = TopicServices(
-            fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self.commit_place, self._flusher,
+            fs, scheduler, clock, options, self.metrics, self.quotas, self.space, self.commit_place, self._flusher,
             files=OpenFiles(open_files_max), key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
             tail_budget=TailBudget(), permit=self.permit, arm=self._ticker.arm, lost=self.directory.lost,
             rejoin=lambda name, ended: self._subscriptions.rejoin(self.topics[name], ended),
@@ -220,7 +220,7 @@ class Broker:
         """Check on a sync thread that the directory, ``LOCK`` and the active segments were not removed or replaced. A missing
         segment closes its topic for publishing, a missing directory ends the broker. A low disk makes retention act."""
         if self._directory_check is not None and self.lost is None:
-            self._space.look()
+            self.space.look()
             self._directory_check.run(done)
 
     def _lose(self, reason: str) -> None:
@@ -274,7 +274,7 @@ class Broker:
             origin = name.removesuffix(DEAD_LETTERS)
             raise Forbidden(f"{name} holds dead letters, which the broker alone writes: publish to {origin}")
         if name not in self.topics and name not in self.unopened:
-            self._space.admit_topic()
+            self.space.admit_topic()
         return self.topic_or_new(name)
 
     def _dead_letter_topic(self, name: str) -> Topic:
@@ -455,7 +455,7 @@ class Broker:
             "tasks": self._tasks(),
             "loop_lag_s": round(self._loop_lag_s(), 6),
             "disk_free_bytes": free,
-            "disk_low": self._space.is_low(),
+            "disk_low": self.space.is_low(),
             "time_ms": self._clock.wall_ns() // 1_000_000,
             "gateways": self.gateways,
             **metrics.cluster_stats(),

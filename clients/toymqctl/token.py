@@ -31,10 +31,12 @@ def token() -> None:
 @click.option("--subscribe", "subscribe", multiple=True, metavar="PATTERN", help="May read, ack and fetch.")
 @click.option("--admin", is_flag=True, help="May create, configure, delete, purge, seek, forget and redrive every topic.")
 @click.option("--expires", metavar="WHEN", help="When: 90d from now, a day, 2027-01-31 (UTC), or 2027-01-31T12:00:00Z.")
+@click.option("--certificate", is_flag=True, help="A client certificate with this name stands for it (AMQP, EXTERNAL).")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Append it to this auth file; a missing file is created.")
 def create(
-    name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admin: bool, expires: str | None, path: str | None
-) -> None:
+    *, name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admin: bool, expires: str | None, certificate: bool,
+    path: str | None,
+) -> None:  # fmt: skip
     """Create a token NAME and print it once: the auth file holds only its digest.
 
     Without --file it also prints the lines for the auth file. A wildcard does not match dead letters: add orders.*.dlq.
@@ -57,6 +59,8 @@ def create(
     lines += [f"{key} = {json.dumps(patterns)}" for key, patterns in rights.items() if patterns]
     if admin:
         lines.append("admin = true")
+    if certificate:
+        lines.append("certificate = true")
     if ends is not None:
         lines.append(f"expires = {ends:%Y-%m-%dT%H:%M:%SZ}")
     table = "\n".join(lines) + "\n"

@@ -1,5 +1,6 @@
 """The real broker on the test's own loop, and an asyncio client of it. What needs a process has a ``broker`` of its own."""
 
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,3 +44,15 @@ def visit(browser: Any, start: Start) -> Iterator[Visit]:
     """Open a page of a dashboard."""
     with visiting(browser) as visit:
         yield visit
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB; its test requires tmpfs."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "toymq-test", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)

@@ -1,9 +1,7 @@
 """A disk that is really full: a 16 MiB file system under a real broker."""
 
 import contextlib
-import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +10,6 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "toymq-test", str(path)], check=True)
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 @require("tmpfs")

@@ -25,6 +25,7 @@ class AmqpWire:
         self._connection = AmqpConnection(frame_max=131_072, body_bytes_max=1 << 30, channel_max=65_535, expects_header=False)
         self._events: list[Event] = []
         self.knows_cancels = True
+        self.knows_blocked = False
 
     def __enter__(self) -> "AmqpWire":
         return self
@@ -43,7 +44,9 @@ class AmqpWire:
         response = f"\0{user}\0{password}".encode()
         self.send(
             0, "connection.start-ok", mechanism="PLAIN", response=response, locale="en_US",
-            client_properties={"capabilities": {"consumer_cancel_notify": self.knows_cancels}},
+            client_properties={
+                "capabilities": {"consumer_cancel_notify": self.knows_cancels, "connection.blocked": self.knows_blocked}
+            },
         )  # fmt: skip
         tune = self.expect("connection.tune")
         self.send(0, "connection.tune-ok", channel_max=tune["channel_max"], frame_max=tune["frame_max"], heartbeat=heartbeat)

@@ -7,6 +7,8 @@ TLS = Path(__file__).with_name("tls")
 CERT, KEY = str(TLS / "cert.pem"), str(TLS / "key.pem")
 """The broker's, for 127.0.0.1 and localhost."""
 CLIENT_CERT, CLIENT_KEY = str(TLS / "client.pem"), str(TLS / "client-key.pem")
+NAMED_CERT, NAMED_KEY = str(TLS / "named.pem"), str(TLS / "named-key.pem")
+"""A client's: its CN is billing, other names are billing.example, shipping and ann@example.com."""
 ENCRYPTED_KEY = str(TLS / "encrypted-key.pem")
 
 
@@ -15,4 +17,11 @@ def client_context(*, certificate: bool = False) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=CERT)
     if certificate:
         context.load_cert_chain(CLIENT_CERT, CLIENT_KEY)
+    return context
+
+
+def named_context() -> ssl.SSLContext:
+    """Shows the certificate of ``NAMED_CERT``."""
+    context = ssl.create_default_context(cafile=CERT)
+    context.load_cert_chain(NAMED_CERT, NAMED_KEY)
     return context

@@ -1,6 +1,7 @@
 """Arguments of queues and exchanges: what they mean here, and which are refused by name. Pure. Contract: amqp.md, "Model"."""
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from toymq_py.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
@@ -30,7 +31,11 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | float):
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise AmqpError(PRECONDITION_FAILED, f"argument '{name}' is {value}, which is not kept: write a finite number")
         return value
     if isinstance(value, int):
         return int(value)

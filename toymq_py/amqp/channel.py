@@ -54,8 +54,9 @@ class Channel:
         self._closed = False
         """What still comes of it is of no concern to the client: its number may be another channel's."""
         self.publishes = Publishes(
-            queues, outlet.held, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress
-        )
+            queues, outlet.held, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress,
+            waits_for_space=lambda: not self.tells_refusals,
+        )  # fmt: skip
         declarations = Declarations(outlet, queues, self._reply)
         self.consumers = Consumers(number, outlet, queues, self._reply, declarations.queue_of, self._in_transaction)
         self._handlers: Mapping[str, Callable[[Method], Later]] = {
@@ -63,6 +64,11 @@ class Channel:
             "confirm.select": self._confirm_select, "tx.select": self._tx_select, "tx.commit": self._tx_commit,
             "tx.rollback": self._tx_rollback,
         }  # fmt: skip
+
+    @property
+    def tells_refusals(self) -> bool:
+        """The client learns which publishes are refused: it waits for confirms, or for its commit."""
+        return self._confirms is not None or self._transaction is not None
 
     def _reply(self, name: str, **values: Any) -> None:
         if not self._closed:
@@ -85,6 +91,11 @@ class Channel:
         await stored(self.publishes.when_answered)
         if not self._closed and (later := handler(method)) is not None:
             await later
+
+    def describe(self) -> dict[str, Any]:
+        """A JSON object (docs/http.md, "Connections")."""
+        mode = "transactions" if self._transaction is not None else None if self._confirms is None else "confirms"
+        return {"channel": self.number, "mode": mode, **self.consumers.describe(), "unconfirmed": self.publishes.count}
 
     def flush(self) -> None:
         """Carry out what was collected: publishes, and acks."""
@@ -126,6 +137,9 @@ class Channel:
         envelope = Envelope(exchange, routing_key, content.properties)
         block, found = properties.as_logged(envelope)
         self._check_size(len(body) + len(block))
+        if (user := found.get("user-id")) is not None and user != self._outlet.rights.user:
+            text = f"user_id property set to '{user[:80]}' but authenticated user was '{self._outlet.rights.user[:80]}'"
+            raise AmqpError(PRECONDITION_FAILED, text)
         if not exchange and is_reply_name(routing_key):
             self._reply_to(envelope, content, mandatory=method["mandatory"])
             return

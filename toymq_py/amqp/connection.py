@@ -59,7 +59,8 @@ class _Incoming:
     method: Method
     properties: bytes = b""
     missing: int | None = None
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[bytes | bytearray] = field(default_factory=list)
+    """Of the body, as far as it has come; small ones are put together."""
 
 
 class AmqpConnection:
@@ -80,15 +81,34 @@ class AmqpConnection:
         self._incoming: dict[int, _Incoming] = {}
         self._discarded: set[int] = set()
         self._body_bytes = 0
+        self._back: Event | None = None
+        self._ending = False
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of unfinished frames and bodies."""
+        """Bytes of unfinished frames and bodies, and of what was given back."""
         return self._reader.held_bytes + self._body_bytes
+
+    @property
+    def has_waiting(self) -> bool:
+        """What was given back is first among the next events."""
+        return self._back is not None
+
+    def give_back(self, event: Event) -> None:
+        """The event that came last cannot be applied yet: it comes again. Assumes that no other is read before."""
+        self._back = event
+        self._body_bytes += _body_size(event)
 
     def limit_frames(self, frame_max: int) -> None:
         """The peers have agreed on a frame size."""
         self._reader.frame_max = frame_max
+
+    def end(self) -> None:
+        """The connection is closed from here: drop what comes, and what has come in part, but for the peer's answer."""
+        self._ending = True
+        self._incoming.clear()
+        self._back = None
+        self._body_bytes = 0
 
     def discard(self, channel: int) -> None:
         """The channel is closed from here: drop what comes there, until the peer says that it knows."""
@@ -104,6 +124,9 @@ class AmqpConnection:
         incoming = self._incoming.pop(channel, None)
         if incoming is not None:
             self._body_bytes -= sum(map(len, incoming.parts))
+        if (back := self._back) is not None and back[0] == channel:
+            self._back = None
+            self._body_bytes -= _body_size(back)
 
     def received(self, data: bytes) -> None:
         self._reader.received(data)
@@ -121,6 +144,10 @@ class AmqpConnection:
                 raise NotAmqp
             self._expects_header = False
             yield 0, Signal.GREETING
+        if (back := self._back) is not None:
+            self._back = None
+            self._body_bytes -= _body_size(back)
+            yield back
         incoming = self._reader.frames()
         try:
             for kind, channel, payload in incoming:
@@ -138,6 +165,8 @@ class AmqpConnection:
             if channel:
                 raise AmqpError(FRAME_ERROR, f"a heartbeat on channel {channel}: they are of the connection, on 0")
             return 0, Signal.HEARTBEAT
+        if self._ending and (channel or kind != frames.METHOD):
+            return None
         if channel in self._discarded:
             if kind != frames.METHOD or _index(payload) not in (CLOSE, CLOSE_OK):
                 return None
@@ -175,7 +204,10 @@ class AmqpConnection:
             text = f"message size {size} is larger than max size {self._body_bytes_max} (--max-payload)"
             return channel, AmqpError(PRECONDITION_FAILED, text, method.index)
         incoming.properties, incoming.missing = payload[CONTENT_HEAD_BYTES:], size
-        return self._whole(channel, incoming) if not size else None
+        if size:
+            return None
+        self._drop(channel)
+        return channel, Content(method, incoming.properties, b"")
 
     def _body(self, channel: int, payload: bytes) -> Event | None:
         incoming = self._incoming.get(channel)
@@ -184,14 +216,24 @@ class AmqpConnection:
         incoming.missing -= len(payload)
         if incoming.missing < 0:
             raise AmqpError(UNEXPECTED_FRAME, "a body longer than its header says", incoming.method.index)
-        incoming.parts.append(payload)
-        self._body_bytes += len(payload)
-        return self._whole(channel, incoming) if not incoming.missing else None
-
-    def _whole(self, channel: int, incoming: _Incoming) -> Event:
-        self._drop(channel)
         parts = incoming.parts
-        return channel, Content(incoming.method, incoming.properties, parts[0] if len(parts) == 1 else b"".join(parts))
+        if not incoming.missing:
+            self._drop(channel)
+            body = payload if not parts else b"".join((*parts, payload))
+            return channel, Content(incoming.method, incoming.properties, body)
+        self._body_bytes += len(payload)
+        if len(payload) >= frames.SMALL_BYTES:
+            parts.append(payload)
+        elif parts and isinstance(last := parts[-1], bytearray):
+            last += payload
+        else:
+            parts.append(bytearray(payload))
+        return None
+
+
+def _body_size(event: Event) -> int:
+    what = event[1]
+    return len(what.body) if isinstance(what, Content) else 0
 
 
 def _index(payload: bytes) -> Index:

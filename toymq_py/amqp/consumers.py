@@ -103,6 +103,13 @@ class Consumers:
         """Subscriptions: consumers, queues that basic.get took from, cancelled consumers with messages that are not settled."""
         return len(self.by_tag) + len(self._getters) + len(self._retired)
 
+    def describe(self) -> dict[str, int]:
+        """Its part of a channel's JSON object. ``prefetch`` 0 is no limit."""
+        return {
+            "consumers": len(self.by_tag), "prefetch": self._prefetch, "channel_prefetch": self._channel_prefetch,
+            "unacked": len(self._unacked),
+        }  # fmt: skip
+
     def flush(self) -> None:
         """Carry out the acks that were collected."""
         if self._acked:

@@ -12,7 +12,6 @@ from toymq_py.amqp import arguments
 from toymq_py.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
 from toymq_py.amqp.login import OpenRights
 from toymq_py.amqp.methods import Method
-from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.replies import REPLY_TO, is_reply_name
 from toymq_py.amqp.topology import Binding, Exchange, Queue
@@ -119,7 +118,7 @@ class Declarations:
 
     async def _declare(self, method: Method, name: str) -> None:
         wanted = Queue(
-            name, topic_of(name), method["durable"], method["exclusive"], method["auto_delete"],
+            name, self.queues.topic_name(name), method["durable"], method["exclusive"], method["auto_delete"],
             arguments.checked(method["arguments"]),
         )  # fmt: skip
         counts = await self.queues.declare(wanted, self._owner, lambda: self._may_make(method, {"topic": wanted.topic}))

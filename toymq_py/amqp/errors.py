@@ -1,5 +1,6 @@
 """Errors of AMQP 0-9-1: a reply code that closes a channel or the connection. Contract: amqp.md; the specification, 1.2."""
 
+from toymq_py.disk_errors import storage_error
 from toymq_py.errors import RequestError
 
 CONTENT_TOO_LARGE, NO_ROUTE = 311, 312
@@ -53,6 +54,10 @@ class AmqpError(Exception):
         return f"{NAMES.get(self.code, 'ERROR')} - {self.text}".encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
 
 
-def amqp_error(error: RequestError) -> AmqpError:
-    """An error of the broker, as AMQP tells it."""
+def amqp_error(error: AmqpError | RequestError | OSError) -> AmqpError:
+    """An error of the broker or of its disk, as AMQP tells it."""
+    if isinstance(error, AmqpError):
+        return error
+    if isinstance(error, OSError):
+        error = storage_error(error)
     return AmqpError(CODES.get(error.code, RESOURCE_ERROR), f"{error.code}: {error}")

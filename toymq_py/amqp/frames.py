@@ -25,6 +25,12 @@ Frame = tuple[int, int, bytes]
 """Type, channel, payload."""
 
 
+SMALL_BYTES = 1024
+"""What is smaller is put together while it waits: an object has 33 bytes beside its own, and a list 8."""
+CHUNKS_MAX = 64
+"""Reads that wait as they came."""
+
+
 class FrameReader:
     """Cuts the bytes of a connection into frames."""
 
@@ -33,7 +39,7 @@ class FrameReader:
     def __init__(self, frame_max: int) -> None:
         """``frame_max``: the largest frame in bytes, its head and end included."""
         self.frame_max = frame_max
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
         self._have = 0
         self._need = 1
 
@@ -43,8 +49,15 @@ class FrameReader:
         return self._have
 
     def received(self, data: bytes) -> None:
-        self._chunks.append(data)
         self._have += len(data)
+        if len(self._chunks) > CHUNKS_MAX and len(data) < SMALL_BYTES:
+            last = self._chunks[-1]
+            if isinstance(last, bytearray):
+                last += data
+                return
+            self._chunks.append(bytearray(data))
+            return
+        self._chunks.append(data)
 
     def take(self, count: int) -> bytes | None:
         """Take bytes that are no frame (the protocol header); None when they are not all there."""
@@ -58,7 +71,7 @@ class FrameReader:
         """Yield the frames that are whole. Raises: AmqpError, after which nothing more can be read."""
         if self._have < self._need:
             return
-        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        data = bytes(self._chunks[0]) if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         at, end = 0, len(data)
         try:

@@ -3,11 +3,15 @@
 Contract: amqp.md, "Model" (users); the specification, 2.2.4.
 """
 
+import asyncio
+
 from toymq_py.amqp import frames, methods
 from toymq_py.amqp.errors import ACCESS_REFUSED, COMMAND_INVALID, NOT_ALLOWED, SYNTAX_ERROR, AmqpError
 from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
+from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.errors import AuthFailed
+from toymq_py.net.certificates import names_of
 from toymq_py.version import __version__
 
 CHANNEL_MAX = 2047
@@ -17,7 +21,7 @@ PROPERTIES = {
     "product": "toymq", "version": __version__, "platform": "Python", "information": "AMQP 0-9-1 of a toymq broker",
     "capabilities": {
         "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
-        "per_consumer_qos": True, "authentication_failure_close": True,
+        "per_consumer_qos": True, "authentication_failure_close": True, "connection.blocked": True,
     },
 }  # fmt: skip
 
@@ -25,17 +29,23 @@ PROPERTIES = {
 class Handshake:
     """What the two ends agree on. ``apply`` gives the frame that answers a method."""
 
-    def __init__(self, login: Login, address: str | None) -> None:
+    def __init__(self, login: Login, address: str | None, vhosts: Vhosts) -> None:
+        self.queues = vhosts.default
+        """Those of the virtual host that the client opens."""
+        self._vhosts = vhosts
         self.client_name: str | None = None
         """Of the client's properties: its name of the connection, else of the library."""
         self.knows_cancels = False
         """The client's capability ``consumer_cancel_notify``."""
+        self.knows_blocked = False
+        """The client's capability ``connection.blocked``."""
         self.rights = OpenRights()
         self.frame_max = frames.FRAME_MIN
         self.channel_max = CHANNEL_MAX
         self.heartbeat_s = 0
         self._login = login
         self._address = address
+        self._certificate_names: tuple[str, ...] | None = None
         self._expects = "connection.start-ok"
         self._handlers = {
             "connection.start-ok": self._start_ok, "connection.tune-ok": self._tune_ok, "connection.open": self._open,
@@ -47,11 +57,13 @@ class Handshake:
         """The connection is open."""
         return self._expects == "connection.update-secret"
 
-    def begin(self) -> bytes:
+    def begin(self, transport: asyncio.BaseTransport) -> bytes:
         """The first frame, once the client has sent the protocol header."""
+        certificate = transport.get_extra_info("peercert")
+        self._certificate_names = None if certificate is None else names_of(certificate)
         return methods.encode(
             0, "connection.start", version_major=0, version_minor=9, server_properties=PROPERTIES,
-            mechanisms=" ".join(self._login.mechanisms), locales="en_US",
+            mechanisms=self._login.mechanisms(self._certificate_names), locales="en_US",
         )  # fmt: skip
 
     def apply(self, method: Method) -> bytes:
@@ -62,22 +74,21 @@ class Handshake:
 
     def _start_ok(self, method: Method) -> bytes:
         try:
-            token = self._login.token_of(method["mechanism"], method["response"])
+            self.rights = self._login.log_in(
+                method["mechanism"], method["response"], self._certificate_names, self._address
+            )
         except ValueError as error:
             raise AmqpError(SYNTAX_ERROR, str(error), method.index) from None
-        self._admit(token, method)
+        except AuthFailed as error:
+            raise _refused(error, method) from None
         told = [method["client_properties"].get(name) for name in ("connection_name", "product")]
         self.client_name = next((name for name in told if isinstance(name, str)), None)
         capabilities = method["client_properties"].get("capabilities")
-        self.knows_cancels = isinstance(capabilities, dict) and capabilities.get("consumer_cancel_notify") is True
+        if isinstance(capabilities, dict):
+            self.knows_cancels = capabilities.get("consumer_cancel_notify") is True
+            self.knows_blocked = capabilities.get("connection.blocked") is True
         self._expects = "connection.tune-ok"
         return methods.encode(0, "connection.tune", channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, heartbeat=HEARTBEAT_S)
-
-    def _admit(self, token: str, method: Method) -> None:
-        try:
-            self.rights = self._login.rights_of(token, self._address)
-        except AuthFailed as error:
-            raise AmqpError(ACCESS_REFUSED, f"login was refused: {error}", method.index) from None
 
     def _tune_ok(self, method: Method) -> bytes:
         frame_max, channel_max = method["frame_max"] or FRAME_MAX, method["channel_max"] or CHANNEL_MAX
@@ -89,11 +100,17 @@ class Handshake:
         return b""
 
     def _open(self, method: Method) -> bytes:
-        if method["virtual_host"] not in ("/", ""):
-            raise AmqpError(NOT_ALLOWED, f"vhost '{method['virtual_host'][:100]}' not found: there is '/' alone", method.index)
+        self.queues = self._vhosts.find(method["virtual_host"])
         self._expects = "connection.update-secret"
         return methods.encode(0, "connection.open-ok")
 
     def _update_secret(self, method: Method) -> bytes:
-        self._admit(method["new_secret"].decode("utf-8", "replace"), method)
+        try:
+            self.rights = self._login.rights_of(method["new_secret"].decode("utf-8", "replace"), self._address)
+        except AuthFailed as error:
+            raise _refused(error, method) from None
         return methods.encode(0, "connection.update-secret-ok")
+
+
+def _refused(error: AuthFailed, method: Method) -> AmqpError:
+    return AmqpError(ACCESS_REFUSED, f"login was refused: {error}", method.index)

@@ -1,11 +1,13 @@
 """Logins of AMQP connections, and what they may do: the tokens of the broker.
 
-Contract: amqp.md, "Model" (users); docs/security.md. The password of a user is a token; the user's name is for the log alone.
-Without an auth file everything is allowed, as everywhere.
+Contract: amqp.md, "Model" (users); docs/security.md; ADR 0163. The password of a user is a token; the user's name is for the
+log alone. With EXTERNAL the client's certificate has the token's name. Without an auth file everything is allowed, as
+everywhere.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from toymq_py.amqp.errors import ACCESS_REFUSED, AmqpError
 from toymq_py.amqp.fields import Reader
@@ -23,6 +25,15 @@ class OpenRights:
 
     name: str | None = None
     is_admin = True
+
+    def __init__(self, user: str = "") -> None:
+        """``user``: as the client calls itself."""
+        self._user = user
+
+    @property
+    def user(self) -> str:
+        """Whose publishes they are: what ``user-id`` may say."""
+        return self._user
 
     def check(self) -> None:
         """Whether the token is still one."""
@@ -44,13 +55,19 @@ class OpenRights:
 class TokenRights(OpenRights):
     """The rights of a token."""
 
-    def __init__(self, authority: Authority, grant: Grant, address: str | None) -> None:
+    def __init__(self, authority: Authority, grant: Grant, address: str | None, *, by_certificate: bool = False) -> None:
+        super().__init__()
+        self._by_certificate = by_certificate
         self._authority = authority
         self._grant = grant
         self._address = address
 
     @property
     def name(self) -> str:  # type: ignore[override]
+        return self._grant.name
+
+    @property
+    def user(self) -> str:
         return self._grant.name
 
     @property
@@ -67,6 +84,8 @@ class TokenRights(OpenRights):
             self._grant = self._authority.renew(before)
         except AuthFailed as error:
             return str(error)
+        if self._by_certificate and not self._grant.certificate:
+            return "certificates do not stand for it any more"
         return None if self._grant.allows_all_of(before) else "it may read less now"
 
     def publish(self, topic: str) -> None:
@@ -88,36 +107,75 @@ class TokenRights(OpenRights):
 class Login:
     """The SASL mechanisms of a broker."""
 
-    mechanisms = ("PLAIN", "AMQPLAIN")
-
     def __init__(self, authority: Authority | None) -> None:
         """``authority``: checks tokens; None allows everything."""
         self._authority = authority
 
-    def token_of(self, mechanism: str, response: bytes) -> str:
-        """The password of a login. Raises: ValueError for a response of another form, AmqpError."""
-        if mechanism == "PLAIN":
-            parts = response.split(b"\0")
-            if len(parts) != 3:
-                raise ValueError("a PLAIN response has a user and a password, each behind a zero byte")
-            user, password = parts[1:]
-        elif mechanism == "AMQPLAIN":
-            found = Reader(len(response).to_bytes(4) + response).table()
-            user, password = (str(found.get(name, "")).encode() for name in ("LOGIN", "PASSWORD"))
-        else:
-            raise AmqpError(ACCESS_REFUSED, f"mechanism '{mechanism[:40]}' is not supported: use PLAIN or AMQPLAIN")
+    @staticmethod
+    def mechanisms(names: Sequence[str] | None) -> str:
+        """``names``: those in the client's certificate; None without one."""
+        return "PLAIN AMQPLAIN" if names is None else "PLAIN AMQPLAIN EXTERNAL"
+
+    def log_in(
+        self, mechanism: str, response: bytes, names: Sequence[str] | None, address: str | None
+    ) -> OpenRights:
+        """``names`` as in ``mechanisms``.
+
+        Returns: what the client may. Raises: ValueError for a response of another form, AmqpError, AuthFailed.
+        """
+        if mechanism == "EXTERNAL" and names is not None:
+            return self._by_certificate(response, names, address)
+        user, password = _credentials(mechanism, response)
         if len(password) > PASSWORD_BYTES_MAX:
             raise ValueError(f"a password has {PASSWORD_BYTES_MAX} bytes at most")
-        logger.debug("login of user %r", user.decode("utf-8", "replace")[:100])
-        return password.decode("utf-8", "surrogateescape")
+        name = user.decode("utf-8", "replace")
+        logger.debug("login of user %r", name[:100])
+        if self._authority is None:
+            return OpenRights(name)
+        return self.rights_of(password.decode("utf-8", "surrogateescape"), address)
+
+    def _by_certificate(self, response: bytes, names: Sequence[str], address: str | None) -> OpenRights:
+        """Raises: AuthFailed."""
+        asked = response.decode("utf-8", "replace")
+        if self._authority is None:
+            return OpenRights(asked or next(iter(names), ""))
+        with _recorded(address):
+            grant = self._authority.certified(names)
+            if asked not in ("", grant.name):
+                raise AuthFailed(f"the client's certificate stands for {grant.name}, not for {asked[:100]!a}", token=grant.name)
+        logger.debug("login by the certificate of %s", grant.name)
+        return TokenRights(self._authority, grant, address, by_certificate=True)
 
     def rights_of(self, token: str, address: str | None) -> OpenRights:
         """Raises: AuthFailed."""
         if self._authority is None:
             return OpenRights()
-        try:
+        with _recorded(address):
             return TokenRights(self._authority, self._authority.admit(token), address)
-        except AuthFailed as error:
-            about: RequestError = error
-            audit.record("login", about.code, token=error.token, address=address, via="amqp")
-            raise
+
+
+@contextmanager
+def _recorded(address: str | None) -> Iterator[None]:
+    """A login that is refused is in the audit trail."""
+    try:
+        yield
+    except AuthFailed as error:
+        about: RequestError = error
+        audit.record("login", about.code, token=error.token, address=address, via="amqp")
+        raise
+
+
+def _credentials(mechanism: str, response: bytes) -> tuple[bytes, bytes]:
+    """User and password. Raises: ValueError, AmqpError."""
+    if mechanism == "PLAIN":
+        parts = response.split(b"\0")
+        if len(parts) != 3:
+            raise ValueError("a PLAIN response has a user and a password, each behind a zero byte")
+        return parts[1], parts[2]
+    if mechanism == "AMQPLAIN":
+        found = Reader(len(response).to_bytes(4) + response).table()
+        user, password = (str(found.get(name, "")).encode() for name in ("LOGIN", "PASSWORD"))
+        return user, password
+    if mechanism == "EXTERNAL":
+        raise AmqpError(ACCESS_REFUSED, "mechanism 'EXTERNAL' wants a client certificate: connect to --amqps (--tls-client-ca)")
+    raise AmqpError(ACCESS_REFUSED, f"mechanism '{mechanism[:40]}' is not supported: use PLAIN or AMQPLAIN")

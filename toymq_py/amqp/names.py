@@ -1,22 +1,42 @@
-"""Names of AMQP queues as names of topics: one to one. ADR 0123.
+"""Names of AMQP queues as names of topics: one to one. ADR 0123, 0164.
 
 A name that a topic may have stands for itself. Others, ``celery@host.celery.pidbox`` say, begin with ``_amqp-``, and each byte
 that a topic's name does not have is ``-`` and its two hexadecimal digits. A name that would be too long is known by its digest.
+
+A queue of another virtual host than ``/`` is ``_vhost.``, the host, a dot and the queue, escaped in the same way; a dot of the
+host's name, too, so that the host is one word of the topic. Where host or queue are too long, ``--`` and a digest stand for it:
+no escape has two dashes.
 """
 
 import re
 from hashlib import sha256
 
+from toymq_py.config.amqp_definitions import DEFAULT_VHOST
 from toymq_py.names import NAME_BYTES_MAX, is_topic_name
 
-PREFIX, DIGEST_PREFIX = "_amqp-", "_amqp.sha256-"
+PREFIX, DIGEST_PREFIX, VHOST_PREFIX = "_amqp-", "_amqp.sha256-", "_vhost."
+VHOST_BYTES_MAX = 64
+"""Of a virtual host's name, escaped; a longer one is known by its digest."""
 _ESCAPED = re.compile(rb"[^A-Za-z0-9._]")
 
 
-def topic_of(queue: str) -> str:
+def topic_of(queue: str, vhost: str = DEFAULT_VHOST) -> str:
     """The topic of a queue."""
-    if is_topic_name(queue) and not queue.startswith((PREFIX, DIGEST_PREFIX)):
-        return queue
-    data = queue.encode()
-    found = PREFIX + _ESCAPED.sub(lambda match: b"-%02x" % match[0][0], data).decode()
-    return found if len(found) <= NAME_BYTES_MAX else DIGEST_PREFIX + sha256(data).hexdigest()
+    if vhost == DEFAULT_VHOST:
+        if is_topic_name(queue) and not queue.startswith((PREFIX, DIGEST_PREFIX, VHOST_PREFIX)):
+            return queue
+        found = PREFIX + _escaped(queue)
+        return found if len(found) <= NAME_BYTES_MAX else DIGEST_PREFIX + _digest(queue)
+    host = _escaped(vhost).replace(".", "-2e")
+    if len(host) > VHOST_BYTES_MAX:
+        host = f"--{_digest(vhost)}"
+    found = f"{VHOST_PREFIX}{host}.{_escaped(queue)}"
+    return found if len(found) <= NAME_BYTES_MAX else f"{VHOST_PREFIX}{host}.--{_digest(queue)}"
+
+
+def _escaped(name: str) -> str:
+    return _ESCAPED.sub(lambda match: b"-%02x" % match[0][0], name.encode()).decode()
+
+
+def _digest(name: str) -> str:
+    return sha256(name.encode()).hexdigest()

@@ -13,7 +13,7 @@ from toymq_py.amqp import methods
 from toymq_py.amqp.queues import Queues
 from toymq_py.broker import Done
 from toymq_py.callbacks import call_all
-from toymq_py.errors import RequestError
+from toymq_py.errors import DiskLow, RequestError
 from toymq_py.topic import Published
 
 RUN_MAX = 256
@@ -22,12 +22,20 @@ RUN_MAX = 256
 
 @dataclass(slots=True)
 class Held:
-    """Bytes of a connection's publishes, on all its channels."""
+    """What a connection's publishes hold, on all its channels: bytes."""
 
     published: int = 0
     """Those that are not answered yet."""
     in_transactions: int = 0
     """Those that wait for tx.commit."""
+    refused: "list[Publishes]" = field(default_factory=list)
+    """Those with publishes that the disk had no room for, and that wait for it: nothing else is applied meanwhile."""
+
+    def again(self) -> None:
+        """It has room."""
+        refused, self.refused = self.refused, []
+        for publishes in refused:
+            publishes.again()
 
 
 @dataclass(slots=True)
@@ -47,10 +55,18 @@ class _Run:
 class _Pending:
     """Publishes that follow each other and wait for the same commits."""
 
-    count: int
+    run: _Run
+    start: int
+    stop: int
     size: int
     waits: int
     error: RequestError | None = None
+    failed: list[str] = field(default_factory=list)
+    """The topics in which they are not stored."""
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
 
 
 class Publishes:
@@ -58,12 +74,13 @@ class Publishes:
 
     def __init__(
         self, queues: Queues, held: Held, *, confirmed: Callable[[int, bool], None], refused: Callable[[RequestError], None],
-        progress: Callable[[], None],
+        progress: Callable[[], None], waits_for_space: Callable[[], bool],
     ) -> None:  # fmt: skip
         """
         Args:
             confirmed: called with how many publishes, the oldest that wait, were stored (True) or refused (False).
             refused: called with the error of a publish that was not stored.
+            waits_for_space: whether a publish waits while the disk is low, and is not refused.
             progress: called when publishes were answered: there is room again.
         """
         self._queues = queues
@@ -71,6 +88,8 @@ class Publishes:
         self._confirmed = confirmed
         self._refused = refused
         self._progress = progress
+        self._waits_for_space = waits_for_space
+        self._unstored: list[_Pending] = []
         self._run: _Run | None = None
         self._pending: deque[_Pending] = deque()
         self._when_answered: list[Done] = []
@@ -80,6 +99,11 @@ class Publishes:
     def waiting(self) -> bool:
         """Whether publishes are not answered yet."""
         return bool(self._pending) or self._run is not None
+
+    @property
+    def count(self) -> int:
+        """Publishes that are not answered yet."""
+        return sum(each.count for each in self._pending) + (0 if self._run is None else len(self._run.bodies))
 
     def when_answered(self, done: Done) -> None:
         """Call ``done`` when no publish waits. Assumes that one does."""
@@ -107,6 +131,18 @@ class Publishes:
         if run is not None:
             self._held.published -= sum(map(len, run.bodies)) + sum(map(len, run.blocks))
 
+    def again(self) -> None:
+        """The disk has room again: append what it had none for, in the same order."""
+        unstored, self._unstored = self._unstored, []
+        for pending in unstored:
+            self._held.published -= pending.size
+            run, topics = pending.run, tuple(pending.failed)
+            for row in range(pending.start, pending.stop):
+                ttl_ms = run.ttls_ms[row] if run.with_ttl else None
+                delay_ms = run.delays_ms[row] if run.with_delay else None
+                self.add(topics, run.bodies[row], run.blocks[row], ttl_ms, delay_ms)
+        self.flush()
+
     def flush(self) -> None:
         """Append what was collected."""
         run, self._run = self._run, None
@@ -125,29 +161,29 @@ class Publishes:
         start = 0
         for outcome in self._published(run.topics[0], run.bodies, run.blocks, run.delays_ms or None, run.ttls_ms or None):
             if isinstance(outcome, RequestError):
-                self._pending.append(_Pending(len(sizes), sum(sizes), 0, outcome))
+                self._pending.append(_Pending(run, start, len(sizes), sum(sizes[start:]), 0, outcome, [run.topics[0]]))
                 return
             stop = start + outcome.count
-            pending = _Pending(outcome.count, sum(sizes[start:stop]), 1, outcome.error)
+            pending = _Pending(run, start, stop, sum(sizes[start:stop]), 1)
             start = stop
             self._pending.append(pending)
-            self._wait(pending, outcome)
+            self._wait(pending, outcome, run.topics[0])
 
     def _append_to_each(self, run: _Run, row: int) -> None:
         """One message to several queues, or to none."""
         body, block = run.bodies[row], run.blocks[row]
         ttls_ms = [run.ttls_ms[row]] if run.with_ttl else None
         delays_ms = [run.delays_ms[row]] if run.with_delay else None
-        pending = _Pending(1, len(body) + len(block), 0)
+        pending = _Pending(run, row, row + 1, len(body) + len(block), 0)
         self._pending.append(pending)
         for topic in run.topics:
             for outcome in self._published(topic, [body], [block], delays_ms, ttls_ms):
                 if isinstance(outcome, RequestError):
                     pending.error = pending.error or outcome
+                    pending.failed.append(topic)
                     continue
-                pending.error = pending.error or outcome.error
                 pending.waits += 1
-                self._wait(pending, outcome)
+                self._wait(pending, outcome, topic)
 
     def _published(
         self, topic: str, bodies: list[bytes], blocks: list[bytes], delays_ms: list[int] | None, ttls_ms: list[int] | None
@@ -167,11 +203,14 @@ class Publishes:
                 outcome.commit.add_waiter(lambda: expiry.published(first_ms))
         return list(found)
 
-    def _wait(self, pending: _Pending, outcome: Published) -> None:
-        outcome.commit.add_waiter(partial(self._done, pending, outcome))
+    def _wait(self, pending: _Pending, outcome: Published, topic: str) -> None:
+        outcome.commit.add_waiter(partial(self._done, pending, outcome, topic))
 
-    def _done(self, pending: _Pending, outcome: Published) -> None:
-        pending.error = pending.error or outcome.commit.error
+    def _done(self, pending: _Pending, outcome: Published, topic: str) -> None:
+        error = outcome.error or outcome.commit.error
+        if error is not None:
+            pending.error = pending.error or error
+            pending.failed.append(topic)
         pending.waits -= 1
         if not pending.waits and self._pending and self._pending[0] is pending:
             self._settle()
@@ -181,8 +220,13 @@ class Publishes:
         stored = answered = 0
         while self._pending and not self._pending[0].waits:
             pending = self._pending.popleft()
-            self._held.published -= pending.size
             answered += 1
+            if pending.error is not None and pending.error.code == DiskLow.code and self._waits_for_space():
+                if not self._unstored:
+                    self._held.refused.append(self)
+                self._unstored.append(pending)
+                continue
+            self._held.published -= pending.size
             if pending.error is None:
                 stored += pending.count
                 continue

@@ -21,8 +21,10 @@ from toymq_py.amqp.errors import (
 from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.replies import Replies
 from toymq_py.amqp.topology import Binding, Exchange, Queue, Topology
+from toymq_py.amqp.topology_file import TopologyFile
 from toymq_py.broker import Broker
 from toymq_py.broker_waits import made, stored
+from toymq_py.config.amqp_definitions import DEFAULT_VHOST
 from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.topic import Delivery, Subscription, Topic
 
@@ -74,13 +76,33 @@ class ExpiringQueues(Protocol):
     def close(self) -> None: ...
 
 
-class Queues:
-    """The topology of a broker, with the topics behind it."""
+class NoExpiries:
+    """Of a broker that serves no AMQP: nothing expires."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def watch(self, queue: Queue) -> None: ...
+
+    def forget(self, queue: Queue) -> None: ...
+
+    def left(self, name: str) -> None: ...
+
+    def of_topic(self, topic: str) -> ExpiringQueue | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+class Queues:
+    """The topology of a virtual host, with the topics behind it."""
+
+    def __init__(
+        self, broker: Broker, loop: asyncio.AbstractEventLoop, file: TopologyFile, vhost: str = DEFAULT_VHOST
+    ) -> None:
         self.broker = broker
-        self.topology = Topology()
-        self.expiries: ExpiringQueues  # set before ``load``
+        self.vhost = vhost
+        self.topology = Topology(vhost)
+        self._file = file
+        file.sources[vhost] = lambda: self.topology.to_json()
+        self.expiries: ExpiringQueues = NoExpiries()
         self.replies = Replies()
         self._next_retry: dict[str, float] = {}
         self._loop = loop
@@ -88,15 +110,10 @@ class Queues:
         self._owners: dict[str, object] = {}  # of exclusive queues
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._saving = asyncio.Lock()
-        self._changes = self._saved = 0
 
-    async def load(self) -> None:
-        """Read the file, and remove what does not outlive a restart. Raises: DamagedData, OSError."""
-        found = self.broker.directory.read_amqp()
-        if not found:
-            return
-        self.topology = topology = Topology.from_json(found)
+    async def load(self, topology: Topology) -> None:
+        """Take what was stored, and remove what does not outlive a restart. Raises: OSError."""
+        self.topology = topology
         for queue in list(topology.queues.values()):
             if queue.is_temporary:
                 await self._delete_topic(queue.topic)
@@ -115,12 +132,12 @@ class Queues:
             return self.broker.topic(self.topic_name(name))
         except NoSuchTopic:
             self._forget(name)
-            raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '/'") from None
+            raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '{self.vhost}'") from None
 
     def topic_name(self, name: str) -> str:
         """The name of a queue's topic, whether it is there or not."""
         queue = self.topology.queues.get(name)
-        return topic_of(name) if queue is None else queue.topic
+        return topic_of(name, self.vhost) if queue is None else queue.topic
 
     def dead_letter_target(self, name: str, routing_key: str) -> tuple[str, str] | None:
         """Exchange and routing key for what a queue gives up; None where it has no dead-letter exchange."""
@@ -139,23 +156,30 @@ class Queues:
 
     def _check_owner(self, name: str, owner: object) -> None:
         if name in self._owners and self._owners[name] is not owner:
-            text = f"cannot obtain exclusive access to locked queue '{name}' in vhost '/': it is of another connection"
-            raise AmqpError(RESOURCE_LOCKED, text)
+            text = f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.vhost}'"
+            raise AmqpError(RESOURCE_LOCKED, f"{text}: it is of another connection")
 
     def counts(self, name: str, topic: Topic) -> tuple[int, int]:
-        """Messages that are ready, and consumers."""
+        """Messages that wait in the queue, and consumers. One that is delayed by its exchange is not there yet; one whose dead
+        letter could not be stored still is."""
         channel = topic.channels.get(CONSUMER)
-        ready = topic.messages() if channel is None else max(channel.available(), 0)
+        if channel is None:
+            ready = max(topic.messages() - len(topic.delays.schedule.ids), 0)
+        else:
+            ready = channel.consumer.waiting(topic.next_id)
         return ready, len(self._consumers.get(name, ()))
 
     # -- queues
 
-    async def declare(self, wanted: Queue, owner: object, may_make: Callable[[], None]) -> tuple[int, int]:
+    async def declare(
+        self, wanted: Queue, owner: object, may_make: Callable[[], None], *, defined: bool = False
+    ) -> tuple[int, int]:
         """Declare a queue, or confirm one that is alike.
 
         Args:
             owner: the connection, which has an exclusive queue for itself.
             may_make: called before a new one is made. Raises: AmqpError.
+            defined: by a file of definitions, which may define its topic, too: that keeps its settings. The caller saves.
 
         Returns: messages and consumers. Raises: AmqpError, RequestError.
         """
@@ -163,11 +187,11 @@ class Queues:
         settings = topic_settings(wanted.arguments)
         present = self.topology.queues.get(wanted.name)
         if present is not None and self.broker.has(present.topic):
-            _check_alike(present, wanted)
+            _check_alike(present, wanted, self.vhost)
             self.used(wanted.name)
             return self.counts(wanted.name, self.broker.topic(present.topic))
         is_new = not self.broker.has(wanted.topic)
-        if not is_new and wanted.goes_by_itself:
+        if not is_new and wanted.goes_by_itself and not (defined and not self.broker.topic(wanted.topic).messages()):
             text = f"topic {wanted.topic} is there and would be deleted with queue '{wanted.name}': declare it neither"
             raise AmqpError(RESOURCE_LOCKED, f"{text} exclusive nor auto-delete nor with x-expires, or take another name")
         may_make()
@@ -176,12 +200,13 @@ class Queues:
             self._owners[wanted.name] = owner
         try:
             if wanted.is_temporary:
-                await self._save()  # first: a restart finds what it has to remove
-            if is_new or settings:
+                await self.save()  # first: a restart finds what it has to remove
+            if is_new or (settings and not defined):
                 await stored(lambda done: self.broker.create(wanted.topic, settings, done))
             topic = await made(partial(self.broker.topic_or_new, wanted.topic))
             await self._make_consumer(topic)
-            await self._save()
+            if not defined:
+                await self.save()
         except BaseException:
             if self.topology.queues.get(wanted.name) is wanted:
                 self._forget(wanted.name)
@@ -208,15 +233,15 @@ class Queues:
             return 0
         ready, consumers = self.counts(name, self.broker.topic(topic_name))
         if if_unused and consumers:
-            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' in use")
+            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self.vhost}' in use")
         if if_empty and ready:
-            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' not empty")
+            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self.vhost}' not empty")
         self._forget(name)
         gone = list(self._consumers.pop(name, ()))
         for consumer in gone:
             consumer.drop()
         await self._delete_topic(topic_name)
-        await self._save()
+        await self.save()
         for consumer in gone:
             self._loop.call_soon(consumer.tell)  # behind the answer to the client that deletes
         return ready
@@ -245,7 +270,7 @@ class Queues:
         if (queue := self.topology.queues.get(name)) is not None:
             self.expiries.forget(queue)
             self.topology.queue_removed(name)
-            self._changes += 1
+            self._file.changed()
         self._owners.pop(name, None)
         self._next_retry.pop(name, None)
         timer = self._expiries.pop(name, None)
@@ -259,37 +284,30 @@ class Queues:
         if wanted.name not in self.topology.exchanges:
             may_make()
         if self.topology.declare_exchange(wanted) and wanted.durable:
-            await self._save()
+            await self.save()
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         """Raises: AmqpError, RequestError, OSError."""
         if self.topology.delete_exchange(name, if_unused=if_unused):
-            await self._save()
+            await self.save()
 
-    async def bind(self, binding: Binding, owner: object) -> None:
-        """Raises: AmqpError, RequestError, OSError."""
+    async def bind(self, binding: Binding, owner: object, *, saved: bool = True) -> None:
+        """``saved`` False: the caller saves. Raises: AmqpError, RequestError, OSError."""
         if not binding.to_exchange:
             topic = self.topic(binding.target, owner)
             if binding.target not in self.topology.queues:  # made by another protocol: now it is a queue, too
                 self.topology.queue_added(Queue(binding.target, topic.name))
-        if self.topology.bind(binding):
-            await self._save()
+        if self.topology.bind(binding) and saved:
+            await self.save()
 
     async def unbind(self, binding: Binding) -> None:
         """Raises: RequestError, OSError."""
         if self.topology.unbind(binding):
-            await self._save()
+            await self.save()
 
-    async def _save(self) -> None:
-        """Put the topology on stable storage; of changes that come meanwhile one write is for all. Raises: RequestError."""
-        self._changes += 1
-        wanted = self._changes
-        async with self._saving:
-            if self._saved >= wanted:
-                return
-            now = self._changes
-            await stored(partial(self.broker.directory.store_amqp, self.topology.to_json()))
-            self._saved = now
+    async def save(self) -> None:
+        """See ``TopologyFile.save``. Raises: RequestError."""
+        await self._file.save()
 
     # -- routing
 
@@ -299,7 +317,7 @@ class Queues:
         """Names of the topics that a message goes to. ``internal``: the broker itself publishes. Raises: AmqpError."""
         found = self.topology.exchange(exchange)
         if found.internal and not internal:
-            raise AmqpError(ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '/'")
+            raise AmqpError(ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '{self.vhost}'")
         topics = map(self.topic_name, self.topology.route(exchange, routing_key, headers))
         return [topic for topic in topics if self.broker.has(topic)]
 
@@ -309,7 +327,7 @@ class Queues:
         """Raises: AmqpError (ACCESS_REFUSED) beside an exclusive consumer, or for one beside others."""
         present = self._consumers.setdefault(name, {})
         if present and (consumer.is_exclusive or any(other.is_exclusive for other in present)):
-            raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '/' in exclusive use")
+            raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '{self.vhost}' in exclusive use")
         present[consumer] = None
         timer = self._expiries.pop(name, None)
         if timer is not None:
@@ -375,21 +393,21 @@ class Queues:
         self._expiries.clear()
 
 
-def _check_alike(present: Queue, wanted: Queue) -> None:
+def _check_alike(present: Queue, wanted: Queue, vhost: str) -> None:
     """Raises: AmqpError (PRECONDITION_FAILED) with the argument that differs."""
     for what in ("durable", "auto_delete", "exclusive"):
         given, has = getattr(wanted, what), getattr(present, what)
         if given != has:
-            raise AmqpError(PRECONDITION_FAILED, _differs(what, wanted.name, str(given).lower(), str(has).lower()))
+            raise AmqpError(PRECONDITION_FAILED, _differs(what, wanted.name, vhost, str(given).lower(), str(has).lower()))
     for name in sorted(present.arguments.keys() | wanted.arguments.keys()):
         given, has = wanted.arguments.get(name), present.arguments.get(name)
         if given != has:
-            raise AmqpError(PRECONDITION_FAILED, _differs(name, wanted.name, given, has))
+            raise AmqpError(PRECONDITION_FAILED, _differs(name, wanted.name, vhost, given, has))
 
 
-def _differs(argument: str, queue: str, given: object, has: object) -> str:
+def _differs(argument: str, queue: str, vhost: str, given: object, has: object) -> str:
     """RabbitMQ's words, which clients match."""
-    return f"inequivalent arg '{argument}' for queue '{queue}' in vhost '/': received '{given}' but current is '{has}'"
+    return f"inequivalent arg '{argument}' for queue '{queue}' in vhost '{vhost}': received '{given}' but current is '{has}'"
 
 
 def _never(subscription: Subscription) -> bool:

@@ -5,24 +5,28 @@ Contract: amqp.md. Limits of connections are those of all doors (``Quotas``). Kn
 
 import asyncio
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
+from typing import Any
 
+from toymq_py.amqp import definitions
+from toymq_py.amqp.blocking import DiskAlarm
 from toymq_py.amqp.errors import CONNECTION_FORCED, AmqpError
-from toymq_py.amqp.expiry import Expiries
 from toymq_py.amqp.login import Login
-from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.session import Session
+from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
+from toymq_py.config.amqp_definitions import AmqpDefinition, Declare
 from toymq_py.entrance import Entrance
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.fair_queue import FairQueue
-from toymq_py.net.open_connections import OpenConnection
+from toymq_py.net.open_connections import CHANNELS_MAX, OpenConnection
 from toymq_py.topic import Subscription
 
 GOODBYE_S = 1.0
@@ -35,15 +39,16 @@ class AmqpServer:
 
     def __init__(
         self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, *, authority: Authority | None = None,
-        certificates: Certificates | None = None,
+        certificates: Certificates | None = None, vhosts: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """
         Args:
             authority: checks tokens; None allows everything.
             certificates: of the TLS listeners.
+            vhosts: virtual hosts beside ``/``.
         """
-        self.queues = Queues(broker, loop)
-        self.queues.expiries = Expiries(self.queues, clock, loop)
+        self.vhosts = Vhosts(broker, loop, vhosts)
+        self.vhosts.watch(clock)
         self._broker = broker
         self._clock = clock
         self._loop = loop
@@ -51,6 +56,7 @@ class AmqpServer:
         self._entrance = Entrance(loop, broker.quotas, broker.metrics, certificates, self._session, _refuse)
         self._guarded = authority is not None
         self._fair = FairQueue(clock, loop)
+        self._alarm = DiskAlarm(broker, loop, self._alarm_changed)
         self._sessions: dict[Session, tuple[int, int]] = {}  # number and time
         self._last_number = 0
         broker.quotas.open_connections.sources.append(self._open_connections)
@@ -62,7 +68,23 @@ class AmqpServer:
 
     async def load(self) -> None:
         """Read exchanges, queues and bindings. Raises: DamagedData, OSError."""
-        await self.queues.load()
+        await self.vhosts.load()
+
+    def exchanges(self) -> Iterator[dict[str, Any]]:
+        """JSON objects of all exchanges (docs/http.md, "Exchanges, queues, bindings")."""
+        return chain.from_iterable(map(definitions.exchange_rows, self.vhosts))
+
+    def declared_queues(self) -> Iterator[dict[str, Any]]:
+        """The same of the queues."""
+        return chain.from_iterable(map(definitions.queue_rows, self.vhosts))
+
+    def bindings(self) -> Iterator[dict[str, Any]]:
+        """The same of the bindings."""
+        return chain.from_iterable(map(definitions.binding_rows, self.vhosts))
+
+    async def declare(self, wanted: Iterable[AmqpDefinition]) -> list[Declare]:
+        """See ``declare_defined``. Raises: BadArgument, OSError."""
+        return await definitions.declare_defined(self.vhosts, wanted)
 
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``; then answer the publishes that wait, and say goodbye."""
@@ -78,8 +100,9 @@ class AmqpServer:
                         self._none_left.clear()
                         await self._none_left.wait()
             self.cut()
-            self.queues.close()
-            await self.queues.settle()
+            self._alarm.close()
+            self.vhosts.close()
+            await self.vhosts.settle()
 
     def stop(self) -> None:
         """Begin the shutdown. Idempotent."""
@@ -92,7 +115,9 @@ class AmqpServer:
             session.abort()
 
     def _session(self, address: str) -> Session:
-        return Session(self.queues, self._clock, self._loop, self._fair, self._login, address, self._enter, self._ended)
+        return Session(
+            self.vhosts, self._clock, self._loop, self._fair, self._login, self._alarm, address, self._enter, self._ended
+        )
 
     def _enter(self, session: Session) -> Seat:
         """Raises: TooManyConnections."""
@@ -116,7 +141,12 @@ class AmqpServer:
             yield OpenConnection(
                 "amqp", number, since_ms, session.transport, partial(session.close_with, CLOSED_BY_OPERATOR),
                 session.rights.name, session.handshake.client_name, session.seat, partial(_subscriptions, session),
+                partial(_channels, session),
             )  # fmt: skip
+
+    def _alarm_changed(self) -> None:
+        for session in list(self._sessions):
+            session.alarm_changed()
 
     def _rights_changed(self) -> None:
         for session in list(self._sessions):
@@ -131,3 +161,7 @@ def _refuse(transport: asyncio.Transport, _: RequestError) -> None:
 def _subscriptions(session: Session) -> list[Subscription]:
     consumers = [consumer for channel in session.channels.values() for consumer in channel.consumers.by_tag.values()]
     return [consumer.subscription for consumer in consumers if consumer.subscription is not None]
+
+
+def _channels(session: Session) -> list[dict[str, Any]]:
+    return [channel.describe() for _, channel in sorted(session.channels.items())[:CHANNELS_MAX]]

@@ -11,8 +11,10 @@ from contextlib import closing, suppress
 from typing import Any, cast
 
 from toymq_py.amqp import frames, methods
+from toymq_py.amqp.blocking import Blocking, DiskAlarm
 from toymq_py.amqp.channel import Channel
 from toymq_py.amqp.connection import AmqpConnection, Content, Event, NotAmqp, Signal
+from toymq_py.amqp.deadline import Deadline
 from toymq_py.amqp.deliveries import Consumer
 from toymq_py.amqp.errors import (
     ACCESS_REFUSED,
@@ -31,12 +33,11 @@ from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.outbox import Outbox
 from toymq_py.amqp.publishing import Held
-from toymq_py.amqp.queues import Queues
+from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat, acting_token
 from toymq_py.broker_waits import stored
 from toymq_py.clock import Clock
-from toymq_py.disk_errors import storage_error
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.net.peer import described_peer
@@ -58,8 +59,8 @@ class Session(asyncio.Protocol):
     """One connection. Also its transport's protocol."""
 
     def __init__(
-        self, queues: Queues, clock: Clock, loop: asyncio.AbstractEventLoop, fair: FairQueue, login: Login,
-        address: str | None, enter: Callable[["Session"], Seat], ended: Callable[["Session"], None],
+        self, vhosts: Vhosts, clock: Clock, loop: asyncio.AbstractEventLoop, fair: FairQueue, login: Login,
+        alarm: DiskAlarm, address: str | None, enter: Callable[["Session"], Seat], ended: Callable[["Session"], None],
     ) -> None:  # fmt: skip
         """
         Args:
@@ -67,13 +68,13 @@ class Session(asyncio.Protocol):
             enter: takes a seat. Raises: TooManyConnections.
             ended: called once, when the connection is gone.
         """
-        options = queues.broker.options
+        options = vhosts.broker.options
         self.body_bytes_max, self._inflight_bytes_max = options.max_payload_bytes, options.max_inflight_bytes
         self.address = address
-        self._queues = queues
+        self._subscriptions_max = options.max_subscriptions
         self._clock = clock
         self._loop = loop
-        self.handshake = Handshake(login, address)
+        self.handshake = Handshake(login, address, vhosts)
         self._enter = enter
         self._ended = ended
         self._runnable = Runnable(fair, self._turn)
@@ -88,11 +89,11 @@ class Session(asyncio.Protocol):
         self._ready: dict[Consumer, None] = {}
         self._work: asyncio.Task[None] | None = None
         self._outbox = Outbox()
+        self.blocking = Blocking(alarm, self.write)
         self._reading = True
-        self._closing = False
-        self._gone = False
+        self._closing = self._gone = False
         self._last_read = self._last_write = clock.monotonic()
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(loop)
         self._blocked_by_publishes = False
 
     # -- the transport
@@ -106,7 +107,7 @@ class Session(asyncio.Protocol):
             self.write(methods.closing(0, "connection.close", AmqpError(CONNECTION_FORCED, str(error))))
             self._close_transport()
             return
-        self._timer = self._loop.call_later(LOGIN_S, self._too_late)
+        self._deadline.set(LOGIN_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
         self._last_read = self._clock.monotonic()
@@ -130,8 +131,7 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.cancel()
         if self.seat is not None:
             self.seat.leave()
         self._ended(self)
@@ -169,17 +169,21 @@ class Session(asyncio.Protocol):
         """Whether the next method may be applied."""
         crowded = self.seat is not None and self.seat.crowded
         self._blocked_by_publishes = self.held.published > (FLOOR_BYTES if crowded else self._inflight_bytes_max)
-        return not (self._blocked_by_publishes or self._outbox.full)
+        return not (self._blocked_by_publishes or self._outbox.full or self.held.refused)
 
     def _apply(self, slice_end: float) -> bool:
         if self._is_busy or not self._has_room():
             return self._outbox.full and not self._outbox.stalled
         monotonic = self._clock.monotonic
+        alarm = self.blocking.alarm
         try:
             with closing(self._connection.events()) as events:  # type: ignore[type-var]
                 for count, event in enumerate(events, 1):
+                    if alarm.is_on and self.blocking.holds(event, self.channels.get(event[0])):
+                        self._connection.give_back(event)
+                        return False
                     self._event(event)
-                    if self._is_busy or self._gone:
+                    if self._is_busy or self._gone or self.held.refused:
                         return False
                     if self._outbox.full:
                         return not self._outbox.stalled
@@ -191,13 +195,22 @@ class Session(asyncio.Protocol):
             return False
         return False
 
+    def alarm_changed(self) -> None:
+        """Publishing begins or ceases to be refused for the disk."""
+        if not self.handshake.is_over or self._closing or self._gone:
+            return
+        self.blocking.tell()
+        if not self.blocking.alarm.is_on:
+            self.held.again()
+        self._runnable.wake()
+
     def _event(self, event: Event) -> None:
         """Raises: AmqpError, which ends the connection."""
         number, what = event
         if what is Signal.HEARTBEAT:
             return
         if what is Signal.GREETING:
-            self.write(self.handshake.begin())
+            self.write(self.handshake.begin(self.transport))
             return
         if self._closing:
             if isinstance(what, Method) and what.name in ("connection.close-ok", "connection.close"):
@@ -210,12 +223,8 @@ class Session(asyncio.Protocol):
                 self._on_connection(cast("Method", what))
             else:
                 self._on_channel(number, what)
-        except AmqpError as error:
-            self._refuse(number, error, what)
-        except RequestError as error:
+        except (AmqpError, RequestError, OSError) as error:
             self._refuse(number, amqp_error(error), what)
-        except OSError as error:
-            self._refuse(number, amqp_error(storage_error(error)), what)
 
     def _refuse(self, number: int, error: AmqpError, what: Any) -> None:
         if error.method == (0, 0) and isinstance(what, Method | Content):
@@ -258,7 +267,7 @@ class Session(asyncio.Protocol):
 
     def check_subscriptions(self) -> None:
         """Raises: AmqpError when the connection has its limit of subscriptions, as a TCP session."""
-        limit = self._queues.broker.options.max_subscriptions
+        limit = self._subscriptions_max
         if sum(len(channel.consumers) for channel in self.channels.values()) >= limit:
             text = f"the connection has {limit} consumers and queues to get from, the limit (--max-subscriptions)"
             raise AmqpError(PRECONDITION_FAILED, text)
@@ -297,7 +306,8 @@ class Session(asyncio.Protocol):
             if not has_room and held > FLOOR_BYTES + FRAME_MAX:
                 self.close_with(AmqpError(RESOURCE_ERROR, str(seat.too_much())))
                 return
-        busy = self._is_busy or self._blocked_by_publishes or (self._outbox.stalled and bool(self._outbox))
+        waits = self._blocked_by_publishes or self._connection.has_waiting or bool(self.held.refused)
+        busy = self._is_busy or waits or (self._outbox.stalled and bool(self._outbox))
         wants = not (busy and unapplied > READ_AHEAD_BYTES)
         if wants != self._reading and not self._gone and not self.transport.is_closing():
             self._reading = wants
@@ -320,9 +330,8 @@ class Session(asyncio.Protocol):
             self._connection.limit_frames(handshake.frame_max)
             self._connection.channel_max = handshake.channel_max
         elif method.name == "connection.open":
-            assert self._timer is not None
-            self._timer.cancel()
-            self._timer = None
+            self.blocking.is_known = handshake.knows_blocked
+            self._deadline.cancel()
             self._beat()
         elif (rights := handshake.rights).name is not None and self.seat is not None:
             try:
@@ -370,6 +379,7 @@ class Session(asyncio.Protocol):
         try:
             self.rights.check()
             if isinstance(what, Content):
+                self.blocking.publishes = True
                 channel.publish(what)
                 return
             later = channel.apply(what)
@@ -382,19 +392,15 @@ class Session(asyncio.Protocol):
         """Carry out what waits for the disk; nothing else is applied meanwhile."""
         try:
             await later
-        except AmqpError as error:
-            self._refuse(number, error, method)
-        except RequestError as error:
+        except (AmqpError, RequestError, OSError) as error:
             self._refuse(number, amqp_error(error), method)
-        except OSError as error:
-            self._refuse(number, amqp_error(storage_error(error)), method)
         except Exception:
             logger.exception("an AMQP connection ended by a bug")
             self._fail(AmqpError(INTERNAL_ERROR, "a bug of the broker; its log has it"))
         finally:
             self._work = None
             if self._gone:
-                self._queues.owner_gone(self)  # it may have made a queue of its own meanwhile
+                self.handshake.queues.owner_gone(self)  # it may have made a queue of its own meanwhile
             self._runnable.wake()
 
     def _open_or_close(self, number: int, channel: Channel | None, method: Method) -> None:
@@ -402,7 +408,7 @@ class Session(asyncio.Protocol):
         if method.name == "channel.open":
             if channel is not None:
                 raise AmqpError(COMMAND_INVALID, "second 'channel.open' seen", method.index)
-            self.channels[number] = Channel(number, self, self._queues)
+            self.channels[number] = Channel(number, self, self.handshake.queues)
             self.write(methods.encode(number, "channel.open-ok"))
         elif method.name == "channel.close":
             if channel is not None:
@@ -430,11 +436,7 @@ class Session(asyncio.Protocol):
         if now - self._last_write >= interval_s and not self._outbox.stalled:
             self.write(frames.HEARTBEAT_FRAME)
             self._flush()
-        self._timer = self._loop.call_later(interval_s, self._beat)
-
-    def _too_late(self) -> None:
-        self._timer = None
-        self.transport.abort()
+        self._deadline.set(interval_s, self._beat)
 
     def rights_changed(self) -> None:
         """The table of tokens has changed."""
@@ -467,23 +469,22 @@ class Session(asyncio.Protocol):
             logger.info("%s: %s", described_peer(self.transport), error.reply_text)
         self._close_channels()
         self.write(methods.closing(0, "connection.close", error))
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(CLOSE_S, self._too_late)
+        self._deadline.set(CLOSE_S, self.abort)
 
     def _close_channels(self) -> None:
         channels, self.channels = list(self.channels.values()), {}
+        self._connection.end()
         self._ready.clear()
         for channel in channels:
             channel.close()
-        self._queues.owner_gone(self)
+        self.handshake.queues.owner_gone(self)
 
     def _close_transport(self) -> None:
         """Close once the client has read what is written, or does not read it."""
         self._outbox.write_all()
         self._end()
         self.transport.close()
-        self._timer = self._loop.call_later(CLOSE_S, self._too_late)
+        self._deadline.set(CLOSE_S, self.abort)
 
     def _end(self) -> None:
         """Idempotent."""
@@ -491,8 +492,7 @@ class Session(asyncio.Protocol):
             return
         self._gone = True
         self._runnable.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.cancel()
         self._close_channels()
 
     def abort(self) -> None:

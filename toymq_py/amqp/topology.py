@@ -14,6 +14,7 @@ from toymq_py.amqp.errors import (
     PRECONDITION_FAILED,
     AmqpError,
 )
+from toymq_py.config.amqp_definitions import DEFAULT_VHOST
 from toymq_py.errors import DamagedData
 
 TYPES = ("direct", "fanout", "topic", "headers")
@@ -82,9 +83,10 @@ class Binding:
 
 
 class Topology:
-    """All exchanges, queues and bindings of a broker."""
+    """All exchanges, queues and bindings of a virtual host."""
 
-    def __init__(self) -> None:
+    def __init__(self, vhost: str = DEFAULT_VHOST) -> None:
+        self.vhost = vhost
         self.exchanges = {name: Exchange(name, kind) for name, kind in PREDECLARED.items()}
         self.queues: dict[str, Queue] = {}
         self.bindings: dict[tuple[str, str, bool, str, str], Binding] = {}
@@ -97,7 +99,7 @@ class Topology:
         """Raises: AmqpError (NOT_FOUND)."""
         found = self.exchanges.get(name)
         if found is None:
-            raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '/'")
+            raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '{self.vhost}'")
         return found
 
     def declare_exchange(self, wanted: Exchange) -> bool:
@@ -130,7 +132,7 @@ class Topology:
         if name not in self.exchanges:
             return False
         if if_unused and self._by_source.get(name):
-            raise AmqpError(PRECONDITION_FAILED, f"exchange '{name}' in use in vhost '/'")
+            raise AmqpError(PRECONDITION_FAILED, f"exchange '{name}' in use in vhost '{self.vhost}'")
         del self.exchanges[name]
         self._unbind_all(binding for binding in self.bindings.values() if name in _exchanges_of(binding))
         self._routes.clear()
@@ -191,6 +193,14 @@ class Topology:
                 source = self.exchanges.get(binding.source)
                 if source is not None and source.auto_delete:
                     self.delete_exchange(source.name)
+
+    def bindings_of(self, source: str) -> int:
+        """How many lead away from an exchange."""
+        return len(self._by_source.get(source, ()))
+
+    def in_order(self) -> list[Binding]:
+        """All bindings, by the name of their source."""
+        return [binding for _, some in sorted(self._by_source.items()) for binding in some]
 
     # -- routing
 
@@ -258,9 +268,9 @@ class Topology:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Topology":
+    def from_json(cls, found: Mapping[str, Any], vhost: str = DEFAULT_VHOST) -> "Topology":
         """Raises: DamagedData."""
-        topology = cls()
+        topology = cls(vhost)
         try:
             for exchange in found["exchanges"]:
                 topology.exchanges[exchange["name"]] = Exchange(**exchange)

@@ -24,7 +24,7 @@ ANSWERS_MAX = 4096
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}\Z")
 _TABLE = re.compile(r"\s*\[\[\s*token\s*\]\]")
-_KEYS = ("name", "sha256", "publish", "subscribe", "admin", "expires")
+_KEYS = ("name", "sha256", "publish", "subscribe", "admin", "expires", "certificate")
 
 
 class _Patterns:
@@ -66,6 +66,8 @@ class Grant:
     """CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE, of every topic."""
     expires_ns: int | None = field(default=None, repr=False)
     """When the token expires, in nanoseconds since the epoch; None: never."""
+    certificate: bool = field(default=False, repr=False)
+    """A client certificate with its name stands for the token, where a protocol can say so (AMQP's SASL EXTERNAL)."""
 
     def may_publish(self, topic: str) -> bool:
         return self.publish.cover(topic)
@@ -170,6 +172,17 @@ class Authority:
         self.check_time(found)
         return found
 
+    def certified(self, names: Sequence[str]) -> Grant:
+        """The rights of the token whose name a client's certificate has. Raises: AuthFailed when there is none, or several."""
+        found = [grant for grant in self._grants if grant.certificate and grant.name in names]
+        if len(found) != 1:
+            shown = ", ".join(names)[:200] or "no name"
+            several = f"names several tokens: {', '.join(grant.name for grant in found)}"
+            why = several if found else "names no token that has certificate = true"
+            raise AuthFailed(f"the client's certificate ({shown}) {why}")
+        self.check_time(found[0])
+        return found[0]
+
     def replace(self, grants: Sequence[Grant]) -> None:
         """Replace the table of tokens."""
         self._grants = tuple(grants)
@@ -271,12 +284,14 @@ def _grant(table: dict[str, Any]) -> Grant:
         raise _BadField("sha256", "sha256 is missing: write the token's SHA-256 digest, 64 hexadecimal digits")
     if not isinstance(digest, str) or _DIGEST.match(digest) is None:
         raise _BadField("sha256", "invalid sha256: write the token's SHA-256 digest, 64 hexadecimal digits")
-    if not isinstance(admin, bool):
-        raise _BadField("admin", "invalid admin: write true or false")
+    for key in ("admin", "certificate"):
+        if not isinstance(table.get(key, False), bool):
+            raise _BadField(key, f"invalid {key}: write true or false")
     assert isinstance(name, str)
     return Grant(
-        name, bytes.fromhex(digest), _patterns(table, "publish"), _patterns(table, "subscribe"), admin, _expires_ns(table)
-    )
+        name, bytes.fromhex(digest), _patterns(table, "publish"), _patterns(table, "subscribe"), admin, _expires_ns(table),
+        table.get("certificate", False),
+    )  # fmt: skip
 
 
 def _expires_ns(table: dict[str, Any]) -> int | None:

@@ -1,4 +1,5 @@
-"""``toymq definitions``: topics, consumers and webhooks as a file, of a running broker or of a stopped one's directory."""
+"""``toymq definitions``: topics, consumers, webhooks, alerts and AMQP's exchanges, queues and bindings as a file, of a running
+broker or of a stopped one's directory."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ def which_broker(command: Command) -> Command:
             "--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, callback=_without_token,
             help="Address of a running broker; also TOYMQ_URL.",
         ),
-        click.option("--http-url", help="HTTP gateway of that broker, http://host:port; needed for webhooks and alerts."),
+        click.option("--http-url", help="HTTP gateway of that broker, http://host:port; needed for webhooks, alerts and AMQP."),
         click.option("--data-dir", help="Data directory of a stopped broker, instead of --url."),
     ):
         command = option(command)
@@ -57,7 +58,9 @@ file_argument = click.argument("file", type=click.File("r", encoding="utf-8"))
 
 @click.group()
 def definitions() -> None:
-    """Export and import topics, settings, consumers, webhooks and alerts: a file in TOML, or in JSON if it begins with `{`.
+    """Export and import topics, settings, consumers, webhooks, alerts, and exchanges, queues and bindings of AMQP.
+
+    A file is TOML, or JSON if it begins with `{`.
 
     \b
         toymq definitions export > topics.toml
@@ -89,6 +92,22 @@ def definitions() -> None:
         topic = "orders"
         threshold = 10000
         to = "alerts"
+
+    \b
+        [[exchange]]
+        name = "orders"
+        type = "topic"
+
+    \b
+        [[queue]]
+        name = "mails"
+        arguments = {x-message-ttl = 60000}
+
+    \b
+        [[binding]]
+        source = "orders"
+        queue = "mails"
+        routing_key = "orders.*"
 
     A topic in the file gets exactly the settings of the file. A new consumer begins at `start` (default: earliest); an
     existing consumer keeps its position. A new webhook or alert, or one without a secret, gets the secret of the file; an
@@ -173,3 +192,6 @@ def _beyond(wanted: Definitions, present: Definitions) -> Iterator[str]:
     for name in present.alerts:
         if name not in wanted.alerts:
             yield f"  alert {name} is not in the file"
+    for key, definition in present.amqp.items():
+        if key not in wanted.amqp:
+            yield f"  {definition.name} is not in the file"

@@ -1,8 +1,9 @@
 """What ``toymq definitions`` works on: a running broker, or the directory of a stopped one."""
 
 import asyncio
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,8 +12,13 @@ from typing import Any
 from toymq import sync
 from toymq.http_gateway import GatewayFailed, HttpGateway
 from toymq.url import address_with_token
+from toymq_py.amqp.definitions import declare_defined, defined
+from toymq_py.amqp.vhosts import Vhosts
+from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
+from toymq_py.config import amqp_definitions
 from toymq_py.config.alerts import Alert
+from toymq_py.config.amqp_definitions import AmqpDefinition, Declare
 from toymq_py.config.definitions import (
     Change,
     ChangeSettings,
@@ -27,16 +33,19 @@ from toymq_py.config.definitions import (
 )
 from toymq_py.config.options import BrokerOptions
 from toymq_py.config.webhooks import SIGNED, Webhook
-from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, RequestError
+from toymq_py.errors import BadArgument, ConfigError, DamagedData, DataDirectoryError, DirectoryLocked, RequestError
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, read_alerts, read_webhooks
 from toymq_py.units import DURATION_MS_MAX, format_setting
 
 TIMEOUT_S = 30.0
+PAGE = 1000
+AT_ONCE, AT_ONCE_CHARS = 500, 30_000
+"""Of exchanges, queues and bindings declared by a request: the gateway takes 64 KiB of JSON."""
 
 
-class WebhookClient:
-    """Lists and puts the webhooks and alerts of a running broker."""
+class GatewayClient:
+    """Lists and puts what a running broker has beside topics and consumers."""
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises: ConfigError."""
@@ -58,6 +67,24 @@ class WebhookClient:
             for row in self._ask("GET", "/v1/alerts")["alerts"]
         }
 
+    def declared(self) -> Iterator[AmqpDefinition]:
+        """Exchanges, queues and bindings that outlive a restart. Raises: ConfigError."""
+        for kind in amqp_definitions.KINDS:
+            known, skip, more = amqp_definitions.FIELDS[kind], 0, True
+            while more:
+                answer = self._ask("GET", f"/v1/{kind}s?max={PAGE}&skip={skip}")
+                for row in answer[f"{kind}s"]:
+                    if row["lasting"]:
+                        yield AmqpDefinition(kind, {key: row[key] for key in known})
+                skip, more = skip + PAGE, answer["more"]
+
+    def declare(self, changes: Sequence[Declare]) -> None:
+        """Raises: ConfigError."""
+        body: dict[str, list[dict[str, Any]]] = {}
+        for change in changes:
+            body.setdefault(change.definition.kind, []).append(change.definition.written)
+        self._ask("POST", "/v1/amqp:declare", body)
+
     def put(self, change: PutWebhook | PutAlert) -> None:
         """Raises: ConfigError."""
         kind, wanted = ("webhook", change.webhook) if isinstance(change, PutWebhook) else ("alert", change.alert)
@@ -75,49 +102,69 @@ class WebhookClient:
 
 
 class RunningBroker:
-    """A running broker, reached over TCP; its webhooks over HTTP."""
+    """A running broker, reached over TCP; what the wire has no command for, over HTTP."""
 
-    def __init__(self, client: sync.Client, webhooks: WebhookClient | None) -> None:
+    def __init__(self, client: sync.Client, gateway: GatewayClient | None) -> None:
         self._client = client
-        self._webhooks = webhooks
+        self._gateway = gateway
 
     def check(self, wanted: Definitions) -> None:
-        """Raises: ConfigError when there are webhooks and no gateway to put them."""
-        if (wanted.webhooks or wanted.alerts) and self._webhooks is None:
-            what = "webhooks" if wanted.webhooks else "alerts"
+        """Raises: ConfigError when there are webhooks, say, and no gateway to put them."""
+        of_gateway = {"webhooks": wanted.webhooks, "alerts": wanted.alerts, "exchanges, queues and bindings": wanted.amqp}
+        if self._gateway is None and (what := next((name for name, some in of_gateway.items() if some), None)) is not None:
             raise ConfigError(f"the {what} of a running broker are reached over HTTP: name its gateway with --http-url")
 
     def present(self) -> Definitions:
-        gateway = self._webhooks
+        gateway = self._gateway
         if gateway is None:
             return described(self._client.topics())
-        return described(self._client.topics(), gateway.present(), gateway.alerts())
+        return described(self._client.topics(), gateway.present(), gateway.alerts(), gateway.declared())
 
     def apply(self, wanted: Definitions) -> list[Change]:
         """Create and change what is wanted. Returns: the changes. Raises: ConfigError, which names the changes before it: they
         stay."""
         changes = plan(wanted, self.present())
-        for at, change in enumerate(changes):
+        at = 0
+        while at < len(changes):
+            some = _together(changes, at)
             try:
-                self._make(change)
+                self._make(changes[at], some)
             except (RequestError, ConfigError) as error:
-                text = str(error)
-                if not isinstance(change, PutWebhook | PutAlert):
+                text, change = str(error), changes[at]
+                if not isinstance(change, PutWebhook | PutAlert | Declare):
                     text = f"topic {change.topic}: {error.code} {error}"
                 raise ConfigError(text + done_before(changes[:at])) from error
+            at += len(some) or 1
         return changes
 
-    def _make(self, change: Change) -> None:
+    def _make(self, change: Change, declarations: Sequence[Declare]) -> None:
         match change:
             case PutWebhook() | PutAlert():
-                assert self._webhooks is not None, "checked"
-                self._webhooks.put(change)
+                assert self._gateway is not None, "checked"
+                self._gateway.put(change)
+            case Declare():
+                assert self._gateway is not None, "checked"
+                self._gateway.declare(declarations)
             case CreateTopic():
                 self._client.create(change.topic, _with_units(change.settings))
             case ChangeSettings():
                 self._client.config(change.topic, _with_units(change.settings))
             case MakeConsumer():
                 self._client.seek(change.topic, change.consumer, str(change.start), create=True)
+
+
+def _together(changes: Sequence[Change], at: int) -> list[Declare]:
+    """The declarations that one request carries out, from a place of the changes on: none where another change is there."""
+    some: list[Declare] = []
+    chars = 0
+    for change in changes[at : at + AT_ONCE]:
+        if not isinstance(change, Declare):
+            break
+        chars += len(json.dumps(change.definition.written)) + len(", ")
+        if some and chars > AT_ONCE_CHARS:
+            break
+        some.append(change)
+    return some
 
 
 def _with_units(settings: Mapping[str, str]) -> dict[str, str]:
@@ -149,8 +196,14 @@ class StoppedBroker:
         loop = asyncio.get_running_loop()
         try:
             with opened_broker(options, SystemClock(), loop) as broker:
-                present = described(broker.describe(None), read_webhooks(broker), read_alerts(broker))
-                changes = await apply_definitions(wanted, broker) if wanted is not None else []
+                vhosts = _vhosts(broker, loop)
+                rows, hooks, alerts = broker.describe(None), read_webhooks(broker), read_alerts(broker)
+                amqp = (each for queues in vhosts for each in defined(queues.topology))
+                present = described(rows, hooks, alerts, amqp)
+                changes: list[Change] = []
+                if wanted is not None:
+                    changes += await apply_definitions(wanted, broker)
+                    changes += await _declared(vhosts, wanted, changes)
                 finished: asyncio.Future[None] = loop.create_future()
                 broker.finish(lambda: finished.set_result(None))
                 await finished
@@ -160,6 +213,28 @@ class StoppedBroker:
                 raise ConfigError(str(error)) from error
             reach = "name it with --url" if error.address is not None else "a running broker is reached with --url"
             raise ConfigError(f"{error}: {reach}") from error
+
+
+def _vhosts(broker: Broker, loop: asyncio.AbstractEventLoop) -> Vhosts:
+    """What AMQP declared, of a broker that does not serve it. Blocks. Raises: ConfigError."""
+    vhosts = Vhosts(broker, loop)
+    try:
+        vhosts.read()
+    except (OSError, DamagedData) as error:
+        raise ConfigError(f"amqp.json cannot be read: {error}") from error
+    return vhosts
+
+
+async def _declared(vhosts: Vhosts, wanted: Definitions, before: Sequence[Change]) -> list[Declare]:
+    """Raises: ConfigError."""
+    for definition in wanted.amqp.values():
+        vhosts.add(definition.values["vhost"])  # the broker's options say which it serves
+    try:
+        return await declare_defined(vhosts, wanted.amqp.values())
+    except (BadArgument, OSError) as error:
+        raise ConfigError(f"{error}{done_before(before)}") from error
+    finally:
+        vhosts.close()
 
 
 @contextmanager
@@ -173,6 +248,6 @@ def open_described(
         yield StoppedBroker(data_dir)
         return
     address = address_with_token(url, os.environ.get("TOYMQ_TOKEN"), token_file)
-    webhooks = WebhookClient(http_url, address.token) if http_url is not None else None
+    gateway = GatewayClient(http_url, address.token) if http_url is not None else None
     with sync.connect(address.url, name="toymq", timeout_s=TIMEOUT_S) as client:
-        yield RunningBroker(client, webhooks)
+        yield RunningBroker(client, gateway)

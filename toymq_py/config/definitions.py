@@ -25,17 +25,21 @@ What the file does not name is left alone, and no consumer's position is moved. 
     for = "5m"
     to = "alerts"
 
-JSON has the same keys. Contract: clients.md, "Command lines" (--definitions); delivery.md, "Per-topic settings". Knows no file,
-no wire and no broker: ``plan`` compares with what DESCRIBE says, wherever that came from.
+Exchanges, queues and bindings are in ``amqp_definitions.py``. JSON has the same keys. Contract: clients.md, "Command lines"
+(--definitions); delivery.md, "Per-topic settings". Knows no file, no wire and no broker: ``plan`` compares with what DESCRIBE
+says, wherever that came from.
 """
 
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
+from toymq_py.config import amqp_definitions
 from toymq_py.config.alerts import Alert
+from toymq_py.config.amqp_definitions import AmqpDefinition, Declare, Key
 from toymq_py.config.option_schema import did_you_mean, shown_key
 from toymq_py.config.options import SETTINGS, TopicSettings
 from toymq_py.config.webhooks import Webhook, check_webhook_name
@@ -58,13 +62,15 @@ class TopicDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Topics, consumers, webhooks and alerts that a broker shall have, by name."""
+    """Topics, consumers, webhooks, alerts, exchanges, queues and bindings that a broker shall have, by name."""
 
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
     """Of a broker over HTTP, ``secret`` is ``SIGNED`` or None."""
     alerts: dict[str, Alert] = field(default_factory=dict)
     """The same."""
+    amqp: dict[Key, AmqpDefinition] = field(default_factory=dict)
+    """Exchanges, then queues, then bindings; a queue's topic has its settings in ``topics``."""
     doubts: list[str] = field(default_factory=list, compare=False)
     """Durations of a TOML file that were most likely meant in seconds, a line for each. JSON is what an export writes, in
     milliseconds."""
@@ -133,8 +139,16 @@ def _read_alert(definitions: Definitions, where: str, entry: dict[str, Any]) -> 
     definitions.alerts[name] = alert
 
 
+def _read_amqp(kind: str, definitions: Definitions, where: str, entry: dict[str, Any]) -> None:
+    found = amqp_definitions.read(kind, where, entry)
+    if found.key in definitions.amqp:
+        raise ConfigError(f"{where} stands twice")
+    definitions.amqp[found.key] = found
+
+
 _SECTIONS: dict[str, Callable[[Definitions, str, dict[str, Any]], None]] = {
     "topic": _read_topic, "webhook": _read_webhook, "alert": _read_alert,
+    **{kind: partial(_read_amqp, kind) for kind in amqp_definitions.KINDS},
 }  # fmt: skip
 """Top-level keys, each an array of tables, and the reader of one table."""
 
@@ -205,10 +219,11 @@ def _checked_name(where: str, kind: str, entry: dict[str, Any]) -> str:
 
 
 def described(
-    rows: Iterable[Mapping[str, Any]], webhooks: Mapping[str, Webhook] | None = None, alerts: Mapping[str, Alert] | None = None
-) -> Definitions:
-    """The definitions of a broker, from the JSON objects of TOPICS, its webhooks and its alerts. Where its consumers are is
-    state, and stays out.
+    rows: Iterable[Mapping[str, Any]], webhooks: Mapping[str, Webhook] | None = None,
+    alerts: Mapping[str, Alert] | None = None, amqp: Iterable[AmqpDefinition] = (),
+) -> Definitions:  # fmt: skip
+    """The definitions of a broker, from the JSON objects of TOPICS, its webhooks, its alerts and what AMQP declared. Where its
+    consumers are is state, and stays out.
 
     Raises: ConfigError for a topic that the broker could not open: its settings are unknown.
     """
@@ -220,7 +235,9 @@ def described(
         names = sorted(consumer["consumer"] for consumer in row["consumers"])
         consumers = {name: EARLIEST for name in names if not name.startswith("#")}  # those are the broker's own
         topics[str(row["topic"])] = TopicDefinition(settings, consumers)
-    return Definitions(topics, dict(sorted((webhooks or {}).items())), dict(sorted((alerts or {}).items())))
+    return Definitions(
+        topics, dict(sorted((webhooks or {}).items())), dict(sorted((alerts or {}).items())), amqp_definitions.by_key(amqp)
+    )
 
 
 def to_json(definitions: Definitions) -> str:
@@ -232,7 +249,9 @@ def to_json(definitions: Definitions) -> str:
         topics.append({"name": name, **settings, **({"consumer": consumers} if consumers else {})})
     webhooks = [{"name": name, **_public(webhook)} for name, webhook in definitions.webhooks.items()]
     alerts = [{"name": name, **_public(alert)} for name, alert in definitions.alerts.items()]
-    more = {"webhook": webhooks, "alert": alerts}
+    more = {"webhook": webhooks, "alert": alerts, **{kind: [] for kind in amqp_definitions.KINDS}}
+    for each in definitions.amqp.values():
+        more[each.kind].append(each.written)
     return json.dumps({"topic": topics, **{kind: found for kind, found in more.items() if found}}, indent=2) + "\n"
 
 
@@ -256,7 +275,7 @@ def to_toml(definitions: Definitions) -> str:
             if each.secret is not None:
                 lines.append("# It is signed: what with, is not told.")
             parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+    return "\n".join([*parts, *map(amqp_definitions.toml_of, definitions.amqp.values())])
 
 
 def _public(found: Webhook | Alert) -> dict[str, Any]:
@@ -356,7 +375,7 @@ def _changes(new: Webhook | Alert, before: Webhook | Alert | None) -> list[str]:
     return changes
 
 
-Change = CreateTopic | ChangeSettings | MakeConsumer | PutWebhook | PutAlert
+Change = CreateTopic | ChangeSettings | MakeConsumer | PutWebhook | PutAlert | Declare
 
 
 def change_to_json(change: Change) -> dict[str, Any]:
@@ -365,6 +384,8 @@ def change_to_json(change: Change) -> dict[str, Any]:
         return {"change": change.verb, "webhook": change.name, **change.webhook.public()}
     if isinstance(change, PutAlert):
         return {"change": change.verb, "alert": change.name, **change.alert.public()}
+    if isinstance(change, Declare):
+        return {"change": change.verb, change.definition.kind: change.definition.written}
     values = asdict(change)
     if isinstance(change, MakeConsumer):
         values["start"] = str(change.start)
@@ -392,7 +413,7 @@ def plan(wanted: Definitions, present: Definitions) -> list[Change]:
         if _differs(alert, rule):
             kept = rule.secret if rule is not None and alert.url is not None else None
             changes.append(PutAlert(name, replace(alert, secret=alert.secret or kept), rule))
-    return changes
+    return [*changes, *amqp_definitions.plan(wanted.amqp, present.amqp)]
 
 
 def _differs(wanted: Webhook | Alert, before: Webhook | Alert | None) -> bool:

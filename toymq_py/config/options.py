@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from toymq_py.config.amqp_definitions import check_vhost
 from toymq_py.config.option_schema import (
     OneOf,
     Text,
@@ -150,6 +151,9 @@ class ServeOptions(BrokerOptions):
     https: str | None = address(None, help="Address on which the gateway speaks TLS, with or without --http beside it.")
     amqp: str | None = address(None, help="Address for clients of RabbitMQ: AMQP 0-9-1 (docs/amqp.md).")
     amqps: str | None = address(None, help="Address on which AMQP is spoken over TLS.")
+    amqp_vhost: tuple[str, ...] = several(
+        Text("a virtual host such as prod", "NAME", check_vhost), help="Virtual host of AMQP beside `/`; others are refused."
+    )
     dialect: tuple[str, ...] = several(OneOf(("tinymq", "mq")), help="Serve another queue's paths, too (docs/dialects.md).")
     mq_delay_ms: int = duration(10_000, 1, help="Dialect mq: how long a message that was got is leased.")
     private_webhooks: bool = flag(help="Webhooks and alerts may go to this machine and its network.")
@@ -239,6 +243,8 @@ class ServeOptions(BrokerOptions):
             over_tls = any(option in OVER_TLS for option in self.listeners())
             if not over_tls and getattr(self, name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} does nothing without {' or '.join(OVER_TLS)}")
+        if self.amqp_vhost and self.amqp is None and self.amqps is None:
+            raise ConfigError("--amqp-vhost does nothing without --amqp or --amqps")
         self._check_cluster()
         self._check_workers()
         for name in ("dialect", "private_webhooks"):

@@ -151,6 +151,12 @@ class ConsumerView:
         backlog = self._acks.open_below(next_id) - scheduled
         return MessageCounts(backlog - inflight, inflight, scheduled, backlog)
 
+    def waiting(self, next_id: int) -> int:
+        """Messages in the queue: neither acked nor with a taker, nor published with a delay that is not over. What was given
+        back with a delay is among them. Assumes what ``counts`` assumes."""
+        counts = self.counts(next_id)
+        return counts.ready + self._runs.messages(DELAYED)
+
     def most_attempted(self) -> tuple[int, int]:
         """The highest number of deliveries of a message that is not acked, and the lowest id that has it; zeros for none."""
         return self._runs.most_attempted()

@@ -23,6 +23,7 @@ from toymq_py.disk_errors import BeingExamined, storage_error
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
 from toymq_py.gateway import (
     alert_operations,
+    amqp_operations,
     broker_operations,
     connection_operations,
     consumer_operations,
@@ -74,6 +75,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *webhook_operations.OPERATIONS,
     *alert_operations.OPERATIONS,
     *connection_operations.OPERATIONS,
+    *amqp_operations.OPERATIONS,
     *broker_operations.OPERATIONS,
     *history_operations.OPERATIONS,
     *login.OPERATIONS,

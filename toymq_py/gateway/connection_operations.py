@@ -22,12 +22,19 @@ PER_TURN = 64
 
 LIST = "`toymqctl connections` or GET /v1/connections lists them"
 
-_ID = re.compile(r"(?:toymq|amqp|http|websocket)-[0-9]{1,18}")
+PROTOCOLS = ("toymq", "amqp", "http", "websocket")
+_ID = re.compile(rf"(?:{'|'.join(PROTOCOLS)})-[0-9]{{1,18}}")
 
 
 def _connection_id(text: str) -> str:
     if not _ID.fullmatch(text):
         raise BadArgument(f"invalid connection {text[:50]!a}: write an id such as toymq-7: {LIST}")
+    return text
+
+
+def _protocol(text: str) -> str:
+    if text not in PROTOCOLS:
+        raise BadArgument(f"invalid protocol {text[:50]!a}: write {', '.join(PROTOCOLS)}")
     return text
 
 
@@ -38,6 +45,7 @@ def _search(text: str) -> str:
 
 
 MAX = count("max", "How many connections to list.", 1, LISTED_MAX, default=LISTED)
+PROTOCOL = Parameter("protocol", "query", "Those of this protocol alone.", {"enum": list(PROTOCOLS)}, _protocol)
 SEARCH = Parameter("search", "query", "Part of an id, an address, a token's name, a client's name, a topic or a consumer.",
                    {"type": "string", "minLength": 1, "maxLength": SEARCH_CHARS_MAX}, _search)  # fmt: skip
 CONNECTION = Parameter("connection", "path", "Id of the connection.", {"type": "string", "pattern": f"^{_ID.pattern}$"},
@@ -48,12 +56,17 @@ _TEXT = {"type": ["string", "null"]}
 _SUBSCRIPTION = {"type": "object", "required": ["topic", "consumer", "inflight"], "properties": {
     "topic": {"type": "string"}, "consumer": {"type": "string"}, "mode": _TEXT, "inflight": {"type": "integer"},
     "window": {"type": "integer"}}}  # fmt: skip
+_CHANNEL = {"type": "object", "required": ["channel", "mode", "consumers", "unacked", "unconfirmed"], "properties": {
+    "channel": {"type": "integer"}, "mode": {"enum": ["confirms", "transactions", None]}, "consumers": {"type": "integer"},
+    "prefetch": {"type": "integer"}, "channel_prefetch": {"type": "integer"}, "unacked": {"type": "integer"},
+    "unconfirmed": {"type": "integer"}}}  # fmt: skip
 _CONNECTION = {"type": "object", "required": ["connection", "protocol", "since_ms", "own"], "properties": {
-    "connection": {"type": "string"}, "protocol": {"enum": ["toymq", "amqp", "http", "websocket"]}, "address": _TEXT,
+    "connection": {"type": "string"}, "protocol": {"enum": list(PROTOCOLS)}, "address": _TEXT,
     "tls": {"type": "boolean"}, "token": _TEXT, "name": _TEXT, "since_ms": {"type": "integer"}, "own": {"type": "boolean"},
     "received_bytes": _BYTES, "sent_bytes": _BYTES, "unsent_bytes": {"type": "integer"},
     "inflight": {"type": "integer"}, "subscriptions_total": {"type": "integer"},
-    "subscriptions": {"type": "array", "items": _SUBSCRIPTION}}}  # fmt: skip
+    "subscriptions": {"type": "array", "items": _SUBSCRIPTION},
+    "channels": {"type": "array", "items": _CHANNEL, "description": "Of AMQP alone, the first 100."}}}  # fmt: skip
 LISTING = {"type": "object", "required": ["open", "more", "connections"], "properties": {
     "open": {"type": "integer"}, "more": {"type": "boolean"},
     "connections": {"type": "array", "items": _CONNECTION}}}  # fmt: skip
@@ -61,8 +74,9 @@ LISTING = {"type": "object", "required": ["open", "more", "connections"], "prope
 
 async def list_connections(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/connections``."""
-    most, search, own = MAX.or_(LISTED, request), SEARCH.of(request), seat_of(request)
-    present = sorted(gateway.broker.quotas.open_connections, key=lambda each: (each.since_ms, each.number), reverse=True)
+    most, search, own, protocol = MAX.or_(LISTED, request), SEARCH.of(request), seat_of(request), PROTOCOL.of(request)
+    connections = (each for each in gateway.broker.quotas.open_connections if protocol in (None, each.protocol))
+    present = sorted(connections, key=lambda each: (each.since_ms, each.number), reverse=True)
     found: list[dict[str, Any]] = []
     left = iter(present)
     while len(found) <= most and (part := list(islice(left, PER_TURN))):
@@ -99,7 +113,7 @@ async def close_connection(gateway: Gateway, request: Request) -> Response:
 OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/connections", "listConnections",
               "Open connections of all protocols, the newest first, with what they subscribe to.", list_connections, "admin",
-              (MAX, SEARCH),
+              (MAX, SEARCH, PROTOCOL),
               answers={200: Answer("How many are open, and those that were found.", LISTING)},
               errors=(BadArgument,), safe=True),
     Operation("DELETE", "/v1/connections/{connection}", "closeConnection",

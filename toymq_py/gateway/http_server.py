@@ -19,7 +19,7 @@ from toymq_py.gateway.app import Application
 from toymq_py.gateway.http_protocol import GatewayProtocol
 from toymq_py.gateway.problems import problem
 from toymq_py.gateway.publish_operations import line_bytes_max
-from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.request_context import Amqp, Gateway
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.tls_listener import TlsListener
 from toymq_py.gateway.webhook_pusher import WebhookPusher
@@ -76,6 +76,10 @@ class HttpServer:
         self._certificates = certificates
         self._shutdown_timeout_s = options.shutdown_timeout_ms / 1000
         self._leaving = asyncio.Event()
+
+    def shows(self, amqp: Amqp) -> None:
+        """AMQP is served: list what its clients declared."""
+        self._gateway.amqp = amqp
 
     @property
     def webhooks(self) -> WebhookPusher:

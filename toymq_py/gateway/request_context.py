@@ -4,12 +4,14 @@ Contract: gateway.md. Requests change the broker's state, and none of their own.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker, Done
 from toymq_py.broker_waits import settled, stored
 from toymq_py.clock import Clock
+from toymq_py.config.amqp_definitions import AmqpDefinition, Declare
 from toymq_py.errors import RequestError, ShuttingDown
 from toymq_py.gateway.alert_watch import AlertWatch
 from toymq_py.gateway.logins import Logins
@@ -21,6 +23,19 @@ from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.gateway.webhook_sender import WebhookSender
 from toymq_py.observability.history import History
 from toymq_py.topic import Commit
+
+
+class Amqp(Protocol):
+    """What clients of AMQP declared (``AmqpServer``); its lists are JSON objects."""
+
+    def exchanges(self) -> Iterator[dict[str, Any]]: ...
+
+    def declared_queues(self) -> Iterator[dict[str, Any]]: ...
+
+    def bindings(self) -> Iterator[dict[str, Any]]: ...
+
+    async def declare(self, wanted: Iterable[AmqpDefinition]) -> Sequence[Declare]:
+        """Declare what is not there. Raises: BadArgument, OSError."""
 
 
 class Gateway:
@@ -43,6 +58,8 @@ class Gateway:
             mq_delay_s: visibility timeout of the dialect ``mq``.
         """
         self.authority = authority
+        self.amqp: Amqp | None = None
+        """None where AMQP is not served."""
         self.logins: Logins | None = None
         if authority is not None:
             self.logins = Logins(authority, clock, lambda: self.waiting.wake())

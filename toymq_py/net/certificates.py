@@ -5,6 +5,8 @@ connection.
 """
 
 import ssl
+from collections.abc import Mapping
+from typing import Any
 
 from toymq_py.errors import ConfigError
 from toymq_py.text_files import read_text
@@ -76,6 +78,13 @@ def _context(protocol: int, cert: str, key: str, ca: str | None) -> ssl.SSLConte
             raise ConfigError(f"the CA {ca} is damaged{_why(error)}") from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def names_of(certificate: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names in a certificate, as ``getpeercert`` gives it: its CN, and the alternative ones, addresses aside. Each once."""
+    subject = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    others = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "email", "URI")]
+    return tuple(dict.fromkeys([*subject, *others]))
 
 
 def reason_of(error: ssl.SSLError) -> str:

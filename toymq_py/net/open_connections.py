@@ -16,6 +16,8 @@ from toymq_py.net.peer import described_peer, socket_address
 
 SUBSCRIPTIONS_MAX = 100
 """Shown of one connection, which may have a thousand; all are counted."""
+CHANNELS_MAX = 100
+"""Shown of one connection of AMQP."""
 NAME_CHARS_MAX = 100
 """Shown of the name that a client gave itself."""
 _BYTES = struct.Struct("=QQ")
@@ -58,6 +60,8 @@ class OpenConnection:
     name: str | None = None
     seat: object = None
     subscriptions: Callable[[], Sequence[Subscribed]] = tuple
+    channels: Callable[[], Sequence[dict[str, Any]]] | None = None
+    """JSON objects of the first channels, for AMQP."""
 
     @property
     def connection_id(self) -> str:
@@ -68,7 +72,7 @@ class OpenConnection:
         """The members of the JSON object (docs/http.md, "Connections")."""
         transport, subscriptions = self.transport, self.subscriptions()
         received, sent = bytes_passed(transport)
-        return {
+        found = {
             "connection": self.connection_id,
             "protocol": self.protocol,
             "address": None if socket_address(transport) is None else described_peer(transport),
@@ -87,6 +91,7 @@ class OpenConnection:
                 for each in subscriptions[:SUBSCRIPTIONS_MAX]
             ],
         }  # fmt: skip
+        return found if self.channels is None else found | {"channels": self.channels()}
 
 
 class OpenConnections:

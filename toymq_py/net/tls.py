@@ -184,6 +184,12 @@ class TlsProtocol(asyncio.Protocol):
             view = view[self._tls.write(view) :]
         self._flush()
 
+    def extra_info(self, name: str) -> Any:
+        """``sslcontext``, and ``peercert``: the other end's certificate, which a CA has signed; None where it showed none."""
+        if name == "sslcontext":
+            return self._context
+        return (self._tls.getpeercert() or None) if name == "peercert" else None
+
     def say_goodbye(self) -> None:
         """Write close_notify, and nothing after it. Idempotent."""
         if self._said_goodbye or self._transport.is_closing():
@@ -239,4 +245,5 @@ class TlsTransport(asyncio.Transport):
         return self._transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
+        found = self._protocol.extra_info(name)
+        return self._transport.get_extra_info(name, default) if found is None else found

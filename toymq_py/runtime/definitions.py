@@ -8,6 +8,7 @@ from functools import partial
 
 from toymq_py.broker import Broker, Done
 from toymq_py.config.alerts import Alert
+from toymq_py.config.amqp_definitions import Declare
 from toymq_py.config.definitions import (
     Change,
     ChangeSettings,
@@ -30,7 +31,7 @@ logger = logging.getLogger("toymq_py.broker")
 
 
 async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]:
-    """Apply definitions to an open broker, durably.
+    """Apply definitions to an open broker, durably; exchanges, queues and bindings are for its AMQP server to declare.
 
     Returns: what was changed.
 
@@ -40,11 +41,11 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
     alerts = read_alerts(broker) if wanted.alerts else {}
     # A topic that could not be opened does not stop the others (reliability.md, promise 4).
     rows = [row for row in broker.describe(None) if row["topic"] in wanted.topics] if wanted.topics else []
-    changes = plan(wanted, described(rows, webhooks, alerts))
+    changes = plan(replace(wanted, amqp={}), described(rows, webhooks, alerts))
     puts = [change for change in changes if isinstance(change, PutWebhook)]
     rules = [change for change in changes if isinstance(change, PutAlert)]
     for at, change in enumerate(changes):
-        if isinstance(change, PutWebhook | PutAlert):
+        if isinstance(change, PutWebhook | PutAlert | Declare):
             continue
         if (error := await _made(partial(_begin, change, broker))) is not None:
             raise ConfigError(f"topic {change.topic}: {error}{done_before(changes[:at])}") from error

@@ -1,7 +1,9 @@
 """AMQP 0-9-1 over a socket, method by method. Contract: amqp.md, "Model"; ADR 0123."""
 
+import contextlib
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support.amqp_wire import AmqpWire, bodies, declare
@@ -11,7 +13,7 @@ from tests.support.tokens import table, token
 from toymq import sync
 from toymq_py.amqp import methods, properties
 from toymq_py.amqp.connection import Content
-from toymq_py.amqp.frames import HEADER, HEARTBEAT, PROTOCOL_HEADER, frame
+from toymq_py.amqp.frames import BODY, HEADER, HEARTBEAT, PROTOCOL_HEADER, frame
 from toymq_py.amqp.methods import Method
 
 # -- publishing
@@ -342,6 +344,26 @@ def test_channels_count_as_held_memory(tmp_path: Path) -> None:
         assert (found.name, found["reply_code"]) == ("connection.close", 506)
         with AmqpWire(broker.amqp).login() as other:
             declare(other, "q")
+
+
+def test_half_a_body_is_not_held_beyond_the_end_of_its_connection(tmp_path: Path) -> None:
+    """It was until the client had answered connection.close, for up to 5 s: 2.8 times ``--max-held-bytes``."""
+    limits = ("--max-held-bytes", "4MiB", "--http", "127.0.0.1:0")
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", *limits) as broker, contextlib.ExitStack() as open_wires:
+        ended = 0
+        for _ in range(12):
+            wire = open_wires.enter_context(AmqpWire(broker.amqp)).login()
+            head = frame(HEADER, 1, b"\0\x3c\0\0" + (2_000_000).to_bytes(8) + b"\0\0")
+            wire.socket.sendall(methods.encode(1, "basic.publish", routing_key="q") + head)
+            with contextlib.suppress(OSError):
+                wire.socket.sendall(frame(BODY, 1, b"x" * 100_000) * 19)
+            wire.send(2, "channel.open")
+            found = wire.event()
+            assert isinstance(found, Method)
+            ended += found.name == "connection.close"  # which is not answered
+        assert ended == 10, "two have room"
+        (held,) = [each for each in httpx.get(f"{broker.http}v1/broker").json()["limits"] if each["limit"] == "held_bytes"]
+        assert held["used"] <= held["max"]
 
 
 def test_a_body_of_sixteen_exabytes_is_refused_by_its_header(broker: BrokerProcess, wire: AmqpWire) -> None:

@@ -1,5 +1,6 @@
 """Events of an AMQP connection, in any pieces; frames out of their order. Contract: the specification, 4.2."""
 
+import tracemalloc
 from contextlib import closing
 
 import pytest
@@ -106,3 +107,65 @@ def test_bodies_that_are_not_whole_are_counted() -> None:
     assert found.held_bytes == 70
     found.discard(1)
     assert found.held_bytes == 20
+
+
+def test_what_is_given_back_comes_again_first_and_is_held() -> None:
+    found = connection()
+    events(found, PROTOCOL_HEADER)
+    found.received(publish(1, b"one") + publish(2, b"two"))
+    with closing(found.events()) as some:  # type: ignore[type-var]
+        first = next(some)
+        found.give_back(first)
+    assert found.has_waiting
+    assert found.held_bytes >= 3
+    seen = events(found, b"")
+    assert [what.body for _, what in seen] == [b"one", b"two"]  # type: ignore[union-attr]
+    assert (found.has_waiting, found.held_bytes) == (False, 0)
+    found.give_back(seen[1])
+    found.discard(1)
+    assert found.has_waiting
+    found.discard(2)
+    assert (found.has_waiting, found.held_bytes) == (False, 0), "its channel is closed"
+
+
+def test_a_body_in_tiny_frames_is_not_held_as_objects() -> None:
+    """Each was an object of 35 bytes and its place in a list: 26 times the bytes that were counted."""
+    size = 30_000
+    found = AmqpConnection(frame_max=4096, body_bytes_max=size, channel_max=9)
+    events(found, PROTOCOL_HEADER)
+    some = publish(1, b"ab" * (size // 2), size // 2)
+    tracemalloc.start()
+    try:
+        assert events(found, some[:-10]) == []
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.held_bytes >= size - 2
+    assert held < 2 * size
+    ((_, content),) = events(found, some[-10:])
+    assert content.body == b"ab" * (size // 2)  # type: ignore[union-attr]
+
+
+def test_frames_of_all_sizes_make_a_body() -> None:
+    sizes = [1, 2000, 3, 4, 1024, 1023, 5, 3000]
+    body = bytes(number % 251 for number in range(sum(sizes)))
+    found = AmqpConnection(frame_max=4096, body_bytes_max=len(body), channel_max=9)
+    pieces, at = [publish(1, b"", size=len(body))], 0
+    for size in sizes:
+        pieces.append(frame(BODY, 1, body[at : at + size]))
+        at += size
+    seen = events(found, PROTOCOL_HEADER, *pieces)
+    assert [what.body for _, what in seen[1:]] == [body]  # type: ignore[union-attr]
+
+
+def test_a_connection_that_ends_holds_nothing_and_hears_the_answer() -> None:
+    found = connection()
+    half = publish(1, b"x" * 90, 9)
+    events(found, PROTOCOL_HEADER, half[:-30])
+    assert found.held_bytes > 0
+    found.end()
+    answer = methods.encode(0, "connection.close-ok")
+    assert [what.name for _, what in events(found, half[-30:] + publish(2, b"y") + answer)] == [  # type: ignore[union-attr]
+        "connection.close-ok",
+    ]  # fmt: skip
+    assert found.held_bytes == 0

@@ -1,11 +1,24 @@
 """Frames of AMQP, in any pieces. Contract: the specification, 4.2.3."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toymq_py.amqp.errors import FRAME_ERROR, AmqpError
-from toymq_py.amqp.frames import BODY, FRAME_MIN, HEARTBEAT, METHOD, OVERHEAD, Frame, FrameReader, body_frames, frame
+from toymq_py.amqp.frames import (
+    BODY,
+    CHUNKS_MAX,
+    FRAME_MIN,
+    HEARTBEAT,
+    METHOD,
+    OVERHEAD,
+    Frame,
+    FrameReader,
+    body_frames,
+    frame,
+)
 
 KINDS = st.sampled_from((METHOD, BODY, HEARTBEAT))
 FRAMES = st.lists(st.tuples(KINDS, st.integers(0, 65535), st.binary(max_size=60)), max_size=8)
@@ -61,7 +74,7 @@ def test_a_frame_that_comes_byte_by_byte_is_joined_once() -> None:
     for at in range(len(whole) - 1):
         reader.received(whole[at : at + 1])
         assert list(reader.frames()) == []
-    assert len(reader._chunks) > 4000
+    assert len(reader._chunks) == CHUNKS_MAX + 2, "they wait, the later ones in one piece that grows"
     assert read(reader, whole[-1:]) == [(BODY, 1, bytes(5000))]
 
 
@@ -69,3 +82,19 @@ def test_a_body_is_cut_into_frames_that_the_peer_takes() -> None:
     frames = body_frames(3, bytes(10_000), FRAME_MIN)
     assert [len(one) for one in frames] == [FRAME_MIN, FRAME_MIN, 10_000 - 2 * (FRAME_MIN - OVERHEAD) + OVERHEAD]
     assert body_frames(3, b"", FRAME_MIN) == []
+
+
+def test_a_frame_that_comes_byte_by_byte_is_not_held_as_objects() -> None:
+    size = 30_000
+    reader, whole = FrameReader(131_072), frame(BODY, 1, b"x" * size)
+    tracemalloc.start()
+    try:
+        for at in range(len(whole) - 1):
+            reader.received(whole[at : at + 1])
+            assert list(reader.frames()) == []
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert reader.held_bytes == len(whole) - 1
+    assert held < 2 * size
+    assert read(reader, whole[-1:]) == [(BODY, 1, b"x" * size)]

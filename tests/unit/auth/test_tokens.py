@@ -1,5 +1,6 @@
 """Tokens and their rights. Contract: clients.md, "Command lines" (the auth file)."""
 
+import re
 import tracemalloc
 from hashlib import sha256
 from pathlib import Path
@@ -240,3 +241,20 @@ def test_a_token_is_refused_from_the_time_on_that_it_expires() -> None:
     assert known.admit("ccc").expires_ns is None
     with pytest.raises(AuthFailed, match="this token is not in the auth file"):
         known.admit("ddd")
+
+
+def test_a_certificate_stands_for_the_one_token_that_says_so() -> None:
+    ends = "certificate = true\nexpires = 2001-01-02"
+    found = authority(
+        table("a", "aaa", "certificate = true") + table("b", "bbb", "certificate = true") + table("c", "ccc")
+        + table("late", "ddd", ends)
+    )  # fmt: skip
+    assert found.certified(["x", "a"]).name == "a"
+    for names, text in (
+        (["c"], "certificate (c) names no token that has certificate = true"), ([], "(no name) names no token"),
+        (["a", "b"], "names several tokens: a, b"), (["late"], "the token late expired"),
+    ):  # fmt: skip
+        with pytest.raises(AuthFailed, match=re.escape(text)):
+            found.certified(names)
+    with pytest.raises(ConfigError, match="line 4: invalid certificate: write true or false"):
+        authority(table("a", "aaa", "certificate = 1"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toymq_py.cli.described_broker import StoppedBroker, WebhookClient, open_described
+from toymq_py.cli.described_broker import GatewayClient, StoppedBroker, open_described
 from toymq_py.config.definitions import Definitions, PutWebhook, parse
 from toymq_py.config.webhooks import SIGNED, Webhook
 from toymq_py.errors import ConfigError, DataDirectoryError
@@ -43,10 +43,10 @@ def test_a_directory_that_is_missing_is_not_made(tmp_path: Path) -> None:
 
 def test_a_gateway_is_named_by_its_url() -> None:
     with pytest.raises(ConfigError, match=r"^invalid --http-url 'here': write http://host:port$"):
-        WebhookClient("here", None)
+        GatewayClient("here", None)
 
 
 def test_a_signed_webhook_is_not_put_without_its_secret() -> None:
     change = PutWebhook("hooks", Webhook("orders", "https://example.com/", SIGNED), None)
     with pytest.raises(ConfigError, match=r"^webhook hooks: it is signed: write its secret into the file"):
-        WebhookClient("http://127.0.0.1:9", None).put(change)
+        GatewayClient("http://127.0.0.1:9", None).put(change)

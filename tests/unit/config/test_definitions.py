@@ -73,7 +73,7 @@ def test_a_file_is_read_and_written() -> None:
         ("a =", "x: neither TOML nor JSON: "),
         ("{", "x: neither TOML nor JSON: "),
         ("[[topics]]", "x: there is no section topics; did you mean topic?"),
-        ("[[queue]]", "x: there is no section queue; there are topic"),
+        ("[[queues]]", "x: there is no section queues; did you mean queue"),
         ('topic = "orders"', "x: topic is an array of tables: [[topic]] in TOML"),
         ('[topic.orders]\nvisibility = "1s"', "x: topic is an array of tables"),
         ("[[topic]]", "x: topic number 1: it needs a name"),

@@ -59,3 +59,13 @@ def test_what_an_id_is_to_the_consumer_and_how_often_it_was_delivered() -> None:
     assert (states[2], states[3]) == (("scheduled", 1), ("dying", 1))
     assert (states[5], states[6]) == (("ready", 0), ("scheduled", 0))
     assert states[4][0] == "ready"
+
+
+def test_what_was_given_back_later_waits_and_what_is_scheduled_does_not() -> None:
+    consumer, owner = consumer_with(acked=(1,), scheduled=(5, 6)), Lessee(9)
+    assert consumer.waiting(8) == 5
+    consumer.take_fresh(owner, 0, 0, inf)
+    consumer.take_fresh(owner, 2, 3, inf)
+    assert consumer.waiting(8) == 2
+    consumer.nack([(2, 2)], 0.0, 60.0, DeliveryPolicy())
+    assert (consumer.waiting(8), consumer.counts(8).ready) == (3, 2)

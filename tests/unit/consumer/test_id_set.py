@@ -56,3 +56,13 @@ def test_ids_at_the_end_of_the_range() -> None:
     assert ids.count(0, 2**64 - 1) == 3
     ids.clear()
     assert (len(ids), ids.next_in(0, 9), ids.next_out(7)) == (0, 9, 7)
+
+
+def test_a_count_of_a_range_with_all_chunks_leaves_out_what_is_beside_it() -> None:
+    ids = IdSet()
+    ids.add_range(100, 5 * CHUNK_IDS)
+    assert ids.count(0, 6 * CHUNK_IDS) == 5 * CHUNK_IDS - 99
+    assert ids.count(200, 5 * CHUNK_IDS - 1) == 5 * CHUNK_IDS - 200
+    other = IdSet()
+    other.add(300)
+    assert ids.count(200, 5 * CHUNK_IDS - 1, other) == 5 * CHUNK_IDS - 201

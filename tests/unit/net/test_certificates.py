@@ -8,7 +8,7 @@ import pytest
 from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, ENCRYPTED_KEY, KEY, client_context
 from tests.support.sim_served import SimServed, SimTlsClient
 from toymq_py.errors import ConfigError
-from toymq_py.net.certificates import Certificates
+from toymq_py.net.certificates import Certificates, names_of
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,12 @@ def test_another_certificate_is_shown_from_then_on(tmp_path: Path) -> None:
         stays.send(b"PING\n")
         served.advance(1)
         assert stays.lines() == [b"PONG", b"PONG"]
+
+
+def test_the_names_in_a_certificate_are_its_cn_and_the_others() -> None:
+    found = {
+        "subject": ((("countryName", "AT"),), (("commonName", "billing"),)),
+        "subjectAltName": (("DNS", "billing.example"), ("IP Address", "127.0.0.1"), ("DNS", "billing"), ("email", "a@b")),
+    }
+    assert names_of(found) == ("billing", "billing.example", "a@b")
+    assert names_of({}) == ()

@@ -1,5 +1,6 @@
 // The page: which view stands where, banners, theme, keys, login.
 
+import { AmqpView } from "./amqp.js";
 import { access, api } from "./api.js";
 import { BrokerView } from "./broker.js";
 import { alone } from "./cluster.js";
@@ -13,7 +14,7 @@ import { TopicView } from "./topic.js";
 import { TopicsView } from "./topics.js";
 
 const store = new Store();
-const session = { admin: true, name: null };
+const session = { admin: true, name: null, amqp: false };
 const main = document.getElementById("main");
 const part = (id) => document.getElementById(id);
 let view = null;
@@ -27,6 +28,7 @@ const PLACES = [
   { hash: "#/", label: "Topics", may: () => true },
   { hash: "#/consumers", label: "Consumers", may: () => true, make: (filter) => new ConsumersView(store, filter) },
   { hash: "#/connections", label: "Connections", may: () => session.admin, make: () => new ConnectionsView() },
+  { hash: "#/amqp", label: "AMQP", may: () => session.admin && session.amqp, make: (list) => new AmqpView(list) },
   { hash: "#/broker", label: "Broker", may: () => true, make: () => new BrokerView(store, session) },
 ];
 
@@ -240,6 +242,7 @@ async function begin() {
     Object.assign(session, who);
     part("logout").hidden = !who.required;
     say(part("who"), who.name ?? "");
+    if (session.admin) session.amqp = (await api.exchanges(1)).served;
   } catch (error) {
     if (error.status === 401) {
       login();

@@ -6,33 +6,11 @@ import { words } from "./dialogs.js";
 import { el, fill, say } from "./dom.js";
 import { ago, bytes, count, duration, exactDuration, plural, time } from "./format.js";
 import { HOUR_S, Hour, OF_BROKER } from "./hour.js";
+import { Table } from "./table.js";
 
 const EVERY_MS = 5000;
 const SOON_MS = 14 * 86_400_000;
 const LIMITS = { connections: ["Connections", count], topics: ["Topics", count], held_bytes: ["Held in memory for connections", bytes] };
-
-/** A table of texts; its first column names the row. On a small screen each cell has its head beside it. */
-class Table {
-  constructor(label, heads, none) {
-    this.heads = heads;
-    this.body = el("tbody");
-    this.none = el("p.muted", {}, none);
-    const columns = heads.map(([head, kind]) => el(kind ? `th.${kind}` : "th", { scope: "col" }, head));
-    this.table = el("div.scroller", { tabindex: 0, role: "region", "aria-label": label }, el("table.consumers.listing", {}, el("thead", {}, el("tr", {}, columns)), this.body));
-    this.element = el("div", {}, this.table, this.none);
-  }
-
-  draw(rows) {
-    const made = rows.map(([name, ...cells]) =>
-      el("tr", {}, el("th", { scope: "row" }, name), cells.map((cell, i) => {
-        const [head, kind] = this.heads[i + 1];
-        return el(`td.${kind}`, { "data-label": head }, cell);
-      })));
-    fill(this.body, made);
-    this.table.hidden = rows.length === 0;
-    this.none.hidden = rows.length > 0;
-  }
-}
 
 /** How much of something is used, as a bar and in words. */
 function meter(label, used, max, text) {

@@ -34,6 +34,8 @@ class SpaceGuard:
         self._credit = 0  # bytes that may be written before the next look
         self._check_at = 0.0
         self._reported_at: float | None = None
+        self.on_change: list[Callable[[], None]] = []
+        """Called on the loop when publishing begins or ceases to be refused; ``low`` says which."""
         self.on_low: Callable[[], None] = lambda: None
         """Called on the loop when the disk gets low, and now and then while it is."""
 
@@ -82,6 +84,11 @@ class SpaceGuard:
             logger.error("less than %d bytes are free: publishing is refused", self.min_free_bytes)
             self._reported_at = self._checked_at
             self.on_low()
+            self._tell()
+
+    def _tell(self) -> None:
+        for call in list(self.on_change):
+            call()
 
     def is_low(self) -> bool:
         """Whether a publish would be refused now. Asks the disk at most once in ``LOW_CHECK_S``, also without a publish."""
@@ -94,6 +101,7 @@ class SpaceGuard:
             elif self.low and free >= 2 * self.min_free_bytes:
                 self.low = False
                 logger.warning("space is back: publishing resumes")
+                self._tell()
         return self.low
 
     def getting_low(self) -> bool:

@@ -1,0 +1,182 @@
+"""Users of AMQP: logins by a client certificate (SASL EXTERNAL), and ``user-id`` of what they publish. ADR 0163."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pika
+import pytest
+from pika.credentials import ExternalCredentials
+
+from tests.support.amqp_wire import AmqpWire, declare
+from tests.support.broker_process import BrokerProcess
+from tests.support.certificates import CERT, KEY, NAMED_CERT, client_context, named_context
+from tests.support.tokens import table, token
+from toymq_py.amqp import methods, properties
+from toymq_py.amqp.frames import PROTOCOL_HEADER
+
+RIGHTS = 'publish = ["orders"]\nsubscribe = ["orders"]\nadmin = true'
+CERTIFIED = f"{RIGHTS}\ncertificate = true"
+
+
+@pytest.fixture
+def auth(tmp_path: Path) -> Path:
+    path = tmp_path / "auth.toml"
+    path.write_text(table("billing", CERTIFIED) + table("billing.example", RIGHTS))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def broker(tmp_path: Path, auth: Path) -> Iterator[BrokerProcess]:
+    options = (
+        "--amqp", "127.0.0.1:0", "--amqps", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", KEY,
+        "--tls-client-ca", NAMED_CERT, "--auth-file", str(auth), "--http", "127.0.0.1:0",
+    )  # fmt: skip
+    with BrokerProcess(tmp_path / "d", *options) as broker:
+        yield broker
+
+
+def over_tls(broker: BrokerProcess) -> str:
+    (url,) = (address for address in broker.addresses if address.startswith("amqps://"))
+    return url
+
+
+def begun(wire: AmqpWire) -> str:
+    """The mechanisms that the broker offers."""
+    wire.socket.sendall(PROTOCOL_HEADER)
+    offered: bytes = wire.expect("connection.start")["mechanisms"]
+    return offered.decode()
+
+
+def log_in(wire: AmqpWire, response: bytes = b"") -> None:
+    """By the certificate."""
+    begun(wire)
+    wire.send(0, "connection.start-ok", mechanism="EXTERNAL", response=response, locale="en_US", client_properties={})
+
+
+def go_on(wire: AmqpWire) -> AmqpWire:
+    wire.expect("connection.tune")
+    wire.send(0, "connection.tune-ok", channel_max=10, frame_max=131_072, heartbeat=0)
+    wire.ask(0, "connection.open", virtual_host="/")
+    wire.open(1)
+    return wire
+
+
+def with_pika(broker: BrokerProcess, credentials: Any) -> Any:
+    url = over_tls(broker)
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1", int(url.rpartition(":")[2]), credentials=credentials,
+        ssl_options=pika.SSLOptions(named_context(), "127.0.0.1"),
+    )  # fmt: skip
+    return pika.BlockingConnection(parameters)
+
+
+def test_a_certificate_with_the_name_of_a_token_has_its_rights(broker: BrokerProcess) -> None:
+    with with_pika(broker, ExternalCredentials()) as connection:
+        channel = connection.channel()
+        channel.queue_declare("orders", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "orders", b"paid", pika.BasicProperties(user_id="billing"))
+        assert channel.basic_get("orders")[2] == b"paid"
+        channel.queue_declare("other", durable=True)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="it may not publish there") as refused:
+            channel.basic_publish("", "other", b"x")
+        assert refused.value.reply_code == 403
+
+
+def test_it_is_offered_where_there_is_a_certificate(broker: BrokerProcess) -> None:
+    with AmqpWire(broker.amqp) as plain:
+        assert begun(plain) == "PLAIN AMQPLAIN"
+        plain.send(0, "connection.start-ok", mechanism="EXTERNAL", response=b"", locale="en_US", client_properties={})
+        code, text = plain.closed_with("connection.close")
+        assert (code, "wants a client certificate: connect to --amqps" in text) == (403, True)
+    with AmqpWire(over_tls(broker), named_context()) as wire:
+        assert begun(wire) == "PLAIN AMQPLAIN EXTERNAL"
+        response = f"\0anyone\0{token('billing.example')}".encode()
+        wire.send(0, "connection.start-ok", mechanism="PLAIN", response=response, locale="en_US", client_properties={})
+        declare(go_on(wire), "orders")
+
+
+def test_a_name_that_is_asked_for_is_that_of_the_certificate(broker: BrokerProcess) -> None:
+    with AmqpWire(over_tls(broker), named_context()) as wire:
+        log_in(wire, b"billing")
+        declare(go_on(wire), "orders")
+    with AmqpWire(over_tls(broker), named_context()) as wire:
+        log_in(wire, b"billing.example")
+        code, text = wire.closed_with("connection.close")
+        assert (code, "stands for billing, not for 'billing.example'" in text) == (403, True)
+
+
+def test_a_token_says_that_a_certificate_stands_for_it(broker: BrokerProcess, auth: Path) -> None:
+    with AmqpWire(over_tls(broker), named_context()) as wire:
+        log_in(wire)
+        go_on(wire)
+        auth.write_text(table("billing", RIGHTS) + table("shipping", RIGHTS))
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGHUP)
+        code, text = wire.closed_with("connection.close")
+        assert (code, "certificates do not stand for it any more" in text) == (403, True)
+        wire.socket.sendall(methods.encode(0, "connection.close-ok"))
+    with AmqpWire(over_tls(broker), named_context()) as wire:
+        log_in(wire)
+        assert "names no token that has certificate = true" in wire.closed_with("connection.close")[1]
+
+
+def test_a_certificate_of_two_tokens_is_refused(broker: BrokerProcess, auth: Path) -> None:
+    auth.write_text(table("billing", CERTIFIED) + table("shipping", CERTIFIED))
+    assert broker.pid is not None
+    broker.stop()
+    broker.start()
+    with AmqpWire(over_tls(broker), named_context()) as wire:
+        log_in(wire)
+        assert "names several tokens: billing, shipping" in wire.closed_with("connection.close")[1]
+
+
+def test_without_an_auth_file_it_is_let_in(tmp_path: Path) -> None:
+    options = ("--amqps", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", KEY)
+    with BrokerProcess(tmp_path / "d", *options, "--tls-client-ca", NAMED_CERT) as broker:
+        with AmqpWire(over_tls(broker), named_context()) as wire:
+            log_in(wire)
+            declare(go_on(wire), "q")
+        broker.stop()
+    with BrokerProcess(tmp_path / "d", *options) as broker, AmqpWire(over_tls(broker), client_context()) as wire:
+        assert begun(wire) == "PLAIN AMQPLAIN", "no certificate was asked for"
+
+
+def test_a_publish_is_of_the_user_that_it_says(tmp_path: Path) -> None:
+    raw = properties.encode({"user-id": "ann"})
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0") as broker:
+        with AmqpWire(broker.amqp).login("ann") as wire:
+            declare(wire, "q")
+            wire.ask(1, "confirm.select")
+            wire.publish(b"one", "q", raw=raw)
+            wire.expect("basic.ack")
+            wire.send(1, "basic.get", queue="q")
+            assert properties.decode(wire.content().properties)["user-id"] == "ann"
+        with AmqpWire(broker.amqp).login("bob") as wire:
+            wire.publish(b"two", "q", raw=raw)
+            text = "PRECONDITION_FAILED - user_id property set to 'ann' but authenticated user was 'bob'"
+            assert wire.closed_with() == (406, text)
+
+
+def test_with_tokens_the_user_is_the_name_of_the_token(broker: BrokerProcess) -> None:
+    with AmqpWire(broker.amqp).login("ann", token("billing")) as wire:
+        declare(wire, "orders")
+        wire.ask(1, "confirm.select")
+        wire.publish(b"one", "orders", raw=properties.encode({"user-id": "billing"}))
+        wire.expect("basic.ack")
+        wire.publish(b"two", "orders", raw=properties.encode({"user-id": "ann"}))
+        assert wire.closed_with()[0] == 406, "what a client calls itself proves nothing"
+
+
+def test_a_connection_over_tls_is_shown_as_one(broker: BrokerProcess) -> None:
+    with AmqpWire(over_tls(broker), named_context()) as wire:
+        log_in(wire)
+        go_on(wire)
+        headers = {"authorization": f"Bearer {token('billing')}"}
+        (found,) = httpx.get(f"{broker.http}v1/connections?protocol=amqp", headers=headers).json()["connections"]
+        assert (found["tls"], found["token"]) == (True, "billing")

@@ -1,0 +1,101 @@
+"""Exchanges, queues and bindings over HTTP: pages, searches, declarations, by admins alone."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.http_rig import HttpRig, gateway, refused
+from tests.support.http_tokens import bearer, three_tokens
+from tests.support.sim_disk import SimDisk
+from toymq_py.amqp import AmqpServer
+from toymq_py.clock import SystemClock
+from toymq_py.gateway import amqp_operations
+
+DIR = "/data/d"
+WANTED = {
+    "exchange": [{"name": "orders", "type": "topic"}],
+    "queue": [{"name": f"q{number}"} for number in range(5)],
+    "binding": [{"source": "orders", "queue": f"q{number}", "routing_key": "a.*"} for number in range(5)],
+}
+
+
+def serve(rig: HttpRig) -> AmqpServer:
+    """A broker that speaks AMQP, without a listener."""
+    assert rig.gateway is not None
+    rig.gateway.amqp = server = AmqpServer(rig.broker, SystemClock(), asyncio.get_running_loop())
+    return server
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[HttpRig]:
+    async with gateway(DIR, fs=SimDisk(random.Random(1))) as rig:
+        server = serve(rig)
+        yield rig
+        server.vhosts.close()
+
+
+async def listed(rig: HttpRig, kind: str, **query: Any) -> Any:
+    answer = await rig.ask("GET", f"/v1/{kind}", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_what_was_declared_is_listed_a_page_at_a_time(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqp_operations, "PER_TURN", 2)
+    assert (await rig.ask("POST", "/v1/amqp:declare", json=WANTED)).json() == {"declared": 11}
+    assert (await rig.ask("POST", "/v1/amqp:declare", json=WANTED)).json() == {"declared": 0}
+    found = await listed(rig, "queues", max=2)
+    assert (found["served"], found["total"], found["more"]) == (True, 5, True)
+    assert [each["name"] for each in found["queues"]] == ["q0", "q1"]
+    assert found["queues"][0] == {
+        "vhost": "/", "name": "q0", "topic": "q0", "durable": True, "exclusive": False, "auto_delete": False, "arguments": {},
+        "ready": 0, "consumers": 0, "lasting": True,
+    }  # fmt: skip
+    found = await listed(rig, "queues", max=2, skip=4)
+    assert ([each["name"] for each in found["queues"]], found["more"]) == (["q4"], False)
+    found = await listed(rig, "bindings", search="Q3")
+    assert (found["total"], found["more"], [each["queue"] for each in found["bindings"]]) == (5, False, ["q3"])
+    found = await listed(rig, "exchanges", search="topic")
+    assert [(each["name"], each["bindings"]) for each in found["exchanges"]] == [("amq.topic", 0), ("orders", 5)]
+    for kind, wrong in (("queues", {"max": 1001}), ("bindings", {"skip": -1}), ("exchanges", {"search": ""})):
+        refused(await rig.ask("GET", f"/v1/{kind}", params=wrong), 422, "BAD_ARGUMENT")
+
+
+async def test_what_differs_or_is_wrong_is_refused_by_name(rig: HttpRig) -> None:
+    await rig.ask("POST", "/v1/amqp:declare", json=WANTED)
+    for body, text in (
+        ({"exchange": [{"name": "orders", "type": "fanout"}]}, "type=topic -> fanout: what is there is not changed"),
+        ({"exchange": [{"name": "e", "type": "odd"}]}, "unknown exchange type 'odd'"),
+        ({"binding": [{"source": "absent", "queue": "q1"}]}, "no exchange 'absent'"),
+        ({"queue": [{"name": "q", "durable": False, "auto_delete": True}]}, "would not outlive a restart"),
+        ({"queue": [{"name": "new"}, {"name": "q9", "arguments": {"x-message-ttl": -1}}]}, "changed before that: + queue new"),
+        ({"queue": {}}, "queue is an array of objects"),
+        ({"topic": []}, "unknown member 'topic'"),
+    ):  # fmt: skip
+        problem = refused(await rig.ask("POST", "/v1/amqp:declare", json=body), 422, "BAD_ARGUMENT")
+        assert text in problem["detail"], problem["detail"]
+    assert [each["name"] for each in (await listed(rig, "queues", search="n"))["queues"]] == ["new"]
+
+
+async def test_a_topic_with_messages_does_not_become_a_queue_that_goes_by_itself(rig: HttpRig) -> None:
+    await rig.publish("orders", "of another protocol")
+    wanted = {"queue": [{"name": "orders", "auto_delete": True}]}
+    problem = refused(await rig.ask("POST", "/v1/amqp:declare", json=wanted), 422, "BAD_ARGUMENT")
+    assert "would be deleted with queue 'orders'" in problem["detail"]
+    assert (await rig.ask("POST", "/v1/amqp:declare", json={"queue": [{"name": "orders"}]})).json() == {"declared": 1}
+
+
+async def test_admins_alone_and_without_amqp_there_is_nothing() -> None:
+    async with gateway(DIR, fs=SimDisk(random.Random(1)), authority=three_tokens()) as rig:
+        for kind in ("exchanges", "queues", "bindings"):
+            for headers, status, code in (({}, 401, "AUTH_REQUIRED"), (bearer("billing"), 403, "FORBIDDEN")):
+                refused(await rig.ask("GET", f"/v1/{kind}", headers=headers), status, code)
+            answer = await rig.ask("GET", f"/v1/{kind}", headers=bearer("operator"))
+            assert answer.json() == {"served": False, "total": 0, "more": False, kind: []}
+        refused(await rig.ask("POST", "/v1/amqp:declare", json=WANTED, headers=bearer("billing")), 403, "FORBIDDEN")
+        answer = await rig.ask("POST", "/v1/amqp:declare", json=WANTED, headers=bearer("operator"))
+        problem = refused(answer, 422, "BAD_ARGUMENT")
+        assert "start it with --amqp" in problem["detail"]

@@ -1,0 +1,23 @@
+"""One timer that is set anew again and again."""
+
+import asyncio
+from collections.abc import Callable
+
+
+class Deadline:
+    """At most one call is due. Belongs to the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Instead of what was due."""
+        self.cancel()
+        self._timer = self._loop.call_later(delay_s, call)
+
+    def cancel(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
