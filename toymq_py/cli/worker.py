@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import uvloop
 
 from toymq.click_support import Duration
 from toymq_py.cli import log_output
@@ -64,7 +65,8 @@ def worker(
         app = load(target)
         try:
             with _listening(metrics_at) as listeners:
-                code = asyncio.run(_work(app, concurrency, shutdown_timeout, parent, listeners))
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    code = runner.run(_work(app, concurrency, shutdown_timeout, parent, listeners))
         except ToymqError as error:
             if isinstance(error, ConfigError):  # the next one would end the same way
                 raise

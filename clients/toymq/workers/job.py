@@ -24,6 +24,10 @@ R = TypeVar("R")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
+class Unfit(BadArgument):
+    """A message that its function is not called for: a retry would not help."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How one worker takes and runs its jobs.
@@ -100,7 +104,8 @@ class Job(Generic[P, R]):
             hints = typing.get_type_hints(self.function)
         except Exception as error:
             raise TypeError(f"the annotations of {self.name} cannot be read: {error}") from error
-        self._readers: dict[str, json_values.Reader] = {}
+        self._readers: dict[str, tuple[str, json_values.Reader]] = {}
+        """How each argument is read, and what errors call it."""
         self._needed: set[str] = set()
         self._message_names: list[str] = []
         for name, parameter in self._signature.parameters.items():
@@ -110,7 +115,8 @@ class Job(Generic[P, R]):
             if isinstance(hint, type) and issubclass(hint, Delivery):
                 self._message_names.append(name)
                 continue
-            self._readers[name] = json_values.reader_of(f"parameter {name} of {self.name}", hint)
+            reader = json_values.reader_of(f"parameter {name} of {self.name}", hint)
+            self._readers[name] = f"argument {name} of {self.name}", reader
             if parameter.default is inspect.Parameter.empty:
                 self._needed.add(name)
         self._read_result = json_values.result_reader(hints.get("return", Any))
@@ -187,19 +193,23 @@ class Job(Generic[P, R]):
         return other
 
     def arguments_of(self, message: Delivery) -> dict[str, Any]:
-        """What the function is called with for a message. Raises: BadArgument, which names the argument and the value."""
+        """What the function is called with for a message. Raises: Unfit, which names the argument and the value."""
         found: dict[str, Any] = dict.fromkeys(self._message_names, message)
-        if not self._readers and (self._message_names or not message.payload):
+        readers = self._readers
+        if not readers and (self._message_names or not message.payload):
             return found
-        values = json_values.load(message.payload)
-        if not isinstance(values, dict):
-            raise BadArgument(f"a job is a JSON object of arguments by name, not {shown(values)}")
-        if not values.keys() >= self._needed:
-            missing = ", ".join(sorted(self._needed - values.keys()))
-            raise BadArgument(f"the job has no {missing}, which {self.name} needs")
-        for name, value in values.items():
-            reader = self._readers.get(name)
-            if reader is None:
-                raise BadArgument(f"the job has {shown(name)}, which {self.name} does not know")
-            found[name] = reader(f"argument {name} of {self.name}", value)
+        try:
+            values = json_values.load(message.payload)
+            if not isinstance(values, dict):
+                raise Unfit(f"a job is a JSON object of arguments by name, not {shown(values)}")
+            if not values.keys() >= self._needed:
+                missing = ", ".join(sorted(self._needed - values.keys()))
+                raise Unfit(f"the job has no {missing}, which {self.name} needs")
+            for name, value in values.items():
+                if name not in readers:
+                    raise Unfit(f"the job has {shown(name)}, which {self.name} does not know")
+                what, reader = readers[name]
+                found[name] = reader(what, value)
+        except BadArgument as error:
+            raise Unfit(str(error)) from None
         return found
