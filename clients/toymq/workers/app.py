@@ -7,7 +7,7 @@ import ssl as ssl_module
 from collections.abc import Callable, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from toymq import arguments
 from toymq.arguments import Seconds
@@ -16,13 +16,13 @@ from toymq.errors import ClientClosed
 from toymq.nack_reason import DeadOn
 from toymq.options import Connected, Event, MessageTracing, OnEvent
 from toymq.url import DEFAULT_URL
-from toymq.workers.job import Job, Settings
+from toymq.workers.job import EXECUTORS, Executor, Job, Settings
 from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
 from toymq.workers.runner import Runner
 from toymq.workers.schedule import Schedule
 from toymq_py.consumer_options import POLL_MODES
-from toymq_py.errors import ConfigError
+from toymq_py.errors import BadArgument, ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +36,13 @@ SHUTDOWN_S = 25.0
 """Below the 30 s that Kubernetes waits before it kills."""
 PERIODIC = "every"
 """First word of the topics of periodic jobs."""
+
+
+def _executor(value: object) -> Executor:
+    """Raises: TypeError, BadArgument."""
+    if (found := arguments.text("executor", value)) not in EXECUTORS:
+        raise BadArgument(f"invalid executor {found!r}: write {' or '.join(EXECUTORS)}")
+    return cast("Executor", found)
 
 
 class App:
@@ -70,8 +77,10 @@ class App:
         self, topic: str, *, consumer: str = "workers", concurrency: int = 1, window: int | None = None,
         retries: int | None = None, backoff: Seconds | None = None, dead_on: DeadOn = (), timeout: Seconds | None = None,
         visibility: Seconds | None = None, mode: Literal["shared", "keyed"] = "shared",
+        executor: Executor = "thread",
     ) -> Callable[[Callable[P, R]], Job[P, R]]:  # fmt: skip
-        """Decorate a function that does the jobs of a topic: a coroutine function, or a plain one, which runs in threads.
+        """Decorate a function that does the jobs of a topic: a coroutine function, or a plain one, which runs in threads or
+        processes.
 
         The job is acked when the function returns. When it raises, the job is tried again; after the last retry, or an
         exception of ``dead_on``, it is a dead letter with the exception's type, text and traceback. A message whose payload
@@ -85,8 +94,10 @@ class App:
             retries: how often a failed job is tried again; None: until the topic's ``max_attempts``, a limit in any case.
             backoff: time before it is tried again, ``"10s"``, or ``"1s..1m"``, which doubles each time; None: the topic's.
             dead_on: exceptions after which a retry would fail, too.
-            timeout: of a coroutine function: it is cancelled after this time, and the job has failed.
+            timeout: a coroutine is cancelled after this time, a process killed, and the job has failed.
             visibility: of a lease; it is renewed while the job runs or waits in the window.
+            executor: of a plain function: ``process`` calls it in processes of its own, which import its module; one that
+                crashes or is killed fails its job alone. Arguments and results are the same as elsewhere.
             mode: ``keyed`` does jobs with the same key one after the other, in the order of their publishing.
 
         Raises: TypeError, BadName, BadArgument, ConfigError (another function has this topic and consumer).
@@ -100,6 +111,7 @@ class App:
             None if timeout is None else arguments.duration_ms("timeout", timeout, 1) / 1000,
             Retries.checked(retries, backoff, dead_on),
             arguments.mode(mode, POLL_MODES) or "shared",
+            _executor(executor),
         )
         arguments.visibility(visibility)
         topic = arguments.topic_or_pattern(topic)
@@ -121,14 +133,14 @@ class App:
 
     def every(
         self, period: Seconds, *, topic: str | None = None, retries: int | None = 0, backoff: Seconds | None = None,
-        dead_on: DeadOn = (), timeout: Seconds | None = None,
+        dead_on: DeadOn = (), timeout: Seconds | None = None, executor: Executor = "thread",
     ) -> Callable[[Callable[[], R]], Job[[], R]]:  # fmt: skip
         """Decorate a function that runs once each period, in one worker of all, at whole multiples of it since 1970 (UTC).
 
         Args:
             period: ``"1h"``, or seconds; from a second to ten years.
             topic: where its runs are published; default ``every.<name of the function>``.
-            retries, backoff, dead_on, timeout: as of ``worker``.
+            retries, backoff, dead_on, timeout, executor: as of ``worker``.
 
         Raises: as ``worker``.
         """
@@ -136,7 +148,10 @@ class App:
 
         def decorate(function: Callable[[], R]) -> Job[[], R]:
             name = arguments.topic(topic if topic is not None else f"{PERIODIC}.{getattr(function, '__name__', '')}")
-            job = self.worker(name, retries=retries, backoff=backoff, dead_on=dead_on, timeout=timeout)(function)
+            decorated = self.worker(
+                name, retries=retries, backoff=backoff, dead_on=dead_on, timeout=timeout, executor=executor
+            )
+            job = decorated(function)
             self._schedules.append(Schedule(job, period_ms))
             return job
 
@@ -216,7 +231,7 @@ class App:
         Args:
             concurrency: in place of what each worker says.
 
-        Returns: False when a thread goes on with a job that another worker has now.
+        Returns: False when a thread, or a coroutine that catches its cancellation, goes on with a job that another worker has now.
 
         Raises: ConfigError (there is no worker, or it is connected), ConnectFailed, RequestError, SubscriptionEnded.
         """

@@ -1,14 +1,27 @@
-"""How a job's function is called for a message: a coroutine in the event loop, a plain function in a thread."""
+"""How a job's function is called for a message: a coroutine in the event loop, a plain function in a thread or a process."""
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable
+import logging
+import sys
+from collections.abc import Awaitable
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Protocol
 
+from toymq.nack_reason import FromProcess
 from toymq.subscription import Message
-from toymq.workers.job import Job
+from toymq.workers.job import Job, Unfit
+from toymq.workers.job_messages import Answer, Done, Place, Raised, Refused, Request
+from toymq.workers.job_process import JobProcess, Lifeline
+from toymq.workers.replies import Reply, is_wanted
 from toymq.workers.threads import Threads
+
+
+def caller_of(job: Job[..., Any]) -> "Caller":
+    """What calls its function."""
+    if job.is_async:
+        return InLoop(job)
+    return InProcesses(job) if job.settings.executor == "process" else InThreads(job)
 
 
 class Caller(Protocol):
@@ -66,8 +79,7 @@ class InThreads:
 
     def __init__(self, job: Job[..., Any]) -> None:
         self._arguments_of = job.arguments_of
-        self._function = job.function
-        self._name = job.name
+        self._call_plain = job.call_plain
         self._threads = Threads(job.settings.concurrency, f"toymq {job.name}", asyncio.get_running_loop())
 
     async def start(self) -> None:
@@ -75,23 +87,109 @@ class InThreads:
 
     def call(self, message: Message) -> Awaitable[object]:
         found = self._arguments_of(message)
-        return self._threads.submit(copy_context(), in_thread, self._function, found, self._name)
+        return self._threads.submit(copy_context(), self._call_plain, found)
 
     def stop(self) -> None:
         self._threads.stop()
 
 
-def in_thread(function: Callable[..., object], arguments: dict[str, Any], name: str) -> object:
-    """Call a plain function. Raises: RuntimeError, for what a future cannot hold; TypeError."""
+class InProcesses:
+    """Calls a plain function in one of as many processes as jobs may run at once; one that takes longer than its timeout is
+    killed. A process is started when none is idle, and kept.
+
+    Owns its threads, which wait for the processes: the event loop goes on, and with it the renewal of leases.
+    """
+
+    can_stop = True
+
+    def __init__(self, job: Job[..., Any]) -> None:
+        function = job.function
+        self._place = Place(function.__module__, function.__qualname__, job.topic)
+        self._name, self._timeout_s = job.name, job.settings.timeout_s
+        self._threads = Threads(job.settings.concurrency, f"toymq {job.name}", asyncio.get_running_loop())
+        self._lifeline = Lifeline()
+        self._idle: list[JobProcess] = []
+        self._all: set[JobProcess] = set()
+
+    async def start(self) -> None:
+        """Start the first process: it shows whether the function can be imported. Raises: ConfigError."""
+        self._idle.append(await self._started())
+
+    async def _started(self) -> JobProcess:
+        process = JobProcess(self._place, self._lifeline)
+        self._all.add(process)
+        try:
+            await self._threads.submit(copy_context(), process.start)
+        except BaseException:
+            self._drop(process)
+            raise
+        return process
+
+    def _drop(self, process: JobProcess) -> None:
+        self._all.discard(process)
+        process.kill()
+
+    async def call(self, message: Message) -> object:
+        process = self._idle.pop() if self._idle else None
+        if process is None or not process.is_alive:
+            process = await self._started()
+        request = Request(
+            message.topic, message.id, message.attempt, message.ts_ns, message.key, message._headers, message.payload,
+            is_wanted(message.headers),
+        )  # fmt: skip
+        facts = {"job": self._name, "message_id": message.id, "attempt": message.attempt}
+        limit = asyncio.timeout(self._timeout_s)
+        try:
+            async with limit:
+                answer = await self._threads.submit(copy_context(), process.call, request, partial(_log, facts))
+        except BaseException as error:
+            self._drop(process)
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise TimeoutError(f"{self._name} took longer than {self._timeout_s:g} s: its process was killed") from None
+            raise
+        self._idle.append(process)
+        return _outcome(answer)
+
+    def stop(self) -> None:
+        for process in self._all:
+            process.kill()
+        self._threads.stop()
+        self._lifeline.close()
+
+
+def _log(facts: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Write what a job has logged in its process, as if it were here."""
+    record = logging.makeLogRecord({**fields, **facts})
+    logging.getLogger(record.name).handle(record)
+
+
+def _outcome(answer: Answer) -> object:
+    """What the function returned. Raises: Unfit, and what the function raised."""
+    if isinstance(answer, Done):
+        return None if answer.reply is None else Reply(answer.reply)
+    if isinstance(answer, Refused):
+        raise Unfit(answer.text)
+    error = exception_of(answer)
+    raise error from FromProcess(answer.text, answer.traceback)
+
+
+def exception_of(raised: Raised) -> Exception:
+    """An exception of the class that was raised in another process; where that is not imported here, of a class of its name below
+    the first base that is. ``dead_on`` works with either."""
+    for module, qualname in raised.kinds:
+        kind: Any = sys.modules.get(module)
+        for name in qualname.split("."):
+            kind = getattr(kind, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            break
+    else:
+        kind = RuntimeError  # it was none that a job can be expected to raise
+    first_module, first_name = raised.kinds[0]
+    if (kind.__module__, kind.__qualname__) != (first_module, first_name):
+        kind = type(first_name.rpartition(".")[2], (kind,), {"__module__": first_module, "__qualname__": first_name})
     try:
-        found = function(**arguments)
-    except StopIteration as error:
-        raise RuntimeError("the function raised StopIteration") from error
-    if inspect.isawaitable(found):
-        if inspect.iscoroutine(found):
-            found.close()
-        raise TypeError(
-            f"{name} returned {type(found).__name__} and did none of its work: a function that awaits is written `async def`,"
-            " also where a decorator wraps it"
-        )
-    return found
+        error: Exception = kind.__new__(kind, raised.text)  # without ``__init__``, which may want other arguments
+    except Exception:  # noqa: BLE001 (of the user's class)
+        error = RuntimeError(raised.text)
+    error.args = (raised.text,)
+    return error

@@ -8,11 +8,12 @@ import typing
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from toymq import arguments, json_values
 from toymq.arguments import Seconds, shown
 from toymq.client import Client
+from toymq.errors import ClientClosed
 from toymq.message import Delivery, Key, Receipt
 from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
@@ -21,6 +22,8 @@ from toymq_py.errors import BadArgument, ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Executor = Literal["thread", "process"]
+EXECUTORS: tuple[Executor, ...] = ("thread", "process")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -37,16 +40,18 @@ class Settings:
         concurrency: most jobs at once in one process; of a plain function, its threads.
         window: most unacked messages of one process.
         visibility: seconds of a lease, which is renewed while a job runs; None takes the topic's.
-        timeout_s: seconds after which a coroutine is cancelled; None: never.
+        timeout_s: seconds after which a coroutine is cancelled, or a process killed; None: never.
+        executor: of a plain function: where it is called.
     """
 
-    consumer: str
-    concurrency: int
-    window: int
-    visibility: Seconds | None
-    timeout_s: float | None
-    retries: Retries
+    consumer: str = "workers"
+    concurrency: int = 1
+    window: int = 1
+    visibility: Seconds | None = None
+    timeout_s: float | None = None
+    retries: Retries = Retries()
     mode: Mode = "shared"
+    executor: Executor = "thread"
 
 
 class Connection(Protocol):
@@ -78,24 +83,49 @@ class Job(Generic[P, R]):
         topic: where its jobs are published.
     """
 
-    def __init__(self, connection: Connection, function: Callable[P, R], topic: str, settings: Settings) -> None:
-        """Raises: TypeError, for a parameter that no JSON can fill; ConfigError."""
+    def __init__(self, connection: Connection | None, function: Callable[P, R], topic: str, settings: Settings) -> None:
+        """``connection``: None where it is not published. Raises: TypeError, for a function that is none of a job, or a
+        parameter that no JSON can fill; ConfigError."""
         self.function = function
-        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        qualname = getattr(function, "__qualname__", self.__name__)
+        self.name = f"{function.__module__}.{qualname}"
         self.topic = topic
         self.settings = settings
-        self.is_async = inspect.iscoroutinefunction(function)
-        if settings.timeout_s is not None and not self.is_async:
-            raise ConfigError(
-                f"timeout of {self.name}: a function that runs in a thread cannot be stopped; write `async def`, or give the"
-                " calls in it time limits of their own"
-            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{self.name} has a `yield`: calling it would do nothing; write a function that returns")
+        called = getattr(function, "__call__", None)  # noqa: B004 (of an object that can be called)
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+        self._check_executor(qualname)
         self.__doc__ = function.__doc__
-        self.__name__ = function.__name__
         self.__wrapped__ = function
         self._connection = connection
         self._options = PublishOptions()
         self._read_signature()
+
+    def _check_executor(self, qualname: str) -> None:
+        """Raises: ConfigError."""
+        settings = self.settings
+        if settings.executor == "process":
+            if self.is_async:
+                raise ConfigError(f"executor of {self.name}: a process calls a plain function: write `def`, not `async def`")
+            if "<" in qualname or not hasattr(self.function, "__qualname__"):
+                raise ConfigError(
+                    f"executor of {self.name}: another process cannot import it: define it with `def` in a module, outside of"
+                    " other functions"
+                )
+        elif settings.timeout_s is not None and not self.is_async:
+            raise ConfigError(
+                f"timeout of {self.name}: a function that runs in a thread cannot be stopped; write `async def`, add"
+                ' executor="process", or give the calls in it time limits of their own'
+            )
+
+    @property
+    def connection(self) -> Connection:
+        """Raises: ClientClosed."""
+        if self._connection is None:
+            raise ClientClosed(f"{self.name} has no app here: publish with a client of your own")
+        return self._connection
 
     def _read_signature(self) -> None:
         """Raises: TypeError."""
@@ -162,7 +192,7 @@ class Job(Generic[P, R]):
         Raises: TypeError, BadArgument, and as ``Client.pub``; ClientClosed outside of ``async with`` the app.
         """
         payload, with_ = self.payload(*args, **kwargs), self._options
-        return await self._connection.client.pub(
+        return await self.connection.client.pub(
             self.topic, payload, key=with_.key, headers=with_.headers, delay=with_.delay, ttl=with_.ttl
         )
 
@@ -174,12 +204,12 @@ class Job(Generic[P, R]):
         payload, with_ = self.payload(*args, **kwargs), self._options
 
         async def publish(headers: dict[str, str], left_s: float) -> Receipt:
-            return await self._connection.client.pub(
+            return await self.connection.client.pub(
                 self.topic, payload, key=with_.key, headers={**(with_.headers or {}), **headers}, delay=with_.delay,
                 ttl=left_s if with_.ttl is None else with_.ttl,
             )  # fmt: skip
 
-        found = await self._connection.replies.call(self.name, publish, with_.timeout_s)
+        found = await self.connection.replies.call(self.name, publish, with_.timeout_s)
         return self._read_result(f"the result of {self.name}", found)
 
     # -- running
@@ -212,4 +242,19 @@ class Job(Generic[P, R]):
                 found[name] = reader(what, value)
         except BadArgument as error:
             raise Unfit(str(error)) from None
+        return found
+
+    def call_plain(self, arguments: dict[str, Any]) -> object:
+        """Call a plain function. Raises: what it raises; RuntimeError for what a future cannot hold; TypeError."""
+        try:
+            found: object = self.function(**arguments)  # type: ignore[call-arg]
+        except StopIteration as error:
+            raise RuntimeError("the function raised StopIteration") from error
+        if inspect.isawaitable(found):
+            if inspect.iscoroutine(found):
+                found.close()
+            raise TypeError(
+                f"{self.name} returned {type(found).__name__} and did none of its work: a function that awaits is written"
+                " `async def`, also where a decorator wraps it"
+            )
         return found

@@ -9,7 +9,7 @@ from toymq.client import Client
 from toymq.leased_message import Processing
 from toymq.nack_reason import text_of
 from toymq.subscription import Message, Subscription
-from toymq.workers.calls import Caller, InLoop, InThreads
+from toymq.workers.calls import caller_of
 from toymq.workers.job import Job, Unfit
 from toymq.workers.replies import failure_of, is_wanted, reply, result_of
 from toymq.workers.retries import OUT_OF_ATTEMPTS
@@ -28,11 +28,6 @@ class Counts:
     def __init__(self) -> None:
         self.done = self.failed = self.dead = self.begun = 0
         self.waited_s = self.waited_last_s = self.worked_s = 0.0
-
-
-def caller_of(job: Job[..., Any]) -> Caller:
-    """What calls its function."""
-    return InLoop(job) if job.is_async else InThreads(job)
 
 
 class Runner:
