@@ -68,11 +68,11 @@ __all__ = [
     "AlreadySubscribed", "AuthFailed", "AuthRequired", "BadArgument", "BadFraming", "BadName", "BadVersion",
     "CertificateRefused", "ClientClosed", "CommandFailed", "ConfigError", "ConnectFailed", "ConnectionLost", "ConsumerDeleted",
     "DamagedData", "DataDirectoryError", "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden",
-    "InternalError", "JobFailed", "JobProcessEnded", "LineTooLong", "LocalError", "ModeConflict", "Moved", "NoSuchConsumer", "NoSuchTopic",
-    "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp", "OutOfRange", "OutOfSequence", "PayloadTooLarge",
-    "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown", "StorageFailed", "SubscriptionEnded",
-    "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions", "TooManyTopics", "TopicExists", "ToymqError",
-    "UnknownCommand",
+    "InternalError", "JobFailed", "JobProcessEnded", "LineTooLong", "LocalError", "ModeConflict", "Moved", "NoSuchConsumer",
+    "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp", "OutOfRange", "OutOfSequence",
+    "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown", "StorageFailed",
+    "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions", "TooManyTopics",
+    "TopicExists", "ToymqError", "UnknownCommand",
 ]  # fmt: skip
 
 

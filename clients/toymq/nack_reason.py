@@ -18,7 +18,7 @@ DeadOn = type[Exception] | tuple[type[Exception], ...]
 """As in ``except``."""
 
 
-class FromProcess(Exception):  # noqa: N818 (a cause that shows a traceback, and no error)
+class FromProcess(Exception):
     """The cause of an exception that another process has raised: its text and traceback there."""
 
     def __init__(self, text: str, traceback: str) -> None:

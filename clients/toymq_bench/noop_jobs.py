@@ -7,6 +7,7 @@ and ends the process.
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -42,7 +43,8 @@ class Meter:
     def _report(self) -> None:
         span_s, cpu_s = time.perf_counter() - self._began, time.process_time() - self._cpu_s
         jobs = self._count - self._first
-        print(json.dumps({"jobs": jobs, "span_s": span_s, "cpu_s": cpu_s}), flush=True)
+        sys.stdout.write(json.dumps({"jobs": jobs, "span_s": span_s, "cpu_s": cpu_s}))
+        sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -64,9 +64,8 @@ def worker(
             raise SystemExit(_run_processes(own, each, shutdown_timeout, watch=reload))
         app = load(target)
         try:
-            with _listening(metrics_at) as listeners:
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    code = runner.run(_work(app, concurrency, shutdown_timeout, parent, listeners))
+            with _listening(metrics_at) as listeners, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                code = runner.run(_work(app, concurrency, shutdown_timeout, parent, listeners))
         except ToymqError as error:
             if isinstance(error, ConfigError):  # the next one would end the same way
                 raise

@@ -7,7 +7,7 @@ import ssl as ssl_module
 from collections.abc import Callable, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from toymq import arguments
 from toymq.arguments import Seconds
@@ -42,7 +42,7 @@ def _executor(value: object) -> Executor:
     """Raises: TypeError, BadArgument."""
     if (found := arguments.text("executor", value)) not in EXECUTORS:
         raise BadArgument(f"invalid executor {found!r}: write {' or '.join(EXECUTORS)}")
-    return cast("Executor", found)
+    return found
 
 
 class App:
@@ -231,7 +231,8 @@ class App:
         Args:
             concurrency: in place of what each worker says.
 
-        Returns: False when a thread, or a coroutine that catches its cancellation, goes on with a job that another worker has now.
+        Returns: False when a thread goes on with a job that another worker has now, or a coroutine that catches its
+        cancellation.
 
         Raises: ConfigError (there is no worker, or it is connected), ConnectFailed, RequestError, SubscriptionEnded.
         """

@@ -174,8 +174,8 @@ def _outcome(answer: Answer) -> object:
 
 
 def exception_of(raised: Raised) -> Exception:
-    """An exception of the class that was raised in another process; where that is not imported here, of a class of its name below
-    the first base that is. ``dead_on`` works with either."""
+    """An exception of the class that was raised in another process; where that is not imported here, of a class of its name
+    below the first base that is. ``dead_on`` works with either."""
     for module, qualname in raised.kinds:
         kind: Any = sys.modules.get(module)
         for name in qualname.split("."):

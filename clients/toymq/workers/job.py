@@ -23,6 +23,7 @@ from toymq_py.errors import BadArgument, ConfigError
 P = ParamSpec("P")
 R = TypeVar("R")
 Executor = Literal["thread", "process"]
+_NO_RETRIES_OF_ITS_OWN = Retries()
 EXECUTORS: tuple[Executor, ...] = ("thread", "process")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -49,7 +50,7 @@ class Settings:
     window: int = 1
     visibility: Seconds | None = None
     timeout_s: float | None = None
-    retries: Retries = Retries()
+    retries: Retries = _NO_RETRIES_OF_ITS_OWN
     mode: Mode = "shared"
     executor: Executor = "thread"
 

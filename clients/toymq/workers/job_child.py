@@ -13,12 +13,15 @@ from typing import Any
 
 from toymq.message import Delivery
 from toymq.nack_reason import text_of
+from toymq.workers import job as job_module
 from toymq.workers.job import Job, Settings, Unfit
 from toymq.workers.job_messages import Answer, Done, LogLine, Place, Raised, Refused, Request, Unusable
 from toymq.workers.replies import result_of
 from toymq_py.errors import ConfigError
 from toymq_py.protocol import MessagePush
 
+_OURS = (__file__, job_module.__file__)
+"""Files whose frames say nothing of a job."""
 _SIMPLE = (str, int, float, bool, type(None))
 
 
@@ -95,7 +98,10 @@ def answer(job: Job[..., Any], request: Request) -> Answer:
 def raised(error: BaseException) -> Raised:
     """What the worker is told of an exception: not the object, which may not survive the way."""
     kinds = tuple((kind.__module__, kind.__qualname__) for kind in type(error).__mro__ if issubclass(kind, BaseException))
-    lines = traceback.format_exception(error)
+    own = error.__traceback__
+    while own is not None and own.tb_frame.f_code.co_filename in _OURS:
+        own = own.tb_next
+    lines = traceback.format_exception(type(error), error, own)
     return Raised(kinds, text_of(error), "".join(lines))
 
 

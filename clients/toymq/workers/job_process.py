@@ -25,6 +25,15 @@ _START = threading.Lock()
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
+def end_of(process: Any) -> int:
+    """A descriptor that is readable when it has ended. The sentinel is so only when all that it has forked have ended, too."""
+    try:
+        return os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # not on macOS, nor on a Linux of before 5.3
+        sentinel: int = process.sentinel
+        return sentinel
+
+
 class Lifeline:
     """A pipe whose writing end this process alone holds: its children end when it is gone."""
 
@@ -45,6 +54,8 @@ class JobProcess:
         self._connection: Connection | None = None
         self._process: Any = None
         self._lock = threading.Lock()
+        self._end = -1
+        """A descriptor that is readable when the process has ended."""
         self._killed = self._gone = False
 
     @property
@@ -69,9 +80,10 @@ class JobProcess:
                     f"a process for {self._name} cannot be started: put the call that runs the app below `if __name__ =="
                     f' "__main__":`, or start it with `toymq worker` ({error})'
                 ) from None
+            self._end = end_of(self._process)
         theirs.close()
         self._connection = ours
-        found = self._hear(lambda _: None)
+        found = self._hear(lambda _: None)  # what the import logs was logged here at the same import
         if isinstance(found, Unusable):
             self.kill()
             self._bury()
@@ -97,16 +109,14 @@ class JobProcess:
         connection = self._connection
         assert connection is not None
         try:
-            while True:
-                # Its end is seen by its sentinel, too: a process that the job has forked may hold the connection.
-                if connection not in wait((connection, self._process.sentinel)):
-                    raise EOFError
+            while connection in wait((connection, self._end)):
                 said = connection.recv()
                 if not isinstance(said, LogLine):
                     return said
                 on_log(said.fields)
         except (EOFError, OSError):
-            raise self._bury() from None
+            pass
+        raise self._bury()
 
     def kill(self) -> None:
         """End it and what it has started, at once. Idempotent."""
@@ -130,6 +140,8 @@ class JobProcess:
         code = self._process.exitcode
         if self._connection is not None:
             self._connection.close()
+        if self._end != self._process.sentinel:
+            os.close(self._end)
         how = f"exited with {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
         hint = ": of a lack of memory, perhaps" if code == -signal.SIGKILL and sys.platform == "linux" else ""
         return JobProcessEnded(f"the process of {self._name} {how}{hint}")

@@ -1,4 +1,4 @@
-"""Threads that do jobs for an event loop, and tell it in batches: a wake-up of the loop for each job costs more than the job."""
+"""Threads that do jobs for an event loop and tell it in batches: a wake-up for each job would cost more than the job."""
 
 import asyncio
 import threading
