@@ -1,4 +1,4 @@
-"""Functions of tests/e2e/workers/test_job_processes.py, which other processes import; files in a folder say what they do."""
+"""Functions of tests/e2e/workers/test_job_process.py, which other processes import; files in a folder say what they do."""
 
 import logging
 import os

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from toymq import arguments, json_values
@@ -75,6 +76,13 @@ class PublishOptions:
     timeout_s: float = 30.0
 
 
+def _named(function: Any) -> Any:
+    """What of a function has its name and annotations: that of a ``functools.partial``, the ``__call__`` of an object."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if hasattr(function, "__qualname__") else type(function).__call__
+
+
 class Job(Generic[P, R]):
     """What ``App.worker`` makes of a function. Calling it calls the function, here and now; ``send`` publishes a job.
 
@@ -88,15 +96,17 @@ class Job(Generic[P, R]):
         """``connection``: None where it is not published. Raises: TypeError, for a function that is none of a job, or a
         parameter that no JSON can fill; ConfigError."""
         self.function = function
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
-        qualname = getattr(function, "__qualname__", self.__name__)
-        self.name = f"{function.__module__}.{qualname}"
+        self._named = _named(function)
+        self.__name__ = self._named.__name__
+        qualname = self._named.__qualname__
+        self.name = f"{self._named.__module__}.{qualname}"
         self.topic = topic
         self.settings = settings
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{self.name} has a `yield`: calling it would do nothing; write a function that returns")
-        called = getattr(function, "__call__", None)  # noqa: B004 (of an object that can be called)
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+        if next(iter(inspect.signature(function).parameters), None) == "self" and "." in qualname.rpartition("<locals>.")[2]:
+            raise TypeError(f"{self.name} is a method: a job has no `self`; write a function outside of the class")
+        self.is_async = inspect.iscoroutinefunction(self._named)
         self._check_executor(qualname)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -110,7 +120,7 @@ class Job(Generic[P, R]):
         if settings.executor == "process":
             if self.is_async:
                 raise ConfigError(f"executor of {self.name}: a process calls a plain function: write `def`, not `async def`")
-            if "<" in qualname or not hasattr(self.function, "__qualname__"):
+            if "<" in qualname or self._named is not self.function:
                 raise ConfigError(
                     f"executor of {self.name}: another process cannot import it: define it with `def` in a module, outside of"
                     " other functions"
@@ -132,7 +142,7 @@ class Job(Generic[P, R]):
         """Raises: TypeError."""
         self._signature = inspect.signature(self.function)
         try:
-            hints = typing.get_type_hints(self.function)
+            hints = typing.get_type_hints(self._named)
         except Exception as error:
             raise TypeError(f"the annotations of {self.name} cannot be read: {error}") from error
         self._readers: dict[str, tuple[str, json_values.Reader]] = {}
