@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import ssl as ssl_module
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from types import TracebackType
@@ -17,6 +18,7 @@ from toymq.nack_reason import DeadOn
 from toymq.options import Connected, Event, MessageTracing, OnEvent
 from toymq.url import DEFAULT_URL
 from toymq.workers.job import EXECUTORS, Executor, Job, Settings
+from toymq.workers.loop_watch import LoopWatch
 from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
 from toymq.workers.runner import Runner
@@ -32,6 +34,8 @@ WINDOW_PER_SLOT = 4
 """Messages that a process holds for each job that may run: enough to hide the network, few enough to leave work for others."""
 CONNECT_S = 3600.0
 """How long a worker waits for its first connection: it may be started before the broker."""
+PATIENCE_S = 1.0
+"""Behind it a worker says that it waits for its broker."""
 SHUTDOWN_S = 25.0
 """Below the 30 s that Kubernetes waits before it kills."""
 PERIODIC = "every"
@@ -43,6 +47,13 @@ def _executor(value: object) -> Executor:
     if (found := arguments.text("executor", value)) not in EXECUTORS:
         raise BadArgument(f"invalid executor {found!r}: write {' or '.join(EXECUTORS)}")
     return found
+
+
+def _check_called(name: str, example: str, argument: object) -> None:
+    """Raises: TypeError, where a decorator that needs arguments has none."""
+    if callable(argument):
+        function = getattr(argument, "__name__", "the function")
+        raise TypeError(f'`@app.{name}` needs an argument: write `@app.{name}("{example}")` above {function}')
 
 
 class App:
@@ -102,6 +113,7 @@ class App:
 
         Raises: TypeError, BadName, BadArgument, ConfigError (another function has this topic and consumer).
         """
+        _check_called("worker", "jobs", topic)
         concurrency = arguments.whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
         settings = Settings(
             arguments.consumer(consumer),
@@ -126,6 +138,11 @@ class App:
                         f"{other.name} takes the jobs of {topic} as {settings.consumer} already: give {job.name} a topic of its"
                         " own, or another consumer, which gets each message, too"
                     )
+                if other.name == job.name and "<" not in job.name and other.function is not function:
+                    raise ConfigError(
+                        f"there are two functions {job.name}, for {other.topic} and {topic}: the second hides the first, whose"
+                        " jobs cannot be sent by its name; rename one"
+                    )
             self._jobs.append(job)
             return job
 
@@ -144,6 +161,7 @@ class App:
 
         Raises: as ``worker``.
         """
+        _check_called("every", "1h", period)
         period_ms = arguments.duration_ms("period", period, 1000)
 
         def decorate(function: Callable[[], R]) -> Job[[], R]:
@@ -213,8 +231,14 @@ class App:
         self.connected = isinstance(event, Connected)
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Numbers of the workers at work, by the names of their functions; ``toymq worker --metrics`` shows them."""
-        return {runner.job.name: runner.figures() for runner in self.runners}
+        """Numbers of the workers at work, by the names of their functions, and topics where one has several; ``toymq worker
+        --metrics`` shows them."""
+        several = Counter(runner.job.name for runner in self.runners)
+        found = {}
+        for runner in self.runners:
+            job = runner.job
+            found[job.name if several[job.name] == 1 else f"{job.name} ({job.topic})"] = runner.figures()
+        return found
 
     def problem(self) -> str | None:
         """Why no job can be taken now, None when all is well; ``toymq worker --metrics`` shows it as health."""
@@ -255,7 +279,10 @@ class App:
         loop = asyncio.get_running_loop()
         connecting, stopping = loop.create_task(self._connect(CONNECT_S)), loop.create_task(stop.wait())
         try:
-            await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((connecting, stopping), timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                logger.warning("the broker is not there yet%s; the workers wait for it", self.client._trouble or ": no answer")
+                await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
             return await connecting if connecting.done() else None
         finally:
             for task in (connecting, stopping):
@@ -268,14 +295,17 @@ class App:
         loop = asyncio.get_running_loop()
         stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
         working = [loop.create_task(one.run(), name=one.job.name) for one in self.runners]
+        watch = LoopWatch([one.job.name for one in self.runners if one.job.is_async])
         ticking = [loop.create_task(one.run(client), name=one.job.name) for one in self._schedules]
         try:
+            watch.start()
             await asyncio.wait((stopping, *working, *ticking), return_when=asyncio.FIRST_COMPLETED)
             for task in ticking:
                 task.cancel()
             logger.info("no more jobs are taken; those that run have %g s", shutdown_s)
             await client.drain(shutdown_s)
         finally:
+            watch.stop()
             ended = [await one.stop() for one in self.runners]
             for task in (stopping, *working, *ticking):
                 task.cancel()

@@ -20,7 +20,7 @@ def work(number: int) -> int:
 first = work
 
 
-@app.worker("second", executor="process")
+@App().worker("second", executor="process")
 def work(number: int) -> int:  # type: ignore[no-redef]  # a mistake that is made
     return number
 
