@@ -8,6 +8,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
 
+from toymq.errors import JobProcessEnded
 from toymq.nack_reason import FromProcess
 from toymq.subscription import Message
 from toymq.workers.job import Job, Unfit
@@ -15,6 +16,8 @@ from toymq.workers.job_messages import Answer, Done, Place, Raised, Refused, Req
 from toymq.workers.job_process import JobProcess, Lifeline
 from toymq.workers.replies import Reply, is_wanted
 from toymq.workers.threads import Threads
+
+logger = logging.getLogger("toymq.workers")
 
 
 def caller_of(job: Job[..., Any]) -> "Caller":
@@ -113,7 +116,10 @@ class InProcesses:
 
     async def start(self) -> None:
         """Start the first process: it shows whether the function can be imported. Raises: ConfigError."""
-        self._idle.append(await self._started())
+        try:
+            self._idle.append(await self._started())
+        except JobProcessEnded as error:
+            logger.warning("%s; the first job starts another one", error)
 
     async def _started(self) -> JobProcess:
         process = JobProcess(self._place, self._lifeline)

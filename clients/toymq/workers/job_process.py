@@ -64,7 +64,8 @@ class JobProcess:
         return self._connection is not None and not self._gone and not self._killed
 
     def start(self) -> None:
-        """Start it, and wait until it has found the function. Raises: ConfigError, JobProcessEnded."""
+        """Start it, and wait until it has found the function. Raises: ConfigError, JobProcessEnded (by a signal, of a lack of
+        memory say: another one may start)."""
         ours, theirs = _CONTEXT.Pipe()
         with _START, self._lock:
             if self._killed:
@@ -83,7 +84,12 @@ class JobProcess:
             self._end = end_of(self._process)
         theirs.close()
         self._connection = ours
-        found = self._hear(lambda _: None)  # what the import logs was logged here at the same import
+        try:
+            found = self._hear(lambda _: None)  # what the import logs was logged here at the same import
+        except JobProcessEnded as error:
+            if self._process.exitcode >= 0:
+                raise ConfigError(f"{error} before it could call it: see above, what it has printed") from None
+            raise
         if isinstance(found, Unusable):
             self.kill()
             self._bury()

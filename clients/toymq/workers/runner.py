@@ -68,6 +68,8 @@ class Runner:
         async with messages:
             logger.info("%s takes jobs of %s as %s", self.job.name, self.job.topic, settings.consumer)
             await self._dispatch(messages)
+            while self._running:  # to leave gives back what still runs, and another worker would begin it
+                await asyncio.wait([task for task, _ in self._running.values()])
 
     async def _dispatch(self, messages: Subscription) -> None:
         """A task for each message, and none before a slot is free: what waits here another worker might have."""

@@ -1,13 +1,16 @@
 """Jobs in processes of their own: results, failures, time limits, deaths, leases, and the end of their worker."""
 
 import asyncio
+import importlib
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -211,6 +214,48 @@ async def test_a_function_that_another_process_does_not_find_ends_the_workers(
     elsewhere.__module__, elsewhere.__qualname__ = process_jobs.__name__, "nowhere"
     app.worker("t", executor="process")(elsewhere)
     with pytest.raises(ConfigError, match=r"cannot call .*nowhere: .*process_jobs has no nowhere when another process imports"):
+        await app.run(asyncio.Event())
+
+
+ENDS = """
+import multiprocessing, os, pathlib, signal
+
+marker = pathlib.Path(__file__).with_suffix(".began")
+if multiprocessing.parent_process() is not None and not marker.exists():
+    marker.touch()
+    {how}
+
+def work() -> None: ...
+"""
+
+
+@pytest.fixture
+def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """A module whose first import by another process ends that."""
+    (tmp_path / "shop_ending.py").write_text(ENDS.format(how=request.param))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("shop_ending")
+    del sys.modules["shop_ending"]
+
+
+@pytest.mark.parametrize("ending", ["os.kill(os.getpid(), signal.SIGKILL)"], indirect=True)
+async def test_a_process_that_is_killed_at_its_start_does_not_end_the_workers(
+    app: App, mq: Client, ending: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They ended, and the jobs of other functions went back."""
+    app.worker("t", executor="process", retries=0)(ending.work)
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await mq.pub("t", b"{}")
+        await until(lambda: app.runners[0].counts.done == 1)
+    assert "the process of shop_ending.work was ended by SIGKILL" in caplog.text
+    assert "the first job starts another one" in caplog.text
+
+
+@pytest.mark.parametrize("ending", ["os._exit(4)"], indirect=True)
+async def test_a_process_that_exits_at_its_start_ends_the_workers(app: App, ending: ModuleType) -> None:
+    app.worker("t", executor="process")(ending.work)
+    with pytest.raises(ConfigError, match=r"the process of shop_ending.work exited with 4 before it could call it: see above"):
         await app.run(asyncio.Event())
 
 

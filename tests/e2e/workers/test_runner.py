@@ -227,6 +227,33 @@ async def test_at_the_end_running_jobs_are_finished_and_no_other_is_begun(
     assert (await mq.describe("t"))["consumers"][0]["ready"] == 3
 
 
+async def test_at_the_end_a_running_job_stays_with_its_worker(app: App, mq: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Where another one could have run at once, too, its message was given back while it ran, and ran twice."""
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.worker("t", concurrency=2)
+    async def work() -> None:
+        began.set()
+        await go_on.wait()
+
+    async def look() -> None:
+        await until(lambda: "no more jobs are taken" in caplog.text)
+        for _ in range(5):  # turns in which the subscriptions are closed
+            await mq.ping()
+        assert await mq.pull("t", "workers") == [], "it is still leased"
+        go_on.set()
+
+    with caplog.at_level(logging.INFO, logger="toymq.workers"):
+        async with asyncio.TaskGroup() as tasks, working(app) as running:
+            await until(lambda: app.runners != [])
+            await work.send()
+            await began.wait()
+            tasks.create_task(look())
+    assert running.result() is True
+    (consumer,) = (await mq.describe("t"))["consumers"]
+    assert (consumer["backlog"], consumer["inflight"], consumer["acked_total"]) == (0, 0, 1)
+
+
 async def test_a_job_that_does_not_end_in_time_goes_to_another_worker_at_once(app: App, mq: Client) -> None:
     began = asyncio.Event()
 
