@@ -30,14 +30,18 @@ def caller_of(job: Job[..., Any]) -> "Caller":
 class Caller(Protocol):
     """Calls one function. Owned by its runner."""
 
-    async def start(self) -> None:
-        """Raises: ConfigError: the function cannot be called this way."""
+    async def get_ready(self) -> None:
+        """Called before a message is taken. Raises: ConfigError: the function cannot be called this way."""
 
     def call(self, message: Message) -> Awaitable[object]:
         """What the function returns. Raises: Unfit, and what the function raises."""
 
     def stop(self) -> None:
         """Release threads and processes; no job runs any more, but for what cannot be stopped."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether ``get_ready`` has nothing to do."""
 
     @property
     def can_stop(self) -> bool:
@@ -48,13 +52,14 @@ class InLoop:
     """Awaits a coroutine function, at most for its timeout."""
 
     can_stop = True
+    is_ready = True
 
     def __init__(self, job: Job[..., Any]) -> None:
         self._arguments_of = job.arguments_of
         self._function = job.function
         self._name, self._timeout_s = job.name, job.settings.timeout_s
 
-    async def start(self) -> None:
+    async def get_ready(self) -> None:
         """Nothing to do."""
 
     def call(self, message: Message) -> Awaitable[object]:
@@ -79,13 +84,14 @@ class InThreads:
     """Calls a plain function in one of as many threads as jobs may run at once. A thread cannot be stopped."""
 
     can_stop = False
+    is_ready = True
 
     def __init__(self, job: Job[..., Any]) -> None:
         self._arguments_of = job.arguments_of
         self._call_plain = job.call_plain
         self._threads = Threads(job.settings.concurrency, f"toymq {job.name}", asyncio.get_running_loop())
 
-    async def start(self) -> None:
+    async def get_ready(self) -> None:
         """Nothing to do: threads start with the first jobs."""
 
     def call(self, message: Message) -> Awaitable[object]:
@@ -98,7 +104,7 @@ class InThreads:
 
 class InProcesses:
     """Calls a plain function in one of as many processes as jobs may run at once; one that takes longer than its timeout is
-    killed. A process is started when none is idle, and kept.
+    killed. The next process is started before its message is taken: a start takes long, and the lease could be over at its end.
 
     Owns its threads, which wait for the processes: the event loop goes on, and with it the renewal of leases.
     """
@@ -114,12 +120,19 @@ class InProcesses:
         self._idle: list[JobProcess] = []
         self._all: set[JobProcess] = set()
 
-    async def start(self) -> None:
-        """Start the first process: it shows whether the function can be imported. Raises: ConfigError."""
-        try:
-            self._idle.append(await self._started())
-        except JobProcessEnded as error:
-            logger.warning("%s; the first job starts another one", error)
+    @property
+    def is_ready(self) -> bool:
+        while self._idle and not self._idle[-1].is_alive:  # killed without a job
+            self._drop(self._idle.pop())
+        return bool(self._idle)
+
+    async def get_ready(self) -> None:
+        """Have an idle process. Raises: ConfigError, where the function cannot be imported."""
+        if not self.is_ready:
+            try:
+                self._idle.append(await self._started())
+            except JobProcessEnded as error:
+                logger.warning("%s; the next job starts another one", error)
 
     async def _started(self) -> JobProcess:
         process = JobProcess(self._place, self._lifeline)
@@ -136,9 +149,7 @@ class InProcesses:
         process.kill()
 
     async def call(self, message: Message) -> object:
-        process = self._idle.pop() if self._idle else None
-        if process is None or not process.is_alive:
-            process = await self._started()
+        process = self._idle.pop() if self.is_ready else await self._started()
         request = Request(
             message.topic, message.id, message.attempt, message.ts_ns, message.key, message._headers, message.payload,
             is_wanted(message.headers),

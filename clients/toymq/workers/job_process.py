@@ -60,8 +60,8 @@ class JobProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes another call, as far as this side knows."""
-        return self._connection is not None and not self._gone and not self._killed
+        """Whether it takes another call."""
+        return self._connection is not None and not self._gone and not self._killed and not wait((self._end,), 0)
 
     def start(self) -> None:
         """Start it, and wait until it has found the function. Raises: ConfigError, JobProcessEnded (by a signal, of a lack of

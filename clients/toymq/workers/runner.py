@@ -60,7 +60,7 @@ class Runner:
         be called).
         """
         settings = self.job.settings
-        await self._caller.start()
+        await self._caller.get_ready()
         messages = self._client.sub(
             self.job.topic, settings.consumer, mode=settings.mode, window=settings.window, visibility=settings.visibility,
             auto_extend=True,
@@ -80,6 +80,8 @@ class Runner:
             if self._free == 0:
                 self._freed = self._loop.create_future()
                 await self._freed
+            if not self._caller.is_ready:
+                await self._caller.get_ready()
 
     def _free_slot(self) -> None:
         self._free += 1

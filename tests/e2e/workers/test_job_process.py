@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +22,7 @@ from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.worker_rig import until, working
 from toymq import App, Client
 from toymq.broker_process import TOYMQ
+from toymq.workers.job_process import JobProcess
 from toymq_py.errors import ConfigError
 
 
@@ -139,6 +142,42 @@ async def test_a_killed_process_has_not_the_last_word(app: App, mq: Client, tmp_
 
 
 @linux
+async def test_a_process_that_was_killed_without_a_job_fails_none(app: App) -> None:
+    where = app.worker("t", executor="process", retries=0)(process_jobs.where)
+    async with working(app):
+        await until(lambda: app.runners != [])
+        first = await where.call()
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: not lives(first))
+        assert await where.call() != first
+
+
+async def test_no_job_is_taken_before_its_process_is_ready(
+    app: App, mq: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held the message meanwhile, and ran it at the end of a start, also when it had lost the lease."""
+    start, starts, second, go_on = JobProcess.start, count(), threading.Event(), threading.Event()
+
+    def slow_from_the_second_on(process: JobProcess) -> None:
+        if next(starts) > 0:
+            second.set()
+            assert go_on.wait(20)
+        start(process)
+
+    monkeypatch.setattr(JobProcess, "start", slow_from_the_second_on)
+    app.worker("t", executor="process", concurrency=2)(process_jobs.wait)
+    async with working(app):
+        await until(lambda: app.runners != [])
+        for name in ("a", "b"):
+            await mq.pub_json("t", {"folder": str(tmp_path), "name": name})
+        await until(second.is_set)
+        assert [message.json()["name"] for message in app.runners[0]._running] == ["a"]
+        go_on.set()
+        (tmp_path / "go").touch()
+        await until(lambda: app.runners[0].counts.done == 2)
+
+
+@linux
 async def test_the_lease_of_a_job_is_renewed_while_its_process_works(app: App, mq: Client, tmp_path: Path) -> None:
     app.worker("t", executor="process", visibility=0.3)(process_jobs.wait)
     async with working(app):
@@ -249,7 +288,7 @@ async def test_a_process_that_is_killed_at_its_start_does_not_end_the_workers(
         await mq.pub("t", b"{}")
         await until(lambda: app.runners[0].counts.done == 1)
     assert "the process of shop_ending.work was ended by SIGKILL" in caplog.text
-    assert "the first job starts another one" in caplog.text
+    assert "the next job starts another one" in caplog.text
 
 
 @pytest.mark.parametrize("ending", ["os._exit(4)"], indirect=True)
