@@ -40,8 +40,8 @@ class Caller(Protocol):
         """Release threads and processes; no job runs any more, but for what cannot be stopped."""
 
     @property
-    def is_ready(self) -> bool:
-        """Whether ``get_ready`` has nothing to do."""
+    def gets_ready(self) -> bool:
+        """Whether ``get_ready`` has something to do."""
 
     @property
     def can_stop(self) -> bool:
@@ -52,7 +52,7 @@ class InLoop:
     """Awaits a coroutine function, at most for its timeout."""
 
     can_stop = True
-    is_ready = True
+    gets_ready = False
 
     def __init__(self, job: Job[..., Any]) -> None:
         self._arguments_of = job.arguments_of
@@ -84,7 +84,7 @@ class InThreads:
     """Calls a plain function in one of as many threads as jobs may run at once. A thread cannot be stopped."""
 
     can_stop = False
-    is_ready = True
+    gets_ready = False
 
     def __init__(self, job: Job[..., Any]) -> None:
         self._arguments_of = job.arguments_of
@@ -110,6 +110,7 @@ class InProcesses:
     """
 
     can_stop = True
+    gets_ready = True
 
     def __init__(self, job: Job[..., Any]) -> None:
         function = job.function
@@ -120,15 +121,15 @@ class InProcesses:
         self._idle: list[JobProcess] = []
         self._all: set[JobProcess] = set()
 
-    @property
-    def is_ready(self) -> bool:
+    def _has_idle(self) -> bool:
         while self._idle and not self._idle[-1].is_alive:  # killed without a job
             self._drop(self._idle.pop())
         return bool(self._idle)
 
     async def get_ready(self) -> None:
         """Have an idle process. Raises: ConfigError, where the function cannot be imported."""
-        if not self.is_ready:
+        await asyncio.sleep(0)  # the task of the message before takes its process first
+        if not self._has_idle():
             try:
                 self._idle.append(await self._started())
             except JobProcessEnded as error:
@@ -149,7 +150,7 @@ class InProcesses:
         process.kill()
 
     async def call(self, message: Message) -> object:
-        process = self._idle.pop() if self.is_ready else await self._started()
+        process = self._idle.pop() if self._has_idle() else await self._started()
         request = Request(
             message.topic, message.id, message.attempt, message.ts_ns, message.key, message._headers, message.payload,
             is_wanted(message.headers),

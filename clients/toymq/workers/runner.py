@@ -80,7 +80,7 @@ class Runner:
             if self._free == 0:
                 self._freed = self._loop.create_future()
                 await self._freed
-            if not self._caller.is_ready:
+            if self._caller.gets_ready:
                 await self._caller.get_ready()
 
     def _free_slot(self) -> None:
