@@ -22,14 +22,17 @@ from toymq_py.protocol import MessagePush
 
 _OURS = (__file__, job_module.__file__)
 """Files whose frames say nothing of a job."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""For the worker alone, also where all processes of a terminal or service get them. Blocked when the process starts."""
 _SIMPLE = (str, int, float, bool, type(None))
 
 
 def main(place: Place, connection: Connection, lifeline: Connection, level: int) -> None:
     """Find the function, then call it for each request until the worker is gone."""
     os.setsid()  # Ctrl-C at a terminal is for the worker; and a kill reaches what the function has started
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, _leave_it_to_the_worker)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_end_with_worker, args=(lifeline,), name="toymq lifeline", daemon=True).start()
     said = Said(connection)
     logging.getLogger().addHandler(said)

@@ -74,6 +74,7 @@ class JobProcess:
                 target=job_child.main, name=f"toymq {self._name}",
                 args=(self._place, theirs, self._lifeline.reader, logging.getLogger().getEffectiveLevel()),
             )  # fmt: skip
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, job_child.SIGNALS)  # it inherits that, until it can handle them
             try:
                 self._process.start()
             except RuntimeError as error:  # a script that starts its workers when it is imported
@@ -81,6 +82,8 @@ class JobProcess:
                     f"a process for {self._name} cannot be started: put the call that runs the app below `if __name__ =="
                     f' "__main__":`, or start it with `toymq worker` ({error})'
                 ) from None
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self._end = end_of(self._process)
         theirs.close()
         self._connection = ours

@@ -22,7 +22,8 @@ from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.worker_rig import until, working
 from toymq import App, Client
 from toymq.broker_process import TOYMQ
-from toymq.workers.job_process import JobProcess
+from toymq.workers.job_messages import Place
+from toymq.workers.job_process import JobProcess, Lifeline
 from toymq_py.errors import ConfigError
 
 
@@ -289,6 +290,32 @@ async def test_a_process_that_is_killed_at_its_start_does_not_end_the_workers(
         await until(lambda: app.runners[0].counts.done == 1)
     assert "the process of shop_ending.work was ended by SIGKILL" in caplog.text
     assert "the next job starts another one" in caplog.text
+
+
+@linux
+@pytest.mark.parametrize("ending", ["os.kill(os.getpid(), signal.SIGINT), os.kill(os.getpid(), signal.SIGTERM)"], indirect=True)
+async def test_signals_do_not_reach_a_process_that_starts(app: App, mq: Client, ending: ModuleType) -> None:
+    """A Ctrl-C then printed a traceback."""
+    app.worker("t", executor="process", retries=0)(ending.work)
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await mq.pub("t", b"{}")
+        await until(lambda: app.runners[0].counts.done == 1)
+
+
+def test_a_process_is_born_with_its_signals_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while it imports the interpreter's own modules printed a traceback, and SIGTERM ended it."""
+    masks: list[set[int]] = []
+
+    def note(_: object) -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", note)
+    with pytest.raises(ConfigError, match="enough"):
+        JobProcess(Place("shop", "work", "t"), Lifeline()).start()
+    assert {signal.SIGINT, signal.SIGTERM} <= masks[0]
+    assert not {signal.SIGINT, signal.SIGTERM} & signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.mark.parametrize("ending", ["os._exit(4)"], indirect=True)
