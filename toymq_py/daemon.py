@@ -1,4 +1,4 @@
-"""The broker process: loop, memory, descriptors, server, signals. The only user of uvloop."""
+"""The broker process: loop, memory, descriptors, server, signals. Beside `toymq worker` the only user of uvloop."""
 
 import asyncio
 import contextlib

@@ -101,6 +101,11 @@ class Client(ClientBase, AsyncWith):
     def __await__(self) -> Generator[object, None, "Client"]:
         return self.open().__await__()
 
+    @property
+    def _trouble(self) -> str:
+        """Why it is not connected, for the end of a text; "" when it is, or no attempt has failed yet."""
+        return self._main.trouble if self._main is not None else ""
+
     async def __aenter__(self) -> "Client":
         return await self.open()
 

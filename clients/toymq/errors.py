@@ -6,6 +6,7 @@
     │  ├─ TakenOver                another session subscribed as the same consumer
     │  └─ ConsumerDeleted          the topic or the consumer was deleted
     ├─ JobFailed                   a job that was called for its result has failed for good
+    ├─ JobProcessEnded             the process of its own that did a job ended before the job
     └─ LocalError
        ├─ ConfigError              an option or URL that makes no sense
        ├─ ConnectFailed            no broker could be reached (also a builtin ConnectionError)
@@ -67,11 +68,11 @@ __all__ = [
     "AlreadySubscribed", "AuthFailed", "AuthRequired", "BadArgument", "BadFraming", "BadName", "BadVersion",
     "CertificateRefused", "ClientClosed", "CommandFailed", "ConfigError", "ConnectFailed", "ConnectionLost", "ConsumerDeleted",
     "DamagedData", "DataDirectoryError", "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden",
-    "InternalError", "JobFailed", "LineTooLong", "LocalError", "ModeConflict", "Moved", "NoSuchConsumer", "NoSuchTopic",
-    "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp", "OutOfRange", "OutOfSequence", "PayloadTooLarge",
-    "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown", "StorageFailed", "SubscriptionEnded",
-    "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions", "TooManyTopics", "TopicExists", "ToymqError",
-    "UnknownCommand",
+    "InternalError", "JobFailed", "JobProcessEnded", "LineTooLong", "LocalError", "ModeConflict", "Moved", "NoSuchConsumer",
+    "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp", "OutOfRange", "OutOfSequence",
+    "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown", "StorageFailed",
+    "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions", "TooManyTopics",
+    "TopicExists", "ToymqError", "UnknownCommand",
 ]  # fmt: skip
 
 
@@ -106,6 +107,12 @@ class JobFailed(ToymqError):
         super().__init__(f"{job}: {error_type}: {text}")
         self.error_type = error_type
         self.text = text
+
+
+class JobProcessEnded(ToymqError):
+    """The process that did a job ended before the job: killed, out of memory, ``os._exit``. The job has failed."""
+
+    code = "JOB_PROCESS_ENDED"
 
 
 class ConnectFailed(LocalError, ConnectionError):

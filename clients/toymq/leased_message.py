@@ -23,6 +23,7 @@ class Connection(Protocol):
 
 
 C = TypeVar("C", bound=Connection)
+_NO_SPAN = nullcontext()
 
 
 class LeasedMessage(Delivery, Generic[C]):
@@ -69,10 +70,12 @@ class LeasedMessage(Delivery, Generic[C]):
 
     def _handling(self, retry_delay: Seconds | None, dead_on: DeadOn) -> AbstractContextManager[None]:
         """The span of a handler, if the client traces. Raises: TypeError, BadArgument."""
-        arguments.to_ms("retry_delay", retry_delay)
-        arguments.exceptions("dead_on", dead_on)
+        if retry_delay is not None:
+            arguments.to_ms("retry_delay", retry_delay)
+        if dead_on != ():
+            arguments.exceptions("dead_on", dead_on)
         tracing = self._link.options.tracing
-        return nullcontext() if tracing is None else tracing.processing(self, self._feed.command.consumer)
+        return _NO_SPAN if tracing is None else tracing.processing(self, self._feed.command.consumer)
 
     def _handler_failed(
         self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn, dead_reason: str | None = None
@@ -94,16 +97,20 @@ M = TypeVar("M", bound=LeasedMessage[Any])
 
 
 class Processing(Generic[M]):
-    """Base of what ``process`` returns: the block of a handler."""
+    """Base of what ``process`` returns: the block of a handler.
 
-    __slots__ = ("_dead_on", "_handling", "_message", "_retry_delay", "dead_reason")
+    Attributes:
+        retry_delay, dead_on: as of ``process``; the block may set them when it knows how it failed.
+        dead_reason: what the dead letter says beside the exception; the broker says "rejected" without one.
+    """
+
+    __slots__ = ("_handling", "_message", "dead_on", "dead_reason", "retry_delay")
 
     def __init__(self, message: M, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
         """Raises: TypeError, BadArgument."""
-        self._message, self._retry_delay, self._dead_on = message, retry_delay, dead_on
+        self._message, self.retry_delay, self.dead_on = message, retry_delay, dead_on
         self._handling = message._handling(retry_delay, dead_on)
         self.dead_reason: str | None = None
-        """What the dead letter says beside the exception; the broker says "rejected" without one."""
 
     if not TYPE_CHECKING:  # a type checker says it itself
 

@@ -18,6 +18,14 @@ DeadOn = type[Exception] | tuple[type[Exception], ...]
 """As in ``except``."""
 
 
+class FromProcess(Exception):
+    """The cause of an exception that another process has raised: its text and traceback there."""
+
+    def __init__(self, text: str, traceback: str) -> None:
+        super().__init__(f"in a process of its own\n{traceback}")
+        self.text, self.traceback = text, traceback
+
+
 def describe(
     reason: Reason, error: BaseException | None, server: HelloReply | None, *, details: bool
 ) -> Failure | None:
@@ -50,6 +58,8 @@ def _name(error: BaseException) -> str:
 
 def text_of(error: BaseException) -> str:
     """The text of an exception; of one whose ``str`` raises: none."""
+    if isinstance(error.__cause__, FromProcess):
+        return error.__cause__.text
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (a handler's own class)
@@ -59,6 +69,8 @@ def text_of(error: BaseException) -> str:
 def _details(error: BaseException) -> tuple[str, str | None]:
     """Text and traceback."""
     text = text_of(error)
+    if isinstance(error.__cause__, FromProcess):
+        return text, error.__cause__.traceback
     if error.__traceback__ is None:
         return text, None
     return text, "".join(["Traceback (most recent call last):\n", *format_tb(error.__traceback__, -FRAMES_MAX)])

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Coroutine, Generator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -149,10 +149,10 @@ class _Processing(Processing[Message], AsyncWith):
         try:
             self._handling.__exit__(kind, error, trace)
         except BaseException as failure:  # the tracer's
-            self._message._handler_failed(failure, self._retry_delay, self._dead_on, self.dead_reason)
+            self._message._handler_failed(failure, self.retry_delay, self.dead_on, self.dead_reason)
             raise
         if error is not None:
-            self._message._handler_failed(error, self._retry_delay, self._dead_on, self.dead_reason)
+            self._message._handler_failed(error, self.retry_delay, self.dead_on, self.dead_reason)
         elif not self._message._given_back:
             await self._message.ack()
 
@@ -255,10 +255,11 @@ class Subscription(AsyncWith, AsyncFor):
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
-    async def __anext__(self) -> Message:
+    def __anext__(self) -> Coroutine[Any, Any, Message]:
         self._link.check_loop()
-        if not self._auto_ack:
-            return await self._take()
+        return self._ack_and_take() if self._auto_ack else self._take()
+
+    async def _ack_and_take(self) -> Message:
         if self._held_by_another():
             raise ConfigError(
                 f"auto_ack acks a message when the next one is asked for; another task still has the last one of {self.topic}:"
@@ -278,7 +279,7 @@ class Subscription(AsyncWith, AsyncFor):
         if not self._begun:
             await self._start()
         while True:
-            push = await self._next_push()
+            push = self._feed.take() if self._feed.is_kept else await self._next_push()
             if push is not None:
                 return Message(push, self._feed, self._link)
             if self._feed.error is not None:

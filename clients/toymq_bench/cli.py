@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from toymq.click_support import HELP_SETTINGS, OneLineErrors
-from toymq_bench import backlog, client_load, commits, compare, delays, http_load, machine
+from toymq_bench import backlog, client_load, commits, compare, delays, http_load, machine, worker_load
 from toymq_bench import goals as goal_rows
 from toymq_bench import profile as profiles
 from toymq_bench.bench import Bench
@@ -248,6 +248,22 @@ def client(bench: Bench, messages: int, kind: str, size: int, keyed: bool) -> No
     bench.run(
         "client", {"kind": kind, "messages": messages, "size": size, **keys},
         lambda broker, label: client_load.measure(broker, kind, messages, size, label, keyed=keyed),
+    )  # fmt: skip
+
+
+@main.command()
+@messages(100_000)
+@click.option("--kind", type=click.Choice(["async", "thread"]), default="async", help="A coroutine function, or a plain one.")
+@click.option("--concurrency", type=click.IntRange(1, 10_000), default=64, help="Most jobs at once.")
+@attachable
+def worker(bench: Bench, messages: int, kind: str, concurrency: int) -> None:
+    """Throughput of `toymq worker` on one core: stored jobs of a function that does nothing.
+
+    The worker's process is bound to the last core, the broker to the others.
+    """
+    bench.run(
+        "worker", {"kind": kind, "messages": messages, "concurrency": concurrency},
+        lambda broker, label: worker_load.measure(broker, kind, messages, concurrency, label),
     )  # fmt: skip
 
 

@@ -104,6 +104,8 @@ def test_a_broker_of_its_own_has_the_disk_limit_beside_it_and_is_removed(tmp_pat
         (["idle", "--sessions", "20"], "RSS kB per session"),
         (["lag", "--producers", "2", *SHORT], "PING p99 ms"),
         (["client", "--messages", "300"], "client CPU us/msg"),
+        (["worker", "--messages", "300"], "worker CPU us/job"),
+        (["worker", "--messages", "300", "--kind", "thread"], "worker CPU us/job"),
         (["client", "--messages", "300", "--kind", "blocking", "--no-keys"], "client CPU us/msg"),
     ],
 )

@@ -1,6 +1,8 @@
 """The guides tell the truth: every program in them runs against a real broker and says what the guide says."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment, run_program
+from toymq.broker_process import TOYMQ
 
 GUIDES = (
     "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "workers", "order-per-key",
@@ -94,6 +97,37 @@ def test_our_code_of_a_coming_from_page_runs_on_one_broker_and_theirs_compiles(p
             for (_, program), (_, said) in zip(ours[::2], ours[1::2], strict=True):
                 done = run_of(program, broker, tmp_path)
                 assert (done.stderr, done.stdout) == ("", said), program
+
+
+@pytest.mark.torture
+def test_the_installation_of_the_quickstart_gives_the_commands(tmp_path: Path) -> None:
+    """As it stands, with what pip finds."""
+    (block,) = [text for kind, text in BLOCK.findall(text_of("quickstart")) if "pip wheel" in text]
+    checkout = tmp_path / "toymq"
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "tests"))
+    shutil.copy(ROOT / ".gitignore", checkout)
+    found = {**os.environ, "HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(["sh", "-ec", block], cwd=checkout, env=found, check=True, capture_output=True)
+    for name in ("toymq", "toymqctl"):
+        done = subprocess.run([tmp_path / "shop/.venv/bin" / name, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(name)
+
+
+def test_the_jobs_in_processes_of_the_page_of_workers(tmp_path: Path) -> None:
+    (block,) = [text for kind, text in BLOCK.findall(text_of("workers")) if "<<'END'" in text]
+    *program, last = block.splitlines()
+    subprocess.run(["sh", "-ec", "\n".join(program)], cwd=tmp_path, check=True)
+    with BrokerProcess(tmp_path / "d") as broker:
+        found = {**environment(), "TOYMQ_URL": broker.url}
+        assert last == "toymq worker pages:app"
+        with subprocess.Popen([*TOYMQ, *last.split()[1:]], cwd=tmp_path, env=found) as worker:
+            call = "import asyncio, pages\nasync def main():\n  async with pages.app: print(await pages.render.call('a'))\n"
+            done = subprocess.run(
+                [sys.executable, "-c", f"{call}asyncio.run(main())"],
+                cwd=tmp_path, env=found, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+            )  # fmt: skip
+            worker.terminate()
+            assert (worker.wait(TIMEOUT_S), done.stderr, done.stdout) == (0, "", "333332833333500000\n")
 
 
 def test_the_programs_of_the_page_of_amqp_say_what_it_says(tmp_path: Path) -> None:

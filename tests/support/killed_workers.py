@@ -1,13 +1,17 @@
-"""The app of tests/e2e/workers/test_kills.py: says each job that it does in a file of its own."""
+"""The app of tests/e2e/workers/test_kills.py: says when it begins and ends each job, in a file of each process."""
 
 import asyncio
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import toymq
 
 app = toymq.App()
 SAID = Path(os.environ.get("TEST_SAID", "."))
+RETRIES = 50
 
 
 def say(*words: object) -> None:
@@ -17,14 +21,39 @@ def say(*words: object) -> None:
         file.write(line.encode())
 
 
-@app.worker("jobs", concurrency=4, retries=50, backoff="1ms", dead_on=ValueError)
+@contextmanager
+def said(kind: str, key: object, number: int) -> Iterator[None]:
+    """``end``: done; ``left``: it raised, or was cancelled."""
+    say("begin", kind, key, number, time.monotonic_ns())
+    event = "left"
+    try:
+        yield
+        event = "end"
+    finally:
+        say(event, kind, key, number, time.monotonic_ns())
+
+
+@app.worker("jobs", concurrency=4, retries=RETRIES, backoff="1ms", dead_on=ValueError)
 async def work(number: int) -> None:
-    if number % 10 == 7:
-        raise ValueError(f"job {number} is hopeless")
-    await asyncio.sleep(0.002)
-    say("async", number)
+    with said("async", number, number):
+        if number % 10 == 7:
+            raise ValueError(f"job {number} is hopeless")
+        await asyncio.sleep(0.002)
 
 
-@app.worker("blocking", concurrency=2, retries=50, backoff="1ms")
+@app.worker("blocking", concurrency=2, retries=RETRIES, backoff="1ms")
 def block(number: int) -> None:
-    say("plain", number)
+    with said("plain", number, number):
+        pass
+
+
+@app.worker("processes", concurrency=1, retries=RETRIES, backoff="1ms", executor="process", timeout="1m")
+def compute(number: int) -> None:
+    with said("process", number, number):
+        pass
+
+
+@app.worker("keyed", concurrency=4, retries=RETRIES, backoff="1ms", mode="keyed")
+async def in_order(group: str, number: int) -> None:
+    with said("keyed", group, number):
+        await asyncio.sleep(0.002)

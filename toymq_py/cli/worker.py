@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import uvloop
 
 from toymq.click_support import Duration
 from toymq_py.cli import log_output
@@ -63,8 +64,8 @@ def worker(
             raise SystemExit(_run_processes(own, each, shutdown_timeout, watch=reload))
         app = load(target)
         try:
-            with _listening(metrics_at) as listeners:
-                code = asyncio.run(_work(app, concurrency, shutdown_timeout, parent, listeners))
+            with _listening(metrics_at) as listeners, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                code = runner.run(_work(app, concurrency, shutdown_timeout, parent, listeners))
         except ToymqError as error:
             if isinstance(error, ConfigError):  # the next one would end the same way
                 raise
@@ -132,8 +133,11 @@ def load(target: str) -> "App":
         module = importlib.import_module(module_name)
     except Exception as error:  # noqa: BLE001 (of the user's module)
         if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"there is no module {error.name}: start from the directory that it is in, {here} now") from None
-        own = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename][1:]
+            hint = f"; write {module_name.removesuffix('.py')}:{name}" if module_name.endswith(".py") else ""
+            raise ConfigError(
+                f"there is no module {error.name}: start from the directory that it is in, {here} now{hint}"
+            ) from None
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_the_user(frame.filename)]
         sys.stderr.write("".join([*traceback.format_list(own), *traceback.format_exception_only(error)]))
         raise ConfigError(f"{module_name} cannot be imported: {type(error).__name__}, see above") from None
     from toymq import App
@@ -146,18 +150,44 @@ def load(target: str) -> "App":
     raise ConfigError(f"{module_name} has no toymq.App that is called {name}{hint}")
 
 
+def _is_of_the_user(filename: str) -> bool:
+    """Not Python's import, and not this package: what is wrong is said in the error's own text."""
+    import toymq
+
+    ours = (str(Path(toymq.__file__).parent), str(Path(__file__).parents[1]))
+    return "importlib" not in filename and not filename.startswith(ours)
+
+
 async def _work(
     app: "App", concurrency: int | None, shutdown_s: float, parent: int | None, listeners: Sequence[socket.socket]
 ) -> int:
     """``listeners``: of /metrics and /healthz. Returns: the exit code. Raises: ToymqError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    running = asyncio.current_task()
+    assert running is not None
+
+    def interrupt() -> None:
+        """Ctrl-C: the second one waits for no job."""
+        if stop.is_set():
+            running.cancel()
+        else:
+            click.echo("toymq: running jobs have time to end; Ctrl-C again gives them to other workers now", err=True)
+            stop.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt if parent is None else _leave_it_to_the_parent)
     if parent is not None:
         loop.add_reader(parent, stop.set)
     with _serving(app, loop, listeners):
-        return 0 if await app.run(stop, concurrency=concurrency, shutdown=shutdown_s) else FAILED
+        try:
+            return 0 if await app.run(stop, concurrency=concurrency, shutdown=shutdown_s) else FAILED
+        except asyncio.CancelledError:
+            return FAILED
+
+
+def _leave_it_to_the_parent() -> None:
+    """Ctrl-C reaches all processes at a terminal."""
 
 
 @contextmanager

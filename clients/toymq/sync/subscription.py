@@ -143,10 +143,10 @@ class _Processing(Processing[Message], PlainWith):
         try:
             self._handling.__exit__(kind, error, trace)
         except BaseException as failure:  # the tracer's, or a signal handler's
-            self._message._failed(failure, self._retry_delay, self._dead_on, self.dead_reason)
+            self._message._failed(failure, self.retry_delay, self.dead_on, self.dead_reason)
             raise
         if error is not None:
-            self._message._failed(error, self._retry_delay, self._dead_on, self.dead_reason)
+            self._message._failed(error, self.retry_delay, self.dead_on, self.dead_reason)
         elif not self._message._given_back:
             self._message.ack()
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import ssl as ssl_module
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from types import TracebackType
@@ -16,13 +17,14 @@ from toymq.errors import ClientClosed
 from toymq.nack_reason import DeadOn
 from toymq.options import Connected, Event, MessageTracing, OnEvent
 from toymq.url import DEFAULT_URL
-from toymq.workers.job import Job, Settings
+from toymq.workers.job import EXECUTORS, Executor, Job, Settings
+from toymq.workers.loop_watch import LoopWatch
 from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
 from toymq.workers.runner import Runner
 from toymq.workers.schedule import Schedule
 from toymq_py.consumer_options import POLL_MODES
-from toymq_py.errors import ConfigError
+from toymq_py.errors import BadArgument, ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,10 +34,26 @@ WINDOW_PER_SLOT = 4
 """Messages that a process holds for each job that may run: enough to hide the network, few enough to leave work for others."""
 CONNECT_S = 3600.0
 """How long a worker waits for its first connection: it may be started before the broker."""
+PATIENCE_S = 1.0
+"""Behind it a worker says that it waits for its broker."""
 SHUTDOWN_S = 25.0
 """Below the 30 s that Kubernetes waits before it kills."""
 PERIODIC = "every"
 """First word of the topics of periodic jobs."""
+
+
+def _executor(value: object) -> Executor:
+    """Raises: TypeError, BadArgument."""
+    if (found := arguments.text("executor", value)) not in EXECUTORS:
+        raise BadArgument(f"invalid executor {found!r}: write {' or '.join(EXECUTORS)}")
+    return found
+
+
+def _check_called(name: str, example: str, argument: object) -> None:
+    """Raises: TypeError, where a decorator that needs arguments has none."""
+    if callable(argument):
+        function = getattr(argument, "__name__", "the function")
+        raise TypeError(f'`@app.{name}` needs an argument: write `@app.{name}("{example}")` above {function}')
 
 
 class App:
@@ -70,8 +88,10 @@ class App:
         self, topic: str, *, consumer: str = "workers", concurrency: int = 1, window: int | None = None,
         retries: int | None = None, backoff: Seconds | None = None, dead_on: DeadOn = (), timeout: Seconds | None = None,
         visibility: Seconds | None = None, mode: Literal["shared", "keyed"] = "shared",
+        executor: Executor = "thread",
     ) -> Callable[[Callable[P, R]], Job[P, R]]:  # fmt: skip
-        """Decorate a function that does the jobs of a topic: a coroutine function, or a plain one, which runs in threads.
+        """Decorate a function that does the jobs of a topic: a coroutine function, or a plain one, which runs in threads or
+        processes.
 
         The job is acked when the function returns. When it raises, the job is tried again; after the last retry, or an
         exception of ``dead_on``, it is a dead letter with the exception's type, text and traceback. A message whose payload
@@ -85,12 +105,15 @@ class App:
             retries: how often a failed job is tried again; None: until the topic's ``max_attempts``, a limit in any case.
             backoff: time before it is tried again, ``"10s"``, or ``"1s..1m"``, which doubles each time; None: the topic's.
             dead_on: exceptions after which a retry would fail, too.
-            timeout: of a coroutine function: it is cancelled after this time, and the job has failed.
+            timeout: a coroutine is cancelled after this time, a process killed, and the job has failed.
             visibility: of a lease; it is renewed while the job runs or waits in the window.
+            executor: of a plain function: ``process`` calls it in processes of its own, which import its module; one that
+                crashes or is killed fails its job alone. Arguments and results are the same as elsewhere.
             mode: ``keyed`` does jobs with the same key one after the other, in the order of their publishing.
 
         Raises: TypeError, BadName, BadArgument, ConfigError (another function has this topic and consumer).
         """
+        _check_called("worker", "jobs", topic)
         concurrency = arguments.whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
         settings = Settings(
             arguments.consumer(consumer),
@@ -100,6 +123,7 @@ class App:
             None if timeout is None else arguments.duration_ms("timeout", timeout, 1) / 1000,
             Retries.checked(retries, backoff, dead_on),
             arguments.mode(mode, POLL_MODES) or "shared",
+            _executor(executor),
         )
         arguments.visibility(visibility)
         topic = arguments.topic_or_pattern(topic)
@@ -114,6 +138,11 @@ class App:
                         f"{other.name} takes the jobs of {topic} as {settings.consumer} already: give {job.name} a topic of its"
                         " own, or another consumer, which gets each message, too"
                     )
+                if other.name == job.name and "<" not in job.name and other.function is not function:
+                    raise ConfigError(
+                        f"there are two functions {job.name}, for {other.topic} and {topic}: the second hides the first, whose"
+                        " jobs cannot be sent by its name; rename one"
+                    )
             self._jobs.append(job)
             return job
 
@@ -121,22 +150,26 @@ class App:
 
     def every(
         self, period: Seconds, *, topic: str | None = None, retries: int | None = 0, backoff: Seconds | None = None,
-        dead_on: DeadOn = (), timeout: Seconds | None = None,
+        dead_on: DeadOn = (), timeout: Seconds | None = None, executor: Executor = "thread",
     ) -> Callable[[Callable[[], R]], Job[[], R]]:  # fmt: skip
         """Decorate a function that runs once each period, in one worker of all, at whole multiples of it since 1970 (UTC).
 
         Args:
             period: ``"1h"``, or seconds; from a second to ten years.
             topic: where its runs are published; default ``every.<name of the function>``.
-            retries, backoff, dead_on, timeout: as of ``worker``.
+            retries, backoff, dead_on, timeout, executor: as of ``worker``.
 
         Raises: as ``worker``.
         """
+        _check_called("every", "1h", period)
         period_ms = arguments.duration_ms("period", period, 1000)
 
         def decorate(function: Callable[[], R]) -> Job[[], R]:
             name = arguments.topic(topic if topic is not None else f"{PERIODIC}.{getattr(function, '__name__', '')}")
-            job = self.worker(name, retries=retries, backoff=backoff, dead_on=dead_on, timeout=timeout)(function)
+            decorated = self.worker(
+                name, retries=retries, backoff=backoff, dead_on=dead_on, timeout=timeout, executor=executor
+            )
+            job = decorated(function)
             self._schedules.append(Schedule(job, period_ms))
             return job
 
@@ -198,8 +231,14 @@ class App:
         self.connected = isinstance(event, Connected)
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Numbers of the workers at work, by the names of their functions; ``toymq worker --metrics`` shows them."""
-        return {runner.job.name: runner.figures() for runner in self.runners}
+        """Numbers of the workers at work, by the names of their functions, and topics where one has several; ``toymq worker
+        --metrics`` shows them."""
+        several = Counter(runner.job.name for runner in self.runners)
+        found = {}
+        for runner in self.runners:
+            job = runner.job
+            found[job.name if several[job.name] == 1 else f"{job.name} ({job.topic})"] = runner.figures()
+        return found
 
     def problem(self) -> str | None:
         """Why no job can be taken now, None when all is well; ``toymq worker --metrics`` shows it as health."""
@@ -216,7 +255,8 @@ class App:
         Args:
             concurrency: in place of what each worker says.
 
-        Returns: False when a thread goes on with a job that another worker has now.
+        Returns: False when a thread goes on with a job that another worker has now, or a coroutine that catches its
+        cancellation.
 
         Raises: ConfigError (there is no worker, or it is connected), ConnectFailed, RequestError, SubscriptionEnded.
         """
@@ -239,7 +279,10 @@ class App:
         loop = asyncio.get_running_loop()
         connecting, stopping = loop.create_task(self._connect(CONNECT_S)), loop.create_task(stop.wait())
         try:
-            await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((connecting, stopping), timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                logger.warning("the broker is not there yet%s; the workers wait for it", self.client._trouble or ": no answer")
+                await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
             return await connecting if connecting.done() else None
         finally:
             for task in (connecting, stopping):
@@ -252,14 +295,17 @@ class App:
         loop = asyncio.get_running_loop()
         stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
         working = [loop.create_task(one.run(), name=one.job.name) for one in self.runners]
+        watch = LoopWatch([one.job.name for one in self.runners if one.job.is_async])
         ticking = [loop.create_task(one.run(client), name=one.job.name) for one in self._schedules]
         try:
+            watch.start()
             await asyncio.wait((stopping, *working, *ticking), return_when=asyncio.FIRST_COMPLETED)
             for task in ticking:
                 task.cancel()
             logger.info("no more jobs are taken; those that run have %g s", shutdown_s)
             await client.drain(shutdown_s)
         finally:
+            watch.stop()
             ended = [await one.stop() for one in self.runners]
             for task in (stopping, *working, *ticking):
                 task.cancel()

@@ -8,11 +8,13 @@ import typing
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from toymq import arguments, json_values
 from toymq.arguments import Seconds, shown
 from toymq.client import Client
+from toymq.errors import ClientClosed
 from toymq.message import Delivery, Key, Receipt
 from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
@@ -21,7 +23,14 @@ from toymq_py.errors import BadArgument, ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Executor = Literal["thread", "process"]
+_NO_RETRIES_OF_ITS_OWN = Retries()
+EXECUTORS: tuple[Executor, ...] = ("thread", "process")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Unfit(BadArgument):
+    """A message that its function is not called for: a retry would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +42,18 @@ class Settings:
         concurrency: most jobs at once in one process; of a plain function, its threads.
         window: most unacked messages of one process.
         visibility: seconds of a lease, which is renewed while a job runs; None takes the topic's.
-        timeout_s: seconds after which a coroutine is cancelled; None: never.
+        timeout_s: seconds after which a coroutine is cancelled, or a process killed; None: never.
+        executor: of a plain function: where it is called.
     """
 
-    consumer: str
-    concurrency: int
-    window: int
-    visibility: Seconds | None
-    timeout_s: float | None
-    retries: Retries
+    consumer: str = "workers"
+    concurrency: int = 1
+    window: int = 1
+    visibility: Seconds | None = None
+    timeout_s: float | None = None
+    retries: Retries = _NO_RETRIES_OF_ITS_OWN
     mode: Mode = "shared"
+    executor: Executor = "thread"
 
 
 class Connection(Protocol):
@@ -65,6 +76,13 @@ class PublishOptions:
     timeout_s: float = 30.0
 
 
+def _named(function: Any) -> Any:
+    """What of a function has its name and annotations: that of a ``functools.partial``, the ``__call__`` of an object."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if hasattr(function, "__qualname__") else type(function).__call__
+
+
 class Job(Generic[P, R]):
     """What ``App.worker`` makes of a function. Calling it calls the function, here and now; ``send`` publishes a job.
 
@@ -74,33 +92,61 @@ class Job(Generic[P, R]):
         topic: where its jobs are published.
     """
 
-    def __init__(self, connection: Connection, function: Callable[P, R], topic: str, settings: Settings) -> None:
-        """Raises: TypeError, for a parameter that no JSON can fill; ConfigError."""
+    def __init__(self, connection: Connection | None, function: Callable[P, R], topic: str, settings: Settings) -> None:
+        """``connection``: None where it is not published. Raises: TypeError, for a function that is none of a job, or a
+        parameter that no JSON can fill; ConfigError."""
         self.function = function
-        self.name = f"{function.__module__}.{function.__qualname__}"
+        self._named = _named(function)
+        self.__name__ = self._named.__name__
+        qualname = self._named.__qualname__
+        self.name = f"{self._named.__module__}.{qualname}"
         self.topic = topic
         self.settings = settings
-        self.is_async = inspect.iscoroutinefunction(function)
-        if settings.timeout_s is not None and not self.is_async:
-            raise ConfigError(
-                f"timeout of {self.name}: a function that runs in a thread cannot be stopped; write `async def`, or give the"
-                " calls in it time limits of their own"
-            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{self.name} has a `yield`: calling it would do nothing; write a function that returns")
+        if next(iter(inspect.signature(function).parameters), None) == "self" and "." in qualname.rpartition("<locals>.")[2]:
+            raise TypeError(f"{self.name} is a method: a job has no `self`; write a function outside of the class")
+        self.is_async = inspect.iscoroutinefunction(self._named)
+        self._check_executor(qualname)
         self.__doc__ = function.__doc__
-        self.__name__ = function.__name__
         self.__wrapped__ = function
         self._connection = connection
         self._options = PublishOptions()
         self._read_signature()
 
+    def _check_executor(self, qualname: str) -> None:
+        """Raises: ConfigError."""
+        settings = self.settings
+        if settings.executor == "process":
+            if self.is_async:
+                raise ConfigError(f"executor of {self.name}: a process calls a plain function: write `def`, not `async def`")
+            if "<" in qualname or self._named is not self.function:
+                raise ConfigError(
+                    f"executor of {self.name}: another process cannot import it: define it with `def` in a module, outside of"
+                    " other functions"
+                )
+        elif settings.timeout_s is not None and not self.is_async:
+            raise ConfigError(
+                f"timeout of {self.name}: a function that runs in a thread cannot be stopped; write `async def`, add"
+                ' executor="process", or give the calls in it time limits of their own'
+            )
+
+    @property
+    def connection(self) -> Connection:
+        """Raises: ClientClosed."""
+        if self._connection is None:
+            raise ClientClosed(f"{self.name} has no app here: publish with a client of your own")
+        return self._connection
+
     def _read_signature(self) -> None:
         """Raises: TypeError."""
         self._signature = inspect.signature(self.function)
         try:
-            hints = typing.get_type_hints(self.function)
+            hints = typing.get_type_hints(self._named)
         except Exception as error:
             raise TypeError(f"the annotations of {self.name} cannot be read: {error}") from error
-        self._readers: dict[str, json_values.Reader] = {}
+        self._readers: dict[str, tuple[str, json_values.Reader]] = {}
+        """How each argument is read, and what errors call it."""
         self._needed: set[str] = set()
         self._message_names: list[str] = []
         for name, parameter in self._signature.parameters.items():
@@ -110,7 +156,8 @@ class Job(Generic[P, R]):
             if isinstance(hint, type) and issubclass(hint, Delivery):
                 self._message_names.append(name)
                 continue
-            self._readers[name] = json_values.reader_of(f"parameter {name} of {self.name}", hint)
+            reader = json_values.reader_of(f"parameter {name} of {self.name}", hint)
+            self._readers[name] = f"argument {name} of {self.name}", reader
             if parameter.default is inspect.Parameter.empty:
                 self._needed.add(name)
         self._read_result = json_values.result_reader(hints.get("return", Any))
@@ -156,7 +203,7 @@ class Job(Generic[P, R]):
         Raises: TypeError, BadArgument, and as ``Client.pub``; ClientClosed outside of ``async with`` the app.
         """
         payload, with_ = self.payload(*args, **kwargs), self._options
-        return await self._connection.client.pub(
+        return await self.connection.client.pub(
             self.topic, payload, key=with_.key, headers=with_.headers, delay=with_.delay, ttl=with_.ttl
         )
 
@@ -168,12 +215,12 @@ class Job(Generic[P, R]):
         payload, with_ = self.payload(*args, **kwargs), self._options
 
         async def publish(headers: dict[str, str], left_s: float) -> Receipt:
-            return await self._connection.client.pub(
+            return await self.connection.client.pub(
                 self.topic, payload, key=with_.key, headers={**(with_.headers or {}), **headers}, delay=with_.delay,
                 ttl=left_s if with_.ttl is None else with_.ttl,
             )  # fmt: skip
 
-        found = await self._connection.replies.call(self.name, publish, with_.timeout_s)
+        found = await self.connection.replies.call(self.name, publish, with_.timeout_s)
         return self._read_result(f"the result of {self.name}", found)
 
     # -- running
@@ -187,19 +234,38 @@ class Job(Generic[P, R]):
         return other
 
     def arguments_of(self, message: Delivery) -> dict[str, Any]:
-        """What the function is called with for a message. Raises: BadArgument, which names the argument and the value."""
+        """What the function is called with for a message. Raises: Unfit, which names the argument and the value."""
         found: dict[str, Any] = dict.fromkeys(self._message_names, message)
-        if not self._readers and (self._message_names or not message.payload):
+        readers = self._readers
+        if not readers and (self._message_names or not message.payload):
             return found
-        values = json_values.load(message.payload)
-        if not isinstance(values, dict):
-            raise BadArgument(f"a job is a JSON object of arguments by name, not {shown(values)}")
-        if not values.keys() >= self._needed:
-            missing = ", ".join(sorted(self._needed - values.keys()))
-            raise BadArgument(f"the job has no {missing}, which {self.name} needs")
-        for name, value in values.items():
-            reader = self._readers.get(name)
-            if reader is None:
-                raise BadArgument(f"the job has {shown(name)}, which {self.name} does not know")
-            found[name] = reader(f"argument {name} of {self.name}", value)
+        try:
+            values = json_values.load(message.payload)
+            if not isinstance(values, dict):
+                raise Unfit(f"a job is a JSON object of arguments by name, not {shown(values)}")
+            if not values.keys() >= self._needed:
+                missing = ", ".join(sorted(self._needed - values.keys()))
+                raise Unfit(f"the job has no {missing}, which {self.name} needs")
+            for name, value in values.items():
+                if name not in readers:
+                    raise Unfit(f"the job has {shown(name)}, which {self.name} does not know")
+                what, reader = readers[name]
+                found[name] = reader(what, value)
+        except BadArgument as error:
+            raise Unfit(str(error)) from None
+        return found
+
+    def call_plain(self, arguments: dict[str, Any]) -> object:
+        """Call a plain function. Raises: what it raises; RuntimeError for what a future cannot hold; TypeError."""
+        try:
+            found: object = self.function(**arguments)  # type: ignore[call-arg]
+        except StopIteration as error:
+            raise RuntimeError("the function raised StopIteration") from error
+        if inspect.isawaitable(found):
+            if inspect.iscoroutine(found):
+                found.close()
+            raise TypeError(
+                f"{self.name} returned {type(found).__name__} and did none of its work: a function that awaits is written"
+                " `async def`, also where a decorator wraps it"
+            )
         return found

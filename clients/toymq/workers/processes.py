@@ -80,6 +80,8 @@ class Processes:
         self._monotonic = (clock or SystemClock()).monotonic
         self._stopping = False
         self._unusable = False
+        self._waiting = False
+        """For a change, behind a process that cannot work."""
 
     def run(self) -> int:
         """Returns: the exit code: 0, or that of a command that cannot run."""
@@ -95,12 +97,15 @@ class Processes:
                 self._look()
                 if self._unusable and self._watch is None:
                     break
+                if self._unusable and not self._waiting:
+                    self._waiting = True
+                    logger.error("the workers wait until a source file changes")
                 time.sleep(LOOK_S)
                 if look % LOOKS_PER_WATCH == 0 and (now := self._sources()) != seen:
                     seen = now
                     logger.info("a source file changed: the workers start anew")
                     self._end()
-                    self._unusable = False
+                    self._unusable = self._waiting = False
             self._end()
             return UNUSABLE if self._unusable else 0
         finally:
@@ -149,4 +154,9 @@ class Processes:
             slot.backoff.reset()
 
     def _stop(self, number: int, frame: object) -> None:
+        """At the second Ctrl-C nothing is waited for: jobs go to other workers, since their connections end."""
+        if self._stopping and number == signal.SIGINT:
+            for slot in self._slots:
+                if slot.child is not None:
+                    slot.child.kill()
         self._stopping = True

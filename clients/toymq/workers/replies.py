@@ -23,7 +23,8 @@ from toymq.nack_reason import text_of
 from toymq.options import GOODBYE_S
 from toymq.subscription import Subscription
 from toymq_py.clock import Clock, SystemClock
-from toymq_py.errors import BadArgument, Forbidden, ToymqError
+from toymq_py.errors import BadArgument, Forbidden, PayloadTooLarge, ToymqError
+from toymq_py.failure import cut
 
 logger = logging.getLogger("toymq.workers")
 REPLY_TO, CALL = "toymq-reply-to", "toymq-call"
@@ -34,6 +35,8 @@ SETTINGS: Settings = {"ttl": "1h", "retain_acked_for": 0}
 LEFT_BEHIND_S = 24 * 3600
 """A topic without a caller that is so old is removed."""
 SWEPT_MAX = 100
+TEXT_BYTES_MAX = 16 * 1024
+"""Of an exception's text that a caller gets."""
 Publish = Callable[[dict[str, str], float], Coroutine[Any, Any, Receipt]]
 """Publishes a job with headers; the seconds are what is left of the time of its call."""
 
@@ -43,8 +46,14 @@ def is_wanted(headers: Mapping[str, str]) -> bool:
     return headers.get(REPLY_TO, "").startswith(PREFIX) and CALL in headers
 
 
+class Reply(bytes):
+    """The message of a result that another process has made."""
+
+
 def result_of(what: str, value: object) -> bytes:
     """The message of a result; of a failure where JSON cannot say it: the job is done, and another run would end the same."""
+    if isinstance(value, Reply):
+        return value
     try:
         return json.dumps({"result": json_values.write(f"the result of {what}", value)}).encode()
     except (TypeError, BadArgument) as error:
@@ -53,7 +62,8 @@ def result_of(what: str, value: object) -> bytes:
 
 def failure_of(error: BaseException) -> bytes:
     """The message of a job that failed for good."""
-    return json.dumps({"error": type(error).__name__, "text": text_of(error)}).encode()
+    text = cut(text_of(error)[: TEXT_BYTES_MAX + 1], TEXT_BYTES_MAX)
+    return json.dumps({"error": type(error).__name__, "text": text}).encode()
 
 
 async def reply(client: Client, headers: Mapping[str, str], payload: bytes) -> None:
@@ -61,7 +71,10 @@ async def reply(client: Client, headers: Mapping[str, str], payload: bytes) -> N
     done in any case: a failure here is only logged."""
     try:
         await client.offsets(headers[REPLY_TO])
-        await client.pub(headers[REPLY_TO], payload, headers={CALL: headers[CALL]})
+        try:
+            await client.pub(headers[REPLY_TO], payload, headers={CALL: headers[CALL]})
+        except PayloadTooLarge as error:
+            await client.pub(headers[REPLY_TO], failure_of(error), headers={CALL: headers[CALL]})
     except ToymqError as error:
         logger.warning("a result is not told to %s: %s", headers[REPLY_TO], error)
 

@@ -5,11 +5,15 @@ import json
 import logging
 import socket
 import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from pathlib import Path
 
 import pytest
 
 import toymq
-from tests.support.in_process import InProcess
+from tests.support.in_process import InProcess, serving
 from tests.support.worker_rig import until, working
 from toymq import App, Client
 from toymq_py.errors import ModeConflict
@@ -223,6 +227,33 @@ async def test_at_the_end_running_jobs_are_finished_and_no_other_is_begun(
     assert (await mq.describe("t"))["consumers"][0]["ready"] == 3
 
 
+async def test_at_the_end_a_running_job_stays_with_its_worker(app: App, mq: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Where another one could have run at once, too, its message was given back while it ran, and ran twice."""
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.worker("t", concurrency=2)
+    async def work() -> None:
+        began.set()
+        await go_on.wait()
+
+    async def look() -> None:
+        await until(lambda: "no more jobs are taken" in caplog.text)
+        for _ in range(5):  # turns in which the subscriptions are closed
+            await mq.ping()
+        assert await mq.pull("t", "workers") == [], "it is still leased"
+        go_on.set()
+
+    with caplog.at_level(logging.INFO, logger="toymq.workers"):
+        async with asyncio.TaskGroup() as tasks, working(app) as running:
+            await until(lambda: app.runners != [])
+            await work.send()
+            await began.wait()
+            tasks.create_task(look())
+    assert running.result() is True
+    (consumer,) = (await mq.describe("t"))["consumers"]
+    assert (consumer["backlog"], consumer["inflight"], consumer["acked_total"]) == (0, 0, 1)
+
+
 async def test_a_job_that_does_not_end_in_time_goes_to_another_worker_at_once(app: App, mq: Client) -> None:
     began = asyncio.Event()
 
@@ -311,3 +342,117 @@ async def test_another_concurrency_for_all_workers(app: App, caplog: pytest.LogC
             await until(lambda: app.runners != [])
             assert app.runners[0].job.settings.concurrency == 5
     assert work.settings.concurrency == 1
+
+
+async def test_a_job_that_catches_its_cancellation_does_not_keep_the_workers(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They never ended."""
+    monkeypatch.setattr("toymq.workers.runner.STUBBORN_S", 0.01)
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.worker("t")
+    async def work() -> None:
+        began.set()
+        while not go_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await go_on.wait()
+
+    async with working(app, shutdown=0.01) as running:
+        await until(lambda: app.runners != [])
+        await work.send()
+        await began.wait()
+    assert running.result() is False
+    assert "jobs go on although they were cancelled: the function catches asyncio.CancelledError" in caplog.text
+    go_on.set()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (asyncio.CancelledError(), "raised CancelledError: something that it awaits was cancelled"),
+        (SystemExit(3), "called sys.exit(3), which would end the worker"),
+    ],
+)
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_what_would_end_more_than_the_job_fails_it(
+    app: App, mq: Client, error: BaseException, text: str, in_thread: bool
+) -> None:
+    """The first was delivered again at once, for ever; the second ended the process."""
+
+    async def coroutine() -> None:
+        raise error
+
+    def plain() -> None:
+        raise error
+
+    function: Callable[[], object] = plain if in_thread else coroutine
+    app.worker("t", retries=0)(function)
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await mq.pub("t", b"{}")
+        await until(lambda: app.runners[0].counts.dead == 1)
+    ((_, headers),) = await letters(mq, "t")
+    assert (headers["toymq-error-type"], text in headers["toymq-error"]) == ("RuntimeError", True)
+
+
+async def test_a_huge_text_of_an_exception_is_a_short_line(app: App, mq: Client, caplog: pytest.LogCaptureFixture) -> None:
+    @app.worker("t", retries=0)
+    async def fails() -> None:
+        raise ValueError("x" * 1_000_000)
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        with pytest.raises(toymq.JobFailed) as failed:
+            await fails.call()
+    assert 10_000 < len(failed.value.text) < 20_000
+    (line,) = [one.getMessage() for one in caplog.records if "is a dead letter" in one.getMessage()]
+    assert len(line) < 1300
+    ((_, headers),) = await letters(mq, "t")
+    assert headers["toymq-error"].endswith("...")
+
+
+async def test_each_job_has_context_variables_of_its_own(app: App) -> None:
+    name: ContextVar[int] = ContextVar("name")
+    seen: list[int | None] = []
+
+    @app.worker("t", concurrency=1)
+    async def work(number: int) -> None:
+        seen.append(name.get(None))
+        name.set(number)
+
+    async with working(app):
+        await until(lambda: app.runners != [])
+        for number in range(3):
+            await work.send(number)
+        await until(lambda: len(seen) == 3)
+    assert seen == [None] * 3
+
+
+async def test_workers_say_that_they_wait_for_their_broker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They said nothing for an hour."""
+    monkeypatch.setattr("toymq.workers.app.PATIENCE_S", 0.01)
+    app = App("toymq://127.0.0.1:1")
+
+    @app.worker("t")
+    async def work() -> None: ...
+
+    async with working(app):
+        await until(lambda: "the broker is not there yet (no connection to 127.0.0.1:1: " in caplog.text)
+
+
+async def test_a_result_that_is_too_large_is_told_to_its_caller(tmp_path: Path) -> None:
+    """It waited until its time was over."""
+    async with serving(tmp_path / "d2", max_payload_bytes=4096) as served:
+        app = App(f"toymq://127.0.0.1:{served.port}")
+
+        @app.worker("t")
+        async def work() -> str:
+            return "x" * 5000
+
+        async with working(app):
+            await until(lambda: app.runners != [])
+            with pytest.raises(toymq.JobFailed, match="this broker takes at most 4096"):
+                await work.call()

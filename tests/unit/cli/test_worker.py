@@ -53,6 +53,25 @@ def test_a_target_without_an_app_is_told_in_a_line(
     assert ("see above" in text) == (said != "")
 
 
+def test_a_file_in_place_of_a_module_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"; write shop_no:app$"):
+        load("shop_no.py:app")
+
+
+def test_what_a_decorator_refuses_shows_the_line_of_the_application_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "import toymq\napp = toymq.App()\n@app.worker('t', dead_on='ValueError')\ndef work() -> None: ...\n"
+    (tmp_path / "shop_g.py").write_text(source)
+    with pytest.raises(ConfigError, match="shop_g cannot be imported: TypeError, see above"):
+        load("shop_g:app")
+    *place, error = capsys.readouterr().err.splitlines()
+    assert (place[0].strip(), len([line for line in place if line.lstrip().startswith("File ")])) == (
+        f'File "{tmp_path}/shop_g.py", line 3, in <module>', 1,
+    )  # fmt: skip
+    assert error.startswith("TypeError: dead_on is an exception's class or a tuple of them")
+
+
 def test_the_exit_code_is_that_of_wrong_usage() -> None:
     result = CliRunner().invoke(main, ["worker", "shop"])
     assert result.exit_code == 2

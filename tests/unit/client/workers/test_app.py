@@ -1,12 +1,15 @@
 """``App``: what its decorators refuse, and where it connects."""
 
 import asyncio
-from typing import Any
+import re
+from random import Random
+from typing import Any, cast
 
 import pytest
 
-from toymq import App
+from toymq import App, Client
 from toymq.workers.app import WINDOW_PER_SLOT
+from toymq.workers.runner import Runner
 from toymq_py.errors import BadArgument, BadName, ConfigError
 
 
@@ -72,3 +75,38 @@ def test_the_environment_names_the_broker(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_an_app_without_workers_does_not_run() -> None:
     with pytest.raises(ConfigError, match="this app has no worker"):
         await App().run(asyncio.Event())
+
+
+def test_a_decorator_without_its_argument_says_how_it_is_written() -> None:
+    """It said that a topic is a text."""
+    for decorator, text in ((App().worker, '`@app.worker("jobs")` above shop'), (App().every, '`@app.every("1h")` above shop')):
+        with pytest.raises(TypeError, match=re.escape(text)):
+
+            @decorator  # type: ignore[arg-type]
+            def shop() -> None: ...
+
+
+def of_a_module() -> None: ...
+
+
+def test_two_functions_of_a_name_are_refused_and_one_function_for_two_topics_is_not() -> None:
+    """The second hid the first, silently."""
+    app = App()
+    app.worker("a")(of_a_module)
+    app.worker("b")(of_a_module)
+
+    def other() -> None: ...
+
+    other.__qualname__ = "of_a_module"
+    with pytest.raises(ConfigError, match=r"there are two functions .*test_app.of_a_module, for a and c: .*; rename one"):
+        app.worker("c")(other)
+
+
+async def test_figures_of_a_function_with_two_topics_stand_apart() -> None:
+    app = App()
+    for topic in ("a", "b"):
+        app.worker(topic)(of_a_module)
+    app.worker("c")(test_an_app_without_workers_does_not_run)
+    app.runners = [Runner(job, cast("Client", None), Random()) for job in app._jobs]
+    name = f"{__name__}.of_a_module"
+    assert set(app.figures()) == {f"{name} (a)", f"{name} (b)", f"{__name__}.test_an_app_without_workers_does_not_run"}

@@ -1,7 +1,9 @@
 """A job: the arguments of a function as a message, and a message as arguments."""
 
 import json
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -138,3 +140,61 @@ def test_parameters_without_a_name_or_a_type_that_json_has_are_refused_at_once()
 def test_a_thread_has_no_timeout() -> None:
     with pytest.raises(ConfigError, match="a function that runs in a thread cannot be stopped; write `async def`"):
         App().worker("t", timeout="5s")(lambda: None)
+
+
+def test_a_process_calls_plain_functions_that_it_can_import() -> None:
+    async def coroutine() -> None: ...
+
+    def inner() -> None: ...
+
+    for function in (inner, lambda: None):
+        with pytest.raises(ConfigError, match="another process cannot import it: define it with `def` in a module"):
+            app.worker("t", executor="process")(function)
+    with pytest.raises(ConfigError, match="a process calls a plain function: write `def`"):
+        app.worker("t", executor="process")(coroutine)
+    with pytest.raises(BadArgument, match="invalid executor 'fork': write thread or process"):
+        app.worker("t", executor="fork")  # type: ignore[arg-type]
+    assert app.worker("timed", executor="process", timeout="1s")(message_of).settings.timeout_s == 1  # a module's function
+
+
+def test_a_function_that_would_do_nothing_when_it_is_called_is_refused() -> None:
+    """A generator's body does not run, and its jobs would be acked."""
+
+    def generates() -> Iterator[int]:
+        yield 1
+
+    async def generates_too() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (generates, generates_too):
+        with pytest.raises(TypeError, match="has a `yield`: calling it would do nothing"):
+            app.worker("t")(function)
+
+
+def test_what_awaits_behind_a_plain_call_is_told() -> None:
+    """The wrapper of a decorator: its coroutine was dropped, and the job acked."""
+
+    def decorated() -> object:
+        return resize.function("a", Size(1))
+
+    with pytest.raises(TypeError, match=r"decorated returned coroutine and did none of its work: .* written `async def`"):
+        App().worker("t")(decorated).call_plain({})
+
+
+def test_functions_without_a_name_of_their_own_are_jobs_too() -> None:
+    class Resizer:
+        async def __call__(self, path: str) -> None: ...
+
+    bound = App().worker("t")(partial(resize.function, size=Size(1)))
+    assert (bound.is_async, bound.name) == (True, f"{__name__}.resize")
+    job = App().worker("t")(Resizer())
+    assert (job.is_async, job.__name__, json.loads(job.payload("a"))) == (True, "__call__", {"path": "a"})
+
+
+def test_a_method_is_refused_where_it_is_decorated() -> None:
+    """Its ``self`` would be an argument of each job."""
+    with pytest.raises(TypeError, match=r"Shop.work is a method: a job has no `self`; write a function outside of the class"):
+
+        class Shop:
+            @app.worker("t")
+            def work(self, number: int) -> None: ...

@@ -116,6 +116,37 @@ def test_a_changed_source_starts_all_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("handlers")
+def test_an_app_that_cannot_be_loaded_is_tried_again_when_a_source_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """--reload with a syntax error."""
+    source = tmp_path / "app.py"
+    source.write_text("1")
+    fails_first = "broken = place / 'broken'\nif not broken.exists(): broken.touch(); sys.exit(2)"
+    processes = Processes(command(tmp_path, fails_first), [()], watch=tmp_path, shutdown_s=1)
+
+    def change() -> None:
+        until(lambda: "the workers wait until a source file changes" in caplog.text)
+        os.utime(source, ns=(1, 1))
+
+    assert run(processes, begun(tmp_path, 1), change, begun(tmp_path, 2)) == 0
+
+
+@pytest.mark.usefixtures("handlers")
+def test_the_second_ctrl_c_waits_for_no_process(tmp_path: Path) -> None:
+    ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); (place / 'deaf').touch()"
+    processes = Processes(command(tmp_path, ignores), [()], watch=None, shutdown_s=3600)
+
+    def interrupt_twice() -> None:
+        until((tmp_path / "deaf").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: processes._stopping)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert run(processes, interrupt_twice) == 0
+
+
+@pytest.mark.usefixtures("handlers")
 def test_what_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toymq.workers.processes.KILLED_BEHIND_S", 0.0)
     ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); (place / 'deaf').touch()"

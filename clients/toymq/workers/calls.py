@@ -1,0 +1,213 @@
+"""How a job's function is called for a message: a coroutine in the event loop, a plain function in a thread or a process."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Protocol
+
+from toymq.errors import JobProcessEnded
+from toymq.nack_reason import FromProcess
+from toymq.subscription import Message
+from toymq.workers.job import Job, Unfit
+from toymq.workers.job_messages import Answer, Done, Place, Raised, Refused, Request
+from toymq.workers.job_process import JobProcess, Lifeline
+from toymq.workers.replies import Reply, is_wanted
+from toymq.workers.threads import Threads
+
+logger = logging.getLogger("toymq.workers")
+
+
+def caller_of(job: Job[..., Any]) -> "Caller":
+    """What calls its function."""
+    if job.is_async:
+        return InLoop(job)
+    return InProcesses(job) if job.settings.executor == "process" else InThreads(job)
+
+
+class Caller(Protocol):
+    """Calls one function. Owned by its runner."""
+
+    async def get_ready(self) -> None:
+        """Called before a message is taken. Raises: ConfigError: the function cannot be called this way."""
+
+    def call(self, message: Message) -> Awaitable[object]:
+        """What the function returns. Raises: Unfit, and what the function raises."""
+
+    def stop(self) -> None:
+        """Release threads and processes; no job runs any more, but for what cannot be stopped."""
+
+    @property
+    def gets_ready(self) -> bool:
+        """Whether ``get_ready`` has something to do."""
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether a job that is cancelled ends."""
+
+
+class InLoop:
+    """Awaits a coroutine function, at most for its timeout."""
+
+    can_stop = True
+    gets_ready = False
+
+    def __init__(self, job: Job[..., Any]) -> None:
+        self._arguments_of = job.arguments_of
+        self._function = job.function
+        self._name, self._timeout_s = job.name, job.settings.timeout_s
+
+    async def get_ready(self) -> None:
+        """Nothing to do."""
+
+    def call(self, message: Message) -> Awaitable[object]:
+        found: Awaitable[object] = self._function(**self._arguments_of(message))
+        return found if self._timeout_s is None else self._limited(found, self._timeout_s)
+
+    async def _limited(self, running: Awaitable[object], timeout_s: float) -> object:
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                return await running
+        except TimeoutError as error:
+            if limit.expired():
+                raise TimeoutError(f"{self._name} took longer than {timeout_s:g} s") from error
+            raise
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+
+class InThreads:
+    """Calls a plain function in one of as many threads as jobs may run at once. A thread cannot be stopped."""
+
+    can_stop = False
+    gets_ready = False
+
+    def __init__(self, job: Job[..., Any]) -> None:
+        self._arguments_of = job.arguments_of
+        self._call_plain = job.call_plain
+        self._threads = Threads(job.settings.concurrency, f"toymq {job.name}", asyncio.get_running_loop())
+
+    async def get_ready(self) -> None:
+        """Nothing to do: threads start with the first jobs."""
+
+    def call(self, message: Message) -> Awaitable[object]:
+        found = self._arguments_of(message)
+        return self._threads.submit(copy_context(), self._call_plain, found)
+
+    def stop(self) -> None:
+        self._threads.stop()
+
+
+class InProcesses:
+    """Calls a plain function in one of as many processes as jobs may run at once; one that takes longer than its timeout is
+    killed. The next process is started before its message is taken: a start takes long, and the lease could be over at its end.
+
+    Owns its threads, which wait for the processes: the event loop goes on, and with it the renewal of leases.
+    """
+
+    can_stop = True
+    gets_ready = True
+
+    def __init__(self, job: Job[..., Any]) -> None:
+        function = job.function
+        self._place = Place(function.__module__, function.__qualname__, job.topic)
+        self._name, self._timeout_s = job.name, job.settings.timeout_s
+        self._threads = Threads(job.settings.concurrency, f"toymq {job.name}", asyncio.get_running_loop())
+        self._lifeline = Lifeline()
+        self._idle: list[JobProcess] = []
+        self._all: set[JobProcess] = set()
+
+    def _has_idle(self) -> bool:
+        while self._idle and not self._idle[-1].is_alive:  # killed without a job
+            self._drop(self._idle.pop())
+        return bool(self._idle)
+
+    async def get_ready(self) -> None:
+        """Have an idle process. Raises: ConfigError, where the function cannot be imported."""
+        await asyncio.sleep(0)  # the task of the message before takes its process first
+        if not self._has_idle():
+            try:
+                self._idle.append(await self._started())
+            except JobProcessEnded as error:
+                logger.warning("%s; the next job starts another one", error)
+
+    async def _started(self) -> JobProcess:
+        process = JobProcess(self._place, self._lifeline)
+        self._all.add(process)
+        try:
+            await self._threads.submit(copy_context(), process.start)
+        except BaseException:
+            self._drop(process)
+            raise
+        return process
+
+    def _drop(self, process: JobProcess) -> None:
+        self._all.discard(process)
+        process.kill()
+
+    async def call(self, message: Message) -> object:
+        process = self._idle.pop() if self._has_idle() else await self._started()
+        request = Request(
+            message.topic, message.id, message.attempt, message.ts_ns, message.key, message._headers, message.payload,
+            is_wanted(message.headers),
+        )  # fmt: skip
+        facts = {"job": self._name, "message_id": message.id, "attempt": message.attempt}
+        limit = asyncio.timeout(self._timeout_s)
+        try:
+            async with limit:
+                answer = await self._threads.submit(copy_context(), process.call, request, partial(_log, facts))
+        except BaseException as error:
+            self._drop(process)
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise TimeoutError(f"{self._name} took longer than {self._timeout_s:g} s: its process was killed") from None
+            raise
+        self._idle.append(process)
+        return _outcome(answer)
+
+    def stop(self) -> None:
+        for process in self._all:
+            process.kill()
+        self._threads.stop()
+        self._lifeline.close()
+
+
+def _log(facts: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Write what a job has logged in its process, as if it were here."""
+    record = logging.makeLogRecord({**fields, **facts})
+    logging.getLogger(record.name).handle(record)
+
+
+def _outcome(answer: Answer) -> object:
+    """What the function returned. Raises: Unfit, and what the function raised."""
+    if isinstance(answer, Done):
+        return None if answer.reply is None else Reply(answer.reply)
+    if isinstance(answer, Refused):
+        raise Unfit(answer.text)
+    error = exception_of(answer)
+    raise error from FromProcess(answer.text, answer.traceback)
+
+
+def exception_of(raised: Raised) -> Exception:
+    """An exception of the class that was raised in another process; where that is not imported here, of a class of its name
+    below the first base that is. ``dead_on`` works with either."""
+    for module, qualname in raised.kinds:
+        kind: Any = sys.modules.get(module)
+        for name in qualname.split("."):
+            kind = getattr(kind, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            break
+    else:
+        kind = RuntimeError  # it was none that a job can be expected to raise
+    first_module, first_name = raised.kinds[0]
+    if (kind.__module__, kind.__qualname__) != (first_module, first_name):
+        kind = type(first_name.rpartition(".")[2], (kind,), {"__module__": first_module, "__qualname__": first_name})
+    try:
+        error: Exception = kind.__new__(kind, raised.text)  # without ``__init__``, which may want other arguments
+    except Exception:  # noqa: BLE001 (of the user's class)
+        error = RuntimeError(raised.text)
+    error.args = (raised.text,)
+    return error

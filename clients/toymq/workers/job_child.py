@@ -1,0 +1,143 @@
+"""The other end of ``job_process``: what runs in a process of its own and calls a job's function."""
+
+import importlib
+import json
+import logging
+import os
+import signal
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any
+
+from toymq.message import Delivery
+from toymq.nack_reason import text_of
+from toymq.workers import job as job_module
+from toymq.workers.job import Job, Settings, Unfit
+from toymq.workers.job_messages import Answer, Done, LogLine, Place, Raised, Refused, Request, Unusable
+from toymq.workers.replies import result_of
+from toymq_py.errors import ConfigError
+from toymq_py.protocol import MessagePush
+
+_OURS = (__file__, job_module.__file__)
+"""Files whose frames say nothing of a job."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""For the worker alone, also where all processes of a terminal or service get them. Blocked when the process starts."""
+_SIMPLE = (str, int, float, bool, type(None))
+
+
+def main(place: Place, connection: Connection, lifeline: Connection, level: int) -> None:
+    """Find the function, then call it for each request until the worker is gone."""
+    os.setsid()  # Ctrl-C at a terminal is for the worker; and a kill reaches what the function has started
+    for number in SIGNALS:
+        signal.signal(number, _leave_it_to_the_worker)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    threading.Thread(target=_end_with_worker, args=(lifeline,), name="toymq lifeline", daemon=True).start()
+    said = Said(connection)
+    logging.getLogger().addHandler(said)
+    logging.getLogger().setLevel(level)
+    try:
+        job = find(place)
+    except BaseException as error:  # noqa: BLE001 (of the user's module)
+        text = str(error) if isinstance(error, ConfigError) else "".join(traceback.format_exception(error)).rstrip()
+        said.say(Unusable(text))
+        return
+    said.say(None)
+    try:
+        while True:
+            said.say(answer(job, connection.recv()))
+    except (EOFError, ConnectionError):  # the worker is gone, or has no more work
+        return
+
+
+def _leave_it_to_the_worker(number: int, frame: FrameType | None) -> None:
+    """A signal to all processes of a service is for the worker, which lets jobs end. Not ``SIG_IGN``: what the function starts
+    would inherit that."""
+
+
+def _end_with_worker(lifeline: Connection) -> None:
+    """A thread: end this process and what it has started when the worker is gone."""
+    try:
+        lifeline.recv_bytes()
+    except (EOFError, OSError):
+        os.killpg(0, signal.SIGKILL)
+
+
+def find(place: Place) -> Job[..., Any]:
+    """The job of a function. Raises: ConfigError, and what the import raises."""
+    found: Any = importlib.import_module(place.module)
+    for name in place.qualname.split("."):
+        found = getattr(found, name, None)
+    if isinstance(found, Job):
+        if found.topic != place.topic:
+            raise ConfigError(
+                f"there it is the worker of {found.topic}, not of {place.topic}: two functions of the module have this name"
+            )
+        return found
+    if not callable(found):
+        raise ConfigError(f"{place.module} has no {place.qualname} when another process imports it")
+    return Job(None, found, place.topic, Settings())
+
+
+def answer(job: Job[..., Any], request: Request) -> Answer:
+    """Call the function for a message."""
+    push = MessagePush(
+        request.topic, request.msg_id, request.attempt, request.ts_ns, request.key, request.headers, request.payload
+    )
+    try:
+        arguments = job.arguments_of(Delivery(push))
+    except Unfit as error:
+        return Refused(str(error))
+    try:
+        found = job.call_plain(arguments)
+        return Done(result_of(job.name, found) if request.wanted else None)
+    except SystemExit as error:
+        return raised(RuntimeError(f"{job.name} called sys.exit({error.code!r})"))
+    except BaseException as error:  # noqa: BLE001 (of the function)
+        return raised(error)
+
+
+def raised(error: BaseException) -> Raised:
+    """What the worker is told of an exception: not the object, which may not survive the way."""
+    kinds = tuple((kind.__module__, kind.__qualname__) for kind in type(error).__mro__ if issubclass(kind, BaseException))
+    own = error.__traceback__
+    while own is not None and own.tb_frame.f_code.co_filename in _OURS:
+        own = own.tb_next
+    lines = traceback.format_exception(type(error), error, own)
+    return Raised(kinds, text_of(error), "".join(lines))
+
+
+class Said(logging.Handler):
+    """Sends answers, and the log of any thread, to the worker."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def say(self, what: object) -> None:
+        with self._sending:
+            self._connection.send(what)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields = {
+                name: value if isinstance(value, _SIMPLE) else _plain(value)
+                for name, value in vars(record).items()
+                if name not in ("msg", "message", "args", "exc_info")
+            }
+            fields |= {"msg": record.getMessage(), "args": None}
+            if record.exc_info is not None and record.exc_info[0] is not None:
+                fields["exc_text"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            self.say(LogLine(fields))
+        except Exception:  # noqa: BLE001 (as every handler does)
+            self.handleError(record)
+
+
+def _plain(value: object) -> Any:
+    """A value of ``extra`` in a form that any process reads."""
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError):
+        return repr(value)

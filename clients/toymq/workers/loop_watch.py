@@ -1,0 +1,38 @@
+"""Notices that the event loop was held: a coroutine that blocks stops all others, and with them the renewal of leases."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+logger = logging.getLogger("toymq.workers")
+LOOK_S = 1.0
+HELD_S = 5.0
+"""A lease of 30 s, the default, is renewed each 10 s: what holds the loop for longer than half of that will end leases."""
+
+
+class LoopWatch:
+    """Warns when its timer is late. ``names``: of the coroutine functions, one of which was it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        due = self._loop.time() + LOOK_S
+        self._timer = self._loop.call_at(due, self.look, due)
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def look(self, due: float) -> None:
+        """``due``: when this was to be called."""
+        if (held_s := self._loop.time() - due) >= HELD_S and self._names:
+            logger.warning(
+                "the event loop was held for %.0f s: a call in %s blocks. Leases end meanwhile, and jobs run twice: write `def`"
+                " in place of `async def`, or `await asyncio.to_thread(…)`", held_s, " or ".join(self._names),
+            )  # fmt: skip
+        self.start()

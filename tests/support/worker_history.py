@@ -1,0 +1,109 @@
+"""What workers said of their jobs (``killed_workers``) while they and their broker were killed, and the rules that it shows.
+
+Times are of the machine's monotonic clock, which all processes share, in nanoseconds.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Said:
+    at: int
+    event: str
+    """``begin``, ``end`` (it is done) or ``left`` (it raised or was cancelled)."""
+    kind: str
+    key: str
+    number: int
+    pid: int
+
+
+@dataclass(slots=True)
+class Kills:
+    """What was killed, and when the kill was sent."""
+
+    broker: list[int] = field(default_factory=list)
+    processes: dict[int, int] = field(default_factory=dict)
+    """When, by process."""
+
+    def any_between(self, first: int, last: int) -> bool:
+        return self.broker_between(first, last) or any(first <= at <= last for at in self.processes.values())
+
+    def broker_between(self, first: int, last: int) -> bool:
+        return any(first <= at <= last for at in self.broker)
+
+
+def read(folder: Path) -> list[Said]:
+    """All lines, in the order of their times."""
+    found = []
+    for path in folder.glob("*.txt"):
+        for line in path.read_text().splitlines():
+            event, kind, key, number, at = line.split()
+            found.append(Said(int(at), event, kind, key, int(number), int(path.stem)))
+    return sorted(found)
+
+
+def done(history: Iterable[Said]) -> set[tuple[str, int]]:
+    return {(one.kind, one.number) for one in history if one.event == "end"}
+
+
+def broken_rules(history: list[Said], kills: Kills) -> list[str]:
+    """Sentences, one for each violation."""
+    by_key: dict[tuple[str, str], list[Said]] = defaultdict(list)
+    for one in history:
+        by_key[one.kind, one.key].append(one)
+    found = []
+    for lines in by_key.values():
+        found += [*_two_hands(lines, kills), *_out_of_order(lines), *_done_again(lines, kills)]
+    return found
+
+
+def _two_hands(lines: list[Said], kills: Kills) -> Iterable[str]:
+    """No two processes have a key at once. The lease of a job ends with the broker: one that runs on then has no lease, and
+    another process may have the job. And a process of a job ends a moment behind its worker."""
+    if lines[0].kind == "process":
+        return
+    running: dict[tuple[int, int], Said] = {}
+    for one in lines:
+        running = {place: begun for place, begun in running.items() if kills.processes.get(begun.pid, one.at) >= one.at}
+        if one.event == "begin":
+            for begun in running.values():
+                if not kills.broker_between(begun.at, one.at):
+                    yield f"{one} begins while {begun} runs"
+            running[one.pid, one.number] = one
+        else:
+            running.pop((one.pid, one.number), None)
+
+
+def _out_of_order(lines: list[Said]) -> Iterable[str]:
+    """A job of a key begins for the first time when all before it have been done."""
+    first_begin: dict[int, int] = {}
+    first_end: dict[int, int] = {}
+    for one in lines:
+        if one.event == "begin":
+            first_begin.setdefault(one.number, one.at)
+        elif one.event == "end":
+            first_end.setdefault(one.number, one.at)
+    for before, after in pairwise(sorted(first_begin)):
+        if first_end.get(before, first_begin[after]) >= first_begin[after]:
+            yield f"{lines[0].kind} {lines[0].key}: {after} begins before {before} has been done"
+
+
+def _done_again(lines: list[Said], kills: Kills) -> Iterable[str]:
+    """What was done is done again only when a kill lost its ack."""
+    ended: dict[int, int] = {}
+    slack_ns = PROCESS_NS if lines[0].kind == "process" else ACK_NS
+    for one in lines:
+        if one.event == "end":
+            ended[one.number] = one.at
+        elif one.event == "begin" and one.number in ended and not kills.any_between(ended[one.number] - slack_ns, one.at):
+            yield f"{one} begins although it was done, and nothing was killed since"
+
+
+ACK_NS = 200_000_000
+"""Acks of so long before the kill of a broker may be lost, twice what it promises; measured on another process's clock."""
+PROCESS_NS = 2_000_000_000
+"""A process of a job ends behind its worker: on a busy machine it may end the job before."""
