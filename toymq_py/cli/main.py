@@ -20,6 +20,7 @@ COMMANDS = {
     "repair": "repair",
     "backup": "backup",
     "restore": "backup",
+    "tier": "tier",
     "dump": "dump",
     "demo": "demo",
     "bench": "bench",
