@@ -40,7 +40,7 @@ def payloads(port: int, topic: str) -> dict[int, bytes]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 20))])
 def test_a_broker_that_is_killed_while_it_uploads_and_a_disk_that_is_gone(tmp_path: Path, seed: int) -> None:
     chance, url = random.Random(seed), f"file://{tmp_path}/bucket"
     stored: dict[int, bytes] = {}
@@ -79,15 +79,10 @@ def test_a_bucket_that_is_away_costs_no_publish(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket"
     with BrokerProcess(tmp_path / "d", "--tier", url, *SEALED_OFTEN) as broker:
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
-            for _ in range(500):
-                mq.pub("orders", bytes(1000))
-                if "is tried again" in broker.stderr:
-                    break
-            list(mq.pub_many("orders", [bytes(1000)] * 300))
-        while "is tried again" not in broker.stderr:
-            with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            for _ in range(300):
+                list(mq.pub_many("orders", [bytes(1000)] * 10))
+            while mq.topic_range("orders").incarnation is None:
                 mq.ping()
-        assert broker.stderr.count("is tried again") == 1
         (tmp_path / "bucket").unlink()
         broker.restart(kill=False)
         settled(url, tmp_path / "d")

@@ -34,7 +34,8 @@ class Seal:
         """Raises: DamagedData."""
         found = checked_json.decode("seal", data)
         try:
-            return cls(*checked_json.numbers([found["next_id"], found["bytes"]]), str(found["sha256"]))
+            next_id, size = checked_json.numbers([found["next_id"], found["bytes"]])
+            return cls(next_id, size, str(found["sha256"]))
         except KeyError as error:
             raise DamagedData(f"the seal lacks what it should have: {error}") from None
 

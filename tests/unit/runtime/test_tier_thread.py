@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
 
+from tests.support.broker_process import environment
 from tests.support.buckets import MemoryBucket
 from tests.support.tiers import PAYLOAD, TierRig
 from toymq_py.runtime import tier_thread
@@ -59,3 +62,9 @@ async def test_it_asks_the_loop_and_ends_with_stop(monkeypatch: pytest.MonkeyPat
     await asyncio.wait_for(asked.wait(), 30)
     await asyncio.to_thread(thread.stop)
     assert not thread._thread.is_alive()
+
+
+def test_a_broker_without_a_tier_imports_nothing_of_it() -> None:
+    program = "import sys, toymq_py.daemon, toymq_py.cli.serve; print([n for n in sys.modules if '.tier' in n or 'obstore' in n])"
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
