@@ -45,7 +45,7 @@ class _Commands(CommandGroup):
     meant: ClassVar = {name: f"toymqctl {name}" for name in OF_TOYMQCTL}
     sections: ClassVar = {
         "Run it": ("serve", "worker", "workers", "config", "definitions"),
-        "A data directory": ("verify", "repair", "backup", "restore", "dump"),
+        "A data directory": ("verify", "repair", "backup", "restore", "tier", "dump"),
         "Try and learn": ("demo", "bench", "help"),
     }
 
