@@ -34,7 +34,7 @@ STATE_INTERVAL_NS = 10_000_000_000
 class TopicOnDisk:
     """A topic of the broker: where it is, and its next id. What reaches beyond that is not committed.
 
-    ``log``: something that changes when a segment is sealed or removed.
+    ``log``: first id and number of its segments; both say when one is sealed or removed.
     """
 
     place: Place
@@ -64,8 +64,8 @@ class Uploads:
         self._stored: dict[Place, bytes] = {}
         """The newest state of each topic, as it was stored."""
         self._conflicts: set[str] = set()
-        self._settled: dict[Place, object] = {}
-        """What each topic looked like when nothing was left to do."""
+        self._settled: dict[Place, tuple[object, ...]] = {}
+        """What each topic looked like when nothing was left to do, but for a state that was not due."""
 
     def round(
         self, topics: Iterable[TopicOnDisk], present: Collection[Place], stopped: Callable[[], bool] = lambda: False
@@ -112,8 +112,11 @@ class Uploads:
     def _bring(self, topic: TopicOnDisk, holding: Holding, done: Round, stopped: Callable[[], bool]) -> None:
         stamps = [self._stamp(f"{topic.path}/{name}") for name in (offsets.FILE_NAME, topic_settings.FILE_NAME)]
         look = topic.log, topic.committed_id, stamps
-        if self._settled.get(topic.place) == look:
+        settled = self._settled.get(topic.place)
+        if settled == look:
             return
+        if settled is not None and settled[0] == topic.log and not self._state_is_due(holding):
+            return  # only the state is another one: parsing thousands of acks would take time from the loop
         try:
             state, is_removed = self._read_state(topic)
             bases = list_bases(self._fs, topic.path)
@@ -125,14 +128,15 @@ class Uploads:
             if stopped():
                 return
             self._upload(topic, first_id, following[first_id], holding, done)
-        stored = state is None or self._store_state(topic.place, state, holding, todo)
+        if state is not None:
+            self._store_state(topic.place, state, holding, todo)
         for first_id in todo.delete:
             self._bucket.delete(segment_key(topic.place, first_id))
             holding.segments.discard(first_id)
             self._bucket.delete(seal_key(topic.place, first_id))
             holding.seals.discard(first_id)
             done.deleted += 1
-        if stored and all(map(holding.is_whole, todo.upload)):
+        if all(map(holding.is_whole, todo.upload)) and len(bases) == topic.log[1]:  # else one waits to be unlinked
             self._settled[topic.place] = look
 
     def _stamp(self, path: str) -> object:
@@ -163,34 +167,34 @@ class Uploads:
             return None
 
     def _upload(self, topic: TopicOnDisk, first_id: int, next_id: int, holding: Holding, done: Round) -> None:
+        key = segment_key(topic.place, first_id)
+        if key in self._conflicts:
+            return
         data = self._read(f"{topic.path}/{segment_name(first_id)}")
         if data is None or topic_settings.load(self._fs, topic.path).incarnation != topic.place.incarnation:
             return  # retention was quicker; or it was read from a topic that was made anew
-        key = segment_key(topic.place, first_id)
         holding.segments.add(first_id)  # also if the answer is lost: it may be there
         if not self._bucket.put_new(key, data) and self._bucket.get(key) != data:
-            if key not in self._conflicts:
-                self._conflicts.add(key)
-                logger.error("%s in the bucket is not the segment of %s: `toymq tier check` compares them", key, topic.path)
+            self._conflicts.add(key)  # until a restart: comparing means to fetch it
+            logger.error("%s in the bucket is not the segment of %s: `toymq tier check` compares them", key, topic.path)
             return
         self._bucket.put(seal_key(topic.place, first_id), Seal.of(data, next_id).encode())
         holding.seals.add(first_id)
         done.segments += 1
         done.uploaded_bytes += len(data)
 
-    def _store_state(self, place: Place, state: bytes, holding: Holding, todo: Plan) -> bool:
-        """Store a state, if it is due. Returns: whether the newest one is stored."""
-        now_ns = self._wall_ns()
-        newest = max(holding.states, default=None)
-        if state == self._stored.get(place):
-            return True
-        if newest is not None and place in self._stored and now_ns - newest < STATE_INTERVAL_NS and not todo.delete:
-            return False
-        at = now_ns if newest is None else max(now_ns, newest + 1)
+    def _state_is_due(self, holding: Holding) -> bool:
+        age_ns = self._wall_ns() - max(holding.states, default=0)
+        return not 0 <= age_ns < STATE_INTERVAL_NS  # also when the clock was set back
+
+    def _store_state(self, place: Place, state: bytes, holding: Holding, todo: Plan) -> None:
+        """Store a state if it is due, for the first time, or the reason why a segment goes."""
+        if state == self._stored.get(place) or (place in self._stored and not todo.delete and not self._state_is_due(holding)):
+            return
+        at = max(self._wall_ns(), max(holding.states, default=0) + 1)
         holding.states.add(at)  # also if the answer is lost: it may be there
         self._bucket.put(state_key(place, at), state)
         self._stored[place] = state
         for old in sorted(holding.states)[:-STATES_KEPT]:
             self._bucket.delete(state_key(place, old))
             holding.states.discard(old)
-        return True

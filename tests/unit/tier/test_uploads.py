@@ -7,6 +7,8 @@ import pytest
 from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
 from tests.support.tiers import PAYLOAD, TierRig
 from toymq_py.errors import DataDirectoryError
+from toymq_py.runtime.tier_thread import look_at
+from toymq_py.storage import offsets
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import holdings, seal_key, segment_key
 from toymq_py.tier.uploads import STATES_KEPT
@@ -83,6 +85,36 @@ def test_a_topic_made_anew_has_a_place_of_its_own() -> None:
     rig.round()
     assert {*holdings(bucket.keys())} == {rig.place()}
     assert rig.place() != old
+
+
+def test_a_segment_that_is_out_of_the_log_and_not_unlinked_yet_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round saw the log without it and its file, took the topic for settled, and never looked again."""
+    rig = TierRig(bucket := MemoryBucket())
+    rig.publish("t", *[PAYLOAD] * 12)
+    rig.round()
+    rig.purge("t")
+    with monkeypatch.context() as before_the_unlink:
+        before_the_unlink.setattr("toymq_py.tier.uploads.list_bases", lambda fs, path: [0, 5, 12])
+        rig.round()
+    assert segments_of(bucket, rig) == [0, 5]
+    rig.round()
+    assert segments_of(bucket, rig) == []
+
+
+def test_acks_of_a_busy_topic_are_not_parsed_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = TierRig(MemoryBucket())
+    rig.publish("t", *[PAYLOAD] * 12)
+    rig.round()
+    read: list[str] = []
+    load = offsets.load
+    monkeypatch.setattr(offsets, "load", lambda fs, path: read.append(path) or load(fs, path))
+    for _ in range(5):
+        rig.publish("t", b"x")
+        rig.clock.advance(1)
+        rig.uploads.round(*look_at(rig.broker))
+    assert len(read) == 0
+    rig.round()
+    assert len(read) == 1
 
 
 def test_states_are_few_and_seldom() -> None:
