@@ -187,7 +187,7 @@ class Broker:
             first_id_known=loaded.first_id_known,
             dedupe_keys=wanted, now_ns=self._clock.wall_ns(),
         )  # fmt: skip
-        topic = self._make(name, found.settings, recovered=recovered, offsets=loaded)
+        topic = self._make(name, found.settings, recovered=recovered, offsets=loaded, incarnation=found.incarnation)
         if found.problem is not None:
             topic.distrust_settings(found.problem)
             advice = "the defaults hold and nothing is removed, until CONFIG or `toymq repair`"
@@ -366,12 +366,13 @@ class Broker:
         topic = self.topics[name] if known else self._new_topic(name)
         announce = None if known else self.on_topic_created(name)
 
-        def changed(present: TopicSettings) -> TopicSettings:
+        def changed(present: TopicSettings) -> TopicSettings | None:
             settings = present.changed(changes)
-            if known and (topic.settings_problem is not None or settings != present):
-                found = topic.settings_problem or present.differences(settings)
+            if known and (topic.settings_queue.problem is not None or settings != present):
+                found = topic.settings_queue.problem or present.differences(settings)
                 raise TopicExists(f"{name} exists with {found}: config changes it (CONFIG, PATCH)")
-            return settings  # also an existing topic may be in memory only
+            # without an incarnation on the disk an existing topic may be in memory only
+            return None if settings == present and topic.settings_queue.incarnation is not None else settings
 
         def answer(error: OSError | RequestError | None) -> None:
             if announce is not None:
@@ -396,7 +397,7 @@ class Broker:
 
         def changed(present: TopicSettings) -> TopicSettings | None:
             settings = present.changed(changes)
-            return None if settings == present and topic.settings_problem is None else settings
+            return None if settings == present and topic.settings_queue.problem is None else settings
 
         topic.settings_queue.change(changed, done)
 

@@ -286,7 +286,10 @@ class Service:
         watch.look()
         broker.on_lost = self._stop_at_once
         try:
-            with _metrics(broker, self._loop, listeners.get("--metrics", []), self._options.allowed_host):
+            with (
+                _metrics(broker, self._loop, listeners.get("--metrics", []), self._options.allowed_host),
+                _tiered(self._options.tier, broker, self._loop),
+            ):
                 async with asyncio.TaskGroup() as tasks:
                     if self._amqp is not None:
                         tasks.create_task(self._amqp.run(listeners.get("--amqp", []), listeners.get("--amqps", [])))
@@ -422,6 +425,15 @@ def _metrics(
         yield
     finally:
         listener.stop()
+
+
+def _tiered(url: str | None, broker: Broker, loop: asyncio.AbstractEventLoop) -> contextlib.AbstractContextManager[None]:
+    """Keep the bucket of --tier up to date. Raises: ConfigError."""
+    if url is None:
+        return contextlib.nullcontext()
+    from toymq_py.runtime.tier_thread import tiered  # imported only when needed
+
+    return tiered(url, broker, loop)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ DEAD_LETTERS = ".dlq"
 """Ends the name of a topic's dead-letter topic."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}\Z")
+_INCARNATION = re.compile(r"[0-9a-f]{16}\Z")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 """A key of etcd and a word of a table has it: no slash, no dot, no space."""
 
@@ -75,6 +76,11 @@ def check_topic_or_pattern(name: str) -> str:
     if is_pattern(name):
         return TopicPattern(name).text
     return check_name("topic", name)
+
+
+def is_incarnation(text: str) -> bool:
+    """Whether this can be the incarnation of a topic (ADR 0135)."""
+    return _INCARNATION.match(text) is not None
 
 
 class TopicPattern:

@@ -15,7 +15,7 @@ from typing import Any
 from toymq.url import is_token
 from toymq_py.consumer_options import LEASE_NUMBER_MAX, MODES, Mode, Start, parse_mode
 from toymq_py.errors import BadArgument, BadName, ConfigError
-from toymq_py.names import check_name, check_topic_or_pattern
+from toymq_py.names import check_name, check_topic_or_pattern, is_incarnation
 from toymq_py.protocol import publish_key
 from toymq_py.protocol.frames import COUNT_MAX
 from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, IdRange
@@ -68,6 +68,14 @@ def topic_or_pattern(value: object, what: str = "topic") -> str:
 def consumer(value: object) -> str:
     """Raises: TypeError, BadName."""
     return _name("consumer", value, lambda text: check_name("consumer", text))
+
+
+def incarnation(value: object) -> str | None:
+    """Raises: TypeError, BadArgument."""
+    given = None if value is None else text("incarnation", value)
+    if given is not None and not is_incarnation(given):
+        raise BadArgument(f"incarnation is what topic_range returned, 16 hexadecimal digits, not {shown(value)}")
+    return given
 
 
 def _name(what: str, value: object, check: Callable[[str], str]) -> str:

@@ -305,6 +305,7 @@ class Client(ClientBase, AsyncWith):
     redrive = _counting(requests.redrive)
     fetch = _asking(requests.fetch)
     offsets = _asking(requests.offsets)
+    topic_range = _asking(requests.topic_range)
     topics = _asking(requests.topics)
     describe = _asking(requests.describe)
     stats = _asking(requests.stats)

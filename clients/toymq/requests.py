@@ -6,7 +6,7 @@ Both clients make their methods from these functions (ADR 0079). ``arguments`` h
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from toymq import arguments
 from toymq.arguments import Seconds
@@ -26,6 +26,15 @@ from toymq_py.protocol.frames import DEFAULT_FETCH_BYTES, FETCH_BYTES_MAX
 from toymq_py.records import MSG_ID_MAX, IdRange
 
 T = TypeVar("T")
+
+
+class TopicRange(NamedTuple):
+    """The ids that a topic retains, ``next_id`` excluded. ``incarnation``: None of a topic in memory alone, and of one whose
+    settings cannot be stored or trusted."""
+
+    first_id: int
+    next_id: int
+    incarnation: str | None
 
 
 @dataclass(slots=True)
@@ -77,8 +86,9 @@ def _settings_in_seconds(reply: protocol.JsonReply) -> dict[str, Any]:
 
 
 def fetch(
-    topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: Seconds = 0.0
-) -> Request[protocol.BatchReply]:
+    topic: str, from_id: int, max_count: int, *,
+    max_bytes: int | None = None, wait: Seconds = 0.0, incarnation: str | None = None,
+) -> Request[protocol.BatchReply]:  # fmt: skip
     """Read stored messages without a consumer: nothing is leased, acked or moved.
 
     Returns: an object with ``count``, ``next_id``, where to go on, and ``frames``, the stored records as bytes:
@@ -89,13 +99,14 @@ def fetch(
         from_id: the first id; a lost one is passed over.
         max_count, max_bytes: most records and, beyond the first, most bytes of frames, 1 MiB by default.
         wait: time to wait for the first record.
+        incarnation: of ``topic_range``; a topic with another one, which was created anew since, is NoSuchTopic.
 
     Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
     """
     command = protocol.Fetch(
         arguments.topic(topic), arguments.whole("from_id", from_id, 0, MSG_ID_MAX), arguments.count("max_count", max_count),
         DEFAULT_FETCH_BYTES if max_bytes is None else arguments.whole("max_bytes", max_bytes, 1, FETCH_BYTES_MAX),
-        arguments.duration_ms("wait", wait),
+        arguments.duration_ms("wait", wait), arguments.incarnation(incarnation),
     )  # fmt: skip
     return _request(command, protocol.BatchReply, lambda reply: reply, command.wait_ms / 1000)
 
@@ -108,6 +119,13 @@ def offsets(topic: str, *, at_ms: int | None = None) -> Request[tuple[int, int]]
     """
     command = protocol.Offsets(arguments.topic(topic), arguments.unix_ms("at_ms", at_ms))
     return _request(command, protocol.OffsetsReply, lambda reply: (reply.first_id, reply.next_id))
+
+
+def topic_range(topic: str) -> Request[TopicRange]:
+    """Return the range of ids that a topic retains, and its incarnation: another one says that the topic was deleted and
+    created again. Raises: NoSuchTopic, RequestTimeout."""
+    command = protocol.Offsets(arguments.topic(topic), incarnation=True)
+    return _request(command, protocol.OffsetsReply, lambda reply: TopicRange(reply.first_id, reply.next_id, reply.incarnation))
 
 
 def topics(pattern: str | None = None) -> Request[list[dict[str, Any]]]:

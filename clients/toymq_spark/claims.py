@@ -29,7 +29,7 @@ from toymq import Receipt
 from toymq.message import Sequenced
 from toymq_py.errors import Forbidden
 from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, Frame
-from toymq_spark.errors import OptionError, ReplayMismatch
+from toymq_spark.errors import OptionError, ReplayMismatch, TooLate
 from toymq_spark.rows import CLAIMS_TOPIC, Row, checksum
 
 logger = logging.getLogger("toymq_spark")
@@ -155,7 +155,7 @@ def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], mo
             if not json.loads(frame.payload)["same"]:
                 raise ReplayMismatch(
                     f"{task.producer}, batch {task.epoch}: {name} has other rows than before, and may have published some "
-                    f"of these. {_WHY}"
+                    f"of these. {_why(task)}"
                 )
             del left[frame.key]
             deadline = monotonic() + IDLE_S
@@ -166,7 +166,8 @@ def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], mo
             raise ReplayMismatch(
                 f"{task.producer}, batch {task.epoch}: an earlier run was interrupted, and this task has to wait until "
                 f"{min(left.values())} has compared its rows with that run, which did not happen within {IDLE_S:g} s. "
-                "Run it again; if that task was not computing its rows, with as many cores as before, or as tasks"
+                "Run it again; if that task was not computing its rows, with as many cores as before, or as tasks. "
+                f"{_past(task)}"
             )
 
 
@@ -182,17 +183,26 @@ def _store_claim(publisher: Publisher, task: Task, mine: dict[str, Any]) -> None
     _compare(task, json.loads(found.payload), mine)
 
 
-_WHY = (
-    "A batch that is run again needs the same rows: was the query changed, or its number of partitions, or does it use rand(), "
-    "a clock, or a source that changes? Another producerId or checkpoint publishes the whole batch anew"
-)
+def _why(task: Task) -> str:
+    return (
+        "A batch that is run again needs the same rows: was the query changed, or its number of partitions, or does it use "
+        f"rand(), a clock, or a source that changes or was made anew? {_past(task)}"
+    )
+
+
+def _past(task: Task) -> str:
+    return (
+        f"skipBatch={task.epoch} of the sink goes past this batch: what an earlier attempt published of it stays, the rest is "
+        "not published. Another producerId or checkpoint publishes the whole batch anew"
+    )
 
 
 def _compare(task: Task, before: dict[str, Any], mine: dict[str, Any]) -> None:
     if not _same(before, mine):
         raise ReplayMismatch(
             f"{task.producer}, batch {task.epoch}: this attempt has {mine['rows']} rows with checksum {mine['crc32']}, an "
-            f"earlier one had {before.get('rows')} with {before.get('crc32')}, and may have published some of them. {_WHY}"
+            f"earlier one had {before.get('rows')} with {before.get('crc32')}, and may have published some of them. "
+            f"{_why(task)}"
         )
 
 
@@ -220,13 +230,13 @@ def _publish(publisher: Publisher, producer: str, seq: int, body: dict[str, Any]
 def _sequence(found: Frame, producer: str) -> int:
     seq = found.number(ATTRIBUTE_SEQUENCE)
     if found.key != producer.encode() or seq is None:
-        raise ReplayMismatch(f"record {found.msg_id} of {CLAIMS_TOPIC} does not belong to {producer}")
+        raise TooLate(f"record {found.msg_id} of {CLAIMS_TOPIC} does not belong to {producer}")
     return seq
 
 
 def _too_late(producer: str, epoch: int, task: Task) -> NoReturn:
-    raise ReplayMismatch(f"{producer} is at batch {epoch}: this attempt at batch {task.epoch} comes too late")
+    raise TooLate(f"{producer} is at batch {epoch}: this attempt at batch {task.epoch} comes too late")
 
 
 def _superseded(task: Task) -> NoReturn:
-    raise ReplayMismatch(f"{task.producer}: another run of batch {task.epoch} has begun: this attempt comes too late")
+    raise TooLate(f"{task.producer}: another run of batch {task.epoch} has begun: this attempt comes too late")

@@ -75,6 +75,7 @@ DISK_FULL = (
     "a disk is full: that of the archive, of the checkpoint or of Spark's temporary files (spark.local.dir). "
     "Make room and run the command again: it repeats what was not finished"
 )
+BUSY = "the machine is too busy, a Python process of Spark did not start in time: run the command again"
 
 
 def explain(text: str) -> tuple[str | None, str]:
@@ -86,6 +87,8 @@ def explain(text: str) -> tuple[str | None, str]:
         return kind, reason or kind
     if NO_SPACE in text:
         return None, DISK_FULL
+    if "failed to connect back" in text:
+        return None, BUSY
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         return None, lines[1].removeprefix(": ")  # Java's error; its stack trace follows
     return None, lines[0] if lines else "Spark failed without a message"
@@ -423,9 +426,7 @@ def report(
 @click.option("--once", is_flag=True, help="Report gaps from the earliest record up to now; exit code 1 for any.")
 @as_json
 @click.pass_obj
-def watch(
-    master: str | None, /, stuck_after: str, checkpoint: Path | None, once: bool, as_json: bool, **source: Any
-) -> None:
+def watch(master: str | None, /, stuck_after: str, checkpoint: Path | None, once: bool, as_json: bool, **source: Any) -> None:
     """Report gaps (ids without a record) and stuck consumers, each once, until stopped."""
     from toymq_spark.jobs import watch as job
 

@@ -104,7 +104,7 @@ def _copied(url: str) -> list[bytes]:
 
     logs = BrokerLogs(BrokerAddress(url))
     try:
-        first_id, next_id = logs.bounds(COPY)
+        first_id, next_id, _ = logs.bounds(COPY)
         return [payload for run in logs.read(COPY, first_id, next_id, walk_columns) for payload in run.seen.payloads]
     finally:
         logs.close()

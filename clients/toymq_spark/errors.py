@@ -6,6 +6,7 @@
     ├─ NoSpark               Spark does not start
     ├─ DataLoss              records that a query should read are gone (``failOnDataLoss``)
     └─ ReplayMismatch        a repeated task has other rows: publishing them would lose or double some
+       └─ TooLate            another attempt has replaced this one
 
 Spark shows an error of a Python data source by class and text: each text has its remedy.
 """
@@ -33,4 +34,8 @@ class DataLoss(LocalError):
 
 
 class ReplayMismatch(LocalError):
-    """This attempt published none of the task's rows."""
+    """This attempt published none of the task's rows. The option ``skipBatch`` goes past it."""
+
+
+class TooLate(ReplayMismatch):
+    """Nothing goes past it: the other attempt publishes."""

@@ -1,7 +1,7 @@
 """Id ranges of a batch: start, end, shares of a limit, ranges of tasks, and lost ids.
 
 Knows nothing of Spark. An id range is [start, end). Spark stores offsets as JSON and compares them as strings, so their form is
-fixed: ``{"topic": {"0": id}}``, topics sorted.
+fixed: ``{"topic": {"0": id, "incarnation": word}}``, topics sorted, the word where it is known (ADR 0135).
 """
 
 import itertools
@@ -20,6 +20,9 @@ logger = logging.getLogger("toymq_spark")
 Offsets = dict[str, int]
 """Next id to read by topic."""
 
+Incarnations = dict[str, str]
+"""Incarnation by topic, where it is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class IdSpan:
@@ -28,11 +31,20 @@ class IdSpan:
     topic: str
     start: int
     end: int
+    incarnation: str | None = None
 
 
-def to_json(offsets: Mapping[str, int]) -> dict[str, dict[str, int]]:
+def to_json(offsets: Mapping[str, int], incarnations: Mapping[str, str]) -> dict[str, dict[str, int | str]]:
     """Offsets as Spark stores them."""
-    return {topic: {"0": offsets[topic]} for topic in sorted(offsets)}
+    return {
+        topic: {"0": offsets[topic]} | ({"incarnation": incarnations[topic]} if topic in incarnations else {})
+        for topic in sorted(offsets)
+    }
+
+
+def incarnations_of(found: Mapping[str, Any]) -> Incarnations:
+    """The incarnations of stored offsets."""
+    return {topic: str(at["incarnation"]) for topic, at in found.items() if "incarnation" in at}
 
 
 def from_json(found: Mapping[str, Any]) -> Offsets:
@@ -43,17 +55,18 @@ def from_json(found: Mapping[str, Any]) -> Offsets:
         raise OptionError(f"invalid offsets in the checkpoint: {str(found)[:200]}") from None
 
 
-def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool) -> Offsets:
+def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool, seen: Incarnations | None = None) -> Offsets:
     """First id to read, by topic.
 
     Args:
+        seen: filled with the incarnations of the topics.
         missing_is_empty: a missing topic counts as empty (a stream may wait for it), else it is an error.
 
     Raises: NoSuchTopic, OptionError, DataLoss when a given id is gone.
     """
     found = {}
     for topic in options.topics.select(logs.topics):
-        first_id, next_id = _bounds(logs, topic, missing_is_empty)
+        first_id, next_id = _bounds(logs, topic, missing_is_empty, seen)
         place = options.start.of(topic)
         if options.start.kind == "time":
             found[topic] = start = next_id if first_id == next_id else logs.id_at_time(topic, place)
@@ -74,7 +87,7 @@ def ending(options: SourceOptions, logs: Logs, start: Offsets) -> Offsets:
     """End of a batch by topic, at least its start. Raises: NoSuchTopic, OptionError."""
     found = {}
     for topic, begin in start.items():
-        _, next_id = logs.bounds(topic)
+        next_id = logs.bounds(topic).next_id
         place = options.end.of(topic)
         if options.end.kind == "time":
             end = logs.id_at_time(topic, place)
@@ -89,9 +102,14 @@ def ending(options: SourceOptions, logs: Logs, start: Offsets) -> Offsets:
     return found
 
 
-def latest(options: SourceOptions, logs: Logs) -> Offsets:
-    """Current ends of existing topics."""
-    return {topic: _bounds(logs, topic, missing_is_empty=True)[1] for topic in options.topics.select(logs.topics)}
+def latest(options: SourceOptions, logs: Logs, seen: Incarnations | None = None) -> Offsets:
+    """Current ends of existing topics; fills ``seen`` with their incarnations."""
+    return {topic: _bounds(logs, topic, missing_is_empty=True, seen=seen)[1] for topic in options.topics.select(logs.topics)}
+
+
+def made_anew(known: Mapping[str, str], present: Mapping[str, str]) -> set[str]:
+    """Topics that have another incarnation now."""
+    return {topic for topic, incarnation in present.items() if known.get(topic, incarnation) != incarnation}
 
 
 def deleted(options: SourceOptions, logs: Logs, known: Iterable[str]) -> Offsets:
@@ -118,7 +136,9 @@ def share(start: Mapping[str, int], end: Mapping[str, int], limit: int | None) -
     return reached
 
 
-def cut(options: SourceOptions, start: Mapping[str, int], end: Mapping[str, int]) -> list[IdSpan]:
+def cut(
+    options: SourceOptions, start: Mapping[str, int], end: Mapping[str, int], incarnations: Mapping[str, str]
+) -> list[IdSpan]:
     """Ranges of about equal size for tasks. Deterministic: a repeated batch is cut in the same way."""
     total = sum(max(end[topic] - start.get(topic, 0), 0) for topic in end)
     spans = []
@@ -132,22 +152,42 @@ def cut(options: SourceOptions, start: Mapping[str, int], end: Mapping[str, int]
             parts = max(parts, -(-size * options.min_partitions // total))
         parts = min(parts, size)
         edges = [begin + size * part // parts for part in range(parts + 1)]
-        spans += [IdSpan(topic, a, b) for a, b in itertools.pairwise(edges)]
+        spans += [IdSpan(topic, a, b, incarnations.get(topic)) for a, b in itertools.pairwise(edges)]
     return spans
 
 
-def retained(options: SourceOptions, logs: Logs, start: Offsets, end: Offsets) -> Offsets:
+def retained(
+    options: SourceOptions, logs: Logs, start: Offsets, end: Offsets, known: Incarnations, planned: Incarnations
+) -> Offsets:
     """Actual start of a stream's batch, after retention, or after a topic was recreated.
+
+    Args:
+        known, planned: incarnations of ``start`` and ``end``.
 
     Raises: DataLoss with ``failOnDataLoss``; without it the loss is a warning.
     """
     found = dict(start)
     for topic, stop in end.items():
         begin = start.get(topic, 0)
-        if stop == begin:
+        old, new = known.get(topic), planned.get(topic)
+        changed = old is not None and new is not None and old != new
+        if stop == begin and not changed:
             continue
-        first_id, next_id = _bounds(logs, topic, missing_is_empty=True)
-        if stop > next_id:
+        present: Incarnations = {}
+        first_id, next_id = _bounds(logs, topic, missing_is_empty=True, seen=present)
+        now = present.get(topic)
+        if new is not None and now is not None and now != new:
+            if old not in (None, new):  # of a first batch Spark asks anew for its start
+                if old != now:
+                    lost(options, topic, begin, None, _anew(old, new))
+                begin = 0
+            if stop > begin:
+                lost(options, topic, begin, stop - 1, _anew(new, now))
+            found[topic] = stop
+        elif changed:
+            lost(options, topic, begin, None, _anew(old, new))
+            found[topic] = min(first_id, stop)
+        elif stop > next_id:
             lost(options, topic, max(begin, next_id), stop - 1, f"the topic ends at {next_id}; was it deleted and recreated?")
             found[topic] = stop
         elif begin > stop:
@@ -159,6 +199,13 @@ def retained(options: SourceOptions, logs: Logs, start: Offsets, end: Offsets) -
         elif begin < first_id:
             found[topic] = min(first_id, stop)  # a new topic starts at its first id
     return found
+
+
+def _anew(old: object, new: object) -> str:
+    return (
+        f"the topic was deleted and made anew, its incarnation was {old} and is {new}; to go on at the first id of the new "
+        "one, start once with failOnDataLoss=false, or with another checkpoint and startingOffsets=earliest"
+    )
 
 
 def check_start(options: SourceOptions, topic: str, start: int, first_id: int, next_id: int) -> None:
@@ -177,13 +224,16 @@ def lost(options: SourceOptions, topic: str, first_id: int, last_id: int | None,
     logger.warning("%s; continuing, with failOnDataLoss=false", loss)
 
 
-def _bounds(logs: Logs, topic: str, missing_is_empty: bool) -> tuple[int, int]:
+def _bounds(logs: Logs, topic: str, missing_is_empty: bool, seen: Incarnations | None = None) -> tuple[int, int]:
     try:
-        return logs.bounds(topic)
+        found = logs.bounds(topic)
     except NoSuchTopic:
         if missing_is_empty:
             return 0, 0
         raise
+    if seen is not None and found.incarnation is not None:
+        seen[topic] = found.incarnation
+    return found.first_id, found.next_id
 
 
 def _refuse_unread(edge: Edge, found: Offsets) -> None:

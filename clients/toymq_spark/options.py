@@ -40,7 +40,7 @@ _SOURCE = (
 )  # fmt: skip
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_SINK = (*_EVERYWHERE, "topic", "producerId")
+_SINK = (*_EVERYWHERE, "topic", "producerId", "skipBatch")
 _SPARKS_OWN = ("checkpointLocation", "queryName")
 """Spark's own options, which it also passes to a streaming sink."""
 
@@ -132,6 +132,7 @@ class SinkOptions:
     address: BrokerAddress
     topic: str | None
     producer_id: str | None
+    skip_batch: int | None = None
 
 
 def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOptions:
@@ -181,7 +182,7 @@ def parse_sink(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     producer_id = options.text("producerId")
     if producer_id is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", producer_id):
         options.fail("producerId", f"invalid value {producer_id!r}: write 1 to 128 of A-Z a-z 0-9 . _ -")
-    return SinkOptions(_address(options), topic, producer_id)
+    return SinkOptions(_address(options), topic, producer_id, options.number("skipBatch", 0))
 
 
 class _Options:

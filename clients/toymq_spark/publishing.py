@@ -14,6 +14,7 @@ recognises stored rows. That requires the same rows:
 An attempt that goes on beside a later one (an executor that was given up) uses the same numbers for the same rows.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,11 @@ from toymq_py.errors import DamagedData, PayloadTooLarge, ToymqError
 from toymq_py.storage.record import Frame, iter_frames
 from toymq_spark.broker import TRANSIENT, RetryingClient
 from toymq_spark.claims import Publisher, Task, claim
-from toymq_spark.errors import OptionError
+from toymq_spark.errors import OptionError, ReplayMismatch, TooLate
 from toymq_spark.options import BrokerAddress
 from toymq_spark.rows import Row, place_of
+
+logger = logging.getLogger("toymq_spark")
 
 ROWS_MAX = 1 << 32
 EPOCHS_MAX = 1 << 31
@@ -40,23 +43,34 @@ READ_COUNT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Rows that this attempt stored, and rows that were stored before."""
+    """Rows that this attempt stored, rows that were stored before, and rows that the option skipBatch left out."""
 
     published: int
     duplicates: int
+    skipped: int = 0
 
 
-def write_task(publisher: Publisher, task: Task, rows: Sequence[Row]) -> Outcome:
+def write_task(publisher: Publisher, task: Task, rows: Sequence[Row], skip_batch: int | None = None) -> Outcome:
     """Publish the rows of a task.
 
     Args:
         rows: in their total order (``rows.rows_of``).
+        skip_batch: of a batch with this number rows that are not those of an earlier attempt are left out.
 
     Raises: ReplayMismatch; OptionError for too many rows; errors of the broker.
     """
     if len(rows) >= ROWS_MAX or not 0 <= task.epoch < EPOCHS_MAX:
         raise OptionError(f"{len(rows)} rows in epoch {task.epoch}: at most {ROWS_MAX} rows and {EPOCHS_MAX} epochs")
-    claim(publisher, task, rows)
+    if skip_batch == task.epoch and not rows:  # those it might wait for may have no task any more
+        logger.warning("skipBatch=%d: %s has no rows now", task.epoch, task.producer)
+        return Outcome(0, 0)
+    try:
+        claim(publisher, task, rows)
+    except ReplayMismatch as error:
+        if skip_batch != task.epoch or isinstance(error, TooLate):
+            raise
+        logger.warning("skipBatch=%d: %d rows of %s are not published: %s", task.epoch, len(rows), task.producer, error)
+        return Outcome(0, 0, len(rows))
     first = task.epoch << 32
     receipts = []
     for topic, numbered in groupby(enumerate(rows, first), lambda pair: pair[1].topic):

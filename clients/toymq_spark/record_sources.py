@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from toymq.requests import TopicRange
 from toymq_py.errors import DamagedData, NoSuchTopic, OutOfRange
 from toymq_py.storage.reader import DirectoryReader, RecordRun, TopicReader, Walk
 from toymq_py.storage.record import Stop, valid_frame
@@ -28,14 +29,17 @@ class Logs(Protocol):
 
     def topics(self) -> list[str]: ...
 
-    def bounds(self, topic: str) -> tuple[int, int]:
-        """(first retained id, next id). Raises: NoSuchTopic."""
+    def bounds(self, topic: str) -> TopicRange:
+        """First retained id, next id, incarnation. Raises: NoSuchTopic."""
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
         """Id of the first record at or after a time, else the next id. Raises: NoSuchTopic."""
 
-    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-        """Records of an id range in runs; missing ids are skipped. Raises: NoSuchTopic, OutOfRange."""
+    def read(
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None
+    ) -> Iterator[RecordRun[T]]:
+        """Records of an id range in runs; missing ids are skipped. Raises: OutOfRange; NoSuchTopic, also for a topic of another
+        incarnation."""
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
         """Wait until the topic exceeds ``next_id``, at most ``seconds``."""
@@ -62,15 +66,17 @@ class BrokerLogs:
         """Topics with their consumers (protocol.md, "JSON shapes"). Raises: OSError, ToymqError."""
         return self._broker.call("listing topics", lambda client: client.topics())
 
-    def bounds(self, topic: str) -> tuple[int, int]:
-        return self._broker.call(f"reading {topic}", lambda client: client.offsets(topic))
+    def bounds(self, topic: str) -> TopicRange:
+        return self._broker.call(f"reading {topic}", lambda client: client.topic_range(topic))
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._broker.call(f"reading {topic}", lambda client: client.offsets(topic, at_ms=min(at_ms, AT_MS_MAX)))[0]
 
-    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
+    def read(
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None
+    ) -> Iterator[RecordRun[T]]:
         while from_id < to_id:
-            batch = self._fetch(topic, from_id, min(to_id - from_id, FETCH_COUNT_MAX))
+            batch = self._fetch(topic, from_id, min(to_id - from_id, FETCH_COUNT_MAX), incarnation=incarnation)
             if batch.next_id <= from_id:
                 return  # the log ends here
             yield from runs_of(batch.frames, to_id, walk)
@@ -85,10 +91,12 @@ class BrokerLogs:
     def close(self) -> None:
         self._broker.close()
 
-    def _fetch(self, topic: str, from_id: int, count: int, wait_s: float = 0.0) -> Any:
+    def _fetch(self, topic: str, from_id: int, count: int, wait_s: float = 0.0, incarnation: str | None = None) -> Any:
         return self._broker.call(
             f"reading {topic}",
-            lambda client: client.fetch(topic, from_id, count, max_bytes=FETCH_BYTES_MAX, wait=wait_s),
+            lambda client: client.fetch(
+                topic, from_id, count, max_bytes=FETCH_BYTES_MAX, wait=wait_s, incarnation=incarnation
+            ),
         )
 
 
@@ -120,15 +128,20 @@ class DirectoryLogs:
     def topics(self) -> list[str]:
         return self._directory.topics()
 
-    def bounds(self, topic: str) -> tuple[int, int]:
+    def bounds(self, topic: str) -> TopicRange:
         found = self._open[topic] = self._directory.topic(topic)
-        return found.first_id, found.next_id
+        return TopicRange(found.first_id, found.next_id, found.incarnation)
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._topic(topic).id_at_time(min(at_ms, AT_MS_MAX) * 1_000_000)
 
-    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-        return self._topic(topic).read(from_id, to_id, walk)
+    def read(
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None
+    ) -> Iterator[RecordRun[T]]:
+        found = self._topic(topic)
+        if incarnation is not None and found.incarnation not in (None, incarnation):
+            raise NoSuchTopic(f"{topic} was made anew: its incarnation is {found.incarnation}, and not {incarnation}")
+        return found.read(from_id, to_id, walk)
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
         self._sleep(min(seconds, POLL_INTERVAL_S))

@@ -104,9 +104,14 @@ def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
     offsets = columns["offset"] if from_source else nothing
     keys, headers = columns.get("key", nothing), columns.get("headers", nothing)
     delays, ttls = columns.get("delayMs", nothing), columns.get("ttlMs", nothing)
+    partitions = columns.get("partition", nothing)
     for at, value in enumerate(columns["value"]):
         if value is None:
-            _fail("value", "is null", topics[at], offsets[at])
+            remedy = "is null, and a message has bytes: leave such rows out, or write COALESCE(value, '')"
+            _fail("value", remedy, topics[at], offsets[at])
+        if partitions[at]:
+            remedy = f"is {partitions[at]}, and a topic is one log, partition 0: leave the column out"
+            _fail("partition", remedy, topics[at], offsets[at])
         target = topics[at] if option is None else option
         if target is None:
             _fail("topic", "is null: set it, or the option topic", topics[at], offsets[at])

@@ -29,6 +29,7 @@ class Written(WriterCommitMessage):
 
     published: int
     duplicates: int
+    skipped: int
 
 
 def current_task(options: SinkOptions, run: str, *, known: bool) -> Task:
@@ -81,10 +82,11 @@ class _Writer:
         task = current_task(self._options, self._run, known=self._known)
         publisher = BrokerPublisher(self._options.address)
         try:
-            outcome = write_task(publisher, task, rows_of(iterator, self._options.topic))
+            rows = rows_of(iterator, self._options.topic)
+            outcome = write_task(publisher, task, rows, self._options.skip_batch)
         finally:
             publisher.close()
-        return Written(outcome.published, outcome.duplicates)
+        return Written(outcome.published, outcome.duplicates, outcome.skipped)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):

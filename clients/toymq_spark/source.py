@@ -26,7 +26,7 @@ from toymq_py.storage.reader import RecordRun, Walk
 from toymq_spark import offsets
 from toymq_spark.batches import joined
 from toymq_spark.frames import RowWalk
-from toymq_spark.offsets import IdSpan, Offsets
+from toymq_spark.offsets import IdSpan, Incarnations, Offsets
 from toymq_spark.options import SourceOptions
 from toymq_spark.pushdown import Bounds
 from toymq_spark.record_sources import POLL_INTERVAL_S, Logs, open_logs
@@ -68,7 +68,7 @@ def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> I
     expected = span.start
     while True:
         try:
-            for run in logs.read(span.topic, expected, span.end, walk):
+            for run in logs.read(span.topic, expected, span.end, walk, span.incarnation):
                 if run.first_id > expected:
                     offsets.lost(options, span.topic, expected, run.first_id - 1, "the log holds no record of them")
                 yield run
@@ -100,12 +100,13 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         logs = open_logs(self._options.place)
         try:
-            start = offsets.starting(self._options, logs, missing_is_empty=False)
+            seen: Incarnations = {}
+            start = offsets.starting(self._options, logs, missing_is_empty=False, seen=seen)
             end = offsets.ending(self._options, logs, start)
             start, end = self._bounds.narrow(start, end, logs.id_at_time)
         finally:
             logs.close()
-        spans = offsets.cut(self._options, start, end)
+        spans = offsets.cut(self._options, start, end, seen)
         # Without a partition Spark would create one and read it.
         return [SpanPartition(span) for span in spans] or [SpanPartition(IdSpan("", 0, 0))]
 
@@ -152,6 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sleep = sleep
         self._logs: Logs | None = None
         self._target: Offsets | None = None
+        self._seen: Incarnations = {}
         self._last_trigger_s = monotonic()
         self._latest: Offsets | None = None
 
@@ -159,10 +161,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_logs": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        return offsets.to_json(offsets.starting(self._options, self._open(), missing_is_empty=True))
+        seen: Incarnations = {}
+        start = offsets.starting(self._options, self._open(), missing_is_empty=True, seen=seen)
+        return offsets.to_json(start, seen)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = offsets.latest(self._options, self._open())
+        self._seen = {}
+        self._target = offsets.latest(self._options, self._open(), self._seen)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets_per_trigger is not None:
@@ -172,27 +177,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        begin = offsets.from_json(start)
+        begin, known = offsets.from_json(start), offsets.incarnations_of(start)
         end = self._target
         if end is None:
-            end = self._look(begin)
+            end = self._look(begin, known)
             if not isinstance(limit, ReadAllAvailable) and self._too_few(begin, end):
-                return offsets.to_json(begin)
+                return start
         end = end | offsets.deleted(self._options, self._open(), begin)
         rows = None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets_per_trigger
-        reached = offsets.share(begin, end, rows)
-        if reached != begin:
+        old = {topic: begin[topic] for topic in begin.keys() - offsets.made_anew(known, self._seen)}
+        reached = offsets.share(old, end, rows)
+        # One that is gone has none; one that does not tell it now, on a full disk, keeps what is known.
+        kept = {topic: incarnation for topic, incarnation in known.items() if reached.get(topic)}
+        found = offsets.to_json(reached, kept | self._seen)
+        if found != start:
             self._last_trigger_s = self._monotonic()
-        return offsets.to_json(reached)
+        return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         latest = self._target if self._latest is None else self._latest
-        return None if latest is None else offsets.to_json(latest)
+        return None if latest is None else offsets.to_json(latest, self._seen)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        stop = offsets.from_json(end)
-        begin = offsets.retained(self._options, self._open(), offsets.from_json(start), stop)
-        return [SpanPartition(span) for span in offsets.cut(self._options, begin, stop)]
+        begin, stop = offsets.from_json(start), offsets.from_json(end)
+        known, planned = offsets.incarnations_of(start), offsets.incarnations_of(end)
+        begin = offsets.retained(self._options, self._open(), begin, stop, known, planned)
+        return [SpanPartition(span) for span in offsets.cut(self._options, begin, stop, planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition)
@@ -208,14 +218,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._logs = open_logs(self._options.place)
         return self._logs
 
-    def _look(self, begin: Offsets) -> Offsets:
+    def _look(self, begin: Offsets, known: Incarnations) -> Offsets:
         """Next ids of the topics; waits briefly for a record when there is no news."""
         logs = self._open()
         deadline = self._monotonic() + LATEST_OFFSET_WAIT_S
         while True:
-            self._latest = end = offsets.latest(self._options, logs)
+            self._seen = {}
+            self._latest = end = offsets.latest(self._options, logs, self._seen)
             left = deadline - self._monotonic()
-            if left <= 0 or any(begin.get(topic, 0) != next_id for topic, next_id in end.items()):
+            news = any(begin.get(topic, 0) != next_id for topic, next_id in end.items())
+            if left <= 0 or news or offsets.made_anew(known, self._seen):
                 return end
             topic = next(iter(end), None)
             alone = len(end) == 1 and self._options.topics.pattern is None
@@ -233,5 +245,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = sum(max(next_id - begin.get(topic, 0), 0) for topic, next_id in end.items())
         waited_ms = (self._monotonic() - self._last_trigger_s) * 1000
         return waiting < least and waited_ms < self._options.max_trigger_delay_ms
-
-

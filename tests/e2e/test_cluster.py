@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import toymq
 from tests.support.broker_process import Wire
 from tests.support.cluster_rig import WAIT_S, ClusterNode, ClusterRig, Load, running_cluster
 from tests.support.requirements import require
@@ -75,10 +76,16 @@ async def test_a_leader_that_pauses_is_replaced_and_follows_when_it_wakes(cluste
 
 async def test_a_leader_that_is_stopped_hands_over(cluster: ClusterRig) -> None:
     async def stop(rig: ClusterRig, leader: ClusterNode) -> None:
+        known = await incarnation(rig)
         leader.terminate()
         assert await asyncio.to_thread(leader.wait) == 0
         await rig.leader(other_than=leader.name)
+        assert (await incarnation(rig), known is None) == (known, False), "the file was copied before it was told"
         await asyncio.to_thread(leader.start)
+
+    async def incarnation(rig: ClusterRig) -> str | None:
+        async with toymq.connect(rig.urls) as mq:
+            return (await mq.topic_range("stop")).incarnation
 
     await harmed(cluster, stop, moves=False)
 

@@ -88,6 +88,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "taskiq": lambda: _says(sys.executable, "-c", "import taskiq_aio_pika"),
     "flower": lambda: _says(sys.executable, "-c", "import celery, flower"),
     "etcd": lambda: find_etcd() or _says("etcd", "--version"),
+    "s3": lambda: _says(sys.executable, "-c", "import moto.server, obstore"),  # a server and its client, from PyPI
     "nc": lambda: _any_of("nc"),
     "proc": lambda: None if os.path.exists("/proc/self/statm") else "no /proc",  # noqa: PTH110 (a probe)
     "strace": lambda: _says("strace", "-o", os.devnull, "true"),  # containers often forbid it

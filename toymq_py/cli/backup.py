@@ -75,14 +75,22 @@ def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
 @click.option("--unfinished", is_flag=True, help="Restore what there is of an interrupted backup.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per topic, as `toymq verify` has it, one a line.")
 def restore(backup_directory: str, directory: str, unfinished: bool, as_json: bool) -> None:
-    """Copy the backup in FROM to a data DIRECTORY, and verify it.
+    """Copy the backup in FROM to a data DIRECTORY, and verify it. FROM may be the bucket of a broker with --tier.
 
     \b
         toymq restore /mnt/backup/toymq ./data
+        toymq restore s3://history/orders ./data
 
     DIRECTORY is missing or empty: nothing is overwritten. It appears complete or not at all. Exit code 1: something is damaged,
-    as it is in the backup.
+    as it is in the backup; or, from a bucket, missing: the records that were not sealed are named.
     """
+    if "://" in backup_directory:
+        from toymq_py.cli.tier import restore_from  # imported only when needed
+
+        if unfinished:
+            raise click.UsageError("--unfinished is for a backup, and a bucket has no end")
+        restore_from(backup_directory, directory, as_json=as_json)
+        return
     backup_directory, directory = _apart(backup_directory, directory)
     fs = RealFileSystem()
     total = log_bytes(fs, backup_directory)

@@ -10,8 +10,8 @@ from toymq_py.errors import LocalError, RequestError
 from toymq_py.version import __version__
 
 COMMANDS = (
-    "serve", "worker", "workers", "config", "definitions", "verify", "repair", "backup", "restore", "dump", "demo", "bench",
-    "help",
+    "serve", "worker", "workers", "config", "definitions", "verify", "repair", "backup", "restore", "tier", "dump", "demo",
+    "bench", "help",
 )  # fmt: skip
 """Loaded when asked for: a broker need not hold in memory what its other commands use, a quarter of the time that it takes to
 start."""
@@ -33,7 +33,7 @@ class _Commands(CommandGroup):
     }  # fmt: skip
     sections: ClassVar = {
         "Run it": ("serve", "worker", "workers", "config", "definitions"),
-        "A data directory": ("verify", "repair", "backup", "restore", "dump"),
+        "A data directory": ("verify", "repair", "backup", "restore", "tier", "dump"),
         "Try and learn": ("demo", "bench", "help"),
     }
 

@@ -31,6 +31,7 @@ from toymq_py.config.option_schema import (
     size,
     text,
 )
+from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.names import check_cluster_name
 from toymq_py.net.host_names import check_host_name
@@ -50,7 +51,7 @@ WhenFull = Literal["reject", "drop-oldest"]
 LEVELS = ("debug", "info", "warning", "error")
 SUBSYSTEMS = (
     "acceptor", "amqp", "audit", "broker", "cluster", "daemon", "deadletter", "embedded", "gateway", "logs", "metrics",
-    "replication", "server", "session", "storage", "subscription", "topic", "tracing", "wire",
+    "replication", "server", "session", "storage", "subscription", "tier", "topic", "tracing", "wire",
 )  # fmt: skip
 """What ``--log-level`` may name: the loggers below ``toymq_py``."""
 
@@ -176,6 +177,10 @@ class ServeOptions(BrokerOptions):
     otlp_endpoint: str | None = text(
         None, "URL", parse_endpoint, noun="a URL such as http://localhost:4318",
         help="Spans of messages whose traceparent says sampled go to this collector, by OTLP over HTTP.",
+    )  # fmt: skip
+    tier: str | None = text(
+        None, "URL", parse_tier, noun="a URL such as s3://bucket/prefix or file:///mnt/history",
+        help="Sealed segments are copied to this bucket, with offsets and settings (docs/tier.md).",
     )  # fmt: skip
     workers: int = count(
         1, 1, 64, help="Broker processes, each with a part of the topics (docs/more-cores.md); `toymq workers` changes it."

@@ -115,8 +115,11 @@ class ClientConnection:
                     return None
                 case [b"CLOSED", topic, consumer, code]:
                     return replies.ClosedPush(topic.decode("ascii"), consumer.decode("ascii"), code.decode("ascii"))
-                case [b"OFFSETS", topic, first_id, next_id]:
-                    return replies.OffsetsReply(topic.decode("ascii"), _number(first_id), _number(next_id))
+                case [b"OFFSETS", topic, first_id, next_id, *options]:
+                    found = dict(option.decode("ascii").split("=", 1) for option in options)
+                    return replies.OffsetsReply(
+                        topic.decode("ascii"), _number(first_id), _number(next_id), found.get("incarnation")
+                    )
                 case [b"HELLO", version, *options]:
                     found = dict(option.decode("ascii").split("=", 1) for option in options)
                     words = (found.get(word) == "1" for word in ("nack_error", "uncounted", "lease", "workers"))

@@ -155,14 +155,16 @@ class Fetch:
     max_count: int
     max_bytes: int = DEFAULT_FETCH_BYTES
     wait_ms: int = 0
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Ask for the first and the next id of a topic, or for the first id at a time."""
+    """Ask for the first and the next id of a topic, or for the first id at a time; and for its incarnation."""
 
     topic: str
     at_ms: int | None = None
+    incarnation: bool = False
 
 
 @dataclass(frozen=True, slots=True)

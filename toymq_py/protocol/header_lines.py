@@ -135,11 +135,11 @@ def _fetch(a: list[str], o: Options) -> Command:
     from_id = parse_number("message id", a[1])
     count = parse_number("max-count", a[2], 1, COUNT_MAX)
     max_bytes = _number(o, "max_bytes", 1, FETCH_BYTES_MAX) or DEFAULT_FETCH_BYTES
-    return commands.Fetch(topic_name(a[0]), from_id, count, max_bytes, _ms(o, "wait") or 0)
+    return commands.Fetch(topic_name(a[0]), from_id, count, max_bytes, _ms(o, "wait") or 0, o.get("incarnation"))
 
 
 def _offsets(a: list[str], o: Options) -> Command:
-    return commands.Offsets(topic_name(a[0]), _number(o, "at", 0, 2**63 // 1_000_000))
+    return commands.Offsets(topic_name(a[0]), _number(o, "at", 0, 2**63 // 1_000_000), _flag(o, "incarnation", "0"))
 
 
 def _redrive(a: list[str], o: Options) -> Command:
@@ -174,8 +174,8 @@ VERBS: dict[str, _Verb] = {
     "TOUCH": _verb(3, "visibility lease", _touch),
     "PAUSE": _verb(0, "", lambda a, o: commands.Pause()),
     "RESUME": _verb(0, "", lambda a, o: commands.Resume()),
-    "FETCH": _verb(3, "max_bytes wait", _fetch),
-    "OFFSETS": _verb(1, "at", _offsets),
+    "FETCH": _verb(3, "max_bytes wait incarnation", _fetch),
+    "OFFSETS": _verb(1, "at incarnation", _offsets),
     "CREATE": _Verb(1, None, lambda a, o: commands.Create(topic_name(a[0]), o)),
     "CONFIG": _Verb(1, None, lambda a, o: commands.Config(topic_name(a[0]), o)),
     "DELETE": _verb(1, "", lambda a, o: commands.Delete(topic_name(a[0]))),
@@ -306,11 +306,11 @@ def _encode(command: Command) -> bytes:
             return _line("NACK", topic, consumer, format_ids(ids), delay=delay_ms, **flags, lease=lease, **texts)
         case commands.Touch(topic, consumer, ids, visibility_ms, lease):
             return _line("TOUCH", topic, consumer, format_ids(ids), visibility=visibility_ms, lease=lease)
-        case commands.Fetch(topic, from_id, max_count, max_bytes, wait_ms):
+        case commands.Fetch(topic, from_id, max_count, max_bytes, wait_ms, incarnation):
             limit = max_bytes if max_bytes != DEFAULT_FETCH_BYTES else None
-            return _line("FETCH", topic, from_id, max_count, max_bytes=limit, wait=wait_ms or None)
-        case commands.Offsets(topic, at_ms):
-            return _line("OFFSETS", topic, at=at_ms)
+            return _line("FETCH", topic, from_id, max_count, max_bytes=limit, wait=wait_ms or None, incarnation=incarnation)
+        case commands.Offsets(topic, at_ms, incarnation):
+            return _line("OFFSETS", topic, at=at_ms, incarnation=int(incarnation) or None)
         case commands.Create(topic, settings):
             return _line("CREATE", topic, **settings)
         case commands.Config(topic, settings):

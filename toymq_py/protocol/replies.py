@@ -71,11 +71,12 @@ class BatchReply:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsReply:
-    """The first and the next id of a topic."""
+    """The first and the next id of a topic, and its incarnation, where it was asked for and there is one."""
 
     topic: str
     first_id: int
     next_id: int
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,9 @@ def encode_batch_header(topic: str, count: int, next_id: int, length: int) -> by
     return b"BATCH %b %d %d %d\n" % (topic.encode(), count, next_id, length)
 
 
-def encode_offsets(topic: str, first_id: int, next_id: int) -> bytes:
-    return b"OFFSETS %b %d %d\n" % (topic.encode(), first_id, next_id)
+def encode_offsets(topic: str, first_id: int, next_id: int, incarnation: str | None = None) -> bytes:
+    told = b"" if incarnation is None else b" incarnation=%b" % incarnation.encode()
+    return b"OFFSETS %b %d %d%b\n" % (topic.encode(), first_id, next_id, told)
 
 
 def encode_closed(name: str, consumer: str, code: str) -> bytes:

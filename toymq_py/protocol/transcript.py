@@ -62,8 +62,8 @@ def reply_line(reply: Reply) -> str:
             return f"JSON {len(body)}"
         case replies.BatchReply(topic, count, next_id, frames):
             return f"BATCH {topic} {count} {next_id} {len(frames)}"
-        case replies.OffsetsReply(topic, first_id, next_id):
-            return f"OFFSETS {topic} {first_id} {next_id}"
+        case replies.OffsetsReply(topic, first_id, next_id, incarnation):
+            return f"OFFSETS {topic} {first_id} {next_id}" + ("" if incarnation is None else f" incarnation={incarnation}")
         case replies.ErrReply(code, text):
             return f"ERR {code}" if code in _QUOTE_THE_LINE else f"ERR {code} {text}"
         case replies.MessagePush():

@@ -36,7 +36,8 @@ class Fetches:
         def make() -> bytes | None:
             max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
             try:
-                frames, count, next_id = living(topic).fetch(command.from_id, command.max_count, max_bytes)
+                _check_incarnation(living(topic), command.incarnation)
+                frames, count, next_id = topic.fetch(command.from_id, command.max_count, max_bytes)
             except BeingExamined as busy:
                 again, held.make = held.make, None  # naming make itself would be a reference cycle
                 assert again is not None
@@ -62,6 +63,13 @@ class Fetches:
         self._waits[finish] = None
         timer = self._loop.call_later(wait_s, finish)
         withdraw = topic.when_committed(finish)
+
+
+def _check_incarnation(topic: Topic, wanted: str | None) -> None:
+    """Raises: NoSuchTopic when the client means a topic that was deleted, and the one of its name was made anew since."""
+    present = topic.settings_queue.incarnation
+    if wanted is not None and wanted != present:
+        raise NoSuchTopic(f"{topic.name} was made anew: its incarnation is {present or 'new'}, and not {wanted[:64]}")
 
 
 def living(topic: Topic) -> Topic:

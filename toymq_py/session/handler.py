@@ -400,9 +400,14 @@ class Handler:
 
         def make() -> bytes:
             first_id, committed_id = living(topic).id_range(command.at_ms)
-            return encode_offsets(command.topic, first_id, committed_id)
+            told = topic.settings_queue.incarnation if command.incarnation else None
+            return encode_offsets(command.topic, first_id, committed_id, told)
 
-        self._replies.in_turn(make)
+        if command.incarnation and not topic.unused:  # one in memory alone is not on the disk for a question
+            held = self._replies.hold()
+            topic.settings_queue.identify(lambda: self._replies.fill(held, make))
+        else:
+            self._replies.in_turn(make)
 
     def _numbers(self) -> dict[str, Any]:
         return self._broker.stats()

@@ -1,13 +1,17 @@
-"""``topic.json``: the settings of a topic that differ from the defaults. No file, no such settings.
+"""``topic.json``: the settings of a topic that differ from the defaults, and its incarnation. No file, none of either.
 
 Contract: delivery.md, "Per-topic settings" (whole numbers: milliseconds, bytes, counts). It has a checksum: one wrong digit of
 a limit would drop messages; and the topic's name: so would the file of another topic. ADR 0085, 0126.
+
+An incarnation tells a topic from one of the same name that was deleted before. It is written with the first settings, or when
+it is first asked for, and stays until the topic is deleted. ADR 0135.
 """
 
 from dataclasses import dataclass
 
 from toymq_py.config.options import TopicSettings
 from toymq_py.errors import DamagedData, RequestError
+from toymq_py.names import is_incarnation
 from toymq_py.storage.checked_json import decode, encode, parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.offsets import topic_of
@@ -22,6 +26,7 @@ class LoadedSettings:
 
     settings: TopicSettings
     problem: str | None = None
+    incarnation: str | None = None
 
 
 def load(fs: FileSystem, path: str) -> LoadedSettings:
@@ -30,12 +35,12 @@ def load(fs: FileSystem, path: str) -> LoadedSettings:
     if not fs.exists(file):
         return LoadedSettings(TopicSettings())
     try:
-        return LoadedSettings(parse(fs.read_file(file), topic_of(path)))
+        return parse(fs.read_file(file), topic_of(path))
     except DamagedData as error:
         return LoadedSettings(TopicSettings(), f"{FILE_NAME}: {error}")
 
 
-def parse(data: bytes, topic: str) -> TopicSettings:
+def parse(data: bytes, topic: str) -> LoadedSettings:
     """Parse the content of the file. That of a toymq before 2026-11-23 has no checksum, before 2026-11-27 no name. Raises:
     DamagedData, also for the settings of another topic."""
     checked = data.startswith(b'{"crc32"')
@@ -43,19 +48,23 @@ def parse(data: bytes, topic: str) -> TopicSettings:
     of = found.pop("topic", topic) if checked else topic
     if of != topic:
         raise DamagedData(f"these are the settings of topic {str(of)[:200]!a}")
+    incarnation = found.pop("incarnation", None) if checked else None
+    if incarnation is not None and not (isinstance(incarnation, str) and is_incarnation(incarnation)):
+        raise DamagedData(f"invalid incarnation {str(incarnation)[:200]!a}: 16 hexadecimal digits were expected")
     try:
-        return TopicSettings.from_json(found)
+        return LoadedSettings(TopicSettings.from_json(found), incarnation=incarnation)
     except RequestError as error:
         raise DamagedData(f"the settings file is invalid: {error}") from error
 
 
-def store(fs: FileSystem, path: str, settings: TopicSettings) -> None:
-    """Put the settings on stable storage, with the directory if it is missing. Blocks. Raises: OSError."""
+def store(fs: FileSystem, path: str, settings: TopicSettings, incarnation: str | None = None) -> None:
+    """Put settings and incarnation on stable storage, with the directory if it is missing. Blocks. Raises: OSError."""
     file = f"{path}/{FILE_NAME}"
     fs.mkdir(path)
     fs.sync_dir(path.rpartition("/")[0])
-    if settings != TopicSettings():
-        replace_file(fs, file, encode("settings", {"topic": topic_of(path), **settings.to_json()}))
+    if incarnation is not None or settings != TopicSettings():
+        identity = {} if incarnation is None else {"incarnation": incarnation}
+        replace_file(fs, file, encode("settings", {"topic": topic_of(path), **identity, **settings.to_json()}))
     elif fs.exists(file):
         fs.unlink(file)
         fs.sync_dir(path)

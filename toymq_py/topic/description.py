@@ -85,6 +85,7 @@ def unopened_topic(name: str, reason: str) -> dict[str, Any]:
     """The JSON object of a topic whose files could not be read."""
     return {
         "topic": name, "first_id": 0, "next_id": 0, "messages": 0, "bytes": 0, "segments": 0, "state": "failed",
-        "settings": {}, "consumers": [], "expired_total": 0, "dead_lettered_total": 0, "dropped_total": 0, "lost": 0,
+        "incarnation": None, "settings": {},
+        "consumers": [], "expired_total": 0, "dead_lettered_total": 0, "dropped_total": 0, "lost": 0,
         "problem": reason,
     }  # fmt: skip

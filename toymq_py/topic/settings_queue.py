@@ -1,8 +1,10 @@
-"""Changes of a topic's settings, one at a time: each sees the result of the one before, and they share a temp file.
+"""Changes of a topic's settings, one at a time: each sees the result of the one before, and they share a temp file. The
+topic's incarnation is in that file, too.
 
 Contract: storage.md, "topic.json"; delivery.md, "Per-topic settings". Belongs to the event loop.
 """
 
+import secrets
 from collections import deque
 from collections.abc import Callable
 
@@ -19,7 +21,7 @@ Change = Callable[[TopicSettings], TopicSettings | None]
 
 
 class SettingsQueue:
-    """Changes of one topic's settings, carried out one at a time."""
+    """Changes of one topic's settings, carried out one at a time; and its incarnation (ADR 0135)."""
 
     def __init__(
         self,
@@ -29,18 +31,26 @@ class SettingsQueue:
         *,
         present: Callable[[], TopicSettings],
         apply: Callable[[TopicSettings], None],
+        incarnation: str | None = None,
+        new_incarnation: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         """
         Args:
             path: the topic's directory.
             present: gives the settings in force.
             apply: takes settings into use that are on stable storage.
+            incarnation: the topic's, if it has one on stable storage.
         """
+        self.incarnation = incarnation
+        """As it is on stable storage; None: it was not asked for yet."""
+        self.problem: str | None = None
+        """Why the settings of the disk are not in force: nothing but new ones may replace them."""
         self._fs = fs
         self._scheduler = scheduler
         self._path = path
         self._present = present
         self._apply = apply
+        self._new_incarnation = new_incarnation
         self._waiting: deque[tuple[Callable[[], None], Done | None]] = deque()  # the one at the head runs
 
     def change(self, make: Change, done: Done) -> None:
@@ -48,6 +58,18 @@ class SettingsQueue:
         self._waiting.append((lambda: self._begin(make, done), done))
         if len(self._waiting) == 1:
             self._begin(make, done)
+
+    def identify(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when the incarnation is on stable storage, or cannot be: the disk is full, or what it holds cannot be
+        trusted. At once when it is there."""
+        if self.incarnation is not None or self.problem is not None:
+            done()
+            return
+
+        def unless_known(present: TopicSettings) -> TopicSettings | None:
+            return present if self.incarnation is None and self.problem is None else None
+
+        self.change(unless_known, lambda error: done())
 
     def refuse_waiting(self, error: RequestError) -> None:
         """Refuse the changes that have not begun. The one that runs goes on."""
@@ -76,16 +98,20 @@ class SettingsQueue:
 
     def _store(self, settings: TopicSettings, done: Done) -> None:
         errors: list[OSError] = []
+        same = settings == self._present() and self.problem is None
+        incarnation = self.incarnation or self._new_incarnation()
 
         def job() -> None:
             try:
-                settings_file.store(self._fs, self._path, settings)
+                settings_file.store(self._fs, self._path, settings, incarnation)
             except OSError as error:
                 errors.append(error)
 
         def stored() -> None:
             if not errors:
-                self._apply(settings)
+                self.incarnation, self.problem = incarnation, None
+                if not same:
+                    self._apply(settings)
             self._end(done, errors[0] if errors else None)
 
         self._scheduler.offload(job, stored)

@@ -49,6 +49,7 @@ class Topic:
         keys_kept: int = 0,
         recovered: RecoveredLog | None = None,
         offsets: LoadedOffsets | None = None,
+        incarnation: str | None = None,
     ) -> None:
         """
         Args:
@@ -60,8 +61,6 @@ class Topic:
         self.name = name
         self.path = path
         self.settings = settings
-        self.settings_problem: str | None = None
-        """Why the settings of the disk are not in force."""
         self._services = services
         self._clock = clock
         self.log = Log(
@@ -103,7 +102,7 @@ class Topic:
         self.commits = self._commit_listener()
         self.committer.listener = self.commits
         self.settings_queue = SettingsQueue(
-            services.fs, scheduler, path, present=lambda: self.settings, apply=self.apply_settings
+            services.fs, scheduler, path, present=lambda: self.settings, apply=self.apply_settings, incarnation=incarnation
         )
         # What is a part's own, for callers that know the topic alone (ADR 0073).
         self.publish, self.publish_sequenced = self.publisher.publish, self.publisher.publish_sequenced
@@ -172,12 +171,11 @@ class Topic:
     def distrust_settings(self, problem: str) -> None:
         """The settings of the disk are damaged or another topic's: the defaults hold, and nothing is removed that the right
         ones might keep, until some are stored anew (CONFIG, or ``toymq repair``)."""
-        self.settings_problem = problem
+        self.settings_queue.problem = problem
         self.retention.suspended = True
 
     def apply_settings(self, settings: TopicSettings) -> None:
         """Take settings into use that are on stable storage."""
-        self.settings_problem = None
         self.retention.suspended = False
         self.settings = settings
         self._set_policy()
@@ -441,7 +439,7 @@ class Topic:
     def state(self) -> str:
         if self.committer.failed is not None:
             return "failed"
-        harmed = self.log.degraded or self.offsets.lacks_consumers or self.settings_problem is not None
+        harmed = self.log.degraded or self.offsets.lacks_consumers or self.settings_queue.problem is not None
         return "degraded" if harmed else "ok"
 
     def describe(self, *, consumers: bool = True) -> dict[str, Any]:
@@ -455,6 +453,7 @@ class Topic:
             "bytes": log.size_bytes,
             "segments": len(log.segments),
             "state": self.state,
+            "incarnation": self.settings_queue.incarnation,
             "settings": self.settings.to_json(),
             "consumers": [describe_channel(channel) for channel in self.channels.values()] if consumers else [],
             "expired_total": self.context.expired_total,
@@ -464,8 +463,8 @@ class Topic:
         }
         if self.offsets.lacks_consumers:
             described["offsets_problem"] = self.offsets.problem
-        if self.settings_problem is not None:
-            described["settings_problem"] = self.settings_problem
+        if self.settings_queue.problem is not None:
+            described["settings_problem"] = self.settings_queue.problem
         return described | (self.redrive_consumer.describe() if self.is_dead_letters else {})
 
     def describe_consumer(self, name: str) -> dict[str, Any]:

@@ -34,6 +34,7 @@ CLIENT: dict[str, dict[str, Any]] = {
     "nack": {"topic": "t", "consumer": "c", "ids": [(7, 7)]},
     "fetch": {"topic": "t", "from_id": 0, "max_count": 1},
     "offsets": {"topic": "t"},
+    "topic_range": {"topic": "t"},
     "topics": {},
     "describe": {"topic": "t"},
     "stats": {},

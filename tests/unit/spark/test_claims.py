@@ -250,3 +250,53 @@ def test_a_first_run_says_no_more_than_it_has_to() -> None:
     broker = FakeBroker()
     run_batch(broker, "r", dealt(12, 2, 1), [0, 1])
     assert list(names(broker)) == ["spark.q.t.runs", "spark.q.t.n", "spark.q.t.n"]
+
+
+def interrupted() -> ImpatientBroker:
+    """Of batch 3 task 0 is done, and task 1 was killed when one of its three rows was published."""
+    broker = ImpatientBroker()
+    write_task(broker, task(0, "r0"), rows([b"a", b"b"]))
+    broker.lives = 4  # run, claim, run, row
+    with pytest.raises(Killed):
+        write_task(broker, task(1, "r0"), rows([b"c", b"d", b"e"]))
+    broker.lives = None
+    assert broker.bodies() == [b"a", b"b", b"c"]
+    return broker
+
+
+@pytest.mark.parametrize("now", [[], [b"x", b"y"]], ids=["empty", "others"])
+def test_a_batch_whose_source_was_made_anew_is_stuck_until_it_is_skipped_by_its_number(
+    now: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = interrupted()
+    for run in ("r1", "r2"):
+        with pytest.raises(ReplayMismatch, match=r"skipBatch=3 of the sink goes past this batch"):
+            write_task(broker, task(0, run), rows(now))
+    with pytest.raises(ReplayMismatch):
+        write_task(broker, task(0, "r3"), rows(now), skip_batch=4)
+    assert write_task(broker, task(0, "r4"), rows(now), skip_batch=3).skipped == len(now)
+    assert "skipBatch=3: " in caplog.text
+    assert broker.bodies() == [b"a", b"b", b"c"], "what was published stays, and nothing of it is published again"
+    assert write_task(broker, task(0, "r4", epoch=4), rows([b"z"]), skip_batch=3).published == 1
+    assert broker.bodies() == [b"a", b"b", b"c", b"z"]
+
+
+def test_rows_as_before_are_published_although_their_batch_is_to_be_skipped() -> None:
+    broker = interrupted()
+    for number, values in enumerate(([b"a", b"b"], [b"c", b"d", b"e"])):
+        assert write_task(broker, task(number, "r1"), rows(values), skip_batch=3).skipped == 0
+    assert sorted(broker.bodies()) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_skipped_task_without_rows_waits_for_no_other() -> None:
+    """Task 1 claimed rows, task 0 was killed before, and the batch is one empty task now: the other would never come."""
+    broker = ImpatientBroker()
+    write_task(broker, task(1, "r0"), rows([b"a"]))
+    assert write_task(broker, task(0, "r1"), [], skip_batch=3).published == 0
+
+
+def test_an_attempt_that_comes_too_late_is_not_skipped() -> None:
+    broker = ImpatientBroker()
+    write_task(broker, task(0, "r0", epoch=4), rows([b"a"]))
+    with pytest.raises(ReplayMismatch, match="comes too late"):
+        write_task(broker, task(0, "r1"), rows([b"b"]), skip_batch=3)

@@ -173,6 +173,7 @@ def test_of_what_spark_says_our_own_error_is_told() -> None:
     assert explain(java) == (None, "java.io.IOException: file is there")
     full = java.replace("file is there", "No space left on device")
     assert explain(full)[1].startswith("a disk is full: that of the archive, of the checkpoint")
+    assert explain("x\nPython worker failed to connect back.")[1].startswith("the machine is too busy")
     assert explain("") == (None, "Spark failed without a message")
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.spark.test_options import source
+from toymq.requests import TopicRange
 from toymq_py.errors import NoSuchTopic
 from toymq_py.storage.reader import RecordRun, Walk
 from toymq_spark import offsets
@@ -23,20 +24,23 @@ class FakeLogs:
 
     def __init__(self, **bounds: tuple[int, int]) -> None:
         self.present = bounds
+        self.incarnations: dict[str, str] = {}
 
     def topics(self) -> list[str]:
         return sorted(self.present)
 
-    def bounds(self, topic: str) -> tuple[int, int]:
+    def bounds(self, topic: str) -> TopicRange:
         if topic not in self.present:
             raise NoSuchTopic(f"no topic {topic}")
-        return self.present[topic]
+        return TopicRange(*self.present[topic], self.incarnations.get(topic))
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
-        first_id, next_id = self.bounds(topic)
+        first_id, next_id = self.present[topic]
         return min(max(-(-at_ms // 100), first_id), next_id)
 
-    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
+    def read(
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None
+    ) -> Iterator[RecordRun[T]]:
         raise NotImplementedError
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
@@ -54,8 +58,9 @@ def starting(missing_is_empty: bool = False, **options: str) -> dict[str, int]:
 
 
 def test_the_json_is_what_spark_compares_as_a_string() -> None:
-    text = json.dumps(offsets.to_json({"b": 1, "a": 2}))
-    assert text == '{"a": {"0": 2}, "b": {"0": 1}}'
+    text = json.dumps(offsets.to_json({"b": 1, "a": 2}, {"a": "f"}))
+    assert text == '{"a": {"0": 2, "incarnation": "f"}, "b": {"0": 1}}'
+    assert offsets.incarnations_of(json.loads(text)) == {"a": "f"}
     assert offsets.from_json(json.loads(text)) == {"a": 2, "b": 1}
     for other in ({"a": 1}, {"a": {"1": 1}}, {"a": {"0": "x"}}):
         with pytest.raises(OptionError, match="invalid offsets"):
@@ -133,8 +138,8 @@ def test_ranges_cover_each_id_once(topics: dict[str, tuple[int, int]], least: in
     options = source("batch", maxRecordsPerPartition=str(most), **named)
     start = {topic: begin for topic, (begin, _) in topics.items()}
     end = {topic: begin + waiting for topic, (begin, waiting) in topics.items()}
-    spans = offsets.cut(options, start, end)
-    assert spans == offsets.cut(options, start, end)
+    spans = offsets.cut(options, start, end, {})
+    assert spans == offsets.cut(options, start, end, {})
     covered = [(span.topic, msg_id) for span in spans for msg_id in range(span.start, span.end)]
     assert covered == [(topic, msg_id) for topic in sorted(topics) for msg_id in range(start[topic], end[topic])]
     assert all(0 < span.end - span.start <= most for span in spans)
@@ -142,7 +147,7 @@ def test_ranges_cover_each_id_once(topics: dict[str, tuple[int, int]], least: in
 
 
 def test_ranges_of_a_size() -> None:
-    assert offsets.cut(source("batch", minPartitions="3"), {"t": 1}, {"t": 10}) == [
+    assert offsets.cut(source("batch", minPartitions="3"), {"t": 1}, {"t": 10}, {}) == [
         IdSpan("t", 1, 4), IdSpan("t", 4, 7), IdSpan("t", 7, 10)
     ]  # fmt: skip
 
@@ -164,13 +169,45 @@ def test_what_retention_takes_from_a_stream(
 ) -> None:
     logs = FakeLogs(t=bounds)
     going_on = source("stream", failOnDataLoss="false")
-    assert offsets.retained(going_on, logs, {"t": start}, {"t": end}) == {"t": begin}
+    assert offsets.retained(going_on, logs, {"t": start}, {"t": end}, {}, {}) == {"t": begin}
     assert [named in message for message in caplog.messages] == ([True] if named else [])
     if named is not None:
         with pytest.raises(DataLoss) as error:
-            offsets.retained(source("stream"), logs, {"t": start}, {"t": end})
+            offsets.retained(source("stream"), logs, {"t": start}, {"t": end}, {}, {})
         assert named in str(error.value)
 
 
 def test_a_new_topic_of_a_pattern_begins_where_it_begins() -> None:
-    assert offsets.retained(source("stream"), FakeLogs(t=(5, 9)), {}, {"t": 9}) == {"t": 5}
+    assert offsets.retained(source("stream"), FakeLogs(t=(5, 9)), {}, {"t": 9}, {}, {}) == {"t": 5}
+
+
+@pytest.mark.parametrize(
+    ("known", "planned", "now", "begin", "said"),
+    [
+        ("a", "a", "a", 3, None),
+        ("a", "b", "b", 0, "records from 3 on are gone: the topic was deleted and made anew, its incarnation was a and is b"),
+        ("a", "a", "b", 9, "records 3 to 8 are gone: the topic was deleted and made anew, its incarnation was a and is b"),
+        (None, "a", "b", 9, "records 3 to 8 are gone: the topic was deleted and made anew, its incarnation was a and is b"),
+        ("b", "a", "b", 9, "records 0 to 8 are gone: the topic was deleted and made anew, its incarnation was a and is b"),
+        (None, "b", "b", 3, None),  # a checkpoint of an older toymq
+        ("a", None, None, 3, None),  # one that cannot be told now
+        ("a", "a", None, 3, None),
+    ],
+)
+def test_a_topic_that_was_made_anew_is_a_loss_that_names_both_incarnations(
+    known: str | None, planned: str | None, now: str | None, begin: int, said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has as many records as the old one had, so that ids alone tell nothing."""
+
+    def told(incarnation: str | None) -> dict[str, str]:
+        return {} if incarnation is None else {"t": incarnation}
+
+    logs = FakeLogs(t=(0, 20))
+    logs.incarnations = told(now)
+    arguments = (logs, {"t": 3}, {"t": 9}, told(known), told(planned))
+    assert offsets.retained(source("stream", failOnDataLoss="false"), *arguments) == {"t": begin}
+    assert [said in message for message in caplog.messages] == ([True] if said else [])
+    if said is not None:
+        with pytest.raises(DataLoss, match=r"start once with failOnDataLoss=false, or with another checkpoint") as error:
+            offsets.retained(source("stream"), *arguments)
+        assert said in str(error.value)

@@ -46,7 +46,7 @@ def test_the_settings_of_another_topic_are_not_taken() -> None:
     disk = disk_with({})
     topic_settings.store(disk, "/data/topics/cache", TopicSettings(retain_max_bytes=1))
     data = disk.read_file("/data/topics/cache/topic.json")
-    assert topic_settings.parse(data, "cache") == TopicSettings(retain_max_bytes=1)
+    assert topic_settings.parse(data, "cache") == LoadedSettings(TopicSettings(retain_max_bytes=1))
     with pytest.raises(DamagedData, match="these are the settings of topic 'cache'"):
         topic_settings.parse(data, "money")
 
@@ -56,8 +56,8 @@ def test_a_flipped_digit_is_damage() -> None:
     disk = disk_with({})
     topic_settings.store(disk, PATH, TopicSettings(retain_max_bytes=900_000))
     data = disk.read_file(f"{PATH}/topic.json")
-    assert topic_settings.parse(data, "t") == TopicSettings(retain_max_bytes=900_000)
+    assert topic_settings.parse(data, "t") == LoadedSettings(TopicSettings(retain_max_bytes=900_000))
     with pytest.raises(DamagedData, match="checksum of the settings does not fit"):
         topic_settings.parse(data.replace(b"900000", b"100000"), "t")
     older = b'{\n  "retain_max_bytes": 900000\n}\n'
-    assert topic_settings.parse(older, "t") == TopicSettings(retain_max_bytes=900_000)
+    assert topic_settings.parse(older, "t") == LoadedSettings(TopicSettings(retain_max_bytes=900_000))

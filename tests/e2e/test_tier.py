@@ -1,0 +1,147 @@
+"""``--tier``: sealed segments are in the bucket whatever dies, and the bucket alone makes the directory anew. ADR 0139."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess, run
+from tests.support.ports import reserved
+from tests.support.requirements import require
+from toymq import sync
+from toymq_py.storage.record import iter_frames
+
+SEALED_OFTEN = ("--segment-bytes", "65536")
+
+
+def settled(url: str, data_dir: Path) -> str:
+    """What ``toymq tier check`` says, once it finds nothing: each run of the command is a wait."""
+    for _ in range(200):
+        done = run("tier", "check", url, str(data_dir))
+        if done.returncode == 0:
+            return done.stdout
+    raise AssertionError(f"the bucket is not up to date: {done.stdout}{done.stderr}")
+
+
+def payloads(port: int, topic: str) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    with sync.connect(f"toymq://127.0.0.1:{port}") as mq:
+        at, _, _ = mq.topic_range(topic)
+        while (batch := mq.fetch(topic, at, 10_000)).next_id > at:
+            found |= {frame.msg_id: frame.payload for frame in iter_frames(batch.frames)}
+            at = batch.next_id
+    return found
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 20))])
+def test_a_broker_that_is_killed_while_it_uploads_and_a_disk_that_is_gone(tmp_path: Path, seed: int) -> None:
+    chance, url = random.Random(seed), f"file://{tmp_path}/bucket"
+    stored: dict[int, bytes] = {}
+    with BrokerProcess(tmp_path / "d", "--tier", url, *SEALED_OFTEN) as broker:
+        for turn in range(4):
+            with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+                sent = [b"%d/%d " % (turn, n) + b"x" * chance.randrange(1500) for n in range(300)]
+                for payload, receipt in zip(sent, mq.pub_many("orders", sent), strict=True):
+                    stored[receipt.msg_id] = payload
+                mq.ack("orders", "billing", [(0, 9)]) if turn else mq.seek("orders", "billing", 0, create=True)
+            if turn % 2:
+                settled(url, tmp_path / "d")
+            broker.restart(kill=True)
+        settled(url, tmp_path / "d")
+        assert payloads(broker.port, "orders") == stored
+        broker.stop()
+    restored = run("restore", url, str(tmp_path / "again"))
+    lines = [line for line in restored.stderr.splitlines() if "were not sealed" in line]
+    assert len(lines) == 1, restored.stderr
+    words = lines[0].split()
+    first, last = int(words[words.index("records") + 1]), int(words[words.index("to") + 1])
+    assert restored.returncode == 1, "something is missing, and it is named"
+    with BrokerProcess(tmp_path / "again", "--tier", url, *SEALED_OFTEN) as broker:
+        found = payloads(broker.port, "orders")
+        assert found == {msg_id: payload for msg_id, payload in stored.items() if msg_id < first}
+        assert first > 500, "most of it was sealed"
+        assert last >= max(stored), "an id is used once"
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            assert mq.pub("orders", b"later").msg_id == last + 1
+            assert [each["consumer"] for each in mq.describe("orders")["consumers"]] == ["billing"]
+        settled(url, tmp_path / "again")
+
+
+def test_a_bucket_that_is_away_costs_no_publish(tmp_path: Path) -> None:
+    (tmp_path / "bucket").write_bytes(b"")  # a file where a directory should be
+    url = f"file://{tmp_path}/bucket"
+    with BrokerProcess(tmp_path / "d", "--tier", url, *SEALED_OFTEN) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            for _ in range(300):
+                list(mq.pub_many("orders", [bytes(1000)] * 10))
+            while mq.topic_range("orders").incarnation is None:
+                mq.ping()
+        (tmp_path / "bucket").unlink()
+        broker.restart(kill=False)
+        settled(url, tmp_path / "d")
+
+
+def test_a_deleted_topic_leaves_the_bucket_and_a_wrong_url_is_refused(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    with BrokerProcess(tmp_path / "d", "--tier", url, *SEALED_OFTEN) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            list(mq.pub_many("orders", [bytes(1000)] * 200))
+            settled(url, tmp_path / "d")
+            assert list((tmp_path / "bucket").rglob("*.seal"))
+            mq.delete("orders")
+        while any((tmp_path / "bucket").iterdir()):
+            run("tier", "check", url, str(tmp_path / "d"))
+    for wrong in ("nowhere", "http://h/b"):
+        assert "a tier is one of file://, s3://" in run("tier", "check", wrong, str(tmp_path / "d")).stderr
+    assert "there is no topic in the bucket" in run("restore", url, str(tmp_path / "again")).stderr
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server of S3's protocol, with an empty bucket."""
+    with reserved() as port:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            endpoint = f"http://127.0.0.1:{port}"
+            monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+            monkeypatch.setenv("AWS_REGION", "us-east-1")
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                monkeypatch.setenv(name, "test")
+            for _ in range(10_000):
+                with (
+                    suppress(OSError),
+                    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/history", method="PUT"), timeout=TIMEOUT_S),
+                ):
+                    break
+            yield "s3://history/of/orders"
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+@require("s3")
+def test_a_store_over_http(tmp_path: Path, s3: str) -> None:
+    with BrokerProcess(tmp_path / "d", "--tier", s3, *SEALED_OFTEN, executed=True) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            list(mq.pub_many("orders", [b"%d" % n + bytes(1000) for n in range(300)]))
+        settled(s3, tmp_path / "d")
+        broker.restart(kill=True)
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            list(mq.pub_many("orders", [b"%d" % n + bytes(1000) for n in range(300, 600)]))
+        settled(s3, tmp_path / "d")
+        stored = payloads(broker.port, "orders")
+    run("restore", s3, str(tmp_path / "again"))
+    with BrokerProcess(tmp_path / "again") as broker:
+        found = payloads(broker.port, "orders")
+    assert found == {msg_id: payload for msg_id, payload in stored.items() if msg_id <= max(found)}
+    assert max(found) > 500

@@ -1,0 +1,73 @@
+"""Buckets for tests: in memory, and one that fails at chosen calls, before or behind what was asked of it."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from toymq_py.tier.bucket import BucketError
+
+T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The process of the caller dies here."""
+
+
+class MemoryBucket:
+    """Objects in a dict."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        if key in self.objects:
+            return False
+        self.objects[key] = data
+        return True
+
+    def put(self, key: str, data: bytes) -> None:
+        self.objects[key] = data
+
+    def get(self, key: str) -> bytes | None:
+        return self.objects.get(key)
+
+    def keys(self) -> Iterator[str]:
+        yield from sorted(self.objects)
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
+
+
+class FaultyBucket:
+    """Passes calls on to another bucket. A ``share`` of the calls is refused, or done and its answer lost, or the caller is
+    killed, before it or behind it."""
+
+    def __init__(self, bucket: MemoryBucket, chance: random.Random, share: float) -> None:
+        self._bucket = bucket
+        self._chance = chance
+        self.share = share
+        self.faults = 0
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        return self._try(lambda: self._bucket.put_new(key, data))
+
+    def put(self, key: str, data: bytes) -> None:
+        self._try(lambda: self._bucket.put(key, data))
+
+    def get(self, key: str) -> bytes | None:
+        return self._try(lambda: self._bucket.get(key))
+
+    def keys(self) -> Iterator[str]:
+        yield from self._try(lambda: list(self._bucket.keys()))
+
+    def delete(self, key: str) -> None:
+        self._try(lambda: self._bucket.delete(key))
+
+    def _try(self, call: Callable[[], T]) -> T:
+        if self._chance.random() >= self.share:
+            return call()
+        self.faults += 1
+        error = self._chance.choice([BucketError("away"), Killed()])
+        if self._chance.random() < 0.5:
+            call()
+        raise error

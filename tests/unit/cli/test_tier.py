@@ -1,0 +1,64 @@
+"""``toymq tier check`` and ``toymq restore URL``: output and exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.frames import encode_frame
+from toymq_py.cli.main import main
+from toymq_py.clock import SystemClock
+from toymq_py.config.options import TopicSettings
+from toymq_py.storage import topic_settings
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.tier.bucket import open_bucket
+from toymq_py.tier.keys import Place
+from toymq_py.tier.uploads import TopicOnDisk, Uploads
+
+PLACE = Place("t", "0123456789abcdef")
+
+
+def toymq(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory with a sealed segment, and a record that is not sealed."""
+    path = tmp_path / "d"
+    topic = path / "topics" / "t"
+    topic.mkdir(parents=True)
+    for first_id, count in ((0, 5), (5, 2)):
+        frames = [encode_frame(msg_id, 1, b"", b"x") for msg_id in range(first_id, first_id + count)]
+        (topic / f"{first_id:020}.log").write_bytes(b"".join(frames))
+    topic_settings.store(RealFileSystem(), str(topic), TopicSettings(), PLACE.incarnation)
+    return path
+
+
+def upload(data: Path, url: str) -> None:
+    fs = RealFileSystem()
+    topic = TopicOnDisk(PLACE, f"{data}/topics/t", 7)
+    Uploads(fs, open_bucket(url, fs), SystemClock.wall_ns).round([topic], {PLACE})
+
+
+def test_findings_are_told_mended_and_counted(data: Path, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    told = toymq("tier", "check", url, str(data))
+    assert (told.exit_code, "is on the disk alone" in told.output) == (1, True)
+    mended = toymq("tier", "check", url, str(data), "--repair", "--json")
+    (line,) = mended.output.splitlines()
+    assert json.loads(line).items() >= {"topic": "t", "incarnation": PLACE.incarnation, "mended": "uploaded"}.items()
+    assert mended.exit_code == 0
+    assert toymq("tier", "check", url, str(data)).output.endswith("0 findings, 0 mended\n")
+
+
+def test_a_restore_names_what_was_not_sealed(data: Path, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    upload(data, url)
+    told = toymq("restore", url, f"{tmp_path}/again")
+    assert told.exit_code == 1
+    assert "topic t: records 5 to 6 were not sealed: the bucket never had them" in told.output
+    assert "t: 1 segment, consumers and settings as of " in told.output
+    assert toymq("restore", url, f"{tmp_path}/again").exit_code != 0, "nothing is overwritten"
+    assert "--unfinished is for a backup" in toymq("restore", "--unfinished", url, f"{tmp_path}/other").output

@@ -1,0 +1,71 @@
+"""The thread of the tier: pauses after errors, says once that it fails and once that it works again, and ends."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.support.broker_process import environment
+from tests.support.buckets import MemoryBucket
+from tests.support.tiers import PAYLOAD, TierRig
+from toymq_py.runtime import tier_thread
+from toymq_py.runtime.tier_thread import BACKOFF_MAX_S, INTERVAL_S, Look, TierThread, look_at
+from toymq_py.tier.bucket import BucketError
+
+
+class AwayBucket(MemoryBucket):
+    def put_new(self, key: str, data: bytes) -> bool:
+        raise BucketError("away")
+
+
+def thread_of(rig: TierRig) -> TierThread:
+    return TierThread(lambda: look_at(rig.broker), asyncio.new_event_loop(), rig.uploads, "file:///b")
+
+
+def test_a_bucket_that_is_away_is_said_once_and_asked_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "toymq_py.tier")
+    rig = TierRig(bucket := AwayBucket())
+    rig.publish("t", *[PAYLOAD] * 12)
+    rig.broker.topic("t").settings_queue.identify(lambda: None)
+    rig.loop.drain()
+    thread = thread_of(rig)
+    for _ in range(9):
+        assert thread.round(*look_at(rig.broker)) is None
+    assert thread._pause_s == BACKOFF_MAX_S
+    bucket.__class__ = MemoryBucket
+    assert thread.round(*look_at(rig.broker)) is not None
+    assert thread._pause_s == INTERVAL_S
+    thread._loop.close()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING", "INFO"]
+    assert caplog.messages == [
+        "tier file:///b: away: what is sealed stays on the disk, and is tried again",
+        "tier file:///b: works again",
+        f"tier file:///b: 2 segments ({2 * rig.broker.topic('t').log.segments[0].end} bytes) uploaded, 0 objects deleted",
+    ]
+
+
+async def test_it_asks_the_loop_and_ends_with_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier_thread, "INTERVAL_S", 0.001)
+    rig, asked = TierRig(MemoryBucket()), asyncio.Event()
+    loop, on = asyncio.get_running_loop(), threading.get_ident()
+
+    def look() -> Look:
+        assert threading.get_ident() == on, "the broker belongs to its loop"
+        asked.set()
+        return [], set()
+
+    thread = TierThread(look, loop, rig.uploads, "file:///b")
+    thread.start()
+    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.to_thread(thread.stop)
+    assert not thread._thread.is_alive()
+
+
+def test_a_broker_without_a_tier_imports_nothing_of_it() -> None:
+    unwanted = ("toymq_py.tier", "toymq_py.runtime.tier_thread", "obstore")
+    program = f"import sys, toymq_py.daemon, toymq_py.cli.serve; print([n for n in sys.modules if n.startswith({unwanted})])"
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

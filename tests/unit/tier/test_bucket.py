@@ -1,0 +1,77 @@
+"""A bucket in a directory, and one of an object store, keep the same promises."""
+
+import errno
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.sim_disk import SimDisk
+from toymq_py.errors import ConfigError
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.tier.bucket import Bucket, BucketError, DirectoryBucket, ObjectStoreBucket, open_bucket
+
+
+@pytest.fixture(params=["directory", "simulated", "object store"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
+    if request.param == "directory":
+        yield open_bucket(f"file://{tmp_path}/a/b", RealFileSystem())
+    elif request.param == "simulated":
+        yield DirectoryBucket(SimDisk(random.Random(1)), "/mnt/bucket")
+    else:
+        stores = pytest.importorskip("obstore.store", reason="obstore is not installed: pip install '.[lake]'")
+        yield ObjectStoreBucket(stores.MemoryStore())
+
+
+def test_objects_are_put_once_read_listed_and_deleted(bucket: Bucket) -> None:
+    assert list(bucket.keys()) == []
+    assert bucket.get("t/i/a") is None
+    assert bucket.put_new("t/i/a", b"one")
+    assert not bucket.put_new("t/i/a", b"two")
+    bucket.put("t/i/b", b"")
+    bucket.put("t/i/b", b"three")
+    bucket.put("u/i/a", b"x" * 100_000)
+    assert sorted(bucket.keys()) == ["t/i/a", "t/i/b", "u/i/a"]
+    assert (bucket.get("t/i/a"), bucket.get("t/i/b"), len(bucket.get("u/i/a") or b"")) == (b"one", b"three", 100_000)
+    for _ in range(2):
+        bucket.delete("t/i/a")
+    assert sorted(bucket.keys()) == ["t/i/b", "u/i/a"]
+
+
+@pytest.mark.parametrize("operation", ["open", "pwrite", "sync", "rename", "sync_dir", "mkdir"])
+def test_a_directory_keeps_whole_objects_when_any_call_fails_and_the_power_is_cut(operation: str) -> None:
+    for nth in range(1, 20):
+        disk = SimDisk(random.Random(nth))
+        bucket = DirectoryBucket(disk, "/mnt/bucket")
+        bucket.put("t/i/a", b"a" * 9000)
+        fault, kept = disk.fail(operation, nth, errno.EIO), []
+        for key in ("t/i/b", "u/i/c"):
+            with suppress(BucketError):
+                bucket.put_new(key, key.encode() * 900)
+                kept.append(key)
+        disk.heal()
+        after = DirectoryBucket(disk.crash(), "/mnt/bucket")
+        assert {key: after.get(key) for key in after.keys()}.items() >= {"t/i/a": b"a" * 9000}.items()  # noqa: SIM118
+        for key in ("t/i/b", "u/i/c"):
+            assert after.get(key) in ({None, key.encode() * 900} if key not in kept else {key.encode() * 900}), key
+        if not fault.fired:
+            return
+    raise AssertionError("more calls than were tried")
+
+
+def test_what_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    bucket = DirectoryBucket(RealFileSystem(), str(tmp_path / "file"))
+    with pytest.raises(BucketError, match=r"^the bucket: "):
+        bucket.put("t/i/a", b"x")
+    shutil.rmtree(tmp_path)
+    assert list(bucket.keys()) == []
+
+
+def test_a_store_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
+    with pytest.raises(ConfigError, match=r"s3:// needs obstore: .*\[lake\]"):
+        open_bucket("s3://bucket/prefix", RealFileSystem())

@@ -1,0 +1,127 @@
+"""A directory is made from a bucket alone: records, consumers and settings; what the bucket never had is named by its ids."""
+
+import pytest
+
+from tests.support.broker_rig import BrokerRig
+from tests.support.buckets import MemoryBucket
+from tests.support.tiers import AGAIN, PAYLOAD, TierRig
+from toymq_py.errors import DataDirectoryError
+from toymq_py.tier.keys import seal_key, segment_key, state_key
+
+
+def filled() -> tuple[TierRig, MemoryBucket]:
+    """Two sealed segments, ids 0 to 9, and two records that are not sealed; a consumer that has acked 0 to 6; settings."""
+    rig = TierRig(bucket := MemoryBucket())
+    assert rig.change("create", "t", visibility="7000") == "OK"
+    rig.publish("t", *[b"%d" % n + PAYLOAD for n in range(12)])
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 6)
+    rig.round()
+    return rig, bucket
+
+
+def test_records_consumers_settings_and_the_incarnation_come_back() -> None:
+    rig, _ = filled()
+    again, done = rig.restored()
+    topic = again.broker.topic("t")
+    assert again.records("t") == rig.records("t")[:10]
+    assert topic.settings.visibility == 7000
+    assert topic.settings_queue.incarnation == rig.place().incarnation
+    assert topic.channel("c").consumer.last_acked == 6
+    assert (done["t"].segments, done["t"].unsealed, done["t"].problems) == (2, [(10, 11)], [])
+
+
+def test_no_id_is_used_twice_and_no_sealed_segment_is_appended_to() -> None:
+    rig, bucket = filled()
+    before = {key: data for key, data in bucket.objects.items() if key.endswith(".log")}
+    again, _ = rig.restored()
+    again.publish("t", b"later")
+    assert again.records("t")[-1][0] == 12, "10 and 11 were given out, and are lost"
+    assert again.broker.topic("t").log.lost == [(10, 11)]
+    again.broker.close()
+    tiered = TierRig(bucket, disk=rig.disk, data_dir=AGAIN)
+    tiered.publish("t", *[PAYLOAD] * 12)
+    tiered.round()
+    assert before.items() <= bucket.objects.items(), "it goes on with the same bucket"
+
+
+def test_a_restore_that_was_interrupted_begins_anew_and_nothing_is_overwritten() -> None:
+    rig, bucket = filled()
+    get, left = bucket.get, [2]
+
+    def dying(key: str) -> bytes | None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return get(key)
+
+    bucket.get = dying  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        rig.restored()
+    bucket.get = get  # type: ignore[method-assign]
+    again, _ = rig.restored()
+    assert again.records("t") == rig.records("t")[:10]
+    with pytest.raises(DataDirectoryError, match="is not empty"):
+        rig.restored()
+
+
+def test_an_empty_bucket_is_no_reason_for_an_empty_broker() -> None:
+    with pytest.raises(DataDirectoryError, match="there is no topic in the bucket"):
+        TierRig(MemoryBucket()).restored()
+
+
+def test_a_damaged_segment_is_named_and_left_out() -> None:
+    rig, bucket = filled()
+    key = segment_key(rig.place(), 0)
+    bucket.objects[key] = bucket.objects[key][:-1] + b"\xff"
+    again, done = rig.restored()
+    assert [problem.partition(":")[0] for problem in done["t"].problems] == [f"{key} is damaged"]
+    assert again.records("t") == rig.records("t")[5:10]
+    assert (0, 4) in again.broker.topic("t").log.lost
+
+
+def test_a_segment_whose_upload_was_cut_off_before_its_seal_is_used() -> None:
+    rig, bucket = filled()
+    del bucket.objects[seal_key(rig.place(), 5)]
+    again, done = rig.restored()
+    assert (again.records("t"), done["t"].problems) == (rig.records("t")[:10], [])
+
+
+def test_damaged_states_go_back_to_an_older_one_or_to_none() -> None:
+    rig, bucket = filled()
+    (at,) = (key for key in bucket.objects if "/state-" in key)
+    newer = state_key(rig.place(), 2**62)
+    bucket.objects[newer] = b"{}"
+    again, done = rig.restored()
+    assert again.broker.topic("t").channel("c").consumer.last_acked == 6
+    assert [problem.startswith(f"{newer}: ") for problem in done["t"].problems] == [True]
+    del bucket.objects[at]
+    rig.disk.rename(AGAIN, "/data/first")
+    bare, done = rig.restored()
+    assert bare.records("t") == rig.records("t")[:10]
+    assert "it has no state" in done["t"].problems[-1]
+    assert bare.broker.topic("t").settings_queue.incarnation == rig.place().incarnation
+
+
+def test_of_two_incarnations_the_newer_one_counts_and_the_other_is_named() -> None:
+    rig, bucket = filled()
+    old = dict(bucket.objects)
+    rig.delete("t")
+    rig.publish("t", *[PAYLOAD] * 12)
+    rig.round()
+    rig.round()
+    bucket.objects = old | bucket.objects  # as if the mark had never been set
+    again, done = rig.restored()
+    assert again.broker.topic("t").settings_queue.incarnation == rig.place().incarnation
+    assert ["an older incarnation" in problem for problem in done["t"].problems] == [True]
+
+
+def test_a_restore_that_loses_nothing_says_so() -> None:
+    rig = TierRig(MemoryBucket())
+    rig.publish("t", *[PAYLOAD] * 10)
+    rig.broker.topic("t").committer.begin_segment()
+    rig.loop.drain()
+    rig.round()
+    again, done = rig.restored()
+    assert (done["t"].unsealed, again.broker.topic("t").state) == ([], "ok")
+    assert isinstance(again, BrokerRig)

@@ -1,0 +1,79 @@
+"""``toymq tier``: the bucket of a broker with ``--tier``."""
+
+import json
+import os
+import shlex
+
+import click
+
+from toymq_py.cli.verify import print_reports
+from toymq_py.config.tier_url import parse_tier
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.backup_directory import utc
+from toymq_py.storage.offline.verify import check_data_directory, topic_names, verify_topic
+from toymq_py.tier.bucket import open_bucket
+from toymq_py.tier.check import check as compare
+from toymq_py.tier.restore import restore
+from toymq_py.units import counted
+
+
+@click.group("tier")
+def tier() -> None:
+    """Compare a data directory with the bucket of `toymq serve --tier`."""
+
+
+@tier.command()
+@click.argument("url")
+@click.argument("directory")
+@click.option("--repair", is_flag=True, help="Upload what is missing, delete what is marked as deleted or was removed.")
+@click.option("--delete", multiple=True, metavar="TOPIC", help="Delete what only the bucket has of a topic; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object per finding, one a line.")
+def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_json: bool) -> None:
+    """Compare the bucket at URL with a data DIRECTORY, both ways.
+
+    \b
+        toymq tier check s3://history/orders ./data
+
+    What is sealed on the disk is read and compared with its checksum in the bucket. Nothing that only the bucket has is ever
+    deleted, unless the topic is marked as deleted there, or the offsets on the disk say that it was removed. The broker may
+    run. Exit code 1: there is a finding that was not mended.
+    """
+    parse_tier(url)
+    fs = RealFileSystem()
+    check_data_directory(fs, directory)
+    open_findings = count = 0
+    for finding in compare(fs, open_bucket(url, fs), directory.rstrip("/") or "/", repair=repair, delete=delete):
+        count += 1
+        open_findings += finding.mended is None
+        if as_json:
+            place = {} if finding.place is None else finding.place._asdict()
+            click.echo(json.dumps({**place, "text": finding.text, "mended": finding.mended}))
+        else:
+            click.echo(finding.text + (f": {finding.mended}" if finding.mended is not None else ""))
+    if not as_json:
+        click.echo(f"{url} and {directory}: {counted(count, 'finding')}, {count - open_findings} mended")
+    if open_findings:
+        raise SystemExit(1)
+
+
+def restore_from(url: str, directory: str, *, as_json: bool) -> None:
+    """Make a data directory from a bucket, and verify it. Raises: SystemExit when something is damaged or missing."""
+    fs, directory = RealFileSystem(), directory.rstrip("/") or "/"
+    restored = restore(fs, open_bucket(url, fs), directory, pid=os.getpid(), progress=lambda topic: click.echo(topic, err=True))
+    reports = [verify_topic(fs, f"{directory}/topics/{name}", name) for name in topic_names(fs, directory)]
+    print_reports(reports, as_json=as_json)
+    bad = any(report.damaged for report in reports)
+    for each in restored:
+        bad = bad or bool(each.problems or each.unsealed)
+        for problem in each.problems:
+            click.echo(f"toymq: topic {each.place.topic}: {problem}", err=True)
+        for first, last in each.unsealed:
+            text = f"topic {each.place.topic}: records {first} to {last} were not sealed: the bucket never had them"
+            click.echo(f"toymq: {text}", err=True)
+    if not as_json:
+        for each in restored:
+            at = "" if each.state_ns is None else f", consumers and settings as of {utc(each.state_ns)}"
+            click.echo(f"{each.place.topic}: {counted(each.segments, 'segment')}{at}")
+        click.echo(f"to serve it: toymq serve --data-dir {shlex.quote(directory)}")
+    if bad:
+        raise SystemExit(1)

@@ -1,0 +1,173 @@
+"""A bucket: objects by key, on an object store or in a directory. Blocks; for one thread.
+
+An object appears whole or not at all, also when its writer is killed. ``obstore`` (the extra ``lake``) is imported only for a
+URL that needs it.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from toymq_py.command_line import install_hint
+from toymq_py.config.tier_url import parse_tier
+from toymq_py.errors import ConfigError, LocalError
+from toymq_py.storage.fs import FileSystem, write_synced
+
+CLIENT = {"timeout": "60s", "connect_timeout": "5s", "allow_http": True}
+RETRIES = {"max_retries": 2}
+"""The caller tries again by itself."""
+
+
+class BucketError(LocalError):
+    """The bucket cannot be reached, or refuses. Of a put the outcome is unknown then."""
+
+
+class Bucket(Protocol):
+    """Objects by key. All raise BucketError."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Store an object unless the key has one. Returns: whether it was stored."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object, in place of what the key has."""
+
+    def get(self, key: str) -> bytes | None:
+        """The object; None when there is none."""
+
+    def keys(self) -> Iterator[str]:
+        """All keys of the bucket's prefix."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there."""
+
+
+def open_bucket(url: str, fs: FileSystem) -> Bucket:
+    """Raises: ConfigError for an invalid URL, or without the extra."""
+    parse_tier(url)
+    if url.startswith("file:"):
+        return DirectoryBucket(fs, unquote(urlsplit(url).path))
+    try:
+        from obstore.store import from_url
+    except ModuleNotFoundError:
+        raise ConfigError(f"{url.partition(':')[0]}:// needs obstore: {install_hint('lake')}") from None
+    try:
+        return ObjectStoreBucket(from_url(url, client_options=CLIENT, retry_config=RETRIES))
+    except Exception as error:  # it has no class for what a URL may have
+        raise ConfigError(f"cannot open {url}: {_line(error)}") from error
+
+
+class DirectoryBucket:
+    """Objects as files of a directory, synced before they have their name. Assumes that nothing else writes there: a key is
+    looked at, and then it is taken."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path.rstrip("/")
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        if self._fs.exists(f"{self._path}/{key}"):
+            return False
+        self.put(key, data)
+        return True
+
+    def put(self, key: str, data: bytes) -> None:
+        path = f"{self._path}/{key}"
+        with _named():
+            self._make(path.rpartition("/")[0])
+            write_synced(self._fs, f"{path}.tmp", data)  # that of a writer that was killed is written over
+            self._fs.rename(f"{path}.tmp", path)
+            self._fs.sync_dir(path.rpartition("/")[0])
+
+    def get(self, key: str) -> bytes | None:
+        with _named():
+            try:
+                return self._fs.read_file(f"{self._path}/{key}")
+            except FileNotFoundError:
+                return None
+
+    def keys(self) -> Iterator[str]:
+        with _named():
+            yield from self._under("") if self._fs.is_dir(self._path) else ()
+
+    def _under(self, folder: str) -> Iterator[str]:
+        for name in self._fs.listdir(f"{self._path}/{folder}".rstrip("/")):
+            if self._fs.is_dir(f"{self._path}/{folder}{name}"):
+                yield from self._under(f"{folder}{name}/")
+            elif not name.endswith(".tmp"):
+                yield folder + name
+
+    def delete(self, key: str) -> None:
+        with _named():
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.unlink(f"{self._path}/{key}")
+            folder = key.rpartition("/")[0]
+            while folder and self._fs.is_dir(f"{self._path}/{folder}"):
+                try:
+                    self._fs.rmdir(f"{self._path}/{folder}")
+                except OSError:  # other objects are in it
+                    break
+                folder = folder.rpartition("/")[0]
+
+    def _make(self, folder: str) -> None:
+        if not self._fs.is_dir(folder):
+            parent = folder.rpartition("/")[0] or "/"
+            self._make(parent)
+            self._fs.mkdir(folder)
+            self._fs.sync_dir(parent)
+
+
+class ObjectStoreBucket:
+    """Objects of an object store."""
+
+    def __init__(self, store: Any) -> None:
+        import obstore
+
+        self._store = store
+        self._api = obstore
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        from obstore.exceptions import AlreadyExistsError
+
+        with _named():
+            try:
+                self._api.put(self._store, key, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def put(self, key: str, data: bytes) -> None:
+        with _named():
+            self._api.put(self._store, key, data, use_multipart=False)
+
+    def get(self, key: str) -> bytes | None:
+        with _named():
+            try:
+                return bytes(self._api.get(self._store, key).bytes())
+            except FileNotFoundError:
+                return None
+
+    def keys(self) -> Iterator[str]:
+        with _named():
+            for some in self._api.list(self._store):
+                yield from (found["path"] for found in some)
+
+    def delete(self, key: str) -> None:
+        with _named(), contextlib.suppress(FileNotFoundError):
+            self._api.delete(self._store, key)
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Raises: BucketError in place of what a library raises."""
+    try:
+        yield
+    except BucketError:
+        raise
+    except Exception as error:  # obstore raises classes of its own, and of Python
+        raise BucketError(f"the bucket: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    """The first line: obstore shows its whole state behind it."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,127 @@
+"""Compares a data directory with a bucket, in both directions, and mends what can be decided."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage import offsets, topic_settings
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.offline.verify import topic_names
+from toymq_py.storage.segment import segment_name
+from toymq_py.storage.segment_heads import list_bases
+from toymq_py.tier.bucket import Bucket
+from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key
+from toymq_py.tier.objects import Seal
+from toymq_py.tier.plan import plan
+
+
+@dataclass(slots=True)
+class Finding:
+    """``mended``: what ``repair`` did; None: it is to be looked at."""
+
+    place: Place | None
+    text: str
+    mended: str | None = None
+
+
+def check(
+    fs: FileSystem, bucket: Bucket, data_dir: str, *, repair: bool = False, delete: Collection[str] = ()
+) -> Iterator[Finding]:
+    """Compare, and with ``repair`` upload what is missing and delete what nothing needs: objects of topics that are marked as
+    deleted, and segments that the offsets say were removed. What only the bucket has is kept otherwise: the disk may have lost
+    it. ``delete`` names topics of which the incarnations that the disk does not have go. Harmless while the broker runs.
+
+    Raises: DataDirectoryError, OSError, BucketError.
+    """
+    found = holdings(bucket.keys())
+    on_disk: set[Place] = set()
+    for name in topic_names(fs, data_dir):
+        path = f"{data_dir}/topics/{name}"
+        try:
+            incarnation = topic_settings.load(fs, path).incarnation
+            bases = list_bases(fs, path)
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+        if incarnation is None:
+            if len(bases) > 1:
+                text = f"topic {name} has no incarnation yet: {len(bases) - 1} sealed segments are on the disk alone"
+                yield Finding(None, text)
+            continue
+        place = Place(name, incarnation)
+        on_disk.add(place)
+        yield from _check_topic(fs, bucket, place, path, bases, found.get(place, Holding()), repair=repair)
+    for place, holding in sorted(found.items(), key=lambda each: each[0]):
+        if place not in on_disk:
+            yield _check_absent(bucket, place, holding, repair=repair, unwanted=place.topic in delete)
+
+
+def _check_topic(
+    fs: FileSystem, bucket: Bucket, place: Place, path: str, bases: list[int], holding: Holding, *, repair: bool
+) -> Iterator[Finding]:
+    known = offsets.load(fs, path).state
+
+    def is_removed(msg_id: int) -> bool:
+        return msg_id < known.first_id or any(first <= msg_id <= last for first, last in known.removed)
+
+    following = dict(pairwise(bases))
+    todo = plan(bases, 1 << 64, holding, is_removed)
+    for first_id in todo.upload:
+        finding = Finding(place, f"{segment_key(place, first_id)} is on the disk alone")
+        data = _read(fs, f"{path}/{segment_name(first_id)}")
+        if data is None:
+            continue
+        if repair:
+            key = segment_key(place, first_id)
+            if bucket.put_new(key, data) or bucket.get(key) == data:
+                bucket.put(seal_key(place, first_id), Seal.of(data, following[first_id]).encode())
+                finding.mended = "uploaded"
+            else:
+                finding.text = f"{key} has no seal, and is not the segment of the disk"
+        yield finding
+    for first_id in todo.delete:
+        finding = Finding(place, f"{segment_key(place, first_id)} was removed from the topic, and is still in the bucket")
+        if repair:
+            bucket.delete(segment_key(place, first_id))
+            bucket.delete(seal_key(place, first_id))
+            finding.mended = "deleted"
+        yield finding
+    for first_id in sorted(holding.segments - {*todo.upload, *todo.delete}):
+        if first_id not in bases:
+            yield Finding(place, f"{segment_key(place, first_id)} is in the bucket alone: the disk lost it, and it is kept")
+        elif first_id in following and (text := _compare(fs, bucket, place, path, first_id)) is not None:
+            yield Finding(place, text)
+
+
+def _compare(fs: FileSystem, bucket: Bucket, place: Place, path: str, first_id: int) -> str | None:
+    """Why the segment of the disk is not that of the seal; None: it is."""
+    data = _read(fs, f"{path}/{segment_name(first_id)}")
+    if data is None:
+        return None
+    key = seal_key(place, first_id)
+    try:
+        seal = Seal.decode(bucket.get(key) or b"")
+    except DamagedData as error:
+        return f"{key}: {error}"
+    return None if seal.fits(data) else f"{segment_key(place, first_id)} and the segment of the disk differ"
+
+
+def _check_absent(bucket: Bucket, place: Place, holding: Holding, *, repair: bool, unwanted: bool) -> Finding:
+    count = len(holding.segments)
+    if not holding.deleted and not unwanted:
+        text = f"topic {place.topic}, incarnation {place.incarnation}, is in the bucket alone, with {count} segments"
+        return Finding(place, f"{text}: it is kept, since the disk may have lost it")
+    finding = Finding(place, f"topic {place.topic} was deleted, and {count} segments are still in the bucket")
+    if repair or unwanted:
+        for key in keys_of(place, holding):
+            bucket.delete(key)
+        bucket.delete(deleted_key(place))
+        finding.mended = "deleted"
+    return finding
+
+
+def _read(fs: FileSystem, path: str) -> bytes | None:
+    try:
+        return fs.read_file(path)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,85 @@
+"""Names of the objects in a bucket, and what a listing says of each topic.
+
+<topic>/<incarnation>/<first id, 20 digits>.log      a sealed segment, byte for byte
+<topic>/<incarnation>/<first id, 20 digits>.seal     its size and checksum; written behind it, so one that has it is whole
+<topic>/<incarnation>/state-<time, 20 digits>.json   settings, consumers and the next id at a time, in unix nanoseconds
+<topic>/<incarnation>/deleted                        the topic was deleted: its objects go, this one last
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from toymq_py.names import is_incarnation, is_topic_name
+
+_SEGMENT = re.compile(r"([0-9]{20})\.(log|seal)\Z")
+_STATE = re.compile(r"state-([0-9]{20})\.json\Z")
+_DELETED = "deleted"
+
+
+class Place(NamedTuple):
+    """One incarnation of a topic."""
+
+    topic: str
+    incarnation: str
+
+
+@dataclass(slots=True)
+class Holding:
+    """What a bucket has of a place: first ids of segments and of seals, and times of states."""
+
+    segments: set[int] = field(default_factory=set)
+    seals: set[int] = field(default_factory=set)
+    states: set[int] = field(default_factory=set)
+    deleted: bool = False
+
+    def is_whole(self, first_id: int) -> bool:
+        """Whether a segment was uploaded whole."""
+        return first_id in self.segments and first_id in self.seals
+
+
+def segment_key(place: Place, first_id: int) -> str:
+    return f"{place.topic}/{place.incarnation}/{first_id:020}.log"
+
+
+def seal_key(place: Place, first_id: int) -> str:
+    return f"{place.topic}/{place.incarnation}/{first_id:020}.seal"
+
+
+def state_key(place: Place, wall_ns: int) -> str:
+    return f"{place.topic}/{place.incarnation}/state-{wall_ns:020}.json"
+
+
+def deleted_key(place: Place) -> str:
+    return f"{place.topic}/{place.incarnation}/{_DELETED}"
+
+
+def keys_of(place: Place, holding: Holding) -> list[str]:
+    """All objects of a place, the mark of its deletion excluded."""
+    return [
+        *(state_key(place, at) for at in sorted(holding.states)),
+        *(segment_key(place, first_id) for first_id in sorted(holding.segments)),
+        *(seal_key(place, first_id) for first_id in sorted(holding.seals)),
+    ]
+
+
+def holdings(keys: Iterable[str]) -> dict[Place, Holding]:
+    """What a listing of a bucket says. Other objects in it are not ours, and are left alone."""
+    found: dict[Place, Holding] = {}
+    for key in keys:
+        topic, _, rest = key.partition("/")
+        incarnation, _, name = rest.partition("/")
+        if not (is_topic_name(topic) and is_incarnation(incarnation)):
+            continue
+        segment, state = _SEGMENT.match(name), _STATE.match(name)
+        if segment is None and state is None and name != _DELETED:
+            continue
+        holding = found.setdefault(Place(topic, incarnation), Holding())
+        if segment is not None:
+            (holding.segments if segment[2] == "log" else holding.seals).add(int(segment[1]))
+        elif state is not None:
+            holding.states.add(int(state[1]))
+        else:
+            holding.deleted = True
+    return found

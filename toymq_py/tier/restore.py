@@ -1,0 +1,154 @@
+"""Makes a data directory from a bucket alone, and says which ids the bucket never had.
+
+A topic's newest state says which ids it had handed out. What was not sealed then is lost with the disk: these ids stay a hole,
+and are used by no other message. The log goes on in a segment of its own, since those of the bucket are sealed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from toymq_py.config.options import TopicSettings
+from toymq_py.errors import DamagedData, DataDirectoryError
+from toymq_py.records import IdRange
+from toymq_py.storage import offsets, topic_settings
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.fs import FileSystem, remove_tree, replace_file, write_synced
+from toymq_py.storage.offline.backup_directory import is_empty, make_directory
+from toymq_py.storage.record import scan
+from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
+from toymq_py.storage.segment import segment_name
+from toymq_py.tier.bucket import Bucket
+from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key, state_key
+from toymq_py.tier.objects import Seal, State
+
+
+@dataclass(slots=True)
+class Restored:
+    """What a topic has."""
+
+    place: Place
+    state_ns: int | None = None
+    """Time of its state; None: it had none."""
+    segments: int = 0
+    unsealed: list[IdRange] = field(default_factory=list)
+    """Ids that the bucket never had, as far as the state knows."""
+    problems: list[str] = field(default_factory=list)
+
+
+def restore(
+    fs: FileSystem, bucket: Bucket, data_dir: str, *, pid: int, progress: Callable[[str], None] = lambda topic: None
+) -> list[Restored]:
+    """Make a data directory. Its topics appear in one step, when everything is on the disk.
+
+    Args:
+        data_dir: missing or empty, but for what an interrupted restore left.
+        pid: for its LOCK.
+        progress: told each topic before it is fetched.
+
+    Raises:
+        DataDirectoryError: ``data_dir`` is not empty, or the bucket has no topic.
+        DirectoryLocked, OSError: of ``data_dir``.
+        BucketError: the bucket cannot be read.
+    """
+    if not is_empty(fs, data_dir, besides=(DIRECTORY_NAME,) if is_interrupted(fs, data_dir) else ()):
+        raise DataDirectoryError(f"{data_dir} is not empty: name a new directory, nothing was overwritten")
+    chosen, left = choose(holdings(bucket.keys()))
+    if not chosen:
+        raise DataDirectoryError("there is no topic in the bucket: is the URL the one of --tier?")
+    make_directory(fs, data_dir)
+    lock = DirectoryLock.take(fs, data_dir, pid, "toymq restore")
+    try:
+        staging = f"{data_dir}/{DIRECTORY_NAME}"
+        remove_tree(fs, staging)
+        fs.mkdir(staging)
+        done = []
+        for place in sorted(chosen):
+            progress(place.topic)
+            done.append(_restore_topic(fs, bucket, place, chosen[place], f"{staging}/{place.topic}"))
+        fs.sync_dir(staging)
+        fs.rename(staging, f"{data_dir}/topics")
+        fs.sync_dir(data_dir)
+    finally:
+        lock.release()
+    for found in done:
+        found.problems += [f"an older incarnation, {place.incarnation}, is left in the bucket" for place in left
+                           if place.topic == found.place.topic]  # fmt: skip
+    return done
+
+
+def choose(found: dict[Place, Holding]) -> tuple[dict[Place, Holding], list[Place]]:
+    """The topics to restore, and older incarnations of theirs: the one with the newest state counts."""
+    chosen: dict[str, Place] = {}
+    alive = {place: holding for place, holding in found.items() if not holding.deleted}
+    for place, holding in alive.items():
+        other = chosen.get(place.topic)
+        if other is None or max(holding.states, default=0) > max(alive[other].states, default=0):
+            chosen[place.topic] = place
+    kept = {*chosen.values()}
+    return {place: alive[place] for place in kept}, sorted({*alive} - kept)
+
+
+def _restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding, to: str) -> Restored:
+    done = Restored(place)
+    fs.mkdir(to)
+    state, known = _newest_state(bucket, holding, done)
+    end, first = known.first_id, None
+    for first_id in sorted(holding.segments):
+        if first_id < known.first_id or any(low <= first_id <= high for low, high in known.removed):
+            continue  # its deletion was under way
+        data, next_id = _fetch(bucket, place, first_id, holding, done)
+        if data is None:
+            continue
+        write_synced(fs, f"{to}/{segment_name(first_id)}", data, exclusive=True)
+        done.segments += 1
+        first = first_id if first is None else first
+        end = max(end, next_id)
+    next_id = max(end, known.next_id, state.next_id)
+    if next_id > end:
+        done.unsealed.append((end, next_id - 1))
+    # Of its own: what is sealed in the bucket is appended to no more.
+    write_synced(fs, f"{to}/{segment_name(next_id)}", b"", exclusive=True)
+    if state.settings is not None:
+        replace_file(fs, f"{to}/{topic_settings.FILE_NAME}", state.settings)
+    else:
+        topic_settings.store(fs, to, TopicSettings(), place.incarnation)
+    first_id = known.first_id if done.state_ns is not None or first is None else first
+    offsets.write(fs, to, offsets.encode(replace(known, first_id=first_id, next_id=next_id), place.topic))
+    fs.sync_dir(to)
+    return done
+
+
+def _newest_state(bucket: Bucket, holding: Holding, done: Restored) -> tuple[State, offsets.OffsetsState]:
+    for at in sorted(holding.states, reverse=True):
+        data = bucket.get(state_key(done.place, at))
+        try:
+            state = State.decode(data or b"")
+            known = offsets.OffsetsState() if state.offsets is None else offsets.decode(state.offsets, done.place.topic)
+        except DamagedData as error:
+            done.problems.append(f"{state_key(done.place, at)}: {error}: an older one counts")
+            continue
+        done.state_ns = at
+        return state, known
+    done.problems.append("it has no state: its consumers and settings are not known, nor which ids were not sealed")
+    return State(0, None, None), offsets.OffsetsState()
+
+
+def _fetch(bucket: Bucket, place: Place, first_id: int, holding: Holding, done: Restored) -> tuple[bytes | None, int]:
+    """A segment and the id behind it; no segment when it is not what its seal says."""
+    key = segment_key(place, first_id)
+    data = bucket.get(key)
+    if data is None:
+        done.problems.append(f"{key} is gone from the bucket")
+        return None, first_id
+    sealed = bucket.get(seal_key(place, first_id)) if first_id in holding.seals else None
+    if sealed is None:  # it was cut off behind the segment, which is whole: its records have checksums of their own
+        return data, scan(data, 0, first_id)[1]
+    try:
+        seal = Seal.decode(sealed)
+    except DamagedData as error:
+        done.problems.append(f"{seal_key(place, first_id)}: {error}")
+        return data, scan(data, 0, first_id)[1]
+    if not seal.fits(data):
+        done.problems.append(f"{key} is damaged: {len(data)} bytes are not the {seal.size} of its seal")
+        return None, first_id
+    return data, seal.next_id
