@@ -139,7 +139,7 @@ def test_the_page_prints_commands_that_work(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "defs.toml").write_text(file.replace("https://example.com", "http://127.0.0.1:9"))
     commands = re.findall(r"^toymq (definitions .*?)(?: > now.toml)? +#", page, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0", "--private-webhooks") as broker:
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0", "--private-webhooks", "--amqp", "127.0.0.1:0") as broker:
         monkeypatch.setenv("TOYMQ_URL", f"127.0.0.1:{broker.port}")
         done = [CliRunner().invoke(main, words.replace("http://127.0.0.1:7800", broker.http).split()) for words in commands]
     assert [(each.exit_code, each.stderr) for each in done] == [(1, ""), (0, ""), (0, "")]
