@@ -63,19 +63,24 @@ def broken_rules(history: list[Said], kills: Kills) -> list[str]:
 
 def _two_hands(lines: list[Said], kills: Kills) -> Iterable[str]:
     """No two processes have a key at once. The lease of a job ends with the broker: one that runs on then has no lease, and
-    another process may have the job. And a process of a job ends a moment behind its worker."""
+    another process may have the job. A job that was done before, whose ack was lost with the broker, may be acked by its first
+    process while it is repeated: then the next one of its key begins. And a process of a job ends a moment behind its worker."""
     if lines[0].kind == "process":
         return
     running: dict[tuple[int, int], Said] = {}
+    ended: set[int] = set()
     for one in lines:
         running = {place: begun for place, begun in running.items() if kills.processes.get(begun.pid, one.at) >= one.at}
         if one.event == "begin":
             for begun in running.values():
                 if not kills.broker_between(begun.at, one.at):
                     yield f"{one} begins while {begun} runs"
-            running[one.pid, one.number] = one
+            if one.number not in ended:
+                running[one.pid, one.number] = one
         else:
             running.pop((one.pid, one.number), None)
+            if one.event == "end":
+                ended.add(one.number)
 
 
 def _out_of_order(lines: list[Said]) -> Iterable[str]:

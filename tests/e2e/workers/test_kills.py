@@ -163,6 +163,8 @@ def said(*words: str) -> list[Said]:
         (["b1@1/7", "b1@3/8", "e1@4/8"], Kills(processes={7: 2}), None),
         (["b1@1/7", "b1@3/8", "e1@4/8"], Kills(processes={9: 2}), "while"),
         (["b1@1/7", "b1@3/8", "e1@4/8", "e1@5/7"], Kills(broker=[2]), None),
+        (["b1@1/7", "e1@2/7", "b1@4/8", "b2@5/7", "e2@6/7", "e1@7/8"], Kills(broker=[2]), None),
+        (["b1@1/7", "e1@2/7", "b2@4/8", "b1@5/7", "e2@6/8", "e1@7/7"], Kills(broker=[2]), "while"),
         (["b2@1/7", "e2@2/7", "b1@3/7", "e1@4/7"], Kills(), "2 begins before 1 has been done"),
         (["b1@1/7", "l1@2/7", "b2@3/7", "e2@4/7", "b1@5/7", "e1@6/7"], Kills(), "2 begins before 1 has been done"),
         (["b1@1/7", "e1@2/7", "b1@4/8", "e1@5/8"], Kills(), "although it was done"),
