@@ -85,7 +85,7 @@ async def test_no_get_of_a_page_makes_or_takes_anything() -> None:
     async with gateway(DIR, fs=fs, dialects=list(DIALECTS)) as rig:
         await rig.publish("there", "x")
         async with asyncio.timeout(TIMEOUT_S):
-            while f"{DIR}/topics/there/segments.json" not in fs.snapshot():  # written behind the answer
+            while f"{DIR}/topics/there/segments.json" not in fs.snapshot():  # noqa: ASYNC110 (written behind the answer)
                 await asyncio.sleep(0)
         app = application(rig)
         templates = paths_of(app)
