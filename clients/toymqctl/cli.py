@@ -15,7 +15,8 @@ from toymqctl.explanations import explain
 from toymqctl.target import target_of
 
 OF_TOYMQ = (
-    "serve", "worker", "workers", "definitions", "verify", "repair", "backup", "restore", "dump", "demo", "bench", "help"
+    "serve", "worker", "workers", "definitions", "verify", "repair", "backup", "restore", "tier", "dump", "demo", "bench",
+    "help",
 )  # fmt: skip
 """Commands of the other program, which serves a directory and works on one."""
 
