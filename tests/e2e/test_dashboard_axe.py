@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pika
 import pytest
 
 from tests.support.broker_process import BrokerProcess
@@ -150,6 +151,22 @@ def test_dialogs_and_toasts(broker: BrokerProcess, visit: Visit) -> None:
     )
     page.locator(".toast").nth(1).wait_for()
     found += looked_at(page, "toasts")
+    assert found == [], "\n".join(found)
+
+
+def test_what_amqp_clients_declared(visit: Visit, start: Start) -> None:
+    broker = start("--amqp", "127.0.0.1:0")
+    with pika.BlockingConnection(pika.URLParameters(str(broker.amqp))) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("orders", "topic", durable=True)
+        channel.queue_declare("mails", durable=True, arguments={"x-message-ttl": 60_000})
+        channel.queue_bind("mails", "orders", "mail.#")
+        page = visit(f"{broker.http}#/amqp")
+        found = []
+        for name in ("exchanges", "bindings", "queues", "connections"):
+            page.goto(f"{broker.http}#/amqp/{name}")
+            page.locator("main tbody tr").first.wait_for()
+            found += looked_at(page, name)
     assert found == [], "\n".join(found)
 
 
