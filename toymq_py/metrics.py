@@ -103,6 +103,8 @@ TABLE: tuple[Metric, ...] = (
     Metric("alerts_firing", Kind.GAUGE, "topics", "Topics that fire an alert rule; 1 for a low disk.", ("alert",)),
     Metric("alert_notices_total", Kind.COUNTER, "notices",
            "Notices of alerts by outcome: sent, or failed when the last attempt was not taken.", ("outcome",)),
+    Metric("tier_failing", Kind.GAUGE, "0 or 1", "Whether the bucket of --tier refused, or was away, at the last try."),
+    Metric("tier_uploaded_bytes_total", Kind.COUNTER, "bytes", "Bytes of sealed segments that the bucket of --tier has taken."),
     Metric("role", Kind.GAUGE, "0 or 1", "What this node of a cluster does: LOOKING, JOINING, FOLLOWING, OPENING, LEADING.",
            ("role",), of_cluster=True),
     Metric("epoch", Kind.GAUGE, "epoch", "The epoch of the leader that this node knows; 0: none.", of_cluster=True),
@@ -180,7 +182,8 @@ class Metrics:
                  "commit_messages", "connections", "connections_evicted_total", "connections_opened_total",
                  "connections_torn_total", "deliver_total", "duplicate_total", "errors", "fsync_seconds", "limits_reached",
                  "loop_held_seconds", "nack_total",
-                 "publish_seconds", "publish_total", "redeliver_total")  # fmt: skip
+                 "publish_seconds", "publish_total", "redeliver_total",
+                 "tier_failing", "tier_uploaded_bytes_total")  # fmt: skip
 
     def __init__(self) -> None:
         self.channels_examining = 0
@@ -200,6 +203,9 @@ class Metrics:
         self.alerts_firing: dict[str, int] = {}
         """By rule."""
         self.alert_notices = {"sent": 0, "failed": 0}
+        self.tier_failing = 0
+        """This and the next are set by the thread of the tier."""
+        self.tier_uploaded_bytes_total = 0
         self.commit_messages = Histogram(BY_NAME["commit_messages"])
         self.fsync_seconds = Histogram(BY_NAME["fsync_seconds"])
         self.loop_held_seconds = Histogram(BY_NAME["loop_held_seconds"])

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
+from toymq_py.metrics import Metrics
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.threads import start_thread
 from toymq_py.tier.bucket import BucketError, open_bucket
@@ -47,11 +48,14 @@ def look_at(broker: Broker) -> Look:
 class TierThread:
     """Makes a round every ``INTERVAL_S``; after an error later, twice as long each time. ``stop`` ends it."""
 
-    def __init__(self, look: Callable[[], Look], loop: asyncio.AbstractEventLoop, uploads: Uploads, url: str) -> None:
-        """``look`` is called on the loop."""
+    def __init__(
+        self, look: Callable[[], Look], loop: asyncio.AbstractEventLoop, uploads: Uploads, metrics: Metrics, url: str
+    ) -> None:
+        """``look`` is called on the loop; the tier's ``metrics`` are set on the thread, the only one that does."""
         self._look = look
         self._loop = loop
         self._uploads = uploads
+        self._metrics = metrics
         self._url = url
         self._stop = threading.Event()
         self._pause_s = INTERVAL_S
@@ -83,10 +87,13 @@ class TierThread:
             if not self._failing:
                 logger.error("tier %s: %s: what is sealed stays on the disk, and is tried again", self._url, error)  # noqa: TRY400
             self._failing, self._pause_s = True, min(self._pause_s * 2, BACKOFF_MAX_S)
+            self._metrics.tier_failing = 1
             return None
         if self._failing:
             logger.warning("tier %s: works again", self._url)
         self._failing, self._pause_s = False, INTERVAL_S
+        self._metrics.tier_failing = 0
+        self._metrics.tier_uploaded_bytes_total += done.uploaded_bytes
         if done.segments or done.deleted:
             logger.info("tier %s: %d segments (%d bytes) uploaded, %d objects deleted",
                         self._url, done.segments, done.uploaded_bytes, done.deleted)  # fmt: skip
@@ -118,7 +125,8 @@ class TierThread:
 def tiered(url: str, broker: Broker, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Keep a bucket up to date while a broker runs. Raises: ConfigError, OSError."""
     fs = RealFileSystem()
-    thread = TierThread(lambda: look_at(broker), loop, Uploads(fs, open_bucket(url, fs), SystemClock.wall_ns), url)
+    uploads = Uploads(fs, open_bucket(url, fs), SystemClock.wall_ns)
+    thread = TierThread(lambda: look_at(broker), loop, uploads, broker.metrics, url)
     thread.start()
     try:
         yield

@@ -38,10 +38,14 @@ class TracedTopic(Topic):
         keys_kept: int = 0,
         recovered: RecoveredLog | None = None,
         offsets: LoadedOffsets | None = None,
+        incarnation: str | None = None,
     ) -> None:
         """Behind the tracer as ``Topic``. Nothing is passed on by a star: mypyc makes of that a call without arguments."""
         self._tracer = tracer
-        super().__init__(name, path, services, settings, held=held, keys_kept=keys_kept, recovered=recovered, offsets=offsets)
+        super().__init__(
+            name, path, services, settings,
+            held=held, keys_kept=keys_kept, recovered=recovered, offsets=offsets, incarnation=incarnation,
+        )  # fmt: skip
         self.publisher.tracer = tracer
 
     def _commit_listener(self) -> TopicCommits:

@@ -22,7 +22,7 @@ class AwayBucket(MemoryBucket):
 
 
 def thread_of(rig: TierRig) -> TierThread:
-    return TierThread(lambda: look_at(rig.broker), asyncio.new_event_loop(), rig.uploads, "file:///b")
+    return TierThread(lambda: look_at(rig.broker), asyncio.new_event_loop(), rig.uploads, rig.broker.metrics, "file:///b")
 
 
 def test_a_bucket_that_is_away_is_said_once_and_asked_seldom(caplog: pytest.LogCaptureFixture) -> None:
@@ -34,10 +34,11 @@ def test_a_bucket_that_is_away_is_said_once_and_asked_seldom(caplog: pytest.LogC
     thread = thread_of(rig)
     for _ in range(9):
         assert thread.round(*look_at(rig.broker)) is None
-    assert thread._pause_s == BACKOFF_MAX_S
+    assert (thread._pause_s, rig.broker.metrics.tier_failing) == (BACKOFF_MAX_S, 1)
     bucket.__class__ = MemoryBucket
     assert thread.round(*look_at(rig.broker)) is not None
-    assert thread._pause_s == INTERVAL_S
+    assert (thread._pause_s, rig.broker.metrics.tier_failing) == (INTERVAL_S, 0)
+    assert rig.broker.metrics.tier_uploaded_bytes_total == 2 * rig.broker.topic("t").log.segments[0].end
     thread._loop.close()
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING", "INFO"]
     assert caplog.messages == [
@@ -57,7 +58,7 @@ async def test_it_asks_the_loop_and_ends_with_stop(monkeypatch: pytest.MonkeyPat
         asked.set()
         return [], set()
 
-    thread = TierThread(look, loop, rig.uploads, "file:///b")
+    thread = TierThread(look, loop, rig.uploads, rig.broker.metrics, "file:///b")
     thread.start()
     await asyncio.wait_for(asked.wait(), 30)
     await asyncio.to_thread(thread.stop)
