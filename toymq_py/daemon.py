@@ -20,7 +20,7 @@ from toymq_py.command_line import install_hint
 from toymq_py.config.definitions import Definitions, parse
 from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
-from toymq_py.errors import BadArgument, ConfigError, DamagedData, DataDirectoryError
+from toymq_py.errors import ConfigError, DamagedData, DataDirectoryError
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.certificates import Certificates, PeerCertificates
 from toymq_py.net.host_names import AllowedHosts
@@ -240,24 +240,11 @@ class Service:
                 self._broker, self._clock, self._loop, authority=self._authority, certificates=self._certificates,
                 vhosts=self._options.amqp_vhost,
             )  # fmt: skip
-            try:
-                await self._amqp.load()
-            except DamagedData as error:
-                problem = f"amqp.json: {error}; `toymq repair` puts it aside, its queues stay as topics"
-                raise DataDirectoryError(problem) from None
-            await self._declare(self._amqp, wanted)
+            await self._amqp.prepare(wanted.amqp.values(), self._options.definitions)
             if self._web is not None:
                 self._web.shows(self._amqp)
         gc.collect()
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
-
-    async def _declare(self, amqp: "AmqpServer", wanted: Definitions) -> None:
-        """Raises: ConfigError."""
-        try:
-            for change in await amqp.declare(wanted.amqp.values()):
-                logger.info("%s: %s", self._options.definitions, change)
-        except (BadArgument, OSError) as error:
-            raise ConfigError(f"{self._options.definitions}: {error}") from error
 
     def _warn_of_idle(self) -> None:
         """Say what was defined and does nothing without a gateway. A damaged file is `toymq verify`'s to tell."""

@@ -4,6 +4,7 @@ Contract: amqp.md. Limits of connections are those of all doors (``Quotas``). Kn
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -23,11 +24,13 @@ from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.config.amqp_definitions import AmqpDefinition, Declare
 from toymq_py.entrance import Entrance
-from toymq_py.errors import RequestError, TooManyConnections
+from toymq_py.errors import BadArgument, ConfigError, DamagedData, DataDirectoryError, RequestError, TooManyConnections
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.fair_queue import FairQueue
 from toymq_py.net.open_connections import CHANNELS_MAX, OpenConnection
 from toymq_py.topic import Subscription
+
+logger = logging.getLogger("toymq_py.amqp")
 
 GOODBYE_S = 1.0
 """At a shutdown: for clients to answer connection.close, after the publishes that wait were answered."""
@@ -69,6 +72,22 @@ class AmqpServer:
     async def load(self) -> None:
         """Read exchanges, queues and bindings. Raises: DamagedData, OSError."""
         await self.vhosts.load()
+
+    async def prepare(self, wanted: Iterable[AmqpDefinition], source: str | None) -> None:
+        """``load``, then declare what a file of definitions wants. ``source``: its name.
+
+        Raises: DataDirectoryError, where the file in the data directory is damaged; ConfigError; OSError.
+        """
+        try:
+            await self.load()
+        except DamagedData as error:
+            problem = f"amqp.json: {error}; `toymq repair` puts it aside, its queues stay as topics"
+            raise DataDirectoryError(problem) from None
+        try:
+            for change in await self.declare(wanted):
+                logger.info("%s: %s", source, change)
+        except (BadArgument, OSError) as error:
+            raise ConfigError(f"{source}: {error}") from error
 
     def exchanges(self) -> Iterator[dict[str, Any]]:
         """JSON objects of all exchanges (docs/http.md, "Exchanges, queues, bindings")."""
