@@ -6,20 +6,18 @@ from typing import Any
 
 from toymq_py.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from toymq_py.amqp.fields import SHORT_STRING_MAX
+from toymq_py.amqp.streams import is_stream, stream_settings
 from toymq_py.units import DURATION_MS_MAX
 
-QUEUE_TYPES = ("classic", "quorum")
-"""Both are durable logs here."""
-UNSUPPORTED = ("x-max-priority", "x-single-active-consumer", "x-dead-letter-strategy")
-BESIDE_DEAD_LETTERS = ("x-max-length", "x-max-length-bytes")
-"""RabbitMQ sends what they drop to the dead-letter exchange; here it would be lost without a word."""
+QUEUE_TYPES = ("classic", "quorum", "stream")
+"""All are durable logs here; of a stream each consumer reads by itself (``streams``)."""
+UNSUPPORTED = ("x-dead-letter-strategy",)
 OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": None}
 NUMBERS = {
     "x-message-ttl": (0, DURATION_MS_MAX), "x-expires": (1, DURATION_MS_MAX), "x-max-length": (1, 1 << 62),
     "x-max-length-bytes": (1, 1 << 62), "x-delivery-limit": (0, (1 << 20) - 1),
+    "x-max-priority": (0, 255),
 }  # fmt: skip
-CONSUMERS = ("x-priority", "x-stream-offset")
-"""Arguments of basic.consume that change what it gets, and are not supported."""
 STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key")
 """Short ones: no dead letter could be sent to a longer exchange or routing key."""
 
@@ -46,11 +44,19 @@ def _plain(name: str, value: Any) -> Any:
     raise AmqpError(PRECONDITION_FAILED, f"argument '{name}' has a value of type {type(value).__name__}, which is not kept")
 
 
-def check_consumer(arguments: Mapping[str, Any]) -> None:
-    """Raises: AmqpError (NOT_IMPLEMENTED) with the argument of basic.consume that is not supported."""
-    for name in CONSUMERS:
-        if arguments.get(name):
-            raise AmqpError(NOT_IMPLEMENTED, f"{name} of basic.consume is not supported")
+def consumer_priority(arguments: Mapping[str, Any]) -> int:
+    """The priority of a basic.consume. Raises: AmqpError."""
+    priority = arguments.get("x-priority", 0)
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise AmqpError(PRECONDITION_FAILED, f"invalid arg 'x-priority': {str(priority)[:40]!r} is not a number")
+    return int(priority)
+
+
+def drops_to_exchange(arguments: Mapping[str, Any]) -> bool:
+    """Whether what is beyond the length of a queue goes to its dead-letter exchange: then its topic has no limit."""
+    limited = any(arguments.get(name) is not None for name in ("x-max-length", "x-max-length-bytes"))
+    drops = arguments.get("x-overflow") in (None, "drop-head")
+    return limited and drops and arguments.get("x-dead-letter-exchange") is not None
 
 
 def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -68,22 +74,22 @@ def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
             raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': {value!r} is not a string")
         if value is not None and len(value.encode()) > SHORT_STRING_MAX:
             raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': it is longer than {SHORT_STRING_MAX} bytes")
+    if type(single := arguments.get("x-single-active-consumer", False)) is not bool:
+        raise AmqpError(PRECONDITION_FAILED, f"invalid arg 'x-single-active-consumer': {str(single)[:40]!r} is not a boolean")
     kind, overflow = arguments.get("x-queue-type", "classic"), arguments.get("x-overflow")
     if kind not in QUEUE_TYPES:
-        raise AmqpError(NOT_IMPLEMENTED, f"x-queue-type {kind} is not supported: there are {' and '.join(QUEUE_TYPES)}")
-    if arguments.get("x-dead-letter-exchange") is not None:
-        for name in BESIDE_DEAD_LETTERS:
-            if arguments.get(name) is not None:
-                raise AmqpError(NOT_IMPLEMENTED, f"{name} beside x-dead-letter-exchange is not supported")
+        raise AmqpError(NOT_IMPLEMENTED, f"x-queue-type {kind} is not supported: there are {', '.join(QUEUE_TYPES)}")
+    if is_stream(arguments):
+        return stream_settings(arguments)
     settings = {}
     if (ttl := arguments.get("x-message-ttl")) is not None and arguments.get("x-dead-letter-exchange") is None:
         settings["ttl"] = str(max(ttl, 1))
-    limits = {"backlog_max_messages": arguments.get("x-max-length"), "backlog_max_bytes": arguments.get("x-max-length-bytes")}
-    settings |= {name: str(limit) for name, limit in limits.items() if limit is not None}
     if overflow is not None and OVERFLOWS.get(overflow) is None:
         raise AmqpError(NOT_IMPLEMENTED, f"x-overflow {overflow} is not supported: there are drop-head and reject-publish")
-    if any(limit is not None for limit in limits.values()):
-        settings["when_full"] = OVERFLOWS[overflow or "drop-head"] or ""
+    given = {"backlog_max_messages": arguments.get("x-max-length"), "backlog_max_bytes": arguments.get("x-max-length-bytes")}
+    limits = {name: str(limit) for name, limit in given.items() if limit is not None}
+    if limits and not drops_to_exchange(arguments):
+        settings |= {**limits, "when_full": OVERFLOWS[overflow or "drop-head"] or ""}
     if (limit := arguments.get("x-delivery-limit")) is not None:
         to_exchange = arguments.get("x-dead-letter-exchange") is not None
         settings["max_attempts"] = "0" if to_exchange else str(limit + 1)  # 0: the channel counts, and knows the exchange

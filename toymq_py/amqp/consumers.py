@@ -9,11 +9,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from toymq_py.amqp import methods
-from toymq_py.amqp.arguments import check_consumer
+from toymq_py.amqp.arguments import consumer_priority
 from toymq_py.amqp.dead_letters import dead_letter_of
 from toymq_py.amqp.declarations import COUNT_MAX, Later, Owner
 from toymq_py.amqp.deliveries import (
-    LEASE_S,
     WINDOW,
     Consumer,
     DeliveryFrames,
@@ -22,12 +21,15 @@ from toymq_py.amqp.deliveries import (
     by_source,
     content_frames,
     content_of,
+    stream_content_of,
 )
 from toymq_py.amqp.errors import NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.properties import Envelope
-from toymq_py.amqp.queues import CONSUMER, Queues
+from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.replies import REPLY_TO
+from toymq_py.amqp.streams import StreamReader, offset_of, position_of
+from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.topic.deliverer import ranges_of
 
@@ -157,7 +159,7 @@ class Consumers:
             self._outlet.wake(consumer)
 
     def _consume(self, method: Method) -> Later:
-        check_consumer(method["arguments"])
+        priority = consumer_priority(method["arguments"])
         queue, tag = self._queue_of(method), method["consumer_tag"] or f"amq.ctag-{secrets.token_urlsafe(16)}"
         if tag in self.by_tag or (tag == self._reply_tag and self.reply_token):
             raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method.index)
@@ -166,37 +168,84 @@ class Consumers:
         topic = self._queues.topic(queue, self._outlet)
         self._outlet.rights.subscribe(topic.name)
         self._outlet.check_subscriptions()
-        consumer = Consumer(self._number, queue, tag, method["no_ack"], method["exclusive"], self._drop, self._told)
-        self._queues.attach(queue, consumer)
-        try:
-            window = WINDOW if method["no_ack"] else self._prefetch or WINDOW
-            consumer.subscription = self._subscribe(topic, consumer, window)
-        except BaseException:
-            self._queues.detach(queue, consumer)
-            raise
+        consumer = Consumer(
+            self._number, queue, tag, method["no_ack"], method["exclusive"], self._drop, self._told, self._activate,
+            self._may_take, priority,
+        )  # fmt: skip
+        consumer.window = WINDOW if method["no_ack"] else self._prefetch or WINDOW
+        if self._queues.is_stream(queue):
+            return self._consume_stream(method, consumer, topic)
+        if (offset := method["arguments"].get("x-stream-offset")) is not None:
+            text = f"x-stream-offset {str(offset)[:40]!r}: queue '{queue}' is no stream"
+            raise AmqpError(NOT_IMPLEMENTED, text, method.index)
+        if self._queues.attach(queue, consumer):
+            try:
+                self._subscribe(topic, consumer)
+            except BaseException:
+                self._queues.detach(queue, consumer)
+                raise
         declared = self._queues.topology.queues.get(queue)
         if declared is not None and "x-dead-letter-exchange" in declared.arguments:
             consumer.delivery_limit = declared.arguments.get("x-delivery-limit")
             expiry = self._queues.expiries.of_topic(topic.name)
             consumer.is_over = None if expiry is None else expiry.is_over
-        self.by_tag[tag] = consumer
-        if not method["no_wait"]:
-            self._reply("basic.consume-ok", consumer_tag=tag)
-        self._outlet.wake(consumer)
+        self._begin(method, consumer)
         return None
 
-    def _subscribe(self, topic: Topic, consumer: Consumer, window: int) -> Subscription:
+    def _begin(self, method: Method, consumer: Consumer) -> None:
+        self.by_tag[consumer.tag] = consumer
+        if not method["no_wait"]:
+            self._reply("basic.consume-ok", consumer_tag=consumer.tag)
+        self._outlet.wake(consumer)
+
+    def _consume_stream(self, method: Method, consumer: Consumer, topic: Topic) -> Later:
+        """Raises: AmqpError, OSError."""
+        offset = offset_of(method["arguments"])
+        if not self._prefetch:
+            text = f"consumer prefetch count is not set for stream queue '{consumer.queue}' in vhost '{self._queues.vhost}'"
+            raise AmqpError(PRECONDITION_FAILED, text, method.index)
+        position = position_of(topic, offset)
+        consumer.priority = 0  # each has all
+        self._queues.attach(consumer.queue, consumer)
+        consumer.reader = StreamReader(topic, position, self._prefetch, lambda: self._outlet.wake(consumer))
+        self._begin(method, consumer)
+        return None
+
+    def _subscribe(self, topic: Topic, consumer: Consumer) -> None:
         """Raises: RequestError, OSError."""
-        subscription, _ = topic.subscribe(
-            CONSUMER, mode="shared", window=window, visibility_s=LEASE_S,
-            wake=lambda _: self._woken(consumer),
+        consumer.subscription = self._queues.subscribe(
+            consumer.queue, topic, window=consumer.window, wake=lambda _: self._woken(consumer),
             ended=lambda _, code: self._ended(consumer),
         )  # fmt: skip
-        return subscription
+
+    def _activate(self, consumer: Consumer) -> bool:
+        """The single active consumer of its queue is gone, and this one follows. Returns: False when the topic is gone."""
+        try:
+            topic = self._queues.topic(consumer.queue, self._outlet)
+            if topic.deleted:
+                raise NoSuchTopic(f"{topic.name} is being deleted")
+            self._subscribe(topic, consumer)
+        except (AmqpError, RequestError, OSError):
+            self.by_tag.pop(consumer.tag, None)
+            self._told(consumer)
+            return False
+        self._outlet.wake(consumer)
+        return True
+
+    def _may_take(self, consumer: Consumer) -> bool:
+        """Have a consumer take, if it has credit. Returns: whether that is soon."""
+        subscription = consumer.subscription
+        if subscription is None or subscription.closed or subscription.lessee.inflight >= subscription.lessee.window:
+            return False
+        return self.by_tag.get(consumer.tag) is consumer and self._room(consumer) > 0 and self._outlet.wake(consumer)
 
     def _woken(self, consumer: Consumer) -> bool:
         """Messages are ready. Returns: whether they are taken soon; else another consumer is woken."""
-        return self.by_tag.get(consumer.tag) is consumer and self._outlet.wake(consumer) and self._room(consumer) > 0
+        if self.by_tag.get(consumer.tag) is consumer and self._outlet.wake(consumer) and self._room(consumer) > 0:
+            return True
+        if consumer.order is not None:
+            consumer.order.pass_on()
+        return False
 
     def _cancel(self, method: Method) -> Later:
         tag = method["consumer_tag"]
@@ -223,6 +272,8 @@ class Consumers:
     def _drop(self, consumer: Consumer) -> None:
         """End a consumer. What it has delivered stays with the channel until it is settled: so long its leases last."""
         self.by_tag.pop(consumer.tag, None)
+        if consumer.reader is not None:
+            consumer.reader.close()
         if consumer.subscription is not None:
             self._retired.append(consumer.subscription)
             self._end_retired()
@@ -273,15 +324,41 @@ class Consumers:
     def deliver(self, consumer: Consumer) -> bool:
         """Write messages of a consumer. Returns: whether there may be more. Raises: OSError."""
         subscription = consumer.subscription
+        if subscription is None and consumer.reader is not None and self.by_tag.get(consumer.tag) is consumer:
+            return self._deliver_stream(consumer, consumer.reader)
         if subscription is None or self.by_tag.get(consumer.tag) is not consumer:
             return False  # cancelled, with messages that are not settled
+        order = consumer.order
+        if order is not None and order.must_wait(consumer):
+            return False
         if (room := self._room(consumer)) <= 0:
             consumer.wake_others()  # an ack, or channel.flow, wakes this one
             return False
         delivery = subscription.take(TAKE_BYTES, room)
         if delivery is None:
+            if order is not None and subscription.lessee.wants_room:
+                order.pass_on()
             return False
         self._write(consumer, delivery)
+        return True
+
+    def _deliver_stream(self, consumer: Consumer, reader: StreamReader) -> bool:
+        """As ``deliver``, for a consumer of a stream."""
+        if reader.is_over:
+            self._ended(consumer)
+            return False
+        if (room := self._room(consumer)) <= 0 or (found := reader.read(TAKE_BYTES, room)) is None:
+            return False
+        records, start, stop = found
+        encoder, out = DeliveryFrames(self._number, consumer.tag, self._outlet.frame_max), list[bytes]()
+        for row in range(start, stop):
+            tag, (envelope, body) = self._unacked.next_tag(), stream_content_of(consumer.queue, records, row)
+            out += encoder.encode_content(tag, envelope, body, redelivered=False)
+            if not consumer.no_ack:
+                self._unacked.add(tag, Unacked(consumer.queue, reader, records.ids[row], envelope.routing_key, 1))
+        self._outlet.write(*out)
+        if consumer.no_ack:
+            self._outlet.when_taken(partial(self._taken, reader, ranges_of(records.ids[start:stop])))
         return True
 
     def _write(self, consumer: Consumer, delivery: Delivery) -> None:
@@ -314,13 +391,12 @@ class Consumers:
     def _get(self, method: Method) -> Later:
         queue = self._queue_of(method)
         topic = self._queues.topic(queue, self._outlet)
+        self._queues.refuse_stream(queue, "basic.get")
         self._outlet.rights.subscribe(topic.name)
         getter = self._getters.get(queue)
         if getter is None or getter.closed:
             self._outlet.check_subscriptions()
-            getter, _ = topic.subscribe(
-                CONSUMER, mode="shared", window=1, visibility_s=LEASE_S, wake=lambda _: False, ended=lambda _, code: None
-            )
+            getter = self._queues.subscribe(queue, topic, window=1, wake=lambda _: False, ended=lambda _, code: None)
             self._getters[queue] = getter
         self._queues.used(queue)
         if (expiry := self._queues.expiries.of_topic(topic.name)) is not None:

@@ -15,8 +15,13 @@ from toymq_py.amqp.properties import Envelope, block_of, envelope_of
 from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.timestamp import Timestamp
 from toymq_py.errors import RequestError
+from toymq_py.topic import Channel
 
 logger = logging.getLogger("toymq_py.amqp")
+
+GO_BY_THEMSELVES = ("expired", "maxlen")
+"""Reasons of dead letters without a client's doing."""
+
 
 def dead_letter_of(
     queues: Queues, message: Unacked, target: tuple[str, str], reason: str, refused: Callable[[], None] | None = None
@@ -36,7 +41,9 @@ class _Letter:
     def __init__(
         self, queues: Queues, message: Unacked, target: tuple[str, str], reason: str, refused: Callable[[], None] | None
     ) -> None:
+        assert isinstance(message.source, Channel), "a stream gives up nothing"
         self._queues = queues
+        self._source = message.source
         self._message = message
         self._target = target
         self._reason = reason
@@ -48,17 +55,17 @@ class _Letter:
         queues, message = self._queues, self._message
         exchange, routing_key = self._target
         try:
-            run, row, _ = queues.broker.topic(message.source.context.topic).read(message.msg_id, 1)
+            run, row, _ = queues.broker.topic(self._source.context.topic).read(message.msg_id, 1)
             if run is not None:
                 envelope = envelope_of(message.queue, b"" if run.headers is None else run.headers[row])
                 found = with_death(properties.decode(envelope.properties), message.queue, envelope, self._reason,
                                    run.ts_ns[row] // 1_000_000_000)  # fmt: skip
                 letter = Envelope(exchange, routing_key, properties.encode(found))
-                passed = self._passed_by_time(found["headers"]["x-death"])
+                passed = self._passed(found["headers"]["x-death"])
                 for topic in queues.targets(exchange, routing_key, found["headers"], internal=True):
                     if topic in passed:
                         logger.warning(
-                            "queue %s, message %d: dropped, by time alone it goes round", message.queue, message.msg_id
+                            "queue %s, message %d: dropped, without a rejection it goes round", message.queue, message.msg_id
                         )
                         continue
                     self._publish(topic, run.payloads[row], block_of(letter, found))
@@ -68,10 +75,10 @@ class _Letter:
             self._error = error if isinstance(error, RequestError) else RequestError(str(error))
         self._done()
 
-    def _passed_by_time(self, deaths: list[dict[str, Any]]) -> set[str]:
-        """Topics of the queues that a message has left because it expired, without a rejection since: it would go round for
-        ever, so RabbitMQ drops it there."""
-        if self._reason != "expired":
+    def _passed(self, deaths: list[dict[str, Any]]) -> set[str]:
+        """Topics of the queues that a message has left because it expired or was too much, without a rejection since: it would
+        go round for ever, so RabbitMQ drops it there."""
+        if self._reason not in GO_BY_THEMSELVES:
             return set()
         passed = set[str]()
         for death in deaths:
@@ -99,13 +106,13 @@ class _Letter:
         message = self._message
         ids = [(message.msg_id, message.msg_id)]
         if self._error is None:
-            message.source.ack(ids)
+            self._source.ack(ids)
         else:
             logger.warning("queue %s, message %d: not dead-lettered yet: %s", message.queue, message.msg_id, self._error)
             if self._refused is None:
-                message.source.nack(ids, self._queues.retry_in_s(message.queue))
+                self._source.nack(ids, self._queues.retry_in_s(message.queue))
             else:
-                message.source.return_uncounted(ids)
+                self._source.return_uncounted(ids)
                 self._refused()
 
 

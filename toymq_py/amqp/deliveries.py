@@ -12,13 +12,14 @@ from typing import NamedTuple
 from toymq_py.amqp import fields, frames, properties
 from toymq_py.amqp.frames import BODY, END_BYTE, HEADER, METHOD, body_frames
 from toymq_py.amqp.properties import envelope_of
+from toymq_py.amqp.queue_consumers import QueueConsumers
+from toymq_py.amqp.streams import StreamReader
+from toymq_py.amqp.timestamp import Long
+from toymq_py.records import Records
 from toymq_py.topic import Channel as TopicChannel
 from toymq_py.topic import Delivery, Subscription
 from toymq_py.topic.deliverer import ranges_of
-from toymq_py.units import DURATION_MS_MAX
 
-LEASE_S = DURATION_MS_MAX / 1000
-"""Until the connection ends."""
 WINDOW = 1024
 """Messages without an ack of a consumer whose prefetch is unlimited."""
 
@@ -32,7 +33,7 @@ class Unacked(NamedTuple):
     """A delivered message that the client has not settled."""
 
     queue: str
-    source: TopicChannel
+    source: "TopicChannel | StreamReader"
     msg_id: int
     routing_key: str
     attempt: int
@@ -49,11 +50,27 @@ class Consumer:
     is_exclusive: bool
     on_dropped: Callable[["Consumer"], None]
     on_told: Callable[["Consumer"], None]
+    on_activated: Callable[["Consumer"], bool]
+    on_woken: Callable[["Consumer"], bool]
+    priority: int = 0
+    window: int = WINDOW
+    order: QueueConsumers | None = None
+    """Asked before it takes, where the queue's consumers have different priorities."""
     subscription: Subscription | None = None
+    reader: StreamReader | None = None
+    """Of a stream, in place of the subscription."""
     delivery_limit: int | None = None
     """Deliveries after which a message goes to the dead-letter exchange; None where the topic counts."""
     is_over: Callable[[Delivery, int], bool] | None = None
     """Whether a message has expired; None where the topic drops those."""
+
+    def activate(self) -> bool:
+        """It takes from now on. Returns: False when its topic is gone; the client has heard of it."""
+        return self.on_activated(self)
+
+    def wake(self) -> bool:
+        """It may take. Returns: whether it does, soon."""
+        return self.on_woken(self)
 
     def drop(self) -> None:
         """The queue is going."""
@@ -78,6 +95,8 @@ class Consumer:
         """It was woken and cannot take now: another consumer of the queue may."""
         if self.subscription is not None:
             self.subscription.wake_others()
+        if self.order is not None:
+            self.order.pass_on()
 
 
 class UnackedMessages:
@@ -122,9 +141,9 @@ class UnackedMessages:
         return found
 
 
-def by_source(messages: list[Unacked]) -> Iterator[tuple[TopicChannel, list[tuple[int, int]]]]:
-    """Settled messages as id ranges, by the consumer of the topic that has leased them."""
-    ids: dict[TopicChannel, list[int]] = {}
+def by_source(messages: list[Unacked]) -> Iterator[tuple[TopicChannel | StreamReader, list[tuple[int, int]]]]:
+    """Settled messages as id ranges, by the consumer of the topic that has leased them, or the reader of a stream."""
+    ids: dict[TopicChannel | StreamReader, list[int]] = {}
     for message in messages:
         ids.setdefault(message.source, []).append(message.msg_id)
     for source, found in ids.items():
@@ -142,13 +161,16 @@ class DeliveryFrames:
     def encode(self, tag: int, queue: str, delivery: Delivery, row: int) -> tuple[list[bytes], str]:
         """The frames of one message, and its routing key."""
         envelope, body = content_of(queue, delivery, row)
-        rest = _TAG.pack(tag, delivery.attempt > 1) + fields.shortstr(envelope.exchange) + fields.shortstr(envelope.routing_key)
+        return self.encode_content(tag, envelope, body, redelivered=delivery.attempt > 1), envelope.routing_key
+
+    def encode_content(self, tag: int, envelope: properties.Envelope, body: bytes, *, redelivered: bool) -> list[bytes]:
+        """The frames of a message."""
+        rest = _TAG.pack(tag, redelivered) + fields.shortstr(envelope.exchange) + fields.shortstr(envelope.routing_key)
         channel, size = self._channel, len(self._head) + len(rest)
-        pieces = [
+        return [
             _FRAME.pack(METHOD, channel, size), self._head, rest, END_BYTE,
             *content_frames(channel, envelope.properties, body, self._frame_max),
         ]  # fmt: skip
-        return pieces, envelope.routing_key
 
 
 def content_of(queue: str, delivery: Delivery, row: int) -> tuple[properties.Envelope, bytes]:
@@ -161,6 +183,14 @@ def content_of(queue: str, delivery: Delivery, row: int) -> tuple[properties.Env
         found["headers"] = {**found.get("headers", {}), "x-delivery-count": delivery.attempt - 1}
         envelope = envelope._replace(properties=properties.encode(found))
     return envelope, records.payloads[row]
+
+
+def stream_content_of(queue: str, records: Records, row: int) -> tuple[properties.Envelope, bytes]:
+    """A message of a stream: as it was published, with its offset."""
+    envelope = envelope_of(queue, b"" if records.headers is None else records.headers[row])
+    found = properties.decode(envelope.properties)
+    found["headers"] = {**found.get("headers", {}), "x-stream-offset": Long(records.ids[row])}
+    return envelope._replace(properties=properties.encode(found)), records.payloads[row]
 
 
 def content_frames(channel: int, raw_properties: bytes, body: bytes, frame_max: int) -> list[bytes]:

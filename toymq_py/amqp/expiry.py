@@ -1,28 +1,35 @@
-"""Messages that expire in a queue with a dead-letter exchange: they go there, consumed or not.
+"""Messages that expire in a queue with a dead-letter exchange, or are beyond its length: they go there, consumed or not.
 
-Contract: amqp.md, "Model" (x-message-ttl, expiration, x-dead-letter-exchange); RabbitMQ, "Time-to-Live". Such a message has no
-ttl in its topic, which would drop it: its queue looks at the lowest message that is ready, and expires it when its time has
-come, so messages expire in the order of the queue. Belongs to the event loop.
+Contract: amqp.md, "Model" (x-message-ttl, expiration, x-max-length, x-dead-letter-exchange); RabbitMQ, "Time-to-Live", "Queue
+Length Limit". Such a queue has neither ttl nor limit in its topic, which would drop messages: it looks at the message that is
+the next to be taken, and gives it up when its time has come or the queue is too long, so messages leave in the order of the
+queue. Belongs to the event loop.
 """
 
 import asyncio
 import logging
 
+from toymq_py.amqp.arguments import drops_to_exchange
 from toymq_py.amqp.dead_letters import dead_letter_of
-from toymq_py.amqp.deliveries import LEASE_S, WINDOW, Unacked, content_of
+from toymq_py.amqp.deliveries import WINDOW, Unacked, content_of
 from toymq_py.amqp.errors import AmqpError
+from toymq_py.amqp.length import LengthLimit
 from toymq_py.amqp.properties import envelope_of, expiration_of
 from toymq_py.amqp.queues import CONSUMER, Queues
 from toymq_py.amqp.topology import Queue
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError
 from toymq_py.records import Records
-from toymq_py.topic import Delivery, Subscription, Topic
+from toymq_py.topic import Channel, Delivery, Subscription, Topic
 
 logger = logging.getLogger("toymq_py.amqp")
 
 AT_ONCE = 64
 """Messages that expire in one go; others have their turn before it goes on."""
+DROPPED_AT_ONCE = 512
+"""Messages beyond the length: more than a publisher's turn appends, so that the queue does not outgrow its limit."""
+TAKERS_FIRST_S = 0.01
+"""A queue with consumers is cut after so long: what they take at once was never beyond the length."""
 LOOK_MIN_S, LOOK_MAX_S = 1.0, 60.0
 """How often to look where messages have expirations of their own: behind the lowest one, one that has expired may become it."""
 LATEST_S = 86_400.0
@@ -46,6 +53,7 @@ class Expiry:
         self._queue = queue
         self._loop = loop
         self._ttl_ms: int | None = queue.arguments.get("x-message-ttl")
+        self._limit = LengthLimit(queue.arguments) if drops_to_exchange(queue.arguments) else None
         self._subscription: Subscription | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._own = True  # messages with an expiration of their own may be there
@@ -68,6 +76,20 @@ class Expiry:
         self._own = True
         self._pause_s = LOOK_MIN_S
         self.look_in(ttl_ms / 1000)
+
+    def begin(self) -> None:
+        """Look now, and after each commit where the length is limited."""
+        self.look_in(0.0)
+        self._listen()
+
+    def _listen(self) -> None:
+        broker, name = self._queues.broker, self._queue.topic
+        if self._limit is not None and not self._closed and broker.has(name):
+            broker.topic(name).when_committed(self._committed)
+
+    def _committed(self) -> None:
+        self._listen()
+        self.look_in(TAKERS_FIRST_S if self._queues.has_consumers(self._queue.name) else 0.0)
 
     def look_in(self, delay_s: float) -> None:
         """Look after so long, if not before."""
@@ -111,6 +133,8 @@ class Expiry:
             self._subscription.close()
             self._subscription = None
         channel = topic.channels.get(CONSUMER)
+        if self._limit is not None and channel is not None and not self._drop_head(topic, channel, self._limit):
+            return LOOK_MIN_S if self._not_before else 0.0
         for _ in range(AT_ONCE):
             head = None if channel is None else channel.head()
             if head is None:
@@ -122,9 +146,27 @@ class Expiry:
                 left_s = None if at_ns is None else (at_ns - self._clock.wall_ns()) / 1e9
                 if left_s is None or left_s > 0:
                     return self._next_s(left_s)
-            if not self._take(topic):
+            if not self._take_expired(topic):
                 return LOOK_MIN_S
         return 0.0
+
+    def _drop_head(self, topic: Topic, channel: Channel, limit: LengthLimit) -> bool:
+        """Give up what is beyond the length. Returns: whether that is all. Raises: RequestError, OSError."""
+        excess, excess_bytes = limit.excess(topic, channel)
+        left = DROPPED_AT_ONCE
+        while (excess > 0 or excess_bytes > 0) and left:
+            delivery = self._lease(topic).take(PAGE_BYTES, min(excess, left) if excess > 0 else 1)
+            if delivery is None:
+                return True  # all on their way; the window, or what becomes ready, wakes this
+            for row in range(delivery.start, delivery.stop):
+                msg_id = delivery.records.ids[row]
+                excess_bytes -= topic.log.bytes_between(msg_id, msg_id + 1)
+                self._give_up(delivery, row, "expired" if self._is_over(delivery.records, row) else "maxlen")
+            excess -= len(delivery)
+            left -= len(delivery)
+            if self._not_before:
+                return False
+        return left > 0
 
     def _next_s(self, wanted_s: float | None) -> float | None:
         if self._subscription is not None:
@@ -134,29 +176,41 @@ class Expiry:
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, LOOK_MAX_S)
         return pause_s if wanted_s is None else min(wanted_s, pause_s)
 
-    def _take(self, topic: Topic) -> bool:
-        """Lease the lowest message and give it up. Returns: False when that has to wait. Raises: RequestError, OSError."""
-        subscription = self._subscription
-        if subscription is None or subscription.closed:
-            subscription, _ = topic.subscribe(
-                CONSUMER, mode="shared", window=WINDOW, visibility_s=LEASE_S, wake=lambda _: False, ended=lambda _, code: None
+    def _lease(self, topic: Topic) -> Subscription:
+        """What leases messages that are given up. Raises: RequestError, OSError."""
+        if self._subscription is None or self._subscription.closed:
+            self._subscription = self._queues.subscribe(
+                self._queue.name, topic, window=WINDOW, wake=self._woken, ended=lambda _, code: None
             )
-            self._subscription = subscription
+        return self._subscription
+
+    def _woken(self, _: Subscription) -> bool:
+        if self._limit is not None:
+            self.look_in(0.0)
+        return False
+
+    def _take_expired(self, topic: Topic) -> bool:
+        """Lease the next message and give it up. Returns: False when that has to wait. Raises: RequestError, OSError."""
+        subscription = self._lease(topic)
         delivery = subscription.take(PAGE_BYTES, 1)
         if delivery is None:
             return False
         if not self._is_over(delivery.records, delivery.start):
             subscription.unsend(delivery.first_id, delivery.first_id)
             return False
-        envelope, _ = content_of(self._queue.name, delivery, delivery.start)
-        gone = Unacked(self._queue.name, subscription.channel, delivery.first_id, envelope.routing_key, delivery.attempt)
+        self._give_up(delivery, delivery.start, "expired")
+        return not self._not_before
+
+    def _give_up(self, delivery: Delivery, row: int, reason: str) -> None:
+        source, msg_id = delivery.subscription.channel, delivery.records.ids[row]
+        envelope, _ = content_of(self._queue.name, delivery, row)
+        gone = Unacked(self._queue.name, source, msg_id, envelope.routing_key, delivery.attempt)
         target = self._queues.dead_letter_target(self._queue.name, envelope.routing_key)
         if target is None:
-            subscription.channel.ack([(gone.msg_id, gone.msg_id)])
+            source.ack([(msg_id, msg_id)])
         else:
             self._not_before = 0.0
-            dead_letter_of(self._queues, gone, target, "expired", self._refused)
-        return not self._not_before
+            dead_letter_of(self._queues, gone, target, reason, self._refused)
 
     def _refused(self) -> None:
         """A dead letter was not stored, its target is full, say: after 1, 2, 4 … 60 s the head is tried again."""
@@ -186,11 +240,11 @@ class Expiries:
         self._by_topic: dict[str, Expiry] = {}
 
     def watch(self, queue: Queue) -> None:
-        """A queue is there. Those without a dead-letter exchange lose what expires, by the topic's ttl."""
+        """A queue is there. Those without a dead-letter exchange lose what expires or is too much, by the topic's settings."""
         if queue.arguments.get("x-dead-letter-exchange") is None or queue.name in self._by_name:
             return
         self._by_name[queue.name] = self._by_topic[queue.topic] = expiry = Expiry(self._queues, queue, self._clock, self._loop)
-        expiry.look_in(0.0)
+        expiry.begin()
 
     def forget(self, queue: Queue) -> None:
         """A queue is gone. Idempotent."""

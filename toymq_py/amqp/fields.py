@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from toymq_py.amqp.errors import SYNTAX_ERROR, AmqpError
-from toymq_py.amqp.timestamp import Timestamp
+from toymq_py.amqp.timestamp import Long, Timestamp
 
 DEPTH_MAX = 32
 """Tables and arrays in each other. RabbitMQ has no limit, and no client comes near this one."""
@@ -167,7 +167,7 @@ def _value(value: Any) -> bytes:
     if isinstance(value, Timestamp):
         return b"T" + _U64.pack(value)
     if isinstance(value, int):
-        if -(1 << 31) <= value < 1 << 31:
+        if -(1 << 31) <= value < 1 << 31 and not isinstance(value, Long):
             return b"I" + _I32.pack(value)
         if -(1 << 63) <= value < 1 << 63:
             return b"l" + _I64.pack(value)

@@ -25,6 +25,7 @@ _FORM = (
 _READ = {"shortstr": Reader.shortstr, "table": Reader.table, "octet": Reader.octet, "timestamp": Reader.timestamp}
 HAS_EXPIRATION = 0x8000 >> [name for name, _ in _FORM].index("expiration") >> 8
 """In the first byte of the flags."""
+HAS_PRIORITY = 0x8000 >> [name for name, _ in _FORM].index("priority") >> 8
 SHOWN = frozenset(name for name, kind in _FORM if kind == "shortstr") - {"cluster-id", "expiration"}
 """Properties that are header lines, too."""
 NOTHING = b"\0\0"
@@ -93,6 +94,27 @@ def expiration_of(raw: bytes) -> int | None:
     except AmqpError:
         return None
     return None if found is None else milliseconds(found)
+
+
+def priority_of(most: int, block: bytes) -> int:
+    """The priority of a message by its header block, ``most`` at most; 0 without one, and of another protocol."""
+    if not block.startswith(MARK):
+        return 0
+    end = block.find(b"\n")
+    try:
+        reader = Reader(binascii.a2b_base64(block[len(MARK) : end if end >= 0 else None], strict_mode=True))
+        reader.shortstr(), reader.shortstr()
+        flags = reader.short()
+        if not flags >> 8 & HAS_PRIORITY:
+            return 0
+        for bit, (name, kind) in enumerate(_FORM):
+            if flags & (0x8000 >> bit):
+                value = _READ[kind](reader)  # type: ignore[operator]
+                if name == "priority":
+                    return min(int(value), most)
+    except (AmqpError, ValueError):
+        pass  # another protocol's client wrote this line
+    return 0
 
 
 def milliseconds(expiration: str) -> int | None:

@@ -14,12 +14,16 @@ from toymq_py.amqp.arguments import topic_settings
 from toymq_py.amqp.errors import (
     ACCESS_REFUSED,
     NOT_FOUND,
+    NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     RESOURCE_LOCKED,
     AmqpError,
 )
 from toymq_py.amqp.names import topic_of
+from toymq_py.amqp.properties import priority_of
+from toymq_py.amqp.queue_consumers import QueueConsumer, QueueConsumers
 from toymq_py.amqp.replies import Replies
+from toymq_py.amqp.streams import check_stream, is_stream
 from toymq_py.amqp.topology import Binding, Exchange, Queue, Topology
 from toymq_py.amqp.topology_file import TopologyFile
 from toymq_py.broker import Broker
@@ -27,26 +31,16 @@ from toymq_py.broker_waits import made, stored
 from toymq_py.config.amqp_definitions import DEFAULT_VHOST
 from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.topic import Delivery, Subscription, Topic
+from toymq_py.units import DURATION_MS_MAX
 
 logger = logging.getLogger("toymq_py.amqp")
 
 CONSUMER = "amqp"
 """The consumer of a topic that stands for its queue."""
 
+LEASE_S = DURATION_MS_MAX / 1000
+"""Until the connection ends."""
 RETRY_S, RETRIES_PER_S = 1.0, 50
-
-
-class QueueConsumer(Protocol):
-    """A consumer, as its queue knows it."""
-
-    @property
-    def is_exclusive(self) -> bool: ...
-
-    def drop(self) -> None:
-        """The queue is going."""
-
-    def tell(self) -> None:
-        """The queue is gone: the client hears of it."""
 
 
 class ExpiringQueue(Protocol):
@@ -106,7 +100,7 @@ class Queues:
         self.replies = Replies()
         self._next_retry: dict[str, float] = {}
         self._loop = loop
-        self._consumers: dict[str, dict[QueueConsumer, None]] = {}
+        self._consumers: dict[str, QueueConsumers] = {}
         self._owners: dict[str, object] = {}  # of exclusive queues
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,6 +163,29 @@ class Queues:
             ready = channel.consumer.waiting(topic.next_id)
         return ready, len(self._consumers.get(name, ()))
 
+    def subscribe(
+        self, name: str, topic: Topic, *, window: int, wake: Callable[[Subscription], bool],
+        ended: Callable[[Subscription, str], None],
+    ) -> Subscription:  # fmt: skip
+        """Attach to the consumer of a queue's topic, by priority where the queue has some. Raises: RequestError, OSError."""
+        subscription, _ = topic.subscribe(
+            CONSUMER, mode="shared", window=window, visibility_s=LEASE_S, wake=wake, ended=ended
+        )
+        queue, channel = self.topology.queues.get(name), subscription.channel
+        most = None if queue is None else queue.arguments.get("x-max-priority")
+        if most and channel.consumer.priority_of is None:
+            channel.prioritize(partial(priority_of, most))
+        return subscription
+
+    def is_stream(self, name: str) -> bool:
+        queue = self.topology.queues.get(name)
+        return queue is not None and is_stream(queue.arguments)
+
+    def refuse_stream(self, name: str, method: str) -> None:
+        """Raises: AmqpError (NOT_IMPLEMENTED)."""
+        if self.is_stream(name):
+            raise AmqpError(NOT_IMPLEMENTED, f"{method} not supported by stream queues queue '{name}' in vhost '{self.vhost}'")
+
     # -- queues
 
     async def declare(
@@ -185,6 +202,8 @@ class Queues:
         """
         self._check_owner(wanted.name, owner)
         settings = topic_settings(wanted.arguments)
+        if streams := is_stream(wanted.arguments):
+            check_stream(wanted, self.vhost)
         present = self.topology.queues.get(wanted.name)
         if present is not None and self.broker.has(present.topic):
             _check_alike(present, wanted, self.vhost)
@@ -204,7 +223,8 @@ class Queues:
             if is_new or (settings and not defined):
                 await stored(lambda done: self.broker.create(wanted.topic, settings, done))
             topic = await made(partial(self.broker.topic_or_new, wanted.topic))
-            await self._make_consumer(topic)
+            if not streams:
+                await self._make_consumer(topic)
             if not defined:
                 await self.save()
         except BaseException:
@@ -237,7 +257,7 @@ class Queues:
         if if_empty and ready:
             raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self.vhost}' not empty")
         self._forget(name)
-        gone = list(self._consumers.pop(name, ()))
+        gone = [] if (its := self._consumers.pop(name, None)) is None else its.take_all()
         for consumer in gone:
             consumer.drop()
         await self._delete_topic(topic_name)
@@ -256,14 +276,16 @@ class Queues:
             raise error
 
     async def purge(self, name: str, owner: object) -> int:
-        """Remove the messages of a queue. Returns: how many. Raises: AmqpError, RequestError, OSError."""
+        """Remove the messages of a queue. Returns: how many were ready. Raises: AmqpError, RequestError, OSError."""
         topic = self.topic(name, owner)
-        over: asyncio.Future[tuple[int, OSError | RequestError | None]] = self._loop.create_future()
-        topic.purge(lambda count, error: None if over.done() else over.set_result((count, error)))
-        count, error = await over
+        self.refuse_stream(name, "queue.purge")
+        ready, _ = self.counts(name, topic)
+        over: asyncio.Future[OSError | RequestError | None] = self._loop.create_future()
+        topic.purge(lambda _, error: None if over.done() else over.set_result(error))
+        error = await over
         if error is not None:
             raise error
-        return count
+        return ready
 
     def _forget(self, name: str) -> None:
         """Remove a queue from the topology, its topic aside. Idempotent."""
@@ -323,22 +345,27 @@ class Queues:
 
     # -- consumers
 
-    def attach(self, name: str, consumer: QueueConsumer) -> None:
-        """Raises: AmqpError (ACCESS_REFUSED) beside an exclusive consumer, or for one beside others."""
-        present = self._consumers.setdefault(name, {})
-        if present and (consumer.is_exclusive or any(other.is_exclusive for other in present)):
-            raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '{self.vhost}' in exclusive use")
-        present[consumer] = None
+    def has_consumers(self, name: str) -> bool:
+        return bool(self._consumers.get(name))
+
+    def attach(self, name: str, consumer: QueueConsumer) -> bool:
+        """Returns: whether it takes now. Raises: AmqpError (ACCESS_REFUSED), as ``QueueConsumers.add``."""
+        its = self._consumers.get(name)
+        if its is None:
+            queue = self.topology.queues.get(name)
+            single_active = queue is not None and bool(queue.arguments.get("x-single-active-consumer"))
+            its = QueueConsumers(name, self.vhost, single_active=single_active)
+        takes = its.add(consumer)
+        self._consumers[name] = its
         timer = self._expiries.pop(name, None)
         if timer is not None:
             timer.cancel()
+        return takes
 
     def detach(self, name: str, consumer: QueueConsumer) -> None:
         """A consumer is gone; with the last one goes a queue that is to. Idempotent."""
-        present = self._consumers.get(name)
-        if present is None or present.pop(consumer, 0) is not None:
-            return
-        if present:
+        its = self._consumers.get(name)
+        if its is None or not its.remove(consumer) or its:
             return
         del self._consumers[name]
         queue = self.topology.queues.get(name)

@@ -8,6 +8,7 @@ from toymq_py.consumer.id_set import IdSet
 from toymq_py.consumer.key_lanes import KeyLanes
 from toymq_py.consumer.lease_run import HeldRange, Lessee
 from toymq_py.consumer.message_counts import MessageCounts
+from toymq_py.consumer.priority_lanes import PriorityLanes
 from toymq_py.consumer.snapshot import ConsumerSnapshot
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "KeyLanes",
     "Lessee",
     "MessageCounts",
+    "PriorityLanes",
 ]

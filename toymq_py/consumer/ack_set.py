@@ -73,6 +73,11 @@ class AckSet:
             self._replace(low, i, high, j, (first, last))
         return added
 
+    @property
+    def range_count(self) -> int:
+        """How many ranges there are."""
+        return sum(map(len, self._firsts))
+
     def overlaps(self, first: int, last: int) -> bool:
         """Whether any id from ``first`` to ``last`` is in the set."""
         if first < self.floor:

@@ -3,7 +3,7 @@
 Changes nothing: ``Consumer`` does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from toymq_py.consumer.ack_set import AckSet
 from toymq_py.consumer.failure_book import FailureBook
@@ -12,6 +12,7 @@ from toymq_py.consumer.key_lanes import KeyLanes
 from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, READY, Lessee
 from toymq_py.consumer.lease_table import LeaseTable
 from toymq_py.consumer.message_counts import MessageCounts
+from toymq_py.consumer.priority_lanes import PriorityLanes
 from toymq_py.records import IdRange
 
 
@@ -19,7 +20,7 @@ class ConsumerView:
     """Ack set, lease table and cursor of a consumer, and the questions about them. See ``Consumer``."""
 
     __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "failures", "has_acked",
-                 "lanes", "maybe_delivered_below", "name", "since_ns", "start")  # fmt: skip
+                 "lanes", "maybe_delivered_below", "name", "priority_of", "since_ns", "start")  # fmt: skip
 
     def __init__(self, name: str, *, start: int, since_ns: int, scheduled: IdSet | None = None) -> None:
         """A consumer that has seen nothing; ids below ``start`` count as acked.
@@ -35,8 +36,10 @@ class ConsumerView:
         self.changes = 0
         self.failures: FailureBook | None = None
         """Failures that NACKs gave for messages that are not acked; None before the first."""
-        self.lanes: KeyLanes | None = None
-        """Order per key; None without ``mode=keyed``. What waits for its key stands with the ids that fell due."""
+        self.lanes: KeyLanes | PriorityLanes | None = None
+        """Order per key (``mode=keyed``) or by priority; None without. What waits there stands with the ids that fell due."""
+        self.priority_of: Callable[[bytes], int] | None = None
+        """Gives the priority of a message from its header block; None where all are alike."""
         self.maybe_delivered_below = 0
         """An ACK of an id below is accepted although no lease is known: the last deliveries before a kill are not on disk."""
         self._acks = AckSet(start)
@@ -79,6 +82,17 @@ class ConsumerView:
     def first_ready(self) -> int | None:
         """The lowest id that waits for redelivery."""
         return self._runs.first_ready()
+
+    def ready_range(self) -> IdRange | None:
+        """The lowest ids that wait for redelivery and follow each other, alike in their attempts."""
+        first = self._runs.first_ready()
+        run = None if first is None else self._runs.run_of(first)
+        return None if run is None else (run.first, run.last)
+
+    @property
+    def acked_ranges(self) -> int:
+        """How many ranges above the floor are acked."""
+        return self._acks.range_count
 
     def is_due(self, msg_id: int) -> bool:
         """Whether the id is ready behind the cursor and was never delivered."""
@@ -136,8 +150,9 @@ class ConsumerView:
 
     @property
     def inflight(self) -> int:
-        """Messages inflight to all owners together."""
-        return self._runs.messages(INFLIGHT)
+        """Messages inflight to all owners together; not those that wait for the turn of their priority."""
+        lanes = self.lanes
+        return self._runs.messages(INFLIGHT) - (lanes.again if isinstance(lanes, PriorityLanes) else 0)
 
     def inflight_to(self, owner: Lessee) -> list[IdRange]:
         """The ids of this consumer that are inflight to an owner; ``owner.inflight`` counts those of all its consumers."""

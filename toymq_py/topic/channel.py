@@ -16,7 +16,7 @@ from toymq_py.failure import Failure
 from toymq_py.names import DEAD_LETTERS, TopicPattern
 from toymq_py.records import IdRange, Records
 from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of, stretches_of
-from toymq_py.topic.keyed_deliverer import deliverer_for
+from toymq_py.topic.deliverers import deliverer_for
 
 
 class Registration(Enum):
@@ -248,6 +248,11 @@ class Channel:
             self.mode = mode
             self._deliverer = deliverer_for(mode, self.context, self.consumer, self.notify_ready)
 
+    def prioritize(self, priority_of: Callable[[bytes], int]) -> None:
+        """Deliver by priority, read from header blocks, where the mode does not order keys."""
+        self.consumer.priority_of = priority_of
+        self._deliverer = deliverer_for(self.mode, self.context, self.consumer, self.notify_ready)
+
     def detach(self, subscription: Subscription) -> None:
         """Remove a closed subscription. The leases of a session end, attempts kept; those of a poll stay."""
         self.idle.pop(subscription, None)
@@ -431,8 +436,7 @@ class Channel:
         return ids if number is None else self.consumer.leased_under(ids, number)
 
     def return_uncounted(self, ids: Sequence[IdRange]) -> int:
-        """End leases of messages that no application had: that delivery is no attempt (ADR 0088). Returns: how many
-        were inflight."""
+        """End leases of messages that no application had: no attempt (ADR 0088). Returns: how many were inflight."""
         count = self.consumer.return_uncounted(ids)
         if count:
             self.context.metrics.nack_total += count
@@ -474,8 +478,7 @@ class Channel:
         self.context.changed()
 
     def skip_held_without_record(self, first: int, last: int) -> None:
-        """Ack held messages of the range that have no record. Those that the disk refuses to give (EIO) stay until a
-        restart."""
+        """Ack held messages that have no record. Those that the disk refuses to give (EIO) stay until a restart."""
         if not self.context.log.is_unreadable(first):
             self.consumer.skip(first, last)
             self.context.changed()

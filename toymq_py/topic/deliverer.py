@@ -24,6 +24,8 @@ UNREADABLE = Lessee(0)
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
 DUE_PER_DELIVERY = 128
 """Each is read and leased by itself: two milliseconds."""
+SCAN_ROWS = 256
+"""What one look ahead of the turn reads, where the mode or priorities ask for it."""
 PASSES_MAX = 8
 """Reads of one take that found nothing to deliver: lost or expired records, or another consumer's."""
 
@@ -162,7 +164,7 @@ class Deliverer:
         if run.headers is not None and attempt == 1 and not (count := self._drop_others(run, start, count)):
             consumer.unsend(lessee, first, last)
             return None
-        stop, size = _fit(run, start, count, max_bytes)
+        stop, size = fit(run, start, count, max_bytes)
         if run.ids[stop - 1] < last:
             consumer.unsend(lessee, run.ids[stop - 1] + 1, last)
         return run, start, stop, attempt, size
@@ -200,7 +202,7 @@ class Deliverer:
             return None
         if run.headers is not None and not (count := self._drop_others(run, start, count)):
             return None
-        stop, size = _fit(run, start, count, max_bytes)
+        stop, size = fit(run, start, count, max_bytes)
         self._consumer.take_fresh(lessee, first, run.ids[stop - 1], deadline, now)
         return run, start, stop, 1, size
 
@@ -242,8 +244,40 @@ class Deliverer:
             consumer.skip(first, last)  # the read that found the damage may have done so already
         self._context.changed()
 
+    def _pass_over_unread(self, lessee: Lessee, first: int, last: int, now: float) -> int:
+        """As ``_pass_over``, for ids that were looked at ahead of their turn. Returns: the last one passed over."""
+        consumer = self._consumer
+        if self._log.is_unreadable(first):
+            last = min(last, first + SCAN_ROWS)
+            consumer.pass_over(last)
+            if ids := [msg_id for msg_id in range(first, last + 1) if consumer.is_due(msg_id)]:
+                consumer.take_each(lessee, ids, 0.0, now)
+                consumer.unsend(lessee, first, last)
+            consumer.hold(UNREADABLE, first, last)
+        else:
+            consumer.skip(first, last)
+            consumer.pass_over(last)
+        self._context.changed()
+        return last
 
-def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int]:
+    def _read_closer(self, lessee: Lessee, msg_id: int, now: float) -> None:
+        """Make an id that is due ready like a redelivery: its record needs a closer read than ``read_each``."""
+        self._consumer.take_each(lessee, [msg_id], 0.0, now)
+        self._consumer.unsend(lessee, msg_id, msg_id)
+
+
+def rows_of(run: Records, rows: list[int]) -> Records:
+    """Some rows of a run."""
+    headers, expires_at_ns = run.headers, run.expires_at_ns
+    return Records(
+        [run.ids[row] for row in rows], [run.ts_ns[row] for row in rows], [run.keys[row] for row in rows],
+        [run.payloads[row] for row in rows],
+        None if headers is None else [headers[row] for row in rows],
+        None if expires_at_ns is None else [expires_at_ns[row] for row in rows],
+    )  # fmt: skip
+
+
+def fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int]:
     """Returns: the row after the last one that fits in ``max_bytes``, at least one row, and the bytes."""
     stop = start + count
     if start == 0 and stop == len(run) and run.payload_bytes <= max_bytes:

@@ -9,21 +9,19 @@ from itertools import takewhile
 from sys import maxsize
 
 from toymq_py.consumer import Consumer, KeyLanes, Lessee
-from toymq_py.consumer_options import Mode
 from toymq_py.group_key import group_key
 from toymq_py.records import MSG_ID_MAX, IdRange, Records
 from toymq_py.storage.log import READ_BYTES
 from toymq_py.topic.deliverer import (
     DUE_PER_DELIVERY,
-    UNREADABLE,
+    SCAN_ROWS,
     ChannelContext,
     Deliverer,
     LeasedRows,
     NoDelivery,
+    rows_of,
 )
 
-SCAN_ROWS = 256
-"""What one pass looks at, where less is wanted: records whose keys are busy are read to learn that."""
 KEY_ORDER = Lessee(0)
 """Owner of the leases of messages that were delivered before the consumer was keyed, and wait for their key now."""
 
@@ -104,11 +102,6 @@ class KeyedDeliverer(Deliverer):
         free[: len(lowest)] = list(filter(consumer.is_due, ids))
         return None if run is None or not count else (run, 0, count, 1, run.payload_bytes)
 
-    def _read_closer(self, lessee: Lessee, msg_id: int, now: float) -> None:
-        """Make an id that is due ready like a redelivery: its record needs a closer read than ``read_each``."""
-        self._consumer.take_each(lessee, [msg_id], 0.0, now)
-        self._consumer.unsend(lessee, msg_id, msg_id)
-
     def _take_heads_again(
         self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
@@ -157,7 +150,7 @@ class KeyedDeliverer(Deliverer):
         else:
             run, start, next_id = self._log.read(first, min(max(room, SCAN_ROWS), last - first + 1), READ_BYTES)
         if run is None:
-            self._pass_over_unread(lessee, first, min(next_id - 1, last), now)
+            lanes.scanned = self._pass_over_unread(lessee, first, min(next_id - 1, last), now) + 1
             return None
         self._read = None
         stop = start + min(last + 1, next_id) - first
@@ -194,7 +187,7 @@ class KeyedDeliverer(Deliverer):
         if not chosen:
             return None
         consumer.take_each(lessee, [run.ids[row] for row in chosen], deadline, now)
-        return _rows_of(run, chosen), 0, len(chosen), 1, size
+        return rows_of(run, chosen), 0, len(chosen), 1, size
 
     def _is_new(self, msg_id: int) -> bool:
         """Whether the id was never delivered."""
@@ -218,39 +211,3 @@ class KeyedDeliverer(Deliverer):
             if key := self._key(run, row):
                 self._lanes.enter(msg_id, key)
             self._lanes.scanned = msg_id + 1
-
-    def _pass_over_unread(self, lessee: Lessee, first: int, last: int, now: float) -> None:
-        """As ``_pass_over``, for ids that may have been delivered before."""
-        consumer = self._consumer
-        if self._log.is_unreadable(first):
-            last = min(last, first + SCAN_ROWS)
-            consumer.pass_over(last)
-            if ids := [msg_id for msg_id in range(first, last + 1) if consumer.is_due(msg_id)]:
-                consumer.take_each(lessee, ids, 0.0, now)
-                consumer.unsend(lessee, first, last)
-            consumer.hold(UNREADABLE, first, last)
-        else:
-            consumer.skip(first, last)
-            consumer.pass_over(last)
-        self._lanes.scanned = last + 1
-        self._context.changed()
-
-
-def deliverer_for(mode: Mode, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> Deliverer:
-    """The deliverer of a mode. What waits for its key is ready where the mode does not order keys."""
-    if mode == "keyed":
-        return KeyedDeliverer(context, consumer, notify_ready)
-    if consumer.lanes is not None:
-        consumer.lanes = None
-        consumer.unsend(KEY_ORDER, consumer.floor, consumer.cursor)
-    return Deliverer(context, consumer, notify_ready)
-
-
-def _rows_of(run: Records, rows: list[int]) -> Records:
-    headers, expires_at_ns = run.headers, run.expires_at_ns
-    return Records(
-        [run.ids[row] for row in rows], [run.ts_ns[row] for row in rows], [run.keys[row] for row in rows],
-        [run.payloads[row] for row in rows],
-        None if headers is None else [headers[row] for row in rows],
-        None if expires_at_ns is None else [expires_at_ns[row] for row in rows],
-    )  # fmt: skip

@@ -16,6 +16,9 @@ NAMES = ["", "q", "r", "e", "amq.topic", "amq.headers", "a@b", "x" * 255, "é", 
 ARGUMENTS: list[dict[str, Any]] = [
     {}, {"x-dead-letter-exchange": "e"}, {"x-match": "any", "a": 1}, {"alternate-exchange": "e"}, {"x-expires": 1},
     {"x-message-ttl": 1}, {"x-max-length": 1}, {"x": [{"y": b"z"}]}, {"x-delivery-limit": 0, "x-dead-letter-exchange": ""},
+    {"x-max-priority": 9}, {"x-queue-type": "stream"}, {"x-stream-offset": "first"}, {"x-priority": 3},
+    {"x-single-active-consumer": True, "x-priority": -1},
+    {"x-max-length": 1, "x-dead-letter-exchange": "", "x-max-priority": 2},
 ]  # fmt: skip
 LISTS: dict[str, list[Any]] = {
     "type": ["direct", "fanout", "topic", "headers", "x"], "consumer_tag": ["", "t", "u"], "table": ARGUMENTS,

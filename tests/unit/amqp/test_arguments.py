@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toymq_py.amqp.arguments import check_consumer, checked, topic_settings
+from toymq_py.amqp.arguments import checked, consumer_priority, topic_settings
 from toymq_py.amqp.errors import AmqpError
 
 
@@ -12,11 +12,21 @@ from toymq_py.amqp.errors import AmqpError
     ("arguments", "settings"),
     [
         ({}, {}), ({"x-queue-type": "quorum", "x-expires": 5, "unknown": 1}, {}),
+        ({"x-queue-type": "stream"}, {}),
+        ({"x-queue-type": "stream", "x-max-age": "2h", "x-max-length-bytes": 9},
+         {"retain_max_age": "7200000", "retain_max_bytes": "9"}),
+        ({"x-max-priority": 10}, {}), ({"x-max-priority": 0}, {}),
         ({"x-message-ttl": 60000}, {"ttl": "60000"}), ({"x-message-ttl": 0}, {"ttl": "1"}),
         ({"x-max-length": 5}, {"backlog_max_messages": "5", "when_full": "drop-oldest"}),
         ({"x-max-length-bytes": 9, "x-overflow": "reject-publish"}, {"backlog_max_bytes": "9", "when_full": "reject"}),
         ({"x-delivery-limit": 3}, {"max_attempts": "4"}), ({"x-message-ttl": 5, "x-dead-letter-exchange": ""}, {}),
         ({"x-delivery-limit": 3, "x-dead-letter-exchange": "d"}, {"max_attempts": "0"}),
+        ({"x-max-length": 5, "x-dead-letter-exchange": "d"}, {}),
+        ({"x-max-length-bytes": 5, "x-overflow": "drop-head", "x-dead-letter-exchange": "d"}, {}),
+        (
+            {"x-max-length": 5, "x-overflow": "reject-publish", "x-dead-letter-exchange": "d"},
+            {"backlog_max_messages": "5", "when_full": "reject"},
+        ),
     ],
 )  # fmt: skip
 def test_arguments_are_settings_of_the_topic(arguments: dict[str, Any], settings: dict[str, str]) -> None:
@@ -26,11 +36,13 @@ def test_arguments_are_settings_of_the_topic(arguments: dict[str, Any], settings
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ({"x-max-priority": 5}, 540, "x-max-priority is not supported"),
-        ({"x-queue-type": "stream"}, 540, "x-queue-type stream"),
-        ({"x-single-active-consumer": True}, 540, "x-single-active-consumer"),
+        ({"x-dead-letter-strategy": "at-least-once"}, 540, "x-dead-letter-strategy is not supported"),
+        ({"x-max-priority": -1}, 406, "invalid arg 'x-max-priority': -1 is no number from 0 to 255"),
+        ({"x-max-priority": 256}, 406, "invalid arg 'x-max-priority'"), ({"x-max-priority": "a"}, 406, "x-max-priority"),
+        ({"x-max-priority": True}, 406, "x-max-priority"), ({"x-max-priority": 1 << 63}, 406, "x-max-priority"),
+        ({"x-queue-type": "heap"}, 540, "x-queue-type heap is not supported: there are classic, quorum, stream"),
+        ({"x-single-active-consumer": 1}, 406, "invalid arg 'x-single-active-consumer': '1' is not a boolean"),
         ({"x-message-ttl": "5"}, 406, "invalid arg 'x-message-ttl'"), ({"x-expires": 0}, 406, "invalid arg 'x-expires'"),
-        ({"x-max-length": 5, "x-dead-letter-exchange": ""}, 540, "x-max-length beside x-dead-letter-exchange"),
         ({"x-max-length": 5, "x-overflow": "reject-publish-dlx"}, 540, "x-overflow reject-publish-dlx"),
         ({"x-overflow": 5}, 406, "invalid arg 'x-overflow'"),
         ({"x-dead-letter-exchange": "x" * 256}, 406, "invalid arg 'x-dead-letter-exchange': it is longer than 255 bytes"),
@@ -48,8 +60,13 @@ def test_arguments_are_kept_as_json() -> None:
         checked({"a": b"x"})
 
 
-def test_arguments_of_a_consumer_that_are_not_supported_are_named() -> None:
-    check_consumer({"x-priority": 0, "x-cancel-on-ha-failover": True})
-    with pytest.raises(AmqpError, match=r"x-stream-offset of basic\.consume is not supported") as refused:
-        check_consumer({"x-stream-offset": "first"})
-    assert refused.value.code == 540
+def test_a_consumer_has_a_priority() -> None:
+    assert consumer_priority({"x-cancel-on-ha-failover": True}) == 0
+    assert consumer_priority({"x-priority": -3}) == -3
+
+
+@pytest.mark.parametrize("priority", ["1", True, 1.5, None, [1]], ids=str)
+def test_a_priority_is_a_number(priority: Any) -> None:
+    with pytest.raises(AmqpError, match="invalid arg 'x-priority'") as refused:
+        consumer_priority({"x-priority": priority})
+    assert refused.value.code == 406

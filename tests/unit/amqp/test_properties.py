@@ -84,3 +84,15 @@ def test_a_dead_letter_says_why() -> None:
     block, _ = as_logged(Envelope("", "q", properties.encode({"headers": {"n": 1}})))
     found = envelope_of("q.dlq", block + b"toymq-reason: failed\n")
     assert properties.decode(found.properties)["headers"] == {"n": 1, "toymq-reason": "failed"}
+
+
+@given(SHORT, SHORT, PROPERTIES, st.integers(1, 255))
+def test_the_priority_stands_in_the_block(exchange: str, routing_key: str, found: dict[str, Any], most: int) -> None:
+    block, _ = as_logged(Envelope(exchange, routing_key, properties.encode(found)))
+    assert properties.priority_of(most, block) == min(found.get("priority", 0), most)
+
+
+@given(st.binary(max_size=80))
+def test_a_priority_in_junk_is_none(data: bytes) -> None:
+    assert properties.priority_of(9, data) == 0
+    assert 0 <= properties.priority_of(9, properties.MARK + data) <= 9

@@ -1,0 +1,144 @@
+"""Queues whose length is limited beside a dead-letter exchange: what is dropped goes there. Contract: amqp.md, "Model"."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.amqp_wire import AmqpWire, bodies, declare
+from tests.support.broker_process import BrokerProcess
+from tests.support.requirements import require
+from toymq_py.amqp import properties
+from toymq_py.amqp.connection import Content
+
+TO_Q = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+
+
+def death(content: Content) -> dict[str, Any]:
+    found: dict[str, Any] = properties.decode(content.properties)["headers"]["x-death"][0]
+    return found
+
+
+def until(wire: AmqpWire, queue: str, ready: int) -> None:
+    """Ask until a queue has so many messages."""
+    for _ in range(100_000):
+        if declare(wire, queue, passive=True)["message_count"] == ready:
+            return
+    raise AssertionError(declare(wire, queue, passive=True))
+
+
+def test_what_is_beyond_the_length_goes_to_the_exchange_from_the_head(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "short", arguments={**TO_Q, "x-max-length": 3})
+    raw = properties.encode({"headers": {"n": 7}, "expiration": "600000"})
+    for number in range(1000):
+        wire.publish(b"%d" % number, "short", raw=raw)
+    until(wire, "q", 997)
+    assert declare(wire, "short", passive=True)["message_count"] == 3
+    wire.ask(1, "basic.consume", queue="q", no_ack=True)
+    found = [wire.content() for _ in range(997)]
+    assert [one.body for one in found] == [b"%d" % number for number in range(997)]
+    entry = death(found[5])
+    assert (entry["queue"], entry["reason"], entry["count"], entry["routing-keys"]) == ("short", "maxlen", 1, ["short"])
+    headers = properties.decode(found[5].properties)["headers"]
+    assert (headers["x-first-death-reason"], headers["n"]) == ("maxlen", 7)
+    wire.ask(1, "basic.consume", queue="short", no_ack=True)
+    assert bodies(wire, 3) == [b"997", b"998", b"999"]
+
+
+def test_bytes_are_limited_too(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "short", arguments={**TO_Q, "x-max-length-bytes": 10_000})
+    for _ in range(20):
+        wire.publish(bytes(3000), "short")
+    until(wire, "q", 17)
+    assert declare(wire, "short", passive=True)["message_count"] == 3
+    wire.ask(1, "basic.consume", queue="short", no_ack=True)
+    assert bodies(wire, 3) == [bytes(3000)] * 3
+
+
+def test_what_consumers_hold_does_not_count(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "short", arguments={**TO_Q, "x-max-length": 1})
+    wire.ask(1, "basic.qos", prefetch_count=5)
+    wire.ask(1, "basic.consume", queue="short", consumer_tag="c")
+    for number in range(10):
+        wire.publish(b"%d" % number, "short")
+        if number < 5:
+            assert wire.content().body == b"%d" % number
+    until(wire, "q", 4)
+    assert declare(wire, "short", passive=True)["message_count"] == 1
+    wire.send(1, "basic.ack", delivery_tag=1)
+    assert bodies(wire, 1) == [b"9"]
+
+
+def test_reject_publish_beside_a_dead_letter_exchange_refuses(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "full", arguments={**TO_Q, "x-max-length": 1, "x-overflow": "reject-publish"})
+    wire.ask(1, "confirm.select")
+    wire.publish(b"fits", "full")
+    wire.expect("basic.ack")
+    wire.publish(b"refused", "full")
+    wire.expect("basic.nack")
+    assert [declare(wire, name, passive=True)["message_count"] for name in ("full", "q")] == [1, 0]
+
+
+def test_a_queue_that_drops_to_itself_ends(broker: BrokerProcess, wire: AmqpWire) -> None:
+    declare(wire, "own", arguments={"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "own"})
+    for _ in range(5):
+        wire.publish(b"x", "own")
+    until(wire, "own", 1)
+    _, errors = broker.stop()
+    assert "dropped, without a rejection it goes round" in errors
+    assert "Traceback" not in errors
+
+
+def test_what_another_protocol_publishes_counts(broker: BrokerProcess, wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "short", arguments={**TO_Q, "x-max-length": 2})
+    with broker.connect() as client:
+        client.send(b"PUB short - 1\nx\n" * 5)
+    until(wire, "q", 3)
+
+
+def test_a_kill_loses_nothing_of_what_is_dropped(broker: BrokerProcess) -> None:
+    """A letter is stored before its message is gone: each message is in one of the two, perhaps in both."""
+    published = 0
+    for _ in range(4):
+        with AmqpWire(broker.amqp).login() as wire:
+            declare(wire, "q")
+            declare(wire, "short", arguments={**TO_Q, "x-max-length": 10})
+            wire.ask(1, "confirm.select")
+            for number in range(published, published + 300):
+                wire.publish(b"%d" % number, "short")
+            while wire.expect("basic.ack")["delivery_tag"] < 300:
+                pass
+            published += 300
+            broker.restart()  # kill -9, in the midst of dropping
+    with AmqpWire(broker.amqp).login() as wire:
+        until(wire, "short", 10)
+        wire.send(1, "basic.consume", queue="q", no_ack=True)
+        wire.send(1, "basic.consume", queue="short", no_ack=True)
+        missing = {b"%d" % number for number in range(published)}
+        while missing:
+            if isinstance(found := wire.event(), Content):
+                missing.discard(found.body)
+
+
+@require("amqp-clients")
+def test_pika_reads_what_was_dropped(broker: BrokerProcess) -> None:
+    pika = pytest.importorskip("pika")
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare("dropped", "fanout")
+        channel.queue_declare("letters", durable=True)
+        channel.queue_bind("letters", "dropped")
+        channel.queue_declare("short", durable=True, arguments={"x-dead-letter-exchange": "dropped", "x-max-length": 1})
+        for number in range(3):
+            channel.basic_publish("", "short", b"%d" % number)
+        found = []
+        for _, given, body in channel.consume("letters", auto_ack=True):
+            found.append((body, given.headers["x-death"][0]["reason"]))
+            if len(found) == 2:
+                break
+        assert found == [(b"0", "maxlen"), (b"1", "maxlen")]

@@ -1,0 +1,126 @@
+"""The consumers of one queue, and which of them may take.
+
+Contract: amqp.md, "Model" (basic.consume, x-priority, x-single-active-consumer); RabbitMQ, "Consumer Priorities", "Single
+Active Consumer". Knows no topic. Belongs to the event loop.
+"""
+
+from typing import Protocol
+
+from toymq_py.amqp.errors import ACCESS_REFUSED, AmqpError
+
+
+class QueueConsumer(Protocol):
+    """A consumer, as its queue knows it."""
+
+    order: "QueueConsumers | None"
+    """Asked before it takes, where consumers have different priorities."""
+
+    @property
+    def is_exclusive(self) -> bool: ...
+
+    @property
+    def priority(self) -> int: ...
+
+    def activate(self) -> bool:
+        """It takes from now on. Returns: False when its topic is gone; the client has heard of it."""
+
+    def wake(self) -> bool:
+        """It may take. Returns: whether it does, soon: not without credit, or where its client does not read."""
+
+    def drop(self) -> None:
+        """The queue is going."""
+
+    def tell(self) -> None:
+        """The queue is gone: the client hears of it."""
+
+
+class QueueConsumers:
+    """All consumers of a queue, in the order in which they came.
+
+    Where they have different priorities, one with a lower priority takes only while none above it has credit; those that wait
+    for that are woken when a higher one has none left. Of a queue with a single active consumer the others take nothing: when
+    it is gone, the one with the highest priority follows, of those the first.
+    """
+
+    def __init__(self, name: str, vhost: str, *, single_active: bool) -> None:
+        self._name = name
+        self._vhost = vhost
+        self._single_active = single_active
+        self._active: QueueConsumer | None = None
+        self._all: dict[QueueConsumer, None] = {}
+        self._waiting: dict[QueueConsumer, None] = {}
+        self._by_priority: list[QueueConsumer] = []  # the highest first
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, consumer: QueueConsumer) -> bool:
+        """Returns: whether it takes now; else it is activated in its turn.
+
+        Raises: AmqpError (ACCESS_REFUSED) beside an exclusive consumer, for one beside others, or where a single one is active.
+        """
+        alone = consumer.is_exclusive or any(other.is_exclusive for other in self._all)
+        if (self._all and alone) or (self._single_active and consumer.is_exclusive):
+            raise AmqpError(ACCESS_REFUSED, f"queue '{self._name}' in vhost '{self._vhost}' in exclusive use")
+        self._all[consumer] = None
+        if self._single_active:
+            if self._active is not None:
+                return False
+            self._active = consumer
+        else:
+            self._rank()
+        return True
+
+    def remove(self, consumer: QueueConsumer) -> bool:
+        """Another one may follow, or take what it would have taken. Returns: whether it was there."""
+        if consumer not in self._all:
+            return False
+        del self._all[consumer]
+        self._waiting.pop(consumer, None)
+        consumer.order = None
+        if consumer is self._active:
+            self._active = None
+            self._follow()
+        elif not self._single_active:
+            self._rank()
+            self.pass_on()
+        return True
+
+    def take_all(self) -> list[QueueConsumer]:
+        """The queue is going: none follows another. Returns: those that were there."""
+        found = list(self._all)
+        self._all.clear()
+        self._waiting.clear()
+        self._by_priority.clear()
+        for consumer in found:
+            consumer.order = None
+        return found
+
+    def _follow(self) -> None:
+        while self._active is None and self._all:
+            self._active = max(self._all, key=lambda consumer: consumer.priority)
+            if not self._active.activate():
+                del self._all[self._active]
+                self._active = None
+
+    def _rank(self) -> None:
+        ranked = len({consumer.priority for consumer in self._all}) > 1
+        for consumer in self._all:
+            consumer.order = self if ranked else None
+        self._by_priority = sorted(self._all, key=lambda consumer: -consumer.priority) if ranked else []
+
+    def must_wait(self, consumer: QueueConsumer) -> bool:
+        """Whether one with a higher priority takes what is ready; it is woken, and so is this one when it may."""
+        for other in self._by_priority:
+            if other.priority <= consumer.priority:
+                break
+            if other.wake():
+                self._waiting[consumer] = None
+                return True
+        return False
+
+    def pass_on(self) -> None:
+        """A consumer has no credit, or is gone: those that wait look again."""
+        waiting, self._waiting = self._waiting, {}
+        for consumer in waiting:
+            consumer.wake()
