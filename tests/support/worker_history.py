@@ -63,8 +63,9 @@ def broken_rules(history: list[Said], kills: Kills) -> list[str]:
 
 def _two_hands(lines: list[Said], kills: Kills) -> Iterable[str]:
     """No two processes have a key at once. The lease of a job ends with the broker: one that runs on then has no lease, and
-    another process may have the job. A job that was done before, whose ack was lost with the broker, may be acked by its first
-    process while it is repeated: then the next one of its key begins. And a job's process ends a moment behind its worker."""
+    another process may have the job. A job that was done before, whose ack was lost with the broker, may be acked by its
+    first process while it is repeated: then the next one of its key begins. A process of a job ends a moment behind its
+    worker."""
     if lines[0].kind == "process":
         return
     running: dict[tuple[int, int], Said] = {}
