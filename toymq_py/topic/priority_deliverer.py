@@ -74,7 +74,9 @@ class PriorityDeliverer(Deliverer):
         if (again := lanes.next_again(level, min(room, SCAN_ROWS))) is not None:
             lanes.take_again(*again)
             consumer.unsend(PRIORITY_ORDER, *again)
-            return self._take_again(lessee, room, max_bytes, deadline, now) if consumer.redeliverable else None
+            if consumer.first_ready() is None:  # held: out of attempts since. A call: to mypyc ``redeliverable`` is 0 here
+                return None
+            return self._take_again(lessee, room, max_bytes, deadline, now)
         return self._take_level(lessee, level, room, max_bytes, deadline, now)
 
     def _take_level(
