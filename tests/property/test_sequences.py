@@ -163,7 +163,7 @@ class World:
             case "fails":
                 rig.disk.fail("sync", 1 + rest % 3, errno.EIO, path=".log")
             case "low":
-                rig.broker._space.refuse()
+                rig.broker.space.refuse()
             case "wait":
                 rig.advance(0.2)
             case "reconnect":

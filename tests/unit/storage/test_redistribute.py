@@ -132,7 +132,7 @@ def _named_alike(disk: SimDisk) -> None:
     for worker, topic in enumerate(("a", "b")):
         directory = worker_path(ROOT, worker)
         found = webhooks_file.load(disk, directory) | {"mine": Webhook(topic=topic, url="https://example.com/")}
-        webhooks_file.write(disk, directory, webhooks_file.encode(found))
+        webhooks_file.FILE.write(disk, directory, webhooks_file.encode(found))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_what_cannot_be_divided_is_left_alone(spoil: Callable[[SimDisk], None], 
 def test_a_webhook_on_a_pattern_goes_to_every_worker_and_back_to_one() -> None:
     disk = made(1)
     webhook = Webhook(topic="t.*", url="https://example.com/")
-    webhooks_file.write(disk, ROOT, webhooks_file.encode(webhooks_file.load(disk, ROOT) | {"all": webhook}))
+    webhooks_file.FILE.write(disk, ROOT, webhooks_file.encode(webhooks_file.load(disk, ROOT) | {"all": webhook}))
     redistribute(disk, ROOT, 3)
     assert all(webhooks_file.load(disk, worker_path(ROOT, worker))["all"] == webhook for worker in range(3))
     redistribute(disk, ROOT, 1)
