@@ -248,7 +248,7 @@ def test_the_wrong_port_is_said_in_one_line(files: Path) -> None:
     """TLS to the port without, nothing of it to the port with: each client says what is wrong, at once."""
     with BrokerProcess(files / "d", *options(files)) as broker:
         for url, says in (
-            (f"toymqs://127.0.0.1:{broker.port}", "does the broker use TLS on this port? toymq:// connects without TLS"),
+            (f"toymqs://127.0.0.1:{broker.port}", "does not speak TLS: name the broker's TLS port, or toymq://"),
             (f"toymq://127.0.0.1:{broker.tls_port}", "BAD_FRAMING: this port speaks TLS: use toymqs://"),
         ):
             refused = CliRunner().invoke(toymqctl, ["--url", url, "ping"])

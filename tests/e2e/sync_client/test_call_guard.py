@@ -145,6 +145,7 @@ CLIENT_CALLS: dict[str, Callable[[Client], object]] = {
     "forget": lambda mq: mq.forget("guarded", "c"),
     "nack": lambda mq: mq.nack("guarded", "c", [(0, 0)]),
     "offsets": lambda mq: mq.offsets("guarded"),
+    "topic_range": lambda mq: mq.topic_range("guarded"),
     "open": lambda mq: mq.open(),
     "ping": lambda mq: mq.ping(),
     "pub": lambda mq: mq.pub("guarded", b"x"),
