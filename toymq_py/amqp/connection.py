@@ -90,6 +90,11 @@ class AmqpConnection:
         return self._reader.held_bytes + self._body_bytes
 
     @property
+    def unread_bytes(self) -> int:
+        """Bytes that ``events`` has not looked at yet, or that are an unfinished frame."""
+        return self._reader.held_bytes
+
+    @property
     def has_waiting(self) -> bool:
         """What was given back is first among the next events."""
         return self._back is not None

@@ -303,12 +303,12 @@ class Session(asyncio.Protocol):
         held, seat = unapplied + len(self.channels) * CHANNEL_BYTES, self.seat
         if seat is not None and (held > FLOOR_BYTES or seat.held_bytes):
             has_room = seat.settle(held + self.held.published + self._outbox.held_bytes)
-            if not has_room and held > FLOOR_BYTES + FRAME_MAX:
+            if not (has_room or self._closing) and held > FLOOR_BYTES + FRAME_MAX:
                 self.close_with(AmqpError(RESOURCE_ERROR, str(seat.too_much())))
                 return
         waits = self._blocked_by_publishes or self._connection.has_waiting or bool(self.held.refused)
         busy = self._is_busy or waits or (self._outbox.stalled and bool(self._outbox))
-        wants = not (busy and unapplied > READ_AHEAD_BYTES)
+        wants = (unapplied if busy else self._connection.unread_bytes) <= READ_AHEAD_BYTES
         if wants != self._reading and not self._gone and not self.transport.is_closing():
             self._reading = wants
             if wants:

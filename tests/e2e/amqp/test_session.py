@@ -1,6 +1,7 @@
 """AMQP 0-9-1 over a socket, method by method. Contract: amqp.md, "Model"; ADR 0123."""
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -394,3 +395,25 @@ def test_a_consumer_that_never_reads_holds_a_bounded_part(broker: BrokerProcess,
         reader.send(1, "basic.consume", queue="q", no_ack=True)
         reader.expect("basic.consume-ok")
         assert len(bodies(reader, 1000)) == 1000, "what the socket did not take is there"
+
+
+def test_clients_that_go_on_sending_behind_a_refusal_are_not_read_ahead(tmp_path: Path) -> None:
+    """Found by an attack: bodies came faster than 200 connections had their turns, and behind connection.close the socket was
+    read without a limit: 7 GB with ``--max-held-bytes 64MiB``."""
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--max-held-bytes", "4MiB") as broker:
+        before = broker.rss_bytes()
+        head = frame(HEADER, 1, b"\0\x3c\0\0" + (2_000_000).to_bytes(8) + b"\0\0")
+        body = methods.encode(1, "basic.publish", routing_key="q") + head + frame(BODY, 1, b"x" * 100_000) * 19
+
+        def send(wire: AmqpWire) -> None:
+            with contextlib.suppress(OSError):  # it is ended
+                for _ in range(8):
+                    wire.socket.sendall(body)
+
+        with contextlib.ExitStack() as open_wires, ThreadPoolExecutor(40) as senders:
+            wires = [open_wires.enter_context(AmqpWire(broker.amqp)).login() for _ in range(40)]
+            sending = [senders.submit(send, wire) for wire in wires]
+            most = before
+            while not all(each.done() for each in sending):
+                most = max(most, broker.rss_bytes())
+        assert most - before < 120 << 20
