@@ -106,6 +106,7 @@ class Declarations:
             return None
         if method["passive"]:
             name = self.queue_of(method)
+            self._owner.rights.declare(self.queues.topic_name(name))
             ready, consumers = self.queues.counts(name, self.queues.topic(name, self._owner))
             self._last_queue = name
             self._declared(method, name, ready, consumers)
@@ -121,6 +122,7 @@ class Declarations:
             name, self.queues.topic_name(name), method["durable"], method["exclusive"], method["auto_delete"],
             arguments.checked(method["arguments"]),
         )  # fmt: skip
+        self._owner.rights.declare(wanted.topic)
         counts = await self.queues.declare(wanted, self._owner, lambda: self._may_make(method, {"topic": wanted.topic}))
         self._last_queue = name
         self._declared(method, name, *counts)

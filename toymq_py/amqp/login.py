@@ -51,6 +51,9 @@ class OpenRights:
     def administer(self, topic: str) -> None:
         """Raises: AmqpError (ACCESS_REFUSED)."""
 
+    def declare(self, topic: str) -> None:
+        """Ask whether a queue is there, or declare it as it is: with any right to it. Raises: AmqpError (ACCESS_REFUSED)."""
+
 
 class TokenRights(OpenRights):
     """The rights of a token."""
@@ -96,6 +99,9 @@ class TokenRights(OpenRights):
 
     def administer(self, topic: str) -> None:
         self._need("administer", topic, lambda _: self._grant.admin)
+
+    def declare(self, topic: str) -> None:
+        self._need("declare", topic, lambda topic: self._grant.sees(topic) or self._grant.may_publish(topic))
 
     def _need(self, action: str, topic: str, may: Callable[[str], bool]) -> None:
         if not may(topic):

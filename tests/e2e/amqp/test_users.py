@@ -180,3 +180,22 @@ def test_a_connection_over_tls_is_shown_as_one(broker: BrokerProcess) -> None:
         headers = {"authorization": f"Bearer {token('billing')}"}
         (found,) = httpx.get(f"{broker.http}v1/connections?protocol=amqp", headers=headers).json()["connections"]
         assert (found["tls"], found["token"]) == (True, "billing")
+
+
+def test_a_token_without_a_right_to_a_queue_does_not_learn_that_it_is_there(tmp_path: Path, auth: Path) -> None:
+    """Found by an attack: a passive declare told every token which queues there are, and how much waits in them."""
+    auth.write_text(
+        table("all", RIGHTS) + table("sends", 'publish = ["orders"]') + table("takes", 'subscribe = ["orders"]')
+        + table("other", 'publish = ["else"]\nsubscribe = ["else"]')
+    )  # fmt: skip
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--auth-file", str(auth)) as broker:
+        with AmqpWire(broker.amqp).login(password=token("all")) as wire:
+            declare(wire, "orders")
+        for name, may in (("sends", True), ("takes", True), ("other", False)):
+            for passive, queue in ((True, "orders"), (False, "orders"), (True, "none"), (False, "none")):
+                with AmqpWire(broker.amqp).login(password=token(name)) as wire:
+                    wire.send(1, "queue.declare", queue=queue, passive=passive, durable=True)
+                    if queue == "orders" and may:
+                        wire.expect("queue.declare-ok")
+                    else:
+                        assert wire.closed_with()[0] == 403, (name, passive, queue)
