@@ -14,8 +14,10 @@ CLOSE = 0.75
 """Likeness of two words, of 1: `get` is not `forget`, which deletes."""
 ABBREVIATION_MIN = 3
 INTERRUPTED, USAGE = 130, 2
-ADDRESS_OPTIONS = ("--port", "--host", "--bind")
-"""What others call ``--listen``."""
+OTHER_OPTIONS = {
+    "--port": "--listen HOST:PORT", "--host": "--listen HOST:PORT", "--bind": "--listen HOST:PORT", "--count": "--max N",
+}  # fmt: skip
+"""What to write for options that others have, where the command has it."""
 
 
 class CommandGroup(click.Group):
@@ -103,8 +105,9 @@ def explain(error: click.UsageError, ctx: click.Context | None) -> str:
         meant = known.get(error.command_name, near)
         return error.message.rstrip(".") + (f": did you mean `{meant}`?" if meant else "")
     if ctx is not None and isinstance(error, click.exceptions.NoSuchOption):
-        if error.option_name in ADDRESS_OPTIONS and any("--listen" in one.opts for one in ctx.command.params):
-            return f"{error.message.rstrip('.').partition(' Did')[0].rstrip('.')}: write `--listen HOST:PORT`"
+        instead = OTHER_OPTIONS.get(error.option_name, "")
+        if any(instead.partition(" ")[0] in one.opts for one in ctx.command.params):
+            return f"{error.message.rstrip('.').partition(' Did')[0].rstrip('.')}: write `{instead}`"
         root = ctx.find_root()
         if ctx is not root and any(error.option_name in one.opts for one in root.command.params):
             option = error.option_name

@@ -94,6 +94,10 @@ def test_the_command_lines_say_it_so(module: str, name: str) -> None:
         ("toymqctl.cli", ["list"], "No such command 'list': did you mean `toymqctl topics`?"),
         ("toymqctl.cli", ["consume", "orders"], "No such command 'consume': did you mean `toymqctl sub`?"),
         ("toymq_py.cli", ["serve", "--port", "6789"], "No such option '--port': write `--listen HOST:PORT`"),
+        ("toymqctl.cli", ["tail", "mails", "--count", "1"], "No such option '--count': write `--max N`"),
+        ("toymqctl.cli", ["sub", "mails", "--count", "1"], "No such option '--count': write `--max N`"),
+        ("toymqctl.cli", ["pull", "jobs", "w", "--count", "1"], "No such option '--count': write `--max N`"),
+        ("toymqctl.cli", ["topics", "--count", "1"], "No such option '--count'"),
     ],
 )
 def test_what_another_program_or_another_name_has_is_named(module: str, words: list[str], line: str) -> None:
