@@ -25,6 +25,8 @@ class CommandGroup(click.Group):
 
     meant: ClassVar[Mapping[str, str]] = {}
     """What to write, whole, instead of a command that is not here: another program has it, or it has another name."""
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Where the things are that a command of this name would show, as a half-sentence."""
     sections: ClassVar[Mapping[str, Sequence[str]]] = {}
     """The commands by what they are for, as the help lists them; none for one list."""
     places: ClassVar[Mapping[str, str]] = {}
@@ -100,9 +102,11 @@ def say(group: click.Group, text: str, ctx: click.Context | None) -> NoReturn:
 def explain(error: click.UsageError, ctx: click.Context | None) -> str:
     """The text of an error, with a remedy where one is known."""
     if ctx is not None and isinstance(error, click.exceptions.NoSuchCommand) and isinstance(ctx.command, click.Group):
-        known = ctx.command.meant if isinstance(ctx.command, CommandGroup) else {}
+        ours = ctx.command if isinstance(ctx.command, CommandGroup) else CommandGroup()
         near = next((f"{ctx.command_path} {name}" for name in _meant(ctx.command, ctx, error.command_name)), None)
-        meant = known.get(error.command_name, near)
+        if error.command_name in ours.elsewhere:
+            return f"{error.message.rstrip('.')}: {ours.elsewhere[error.command_name]}"
+        meant = ours.meant.get(error.command_name, near)
         return error.message.rstrip(".") + (f": did you mean `{meant}`?" if meant else "")
     if ctx is not None and isinstance(error, click.exceptions.NoSuchOption):
         instead = OTHER_OPTIONS.get(error.option_name, "")
