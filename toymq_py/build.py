@@ -1,7 +1,8 @@
-"""What this installation runs: compiled modules or their source, and the fast CRC or zlib's. ADR 0095."""
+"""What this installation has: compiled modules or their source, the fast CRC or zlib's (ADR 0095), pages of documentation."""
 
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
+from pathlib import Path
 
 PROBE = "toymq_py.records"
 """A module that every compiled wheel has compiled: all of the list in pyproject.toml are, or none."""
@@ -24,3 +25,9 @@ def fast_crc() -> bool:
 def describe() -> str:
     """The build in a few words, for reports of measurements: ``compiled, zlib_ng``."""
     return ("compiled" if compiled() else "as source") + (", zlib_ng" if fast_crc() else "")
+
+
+def docs_directory() -> Path:
+    """Where the pages of the documentation are: in the installed package, or in the checkout beside it."""
+    package = Path(__file__).parent
+    return next((path for path in (package / "docs", package.parent / "docs") if path.is_dir()), package / "docs")

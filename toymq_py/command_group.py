@@ -14,8 +14,10 @@ CLOSE = 0.75
 """Likeness of two words, of 1: `get` is not `forget`, which deletes."""
 ABBREVIATION_MIN = 3
 INTERRUPTED, USAGE = 130, 2
-ADDRESS_OPTIONS = ("--port", "--host", "--bind")
-"""What others call ``--listen``."""
+OTHER_OPTIONS = {
+    "--port": "--listen HOST:PORT", "--host": "--listen HOST:PORT", "--bind": "--listen HOST:PORT", "--count": "--max N",
+}  # fmt: skip
+"""What to write for options that others have, where the command has it."""
 
 
 class CommandGroup(click.Group):
@@ -23,6 +25,8 @@ class CommandGroup(click.Group):
 
     meant: ClassVar[Mapping[str, str]] = {}
     """What to write, whole, instead of a command that is not here: another program has it, or it has another name."""
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Where the things are that a command of this name would show, as a half-sentence."""
     sections: ClassVar[Mapping[str, Sequence[str]]] = {}
     """The commands by what they are for, as the help lists them; none for one list."""
     places: ClassVar[Mapping[str, str]] = {}
@@ -98,13 +102,16 @@ def say(group: click.Group, text: str, ctx: click.Context | None) -> NoReturn:
 def explain(error: click.UsageError, ctx: click.Context | None) -> str:
     """The text of an error, with a remedy where one is known."""
     if ctx is not None and isinstance(error, click.exceptions.NoSuchCommand) and isinstance(ctx.command, click.Group):
-        known = ctx.command.meant if isinstance(ctx.command, CommandGroup) else {}
+        ours = ctx.command if isinstance(ctx.command, CommandGroup) else CommandGroup()
         near = next((f"{ctx.command_path} {name}" for name in _meant(ctx.command, ctx, error.command_name)), None)
-        meant = known.get(error.command_name, near)
+        if error.command_name in ours.elsewhere:
+            return f"{error.message.rstrip('.')}: {ours.elsewhere[error.command_name]}"
+        meant = ours.meant.get(error.command_name, near)
         return error.message.rstrip(".") + (f": did you mean `{meant}`?" if meant else "")
     if ctx is not None and isinstance(error, click.exceptions.NoSuchOption):
-        if error.option_name in ADDRESS_OPTIONS and any("--listen" in one.opts for one in ctx.command.params):
-            return f"{error.message.rstrip('.').partition(' Did')[0].rstrip('.')}: write `--listen HOST:PORT`"
+        instead = OTHER_OPTIONS.get(error.option_name, "")
+        if any(instead.partition(" ")[0] in one.opts for one in ctx.command.params):
+            return f"{error.message.rstrip('.').partition(' Did')[0].rstrip('.')}: write `{instead}`"
         root = ctx.find_root()
         if ctx is not root and any(error.option_name in one.opts for one in root.command.params):
             option = error.option_name

@@ -29,7 +29,7 @@ from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, openable
 from toymq_py.runtime.memory_watch import MemoryWatch
-from toymq_py.server import Server
+from toymq_py.server import Server, cannot_listen
 from toymq_py.text_files import read_text
 from toymq_py.topic import Tracer
 
@@ -366,7 +366,7 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
     try:
         listeners = Server.bind(*parse_address(address))
     except OSError as error:
-        raise DataDirectoryError(f"{option}: cannot listen on {address}: {error.strerror or error}") from error
+        raise DataDirectoryError(cannot_listen(option, address, error)) from error
     for listener in listeners:
         bound.callback(listener.close)
     if any(options.check_exposure(option, listener.getsockname()[0]) for listener in listeners):
@@ -393,7 +393,7 @@ def claim(listeners: Listeners) -> None:
             try:
                 listener.listen(BACKLOG)
             except OSError as error:
-                raise DataDirectoryError(f"{option}: cannot listen on {shown_address(listener)}: {error.strerror}") from error
+                raise DataDirectoryError(cannot_listen(option, shown_address(listener), error)) from error
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Contract: delivery.md, "Sessions" (limits, shutdown). Knows no command.
 """
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,14 @@ EXPIRY_CHECK_S = 5.0
 """An expired token is found within so long, also after the wall clock was set."""
 FINISH_S = 1.0
 """The last part of a shutdown, at most a quarter of it, is for commits and offsets alone; acks are taken before."""
+
+
+def cannot_listen(option: str, address: str, error: OSError) -> str:
+    """The text of an error of ``Server.bind`` or ``listen``, for the address that an option names."""
+    text = f"{option}: cannot listen on {address}: {error.strerror or error}"
+    if error.errno != errno.EADDRINUSE:
+        return text
+    return f"{text}: a broker may be running there: stop it, or give {option} {address.rpartition(':')[0]}:PORT"
 
 
 class Server:

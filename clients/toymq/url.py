@@ -46,9 +46,16 @@ def parse_url(url: str) -> Address:
         raise ConfigError(f"a broker's URL is toymq://host:port: {error}") from None
     known = parts.scheme in ("toymq", "toymqs") and len((parts.hostname or "").split()) == 1
     if not known or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment or parts.password is not None:
-        raise ConfigError("a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS")
+        raise ConfigError(f"a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS{_instead_of(parts.scheme)}")
     token = unquote(parts.username) if parts.username else None
     return Address(check_host(parts.hostname), port if port is not None else DEFAULT_PORT, token, parts.scheme == "toymqs")
+
+
+def _instead_of(scheme: str) -> str:
+    """What to say of another scheme. It is all that an error shows of a URL."""
+    if scheme in ("toymq", "toymqs"):
+        return ""
+    return f", not {scheme}://" + (": that one is for AMQP clients" if scheme in ("amqp", "amqps") else "")
 
 
 def _parse_unix(path: str) -> Address:

@@ -20,6 +20,7 @@ OF_TOYMQ = (
 )  # fmt: skip
 """Commands of the other program, which serves a directory and works on one."""
 
+OF_AMQP = "the page #/amqp of the dashboard (--http) shows"
 
 WITHOUT_A_BROKER = ("cluster", "completion", "context", "token")
 """Commands that ask none: a context that is damaged or gone does not stop them."""
@@ -38,7 +39,12 @@ class _OneLineErrors(CommandGroup):
     meant: ClassVar = {
         **{name: f"toymq {name}" for name in OF_TOYMQ},
         "list": "toymqctl topics", "ls": "toymqctl topics", "consume": "toymqctl sub", "produce": "toymqctl pub",
+        "get": "toymqctl pull",
     }  # fmt: skip
+    elsewhere: ClassVar = {
+        **dict.fromkeys(("queues", "list_queues"), f"`toymqctl topics` lists queues as topics, {OF_AMQP} those of AMQP"),
+        **dict.fromkeys(("exchanges", "list_exchanges", "bindings", "list_bindings"), f"{OF_AMQP} them"),
+    }
     sections: ClassVar = {
         "Messages": ("pub", "sub", "pull", "ack", "nack", "tail"),
         "Topics and consumers": (

@@ -31,6 +31,23 @@ _COLUMNS = ("id", "died", "origin", "consumer", "attempts", "reason", "error", "
 _GROUPED = ("letters", "first", "last", "died", "consumer", "reason", "last error")
 
 
+LISTED = "`toymqctl dlq list TOPIC` lists the ids"
+
+
+class _LetterId(MessageId):
+    """The id of a dead letter."""
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return LISTED
+
+
+class _LetterIds(Ids):
+    """Ids of dead letters."""
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return LISTED
+
+
 def _letters_of(topic: str) -> str:
     """The dead-letter topic of a topic, or of itself."""
     return topic if topic.endswith(DEAD_LETTERS) else topic + DEAD_LETTERS
@@ -158,7 +175,7 @@ def _time(ts_ns: int) -> str:
 
 @dlq.command(short_help="Show one dead letter, with its traceback and payload.")
 @click.argument("topic", type=TOPIC)
-@click.argument("letter", metavar="ID", type=MessageId())
+@click.argument("letter", metavar="ID", type=_LetterId())
 @format_option
 @json_flag
 @click.pass_obj
@@ -223,7 +240,7 @@ def redrive(broker: Broker, topic: str, ids: tuple[IdRange, ...] | None, max_cou
 
 @dlq.command(short_help="Settle dead letters that are not wanted back.")
 @click.argument("topic", type=TOPIC)
-@click.argument("ids", type=Ids())
+@click.argument("ids", type=_LetterIds())
 @click.pass_obj
 def discard(broker: Broker, topic: str, ids: tuple[IdRange, ...]) -> None:
     """Settle the dead letters IDS (7, 3-9 or 3-9,12) of TOPIC: they wait no longer, and no redrive brings them back.

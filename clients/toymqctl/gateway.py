@@ -42,7 +42,7 @@ def choose(gateways: Sequence[str] | None, address: Address) -> str:
     if gateways is None:
         raise ConfigError(f"{NEEDS_IT}, and this broker does not tell where its gateway listens: name it with --http-url")
     if not gateways:
-        raise ConfigError(f"{NEEDS_IT}, and this broker has no gateway: start it with --http 127.0.0.1:8080")
+        raise ConfigError(f"{NEEDS_IT}, and this broker has no gateway: start it with --http 127.0.0.1:7800")
     url = gateways[0]
     if address.tls and not url.startswith("https:") and not _is_loopback(address.host):
         raise ConfigError(

@@ -137,6 +137,7 @@ FIRST_LINES = {
     "a long line": (b"x" * 5000, b"AUTH_REQUIRED"),
     "HTTP": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"NOT_TCP"),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00", b"BAD_FRAMING"),
+    "AMQP": (b"AMQP\0\0\x09\x01", b"BAD_FRAMING"),
 }
 
 

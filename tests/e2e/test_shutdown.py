@@ -97,12 +97,18 @@ def test_two_brokers_on_one_directory(tmp_path: Path) -> None:
             assert wire.ask(b"PING\n") == b"PONG", "the first one does not notice"
 
 
+def taken_by_another(option: str, address: str) -> str:
+    """The error, with its remedy."""
+    said = f"cannot listen on {address}: Address already in use"
+    return f"{said}: a broker may be running there: stop it, or give {option} 127.0.0.1:PORT"
+
+
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = run("serve", "--data-dir", str(tmp_path / "d"), "--listen", address)
     assert done.returncode == 2
-    assert done.stderr == f"toymq: --listen: cannot listen on {address}: Address already in use\n"
+    assert done.stderr == f"toymq: --listen: {taken_by_another('--listen', address)}\n"
 
 
 LOSES_A_RACE = """
@@ -139,7 +145,7 @@ def test_of_two_brokers_that_start_together_one_says_ready(tmp_path: Path, optio
         env=environment(), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"toymq: {option}: cannot listen on {address}: Address already in use\n"
+    assert done.stderr == f"toymq: {option}: {taken_by_another(option, address)}\n"
 
 
 @pytest.mark.parametrize(

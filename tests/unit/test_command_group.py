@@ -93,7 +93,15 @@ def test_the_command_lines_say_it_so(module: str, name: str) -> None:
         ("toymqctl.cli", ["serve"], "No such command 'serve': did you mean `toymq serve`?"),
         ("toymqctl.cli", ["list"], "No such command 'list': did you mean `toymqctl topics`?"),
         ("toymqctl.cli", ["consume", "orders"], "No such command 'consume': did you mean `toymqctl sub`?"),
+        ("toymqctl.cli", ["get", "orders"], "No such command 'get': did you mean `toymqctl pull`?"),
+        ("toymqctl.cli", ["queues"], "No such command 'queues': `toymqctl topics` lists queues as topics, the page #/amqp of"),
+        ("toymqctl.cli", ["list_queues"], "No such command 'list_queues': `toymqctl topics` lists"),
+        ("toymqctl.cli", ["exchanges"], "No such command 'exchanges': the page #/amqp of the dashboard (--http) shows them"),
         ("toymq_py.cli", ["serve", "--port", "6789"], "No such option '--port': write `--listen HOST:PORT`"),
+        ("toymqctl.cli", ["tail", "mails", "--count", "1"], "No such option '--count': write `--max N`"),
+        ("toymqctl.cli", ["sub", "mails", "--count", "1"], "No such option '--count': write `--max N`"),
+        ("toymqctl.cli", ["pull", "jobs", "w", "--count", "1"], "No such option '--count': write `--max N`"),
+        ("toymqctl.cli", ["topics", "--count", "1"], "No such option '--count'"),
     ],
 )
 def test_what_another_program_or_another_name_has_is_named(module: str, words: list[str], line: str) -> None:

@@ -11,6 +11,7 @@ import click
 
 from toymq import RequestTimeout, sync
 from toymq.broker_process import BrokerProcess
+from toymq_py.build import docs_directory
 
 TOPIC = "demo"
 CONSUMER = "reader"
@@ -120,8 +121,8 @@ def consume(broker: BrokerProcess, ledger: Ledger, count: int | None) -> None:
     "--file",
     "path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default="README.md",
-    show_default=True,
+    default=lambda: docs_directory() / "delivery-guarantees.md",
+    show_default="a page of `toymq help`",
     help="Every line of it becomes a message.",
 )
 def demo(path: Path) -> None:

@@ -1,23 +1,16 @@
 """``toymq help``: the pages of the documentation, and the help of commands, in a terminal."""
 
 import re
-from pathlib import Path
 
 import click
 
-import toymq_py
+from toymq_py.build import docs_directory
 from toymq_py.command_group import CommandGroup
 from toymq_py.config.option_schema import did_you_mean
 from toymq_py.errors import ConfigError
 
 _LINK = re.compile(r"!?\[([^]]*)\]\([^)\s]*\)")
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
-
-
-def docs_directory() -> Path:
-    """Where the pages are: in the installed package, or in the checkout beside it."""
-    package = Path(toymq_py.__file__).parent
-    return next((path for path in (package / "docs", package.parent / "docs") if path.is_dir()), package / "docs")
 
 
 def pages() -> dict[str, str]:

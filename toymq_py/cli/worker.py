@@ -93,12 +93,12 @@ def _listening(metrics_at: str | None) -> Iterator[list[socket.socket]]:
     if metrics_at is None:
         yield []
         return
-    from toymq_py.server import Server
+    from toymq_py.server import Server, cannot_listen
 
     try:
         listeners = Server.bind(*parse_address(metrics_at))
     except OSError as error:
-        raise ConfigError(f"--metrics: cannot listen on {metrics_at}: {error.strerror or error}") from None
+        raise ConfigError(cannot_listen("--metrics", metrics_at, error)) from None
     try:
         for listener in listeners:
             listener.listen()  # a request before the loop runs waits

@@ -265,8 +265,8 @@ class Quit:
 class Rejected:
     """A command that could not be parsed; its error is answered in its place.
 
-    ``publish``: topic, producer and sequence of a PUB that has them. ``other_protocol``: the client speaks HTTP or TLS, so a
-    token would not help it.
+    ``publish``: topic, producer and sequence of a PUB that has them. ``other_protocol``: the client speaks HTTP, TLS or AMQP,
+    so a token would not help it.
     """
 
     error: RequestError

@@ -26,7 +26,10 @@ LINE_COST = 4
 LINE_COST_BYTES = 16
 """It counts one more for every so many bytes: a list of a thousand ids takes as long as a hundred PINGs."""
 TLS_HANDSHAKE = b"\x16\x03"
-"""The first bytes of a TLS client, which may never send a newline."""
+AMQP_HEADER = b"AMQP\0"
+"""The first bytes of an AMQP client, which waits for an answer to them."""
+OTHER_PROTOCOLS = (TLS_HANDSHAKE, AMQP_HEADER)
+"""Peers that may never send a newline: known by how they begin."""
 
 
 class _State(Enum):
@@ -159,9 +162,8 @@ class ServerConnection:
     def _parse_one(self, commands: list[Command]) -> bool:
         """Parse one header line. Returns: False when more bytes are needed, and after a fatal error."""
         buffer = self._buffer
-        if buffer.data.startswith(TLS_HANDSHAKE, buffer.pos):
-            tls = BadFraming("this port does not speak TLS: use toymq://, or the port of --tls-listen")
-            self._fail(commands, tls, other_protocol=True)
+        if buffer.data.startswith(OTHER_PROTOCOLS, buffer.pos):
+            self._fail(commands, _other_protocol(buffer.data[buffer.pos]), other_protocol=True)
             return False
         at = buffer.data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
         if at < 0:
@@ -259,3 +261,10 @@ class ServerConnection:
         commands.append(Rejected(error, other_protocol=other_protocol))
         self._state = _FAILED
         self._buffer.clear()
+
+
+def _other_protocol(first: int) -> BadFraming:
+    """What to tell a peer of ``OTHER_PROTOCOLS``, by its first byte."""
+    if first == AMQP_HEADER[0]:
+        return BadFraming("this port speaks the text protocol of toymq, not AMQP: use the port of --amqp or --amqps")
+    return BadFraming("this port does not speak TLS: use toymq://, or the port of --tls-listen")

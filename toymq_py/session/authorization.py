@@ -103,7 +103,7 @@ class GuardedHandler(Handler):
         super()._apply(command)
 
     def _authenticate(self, command: Command) -> None:
-        """Check the token of HELLO. The handler refuses a bad version, and a client that speaks HTTP or TLS.
+        """Check the token of HELLO. The handler refuses a bad version, and a client that speaks another protocol.
 
         Raises: AuthRequired, AuthFailed, TooManyConnections.
         """

@@ -16,8 +16,10 @@ from toymqctl.cli import main as toymqctl
         (["--token-file", "/not/there", "ping"], "File '/not/there' does not exist (see `toymqctl --help`)"),
         (["pubb"], "No such command 'pubb': did you mean `toymqctl pub`? (see `toymqctl --help`)"),
         (["dlq", "lits"], "No such command 'lits': did you mean `toymqctl dlq list`? (see `toymqctl dlq --help`)"),
-        (["--url", "http://a", "ping"], "toymqctl: a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS (see"),
+        (["--url", "http://a", "ping"], "toymqctl: a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS, not http://"),
         (["pub"], "Missing argument 'TOPIC' (see `toymqctl pub --help`)"),
+        (["dlq", "show", "a"], "Missing argument 'ID'. `toymqctl dlq list TOPIC` lists the ids (see `toymqctl dlq show"),
+        (["dlq", "discard", "a"], "Missing argument 'IDS'. `toymqctl dlq list TOPIC` lists the ids (see `toymqctl dlq"),
     ],
 )
 def test_wrong_usage_is_one_line(arguments: list[str], text: str) -> None:

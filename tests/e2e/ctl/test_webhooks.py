@@ -51,5 +51,5 @@ def test_what_is_wrong_is_said(web: Ctl, ctl: Ctl) -> None:
     refused(web("webhooks", "set", "a", "orders", "ftp://a/"), 1, "BAD_ARGUMENT: a webhook pushes to an http or https URL")
     refused(web("webhooks", "set", "a/b", "orders", "http://a/"), 1, "BAD_NAME: webhook name must be 1 to ")
     refused(web("webhooks", "set", "a", "t", "http://a/", "--secret-file", "/dev/null", "--no-secret"), 2, "exclude each other")
-    refused(ctl("webhooks"), 2, "this broker has no gateway: start it with --http 127.0.0.1:8080")
+    refused(ctl("webhooks"), 2, "this broker has no gateway: start it with --http 127.0.0.1:7800")
     refused(ctl("--http-url", "http://127.0.0.1:1", "webhooks"), 1, "cannot ask http://127.0.0.1:1: ")

@@ -1,6 +1,21 @@
 """The verdict of ``toymq demo``."""
 
-from toymq_py.cli.demo import Ledger
+from pathlib import Path
+
+import click
+import pytest
+
+from toymq_py.cli.demo import Ledger, demo
+
+
+def test_what_it_publishes_by_default_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a trial: it was the README of the working directory, which only a checkout has."""
+    monkeypatch.chdir(tmp_path)
+    with demo.make_context("demo", []) as ctx:
+        assert len(ctx.params["path"].read_bytes().splitlines()) > 20
+        assert "[default: (a page of `toymq help`)]" in " ".join(demo.get_help(ctx).split())
+    with pytest.raises(click.BadParameter, match="does not exist"):
+        demo.make_context("demo", ["--file", "README.md"])
 
 
 def test_the_verdict_names_each_broken_promise() -> None:

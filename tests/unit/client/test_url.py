@@ -102,3 +102,21 @@ def test_a_token_is_never_in_an_error() -> None:
 def test_an_invalid_url_of_a_unix_socket_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="unix:PATH"):
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "end"),
+    [
+        ("amqp://guest:guest@host:5672/", ", not amqp://: that one is for AMQP clients"),
+        ("AMQPS://secret@host", ", not amqps://: that one is for AMQP clients"),
+        ("http://secret@host:7800", ", not http://"),
+        ("toymq://secret@host/path", " for TLS"),
+    ],
+)
+def test_a_url_of_another_protocol_is_named_by_its_scheme_alone(url: str, end: str) -> None:
+    """Found by a trial: an App with the URL of a broker's AMQP port."""
+    with pytest.raises(ConfigError) as caught:
+        parse_url(url)
+    text = str(caught.value)
+    assert text.endswith(end), text
+    assert not any(word in text for word in ("secret", "guest", "host:5672", "/path"))

@@ -25,7 +25,7 @@ def test_it_is_reached_where_the_broker_is(gateways: list[str], url: str, chosen
 @pytest.mark.parametrize(
     ("gateways", "url", "says"),
     [
-        ([], "toymq://a", "this broker has no gateway: start it with --http 127.0.0.1:8080"),
+        ([], "toymq://a", "this broker has no gateway: start it with --http 127.0.0.1:7800"),
         (None, "toymq://a", "does not tell where its gateway listens: name it with --http-url"),
         (["http://0.0.0.0:8080/"], "toymqs://mq.example.com", "has no TLS: start it with --https, or name"),
     ],

@@ -99,6 +99,19 @@ def test_where_the_next_frame_cannot_be_found_the_stream_ends(data: bytes, code:
     assert failed
 
 
+@pytest.mark.parametrize(
+    ("data", "remedy"), [(b"AMQP\0\0\x09\x01", "the port of --amqp"), (b"\x16\x03\x01\x02\0", "the port of --tls-listen")]
+)
+def test_a_client_of_another_protocol_is_refused_before_any_newline(data: bytes, remedy: str) -> None:
+    """Found by a trial: pika waited for an answer to its eight bytes until its time-out."""
+    for whole in (data, data + b"\nPING\n"):
+        found, failed, _ = events_of(whole)
+        assert [event[0] for event in found] == ["BAD_FRAMING"]
+        assert remedy in str(found[0])
+        assert failed
+    assert codes(b"AMQP\nPING\n") == ["UNKNOWN_COMMAND", Ping()]
+
+
 def test_a_key_or_a_body_may_look_like_http() -> None:
     assert codes(b"PUB t HTTP/1.1 6\nHost:x\nPUB t Host: 1 hdr=0\nx\nPING\n")[-1] == Ping()
     assert "NOT_TCP" not in codes(b"PUB t HTTP/ 55\n" + b"x" * 55 + b"\nACK t HTTP 5\nhost\nPING\n")
