@@ -88,7 +88,25 @@ def test_connections_have_their_channels(broker: BrokerProcess, visit: Visit) ->
     page.get_by_role("status").filter(has_text="1 connection").wait_for()
     channels = page.locator(".channels li")
     assert channels.all_inner_texts() == ["1: confirms, 1 consumer, prefetch 2, 2 unacked"]
-    assert page.locator("tbody .name").inner_text() == "mailer"
+    name = page.locator("tbody .name")
+    assert name.inner_text() == "mailer"
+    assert re.fullmatch(r"mailer, \S+", name.get_attribute("title")), "a long name is cut, and its title has the whole of it"
+
+
+def test_nothing_is_said_before_the_answer_is_there(broker: BrokerProcess, visit: Visit) -> None:
+    """Found by a trial: "No connection of AMQP matches." for a moment, with one that was there."""
+    page = visit(f"{broker.http}#/amqp/exchanges")
+    page.locator("tbody tr").first.wait_for()
+    asked: list[Any] = []
+    page.route("**/v1/connections?*", lambda route: asked.append(route))
+    with page.expect_request("**/v1/connections?*"):
+        page.get_by_role("navigation", name="AMQP").get_by_role("link", name="Connections").click()
+    assert page.locator("main section").inner_text().strip() == ""
+    asked.pop().continue_()
+    page.unroute("**/v1/connections?*")
+    page.get_by_role("status").filter(has_text="1 connection").wait_for()
+    page.get_by_role("searchbox").fill("no-such-connection")
+    page.get_by_text("No connection of AMQP matches.").wait_for()
 
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])

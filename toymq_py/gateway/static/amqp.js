@@ -1,6 +1,7 @@
 // What clients of AMQP declared, and their connections: exchanges, bindings, queues, channels; searched, a page at a time.
 
 import { api } from "./api.js";
+import { wholeName } from "./connections.js";
 import { words } from "./dialogs.js";
 import { button, el, say } from "./dom.js";
 import { ago, count, plural, time } from "./format.js";
@@ -57,7 +58,7 @@ const LISTS = {
     },
     heads: [["Connection"], ["Address", "texts"], ["Channels", "texts"], ["Unacked", "number"], ["Since", "number"]],
     row: (each) => [
-      el("span.name", { title: each.connection }, each.name ?? each.connection),
+      el("span.name", { title: wholeName(each) }, each.name ?? each.connection),
       [each.address ?? "Unix socket", each.tls && "TLS", each.token && `token ${each.token}`].filter(Boolean).join(", "),
       each.channels.length ? el("ul.channels", {}, each.channels.map(channel)) : "–", count(each.inflight), el("span", { title: time(each.since_ms) }, ago(each.since_ms)),
     ],
