@@ -40,7 +40,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             channel.basic_qos(prefetch_count=2)
             channel.basic_consume("mails@host", lambda *_: None)
             connection.process_data_events(1)
-            for number in range(120):
+            channel.queue_declare("readings", durable=True, arguments={"x-queue-type": "stream"})
+            for number in range(119):
                 channel.queue_declare(f"many-{number:03}", durable=True)
             yield broker
 
@@ -79,6 +80,10 @@ def test_what_clients_declared_is_shown(broker: BrokerProcess, visit: Visit) -> 
     page.keyboard.type("MAILS")
     page.get_by_role("status").filter(has_text="1 of 121 queues").wait_for()
     assert rows(page) == ["mails@host durable 1 1 x-message-ttl: 60000"]
+    page.get_by_role("searchbox").fill("readings")
+    features = page.locator("tbody tr", has_text="readings").locator('[data-label="Features"]')
+    assert features.inner_text() == "durable, stream: each reader has its own position"
+    page.get_by_role("searchbox").fill("mails")
     page.get_by_role("link", name="mails@host").click()
     page.get_by_role("heading", name="_amqp-mails-40host", exact=True).wait_for()
 

@@ -47,7 +47,10 @@ const LISTS = {
     label: "Queues", one: "queue", none: "No queue matches.", ask: api.queues,
     heads: [["Queue"], ["Features", "texts"], ["Ready", "number"], ["Consumers", "number"], ["Arguments", "texts"]],
     row: (each) => [
-      toTopic(each), marks({ durable: each.durable, exclusive: each.exclusive, "auto-delete": each.auto_delete }),
+      toTopic(each), marks({
+        durable: each.durable, exclusive: each.exclusive, "auto-delete": each.auto_delete,
+        "stream: each reader has its own position": each.arguments["x-queue-type"] === "stream",
+      }),
       count(each.ready), count(each.consumers), written(each.arguments),
     ],
   },
