@@ -15,6 +15,10 @@ pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
 
 NONE = "\N{EN DASH}"
 HOSTILE = "<img/src=x>" + "e" * 200
+CUT_OFF = """() => { const box = document.getElementById('places'), { left, right } = box.getBoundingClientRect();
+  const outside = (one) => one.left < Math.max(left, 0) || one.right > Math.min(right, innerWidth);
+  return [...box.children].filter((one) => outside(one.getBoundingClientRect())).map((one) => one.textContent) }"""
+"""The places of the navigation that cannot be seen whole. All five are there with AMQP."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             channel.basic_qos(prefetch_count=2)
             channel.basic_consume("mails@host", lambda *_: None)
             connection.process_data_events(1)
-            for number in range(120):
+            channel.queue_declare("readings", durable=True, arguments={"x-queue-type": "stream"})
+            for number in range(119):
                 channel.queue_declare(f"many-{number:03}", durable=True)
             yield broker
 
@@ -75,6 +80,10 @@ def test_what_clients_declared_is_shown(broker: BrokerProcess, visit: Visit) -> 
     page.keyboard.type("MAILS")
     page.get_by_role("status").filter(has_text="1 of 121 queues").wait_for()
     assert rows(page) == ["mails@host durable 1 1 x-message-ttl: 60000"]
+    page.get_by_role("searchbox").fill("readings")
+    features = page.locator("tbody tr", has_text="readings").locator('[data-label="Features"]')
+    assert features.inner_text() == "durable, stream: each reader has its own position"
+    page.get_by_role("searchbox").fill("mails")
     page.get_by_role("link", name="mails@host").click()
     page.get_by_role("heading", name="_amqp-mails-40host", exact=True).wait_for()
 
@@ -84,7 +93,25 @@ def test_connections_have_their_channels(broker: BrokerProcess, visit: Visit) ->
     page.get_by_role("status").filter(has_text="1 connection").wait_for()
     channels = page.locator(".channels li")
     assert channels.all_inner_texts() == ["1: confirms, 1 consumer, prefetch 2, 2 unacked"]
-    assert page.locator("tbody .name").inner_text() == "mailer"
+    name = page.locator("tbody .name")
+    assert name.inner_text() == "mailer"
+    assert re.fullmatch(r"mailer, \S+", name.get_attribute("title")), "a long name is cut, and its title has the whole of it"
+
+
+def test_nothing_is_said_before_the_answer_is_there(broker: BrokerProcess, visit: Visit) -> None:
+    """Found by a trial: "No connection of AMQP matches." for a moment, with one that was there."""
+    page = visit(f"{broker.http}#/amqp/exchanges")
+    page.locator("tbody tr").first.wait_for()
+    asked: list[Any] = []
+    page.route("**/v1/connections?*", lambda route: asked.append(route))
+    with page.expect_request("**/v1/connections?*"):
+        page.get_by_role("navigation", name="AMQP").get_by_role("link", name="Connections").click()
+    assert page.locator("main section").inner_text().strip() == ""
+    asked.pop().continue_()
+    page.unroute("**/v1/connections?*")
+    page.get_by_role("status").filter(has_text="1 connection").wait_for()
+    page.get_by_role("searchbox").fill("no-such-connection")
+    page.get_by_text("No connection of AMQP matches.").wait_for()
 
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
@@ -93,6 +120,7 @@ def test_it_fits(broker: BrokerProcess, visit: Visit, viewport: dict[str, int]) 
     for part in ("exchanges", "bindings", "queues", "connections"):
         page.goto(f"{broker.http}#/amqp/{part}")
         page.locator("tbody tr").first.wait_for()
+        assert page.evaluate(CUT_OFF) == [], "places"
         assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"], part
         assert page.locator("main h1").count() == 1
         nameless = r"- (?:button|link|searchbox)(?: \[.*\])?:?$"

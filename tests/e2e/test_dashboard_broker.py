@@ -66,6 +66,13 @@ def test_room_webhooks_and_the_hour(broker: BrokerProcess, visit: Visit) -> None
     assert "Published" in page.get_by_role("slider", name="Rates, the last hour").get_attribute("aria-valuetext")
 
 
+def test_without_webhooks_it_says_how_to_make_one(visit: Visit, start: Start) -> None:
+    page = visit(f"{start().http}#/broker")
+    webhooks = page.locator("section").filter(has=page.get_by_role("heading", name="Webhooks", exact=True))
+    webhooks.get_by_text("toymqctl webhooks set NAME TOPIC URL makes one, or PUT /v1/webhooks/NAME.").wait_for()
+    assert page.get_by_role("term").all_inner_texts()[-1] == "The broker's clock"
+
+
 def test_alerts_say_where_they_fire(broker: BrokerProcess, visit: Visit) -> None:
     httpx.get(f"{broker.http}v1/topics/orders/messages", params={"consumer": "slow", "wait_s": 5}).raise_for_status()
     page = visit(f"{broker.http}#/broker")

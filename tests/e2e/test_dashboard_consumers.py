@@ -124,3 +124,19 @@ def test_five_hundred_consumers_are_few_rows(visit: Visit, start: Start) -> None
     page.keyboard.press("ArrowDown")
     page.keyboard.press("End")
     assert page.evaluate("document.activeElement.closest('.trow').ariaRowIndex") == "501"
+
+
+def test_nothing_that_waits_has_no_age(visit: Visit, start: Start) -> None:
+    """Found by a trial: the list of topics had an oldest message of 0 s where the consumers have a dash."""
+    broker = start()
+    msg_id = publish(broker, "orders", "x")
+    leased(broker, "orders", "billing")
+    path = f"{broker.http}v1/topics/orders/messages/{msg_id}"
+    httpx.delete(path, params={"consumer": "billing"}).raise_for_status()
+    page = visit(broker.http)
+    topic = page.get_by_role("row").filter(has=page.get_by_role("link", name="orders", exact=True))
+    topic.wait_for()
+    assert topic.locator(".c-backlog").inner_text() == "0"
+    assert topic.locator(".c-lag").inner_text() == "\N{EN DASH}"
+    page.get_by_role("link", name="Consumers").click()
+    assert cell(page, "billing", "Oldest unacked") == "\N{EN DASH}"

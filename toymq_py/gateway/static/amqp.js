@@ -1,6 +1,7 @@
 // What clients of AMQP declared, and their connections: exchanges, bindings, queues, channels; searched, a page at a time.
 
 import { api } from "./api.js";
+import { wholeName } from "./connections.js";
 import { words } from "./dialogs.js";
 import { button, el, say } from "./dom.js";
 import { ago, count, plural, time } from "./format.js";
@@ -46,7 +47,10 @@ const LISTS = {
     label: "Queues", one: "queue", none: "No queue matches.", ask: api.queues,
     heads: [["Queue"], ["Features", "texts"], ["Ready", "number"], ["Consumers", "number"], ["Arguments", "texts"]],
     row: (each) => [
-      toTopic(each), marks({ durable: each.durable, exclusive: each.exclusive, "auto-delete": each.auto_delete }),
+      toTopic(each), marks({
+        durable: each.durable, exclusive: each.exclusive, "auto-delete": each.auto_delete,
+        "stream: each reader has its own position": each.arguments["x-queue-type"] === "stream",
+      }),
       count(each.ready), count(each.consumers), written(each.arguments),
     ],
   },
@@ -57,7 +61,7 @@ const LISTS = {
     },
     heads: [["Connection"], ["Address", "texts"], ["Channels", "texts"], ["Unacked", "number"], ["Since", "number"]],
     row: (each) => [
-      el("span.name", { title: each.connection }, each.name ?? each.connection),
+      el("span.name", { title: wholeName(each) }, each.name ?? each.connection),
       [each.address ?? "Unix socket", each.tls && "TLS", each.token && `token ${each.token}`].filter(Boolean).join(", "),
       each.channels.length ? el("ul.channels", {}, each.channels.map(channel)) : "–", count(each.inflight), el("span", { title: time(each.since_ms) }, ago(each.since_ms)),
     ],

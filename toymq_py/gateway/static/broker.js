@@ -33,10 +33,10 @@ export class BrokerView {
       return { step_s, numbers: broker };
     }, OF_BROKER);
     this.problem = el("p.problem", { role: "alert", hidden: true });
-    this.facts = Object.fromEntries(["Version", "Process", "Up for", "Sync, p99", "Loop late by", "Time there"].map((label) => [label, el("dd.number")]));
+    this.facts = Object.fromEntries(["Version", "Process", "Up for", "Sync, p99", "Loop late by", "The broker's clock"].map((label) => [label, el("dd.number")]));
     this.room = el("div.meters", {});
     this.cluster = new Cluster();
-    this.webhooks = new Table("Webhooks", [["Webhook"], ["Topic", "texts"], ["URL", "texts"], ["Signed", "texts"], ["Waiting", "number"], ["Inflight", "number"], ["State", "texts"]], "There are none. PUT /v1/webhooks/NAME makes one.");
+    this.webhooks = new Table("Webhooks", [["Webhook"], ["Topic", "texts"], ["URL", "texts"], ["Signed", "texts"], ["Waiting", "number"], ["Inflight", "number"], ["State", "texts"]], "There are none. toymqctl webhooks set NAME TOPIC URL makes one, or PUT /v1/webhooks/NAME.");
     this.alerts = new Table("Alerts", [["Alert"], ["When", "texts"], ["Topic", "texts"], ["Goes to", "texts"], ["State", "texts"]], "There are none. toymqctl alerts set NAME makes one.");
     this.tokens = new Table("Tokens", [["Token"], ["Admin", "texts"], ["Publishes to", "texts"], ["Subscribes to", "texts"], ["Expires", "texts"]], "This broker has no auth file: whatever reaches it may do everything.");
     this.options = new Table("Options", [["Option"], ["Value", "texts"], ["From", "texts"], ["What it is", "texts.help"]], "No option matches.");
@@ -81,7 +81,7 @@ export class BrokerView {
     say(facts["Up for"], duration(Math.floor(stats.uptime_s)));
     say(facts["Sync, p99"], stats.fsync_total ? `${duration(stats.fsync_p99_s)}${stats.fsync === "always" ? "" : `, ${stats.fsync}`}` : "–");
     say(facts["Loop late by"], duration(stats.loop_lag_s));
-    say(facts["Time there"], time(stats.time_ms));
+    say(facts["The broker's clock"], time(stats.time_ms));
     this.cluster.draw(stats.cluster);
     this.#hooks();
     if (!this.session.admin) fill(this.room, meter("Disk free", 0, 0, bytes(stats.disk_free_bytes)), meter("Memory", 0, 0, bytes(stats.rss_bytes)));

@@ -14,6 +14,9 @@ const COLUMNS = ["Connection", ...TEXTS, "Inflight", "Received /s", "Sent /s", "
 /** The kind of a column's cells: texts to the left, numbers to the right. */
 const kind = (label) => (TEXTS.includes(label) ? "texts" : "number");
 
+/** What a connection is called and its id, for where the name is cut. */
+export const wholeName = ({ name, connection }) => (name ? `${name}, ${connection}` : connection);
+
 class Row {
   constructor(connection, view) {
     this.name = el("span.name");
@@ -27,7 +30,7 @@ class Row {
   draw(connection, before, seconds) {
     const { cells } = this;
     say(this.name, connection.name ?? connection.connection);
-    this.name.title = connection.connection;
+    this.name.title = wholeName(connection);
     say(this.own, connection.own ? "this page" : "");
     this.own.hidden = !connection.own;
     this.close.hidden = connection.own;

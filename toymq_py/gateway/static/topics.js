@@ -61,7 +61,7 @@ class Row {
     say(this.cells.published, rate(topic.published.now));
     say(this.cells.acked, consumers.length ? rate(topic.acked.now) : "–");
     say(this.cells.backlog, count(topic.backlog));
-    say(this.cells.lag, consumers.length ? duration(topic.lag) : "–");
+    say(this.cells.lag, consumers.length && topic.backlog ? duration(topic.lag) : "–");
     say(this.cells.inflight, count(topic.inflight));
     say(this.cells.consumers, count(consumers.length));
     say(this.cells.bytes, bytes(topic.described.bytes));
