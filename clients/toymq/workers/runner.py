@@ -7,7 +7,7 @@ from typing import Any
 
 from toymq.client import Client
 from toymq.leased_message import Processing
-from toymq.nack_reason import text_of
+from toymq.nack_reason import text_of, traceback_of
 from toymq.subscription import Message, Subscription
 from toymq.workers.calls import caller_of
 from toymq.workers.job import Job, Unfit
@@ -22,6 +22,16 @@ SAID_BYTES_MAX = 1024
 """Of an exception's text in the line of the log; the traceback below has all of it."""
 STUBBORN_S = 1.0
 """How long a job that is cancelled may take to end; one that goes on is left behind."""
+
+
+def _write_traceback(record: logging.LogRecord) -> bool:
+    """A filter: any handler's formatter takes this text for the exception's."""
+    if record.exc_info is not None and record.exc_info[1] is not None:
+        record.exc_text = traceback_of(record.exc_info[1])
+    return True
+
+
+logger.addFilter(_write_traceback)
 
 
 class Counts:

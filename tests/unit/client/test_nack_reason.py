@@ -2,7 +2,7 @@
 
 import pytest
 
-from toymq.nack_reason import FRAMES_MAX, describe, is_dead
+from toymq.nack_reason import FRAMES_MAX, describe, is_dead, text_of, traceback_of
 from toymq_py.protocol import HelloReply
 
 
@@ -41,6 +41,12 @@ def test_an_exception_without_a_text_or_a_traceback_is_named_by_its_type() -> No
     assert failure is not None
     assert failure.error_type == f"{__name__}.Unprintable"
     assert (failure.error, failure.traceback) == (None, None)
+
+
+def test_a_text_that_is_no_utf8_is_escaped() -> None:
+    error = ValueError("\udcff\ud800 ü")
+    assert text_of(error) == r"\udcff\ud800 ü"
+    assert traceback_of(error) == r"ValueError: \udcff\ud800 ü"
 
 
 def test_of_a_deep_recursion_only_the_innermost_frames_are_kept() -> None:
