@@ -6,7 +6,7 @@ Contract: protocol.md, NACK; ADR 0062. Written once for both clients.
 from traceback import format_exception, format_tb
 
 from toymq import arguments
-from toymq_py.failure import Failure, cut, failure_of
+from toymq_py.failure import FAILURE_BYTES_MAX, Failure, cut, failure_of
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.protocol import HelloReply
 
@@ -72,8 +72,13 @@ def text_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """What a log shows of an exception, which UTF-8 can encode: its traceback and text, and those of its causes."""
-    return encodable("".join(format_exception(error))).rstrip("\n")
+    """What a log shows of an exception, which UTF-8 can encode: its traceback and text, and those of its causes. Of a long one
+    the beginning and the end, each as many characters as a dead letter may have of bytes."""
+    text = "".join(format_exception(error)).rstrip("\n")
+    left_out = len(text) - 2 * FAILURE_BYTES_MAX
+    if left_out > 0:
+        text = f"{text[:FAILURE_BYTES_MAX]}\n... {left_out} characters left out ...\n{text[-FAILURE_BYTES_MAX:]}"
+    return encodable(text)
 
 
 def _details(error: BaseException) -> tuple[str, str | None]:
