@@ -3,10 +3,10 @@
 Contract: protocol.md, NACK; ADR 0062. Written once for both clients.
 """
 
-from traceback import format_tb
+from traceback import format_exception, format_tb
 
 from toymq import arguments
-from toymq_py.failure import Failure, cut, failure_of
+from toymq_py.failure import FAILURE_BYTES_MAX, Failure, cut, failure_of
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.protocol import HelloReply
 
@@ -56,14 +56,29 @@ def _name(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def encodable(text: str) -> str:
+    """A text with its lone surrogates escaped: they are no UTF-8. File names and JSON bring them into exceptions."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def text_of(error: BaseException) -> str:
-    """The text of an exception; of one whose ``str`` raises: none."""
+    """The text of an exception, which UTF-8 can encode; of one whose ``str`` raises: none."""
     if isinstance(error.__cause__, FromProcess):
         return error.__cause__.text
     try:
-        return str(error)
+        return encodable(str(error))
     except Exception:  # noqa: BLE001 (a handler's own class)
         return ""
+
+
+def traceback_of(error: BaseException) -> str:
+    """What a log shows of an exception, which UTF-8 can encode: its traceback and text, and those of its causes. Of a long one
+    the beginning and the end, each as many characters as a dead letter may have of bytes."""
+    text = "".join(format_exception(error)).rstrip("\n")
+    left_out = len(text) - 2 * FAILURE_BYTES_MAX
+    if left_out > 0:
+        text = f"{text[:FAILURE_BYTES_MAX]}\n... {left_out} characters left out ...\n{text[-FAILURE_BYTES_MAX:]}"
+    return encodable(text)
 
 
 def _details(error: BaseException) -> tuple[str, str | None]:

@@ -44,6 +44,8 @@ def fail(kind: str) -> None:
         raise TwoTexts("one", "another")
     if kind == "exit":
         sys.exit("enough")
+    if kind == "surrogates":
+        raise ValueError("\udcff\ud800")
     raise ValueError(f"no {kind}")
 
 

@@ -65,10 +65,10 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **dict(_fields(record)),
         }
-        if record.exc_info:
-            row["exception"] = self.formatException(record.exc_info)
-        elif record.exc_text:
+        if record.exc_text:
             row["exception"] = record.exc_text
+        elif record.exc_info:
+            row["exception"] = self.formatException(record.exc_info)
         return json.dumps(row, default=str)
 
 

@@ -146,6 +146,14 @@ def read(kind: str, where: str, entry: Mapping[str, Any]) -> AmqpDefinition:
     return AmqpDefinition(kind, values)
 
 
+def add(found: dict[Key, AmqpDefinition], kind: str, where: str, entry: Mapping[str, Any]) -> None:
+    """Read one more. Raises: ConfigError, as ``read``, and for a second one of the same name, whether alike or not."""
+    definition = read(kind, where, entry)
+    if definition.key in found:
+        raise ConfigError(f"{where}: {definition.name} stands twice")
+    found[definition.key] = definition
+
+
 def _arguments(where: str, text: str) -> Any:
     """TOML has no null: arguments with one are written as JSON."""
     try:
@@ -158,19 +166,30 @@ def _check(where: str, key: str, value: Any, wanted: type) -> None:
     if type(value) is not wanted:
         noun = {str: "text", bool: "true or false", dict: "a table"}[wanted]
         raise ConfigError(f"{where}: {key} is {noun}, not {str(value)[:50]!a}")
-    if isinstance(value, str) and len(value.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
-        raise ConfigError(f"{where}: {key} has at most {NAME_BYTES_MAX} bytes")
+    if isinstance(value, str):
+        if _is_no_utf8(value):
+            raise ConfigError(f"{where}: {key} is no UTF-8: {value[:50]!a}")
+        if len(value.encode()) > NAME_BYTES_MAX:
+            raise ConfigError(f"{where}: {key} has at most {NAME_BYTES_MAX} bytes")
     if wanted is dict:
         _check_arguments(where, value)
 
 
+def _is_no_utf8(text: str) -> bool:
+    """JSON can say half of a surrogate pair; a frame of AMQP cannot."""
+    return any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def _check_arguments(where: str, value: Any) -> None:
     if isinstance(value, dict):
-        for inner in value.values():
+        for name, inner in value.items():
+            _check_arguments(where, name)
             _check_arguments(where, inner)
     elif isinstance(value, list):
         for inner in value:
             _check_arguments(where, inner)
+    elif isinstance(value, str) and _is_no_utf8(value):
+        raise ConfigError(f"{where}: a text of arguments is no UTF-8: {value[:50]!a}")
     elif value is not None and not isinstance(value, str | bool | int | float):
         raise ConfigError(f"{where}: arguments are texts, numbers, true, false, tables and arrays, not {str(value)[:50]!a}")
 

@@ -140,10 +140,7 @@ def _read_alert(definitions: Definitions, where: str, entry: dict[str, Any]) -> 
 
 
 def _read_amqp(kind: str, definitions: Definitions, where: str, entry: dict[str, Any]) -> None:
-    found = amqp_definitions.read(kind, where, entry)
-    if found.key in definitions.amqp:
-        raise ConfigError(f"{where} stands twice")
-    definitions.amqp[found.key] = found
+    amqp_definitions.add(definitions.amqp, kind, where, entry)
 
 
 _SECTIONS: dict[str, Callable[[Definitions, str, dict[str, Any]], None]] = {

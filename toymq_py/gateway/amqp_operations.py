@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toymq_py.config.amqp_definitions import FIELDS, KINDS, AmqpDefinition, read
+from toymq_py.config.amqp_definitions import FIELDS, KINDS, AmqpDefinition, Key, add
 from toymq_py.errors import BadArgument, BadFraming, ConfigError, DiskFull, PayloadTooLarge, StorageFailed
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter, count
@@ -90,20 +90,20 @@ async def declare_amqp(gateway: Gateway, request: Request) -> Response:
     """``POST /v1/amqp:declare``."""
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
     check_members(body, frozenset(FIELDS))
-    wanted: list[AmqpDefinition] = []
+    wanted: dict[Key, AmqpDefinition] = {}
     for kind in KINDS:
         entries = body.get(kind, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise BadArgument(f"{kind} is an array of objects")
         for number, entry in enumerate(entries, 1):
             try:
-                wanted.append(read(kind, f"{kind} number {number}", entry))
+                add(wanted, kind, f"{kind} number {number}", entry)
             except ConfigError as error:
                 raise BadArgument(str(error)) from None
     gateway.refuse_late()
     if gateway.amqp is None:
         raise BadArgument("this broker serves no AMQP: start it with --amqp or --amqps")
-    return json_response({"declared": len(await gateway.amqp.declare(wanted))})
+    return json_response({"declared": len(await gateway.amqp.declare(wanted.values()))})
 
 
 def _operation(kind: str, name: str, text: str, rows: Rows, row: dict[str, Any]) -> Operation:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from toymq.message import Delivery
-from toymq.nack_reason import text_of
+from toymq.nack_reason import encodable, text_of
 from toymq.workers import job as job_module
 from toymq.workers.job import Job, Settings, Unfit
 from toymq.workers.job_messages import Answer, Done, LogLine, Place, Raised, Refused, Request, Unusable
@@ -100,12 +100,13 @@ def answer(job: Job[..., Any], request: Request) -> Answer:
 
 def raised(error: BaseException) -> Raised:
     """What the worker is told of an exception: not the object, which may not survive the way."""
-    kinds = tuple((kind.__module__, kind.__qualname__) for kind in type(error).__mro__ if issubclass(kind, BaseException))
+    bases = (kind for kind in type(error).__mro__ if issubclass(kind, BaseException))
+    kinds = tuple((kind.__module__, encodable(kind.__qualname__)) for kind in bases)
     own = error.__traceback__
     while own is not None and own.tb_frame.f_code.co_filename in _OURS:
         own = own.tb_next
     lines = traceback.format_exception(type(error), error, own)
-    return Raised(kinds, text_of(error), "".join(lines))
+    return Raised(kinds, text_of(error), encodable("".join(lines)))
 
 
 class Said(logging.Handler):

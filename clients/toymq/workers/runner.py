@@ -7,21 +7,29 @@ from typing import Any
 
 from toymq.client import Client
 from toymq.leased_message import Processing
-from toymq.nack_reason import text_of
+from toymq.nack_reason import text_of, traceback_of
 from toymq.subscription import Message, Subscription
 from toymq.workers.calls import caller_of
 from toymq.workers.job import Job, Unfit
 from toymq.workers.replies import failure_of, is_wanted, reply, result_of
 from toymq.workers.retries import OUT_OF_ATTEMPTS
 from toymq_py.clock import Clock, SystemClock
-from toymq_py.failure import cut
+from toymq_py.failure import ERROR_BYTES_MAX, cut
 from toymq_py.names import DEAD_LETTERS
 
 logger = logging.getLogger("toymq.workers")
-SAID_BYTES_MAX = 1024
-"""Of an exception's text in the line of the log; the traceback below has all of it."""
 STUBBORN_S = 1.0
 """How long a job that is cancelled may take to end; one that goes on is left behind."""
+
+
+def _write_traceback(record: logging.LogRecord) -> bool:
+    """A filter: any handler's formatter takes this text for the exception's."""
+    if record.exc_info is not None and record.exc_info[1] is not None:
+        record.exc_text = traceback_of(record.exc_info[1])
+    return True
+
+
+logger.addFilter(_write_traceback)
 
 
 class Counts:
@@ -215,7 +223,7 @@ class Runner:
         end = "is a dead letter" if is_dead else "is tried again"
         logger.warning(
             "%s %d failed at attempt %d and %s: %s: %s", message.topic, message.id, message.attempt, end, type(error).__name__,
-            cut(text_of(error)[: SAID_BYTES_MAX + 1], SAID_BYTES_MAX), exc_info=error, extra=self._facts(message),
+            cut(text_of(error)[: ERROR_BYTES_MAX + 1], ERROR_BYTES_MAX), exc_info=error, extra=self._facts(message),
         )  # fmt: skip
 
     def _facts(self, message: Message) -> dict[str, object]:

@@ -62,6 +62,16 @@ async def test_a_result_comes_back_and_processes_are_kept(app: App) -> None:
             await add.call("x", 1)  # type: ignore[arg-type]
 
 
+async def test_a_long_text_of_an_exception_is_cut_in_the_log(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    fails = app.worker("t", executor="process", retries=0)(process_jobs.fail)
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await fails.send("money" * 200_000)
+        await until(lambda: "is a dead letter: ValueError: no money" in caplog.text)
+    assert "characters left out" in caplog.text
+    assert len(caplog.text) < 20_000
+
+
 async def test_an_exception_is_that_of_its_process_in_the_dead_letter_and_for_dead_on(app: App, mq: Client) -> None:
     fails = app.worker("t", executor="process", retries=3, dead_on=(LookupError, RuntimeError, ValueError))(process_jobs.fail)
     app.worker("u", executor="process", retries=0)(process_jobs.coroutine)

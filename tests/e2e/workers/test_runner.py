@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import toymq
+from tests.support import process_jobs
 from tests.support.in_process import InProcess, serving
 from tests.support.worker_rig import until, working
 from toymq import App, Client
@@ -89,6 +90,38 @@ async def test_a_failed_job_is_tried_again_and_then_dead_with_its_exception(app:
     assert headers["toymq-error"] == "no a"
     ((_, headers),) = await letters(mq, "u")
     assert headers["toymq-reason"] == "rejected", "by dead_on, and not for want of retries"
+
+
+async def test_an_exception_whose_text_is_no_utf8_is_a_dead_letter_once(
+    app: App, mq: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a coroutine, in a thread and in a process."""
+    attempts: list[str] = []
+
+    @app.worker("t", retries=0)
+    async def waits() -> None:
+        attempts.append("t")
+        raise ValueError("\udcff\ud800")
+
+    @app.worker("u", retries=0)
+    def blocks() -> None:
+        attempts.append("u")
+        raise ValueError("\udcff\ud800")
+
+    fails = app.worker("v", retries=0, executor="process")(process_jobs.fail)
+    async with working(app):
+        await until(lambda: app.runners != [])
+        await waits.send()
+        await blocks.send()
+        with pytest.raises(toymq.JobFailed, match=r"ValueError: \\udcff\\ud800"):
+            await fails.call("surrogates")
+        await until(lambda: [one.counts.dead for one in app.runners] == [1, 1, 1])
+        for topic in "tuv":
+            ((_, headers),) = await letters(mq, topic)
+            assert headers["toymq-error"] == r"\udcff\ud800"
+    assert sorted(attempts) == ["t", "u"]
+    assert "is not told to the broker" not in caplog.text
+    assert caplog.text.encode(), "any handler can write it"
 
 
 async def test_a_message_that_does_not_fit_is_dead_at_once_and_says_why(app: App, mq: Client) -> None:

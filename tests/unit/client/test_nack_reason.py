@@ -2,7 +2,8 @@
 
 import pytest
 
-from toymq.nack_reason import FRAMES_MAX, describe, is_dead
+from toymq.nack_reason import FRAMES_MAX, describe, is_dead, text_of, traceback_of
+from toymq_py.failure import FAILURE_BYTES_MAX
 from toymq_py.protocol import HelloReply
 
 
@@ -41,6 +42,21 @@ def test_an_exception_without_a_text_or_a_traceback_is_named_by_its_type() -> No
     assert failure is not None
     assert failure.error_type == f"{__name__}.Unprintable"
     assert (failure.error, failure.traceback) == (None, None)
+
+
+def test_a_text_that_is_no_utf8_is_escaped() -> None:
+    error = ValueError("\udcff\ud800 ü")
+    assert text_of(error) == r"\udcff\ud800 ü"
+    assert traceback_of(error) == r"ValueError: \udcff\ud800 ü"
+
+
+def test_a_log_shows_the_beginning_and_the_end_of_a_long_exception() -> None:
+    text = traceback_of(raised(ValueError("a" * 5_000_000 + "z")))
+    assert len(text) < 3 * FAILURE_BYTES_MAX
+    assert text.startswith("Traceback (most recent call last):\n")
+    assert "in handler" in text
+    assert "characters left out ...\na" in text
+    assert text.endswith("az")
 
 
 def test_of_a_deep_recursion_only_the_innermost_frames_are_kept() -> None:

@@ -1,6 +1,7 @@
 """Exchanges, queues and bindings over HTTP: pages, searches, declarations, by admins alone."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -78,6 +79,33 @@ async def test_what_differs_or_is_wrong_is_refused_by_name(rig: HttpRig) -> None
         problem = refused(await rig.ask("POST", "/v1/amqp:declare", json=body), 422, "BAD_ARGUMENT")
         assert text in problem["detail"], problem["detail"]
     assert [each["name"] for each in (await listed(rig, "queues", search="n"))["queues"]] == ["new"]
+
+
+async def test_a_body_that_names_one_thing_twice_declares_nothing(rig: HttpRig) -> None:
+    binding = {"source": "amq.topic", "queue": "q", "routing_key": "a"}
+    for body, text in (
+        ({"queue": [{"name": "q"}, {"name": "q", "arguments": {"x-max-length": 1}}]}, "queue number 2: queue q stands twice"),
+        ({"exchange": [{"name": "e", "type": kind} for kind in ("direct", "fanout")]}, "number 2: exchange e stands twice"),
+        ({"queue": [{"name": "q"}], "binding": [binding, binding]}, "binding amq.topic -> queue q a stands twice"),
+    ):  # fmt: skip
+        problem = refused(await rig.ask("POST", "/v1/amqp:declare", json=body), 422, "BAD_ARGUMENT")
+        assert text in problem["detail"], problem["detail"]
+    assert (await listed(rig, "queues"))["total"] == 0
+    both = [{"name": "q"}, {"name": "p"}]
+    assert (await rig.ask("POST", "/v1/amqp:declare", json={"queue": both})).json() == {"declared": 2}
+
+
+async def test_a_name_that_a_frame_of_amqp_cannot_have_is_refused(rig: HttpRig) -> None:
+    odd = "evil\ud800"
+    for body, text in (
+        ({"exchange": [{"name": odd, "type": "direct"}]}, "exchange number 1: name is no UTF-8"),
+        ({"queue": [{"name": odd}]}, "queue number 1: name is no UTF-8"),
+        ({"binding": [{"source": "amq.topic", "queue": "q", "routing_key": odd}]}, "routing_key is no UTF-8"),
+        ({"queue": [{"name": "q", "arguments": {"x": [odd]}}]}, "a text of arguments is no UTF-8"),
+        ({"queue": [{"name": "q", "arguments": {odd: 1}}]}, "a text of arguments is no UTF-8"),
+    ):  # fmt: skip
+        problem = refused(await rig.ask("POST", "/v1/amqp:declare", content=json.dumps(body)), 422, "BAD_ARGUMENT")
+        assert text in problem["detail"], problem["detail"]
 
 
 async def test_a_topic_with_messages_does_not_become_a_queue_that_goes_by_itself(rig: HttpRig) -> None:

@@ -65,6 +65,12 @@ def test_an_exception_whose_text_cannot_be_made_is_told_by_its_class() -> None:
     assert raised(Odd()).text == ""
 
 
+def test_an_exception_whose_text_is_no_utf8_crosses_escaped() -> None:
+    found = raised(ValueError("\udcff\ud800"))
+    assert (found.text, found.traceback) == (r"\udcff\ud800", "ValueError: \\udcff\\ud800\n")
+    assert raised(type("E", (Exception,), {"__qualname__": "E\ud800"})()).kinds[0] == (__name__, r"E\ud800")
+
+
 class Kept:
     """In place of the connection."""
 
