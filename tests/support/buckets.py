@@ -19,6 +19,9 @@ class MemoryBucket:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
 
+    def identity(self) -> object:
+        return None
+
     def put_new(self, key: str, data: bytes) -> bool:
         if key in self.objects:
             return False
@@ -47,6 +50,9 @@ class FaultyBucket:
         self._chance = chance
         self.share = share
         self.faults = 0
+
+    def identity(self) -> object:
+        return self._try(self._bucket.identity)
 
     def put_new(self, key: str, data: bytes) -> bool:
         return self._try(lambda: self._bucket.put_new(key, data))

@@ -25,7 +25,7 @@ def tier() -> None:
 @tier.command()
 @click.argument("url")
 @click.argument("directory")
-@click.option("--repair", is_flag=True, help="Upload what is missing, delete what is marked as deleted or was removed.")
+@click.option("--repair", is_flag=True, help="Upload what is missing or damaged, delete what was deleted or removed.")
 @click.option("--delete", multiple=True, metavar="TOPIC", help="Delete what only the bucket has of a topic; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per finding, one a line.")
 def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_json: bool) -> None:
@@ -34,9 +34,9 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
     \b
         toymq tier check s3://history/orders ./data
 
-    What is sealed on the disk is read and compared with its checksum in the bucket. Nothing that only the bucket has is ever
-    deleted, unless the topic is marked as deleted there, or the offsets on the disk say that it was removed. The broker may
-    run. Exit code 1: there is a finding that was not mended.
+    What is sealed is read, on the disk and in the bucket, and compared with its checksum: the whole bucket is fetched. Nothing
+    that only the bucket has is ever deleted, unless the topic is marked as deleted there, or the offsets on the disk say that
+    it was removed. The broker may run. Exit code 1: there is a finding that was not mended.
     """
     parse_tier(url)
     fs = RealFileSystem()

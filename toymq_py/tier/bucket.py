@@ -26,6 +26,9 @@ class BucketError(LocalError):
 class Bucket(Protocol):
     """Objects by key. All raise BucketError."""
 
+    def identity(self) -> object:
+        """Which bucket it is. Another answer than before: it was away, or is another one, so what it has is not known."""
+
     def put_new(self, key: str, data: bytes) -> bool:
         """Store an object unless the key has one. Returns: whether it was stored."""
 
@@ -59,13 +62,37 @@ def open_bucket(url: str, fs: FileSystem) -> Bucket:
 
 class DirectoryBucket:
     """Objects as files of a directory, synced before they have their name. Assumes that nothing else writes there: a key is
-    looked at, and then it is taken."""
+    looked at, and then it is taken.
+
+    The directory is made for the first put, or when the identity is asked for, and never again: one that is gone later is on a
+    file system that is not mounted.
+    """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path.rstrip("/")
+        self._is_made = False
+        self._times_away = 0
+
+    def identity(self) -> object:
+        with _named():
+            self._make_root()
+            return self._fs.inode(self._path), self._times_away
+
+    def _make_root(self) -> None:
+        if not self._is_made:
+            self._make(self._path)
+            self._is_made = self._fs.is_dir(self._path)
+        self._check_root()
+
+    def _check_root(self) -> None:
+        """Raises: BucketError when it was made, and is gone."""
+        if self._is_made and not self._fs.is_dir(self._path):
+            self._times_away += 1
+            raise BucketError(f"the bucket: the directory {self._path} is gone: mount its file system, or make it")
 
     def put_new(self, key: str, data: bytes) -> bool:
+        self._check_root()
         if self._fs.exists(f"{self._path}/{key}"):
             return False
         self.put(key, data)
@@ -74,6 +101,7 @@ class DirectoryBucket:
     def put(self, key: str, data: bytes) -> None:
         path = f"{self._path}/{key}"
         with _named():
+            self._make_root()
             self._make(path.rpartition("/")[0])
             write_synced(self._fs, f"{path}.tmp", data)  # that of a writer that was killed is written over
             self._fs.rename(f"{path}.tmp", path)
@@ -81,6 +109,7 @@ class DirectoryBucket:
 
     def get(self, key: str) -> bytes | None:
         with _named():
+            self._check_root()
             try:
                 return self._fs.read_file(f"{self._path}/{key}")
             except FileNotFoundError:
@@ -88,6 +117,7 @@ class DirectoryBucket:
 
     def keys(self) -> Iterator[str]:
         with _named():
+            self._check_root()
             yield from self._under("") if self._fs.is_dir(self._path) else ()
 
     def _under(self, folder: str) -> Iterator[str]:
@@ -99,6 +129,7 @@ class DirectoryBucket:
 
     def delete(self, key: str) -> None:
         with _named():
+            self._check_root()
             with contextlib.suppress(FileNotFoundError):
                 self._fs.unlink(f"{self._path}/{key}")
             folder = key.rpartition("/")[0]
@@ -111,6 +142,8 @@ class DirectoryBucket:
 
     def _make(self, folder: str) -> None:
         if not self._fs.is_dir(folder):
+            if folder == self._path:
+                self._check_root()
             parent = folder.rpartition("/")[0] or "/"
             self._make(parent)
             self._fs.mkdir(folder)
@@ -125,6 +158,9 @@ class ObjectStoreBucket:
 
         self._store = store
         self._api = obstore
+
+    def identity(self) -> object:
+        return None
 
     def put_new(self, key: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError

@@ -32,6 +32,8 @@ def check(
     deleted, and segments that the offsets say were removed. What only the bucket has is kept otherwise: the disk may have lost
     it. ``delete`` names topics of which the incarnations that the disk does not have go. Harmless while the broker runs.
 
+    Every segment of the bucket is fetched and compared with its seal.
+
     Raises: DataDirectoryError, OSError, BucketError.
     """
     found = holdings(bucket.keys())
@@ -53,6 +55,8 @@ def check(
         yield from _check_topic(fs, bucket, place, path, bases, found.get(place, Holding()), repair=repair)
     for place, holding in sorted(found.items(), key=lambda each: each[0]):
         if place not in on_disk:
+            for first_id in [] if holding.deleted or place.topic in delete else sorted(holding.segments & holding.seals):
+                yield from _compare(bucket, place, first_id, None, 0, repair=repair)
             yield _check_absent(bucket, place, holding, repair=repair, unwanted=place.topic in delete)
 
 
@@ -87,23 +91,46 @@ def _check_topic(
             finding.mended = "deleted"
         yield finding
     for first_id in sorted(holding.segments - {*todo.upload, *todo.delete}):
-        if first_id not in bases:
+        data = None
+        if first_id in following:
+            data = _read(fs, f"{path}/{segment_name(first_id)}")
+        elif first_id not in bases:
             yield Finding(place, f"{segment_key(place, first_id)} is in the bucket alone: the disk lost it, and it is kept")
-        elif first_id in following and (text := _compare(fs, bucket, place, path, first_id)) is not None:
-            yield Finding(place, text)
+        if first_id in holding.seals:
+            next_id = following.get(first_id, 0)
+            yield from _compare(bucket, place, first_id, data, next_id, repair=repair)
 
 
-def _compare(fs: FileSystem, bucket: Bucket, place: Place, path: str, first_id: int) -> str | None:
-    """Why the segment of the disk is not that of the seal; None: it is."""
-    data = _read(fs, f"{path}/{segment_name(first_id)}")
-    if data is None:
-        return None
-    key = seal_key(place, first_id)
+def _compare(
+    bucket: Bucket, place: Place, first_id: int, data: bytes | None, next_id: int, *, repair: bool
+) -> Iterator[Finding]:
+    """Compare a segment object with its seal, and with the segment of the disk, if that has it.
+
+    What two of the three agree on is right: the object is replaced by a segment that the seal fits, and the seal is written
+    anew for an object that the disk has, too.
+    """
+    key, seal_name = segment_key(place, first_id), seal_key(place, first_id)
+    stored, sealed = bucket.get(key), bucket.get(seal_name)
+    if stored is None or sealed is None:  # retention removed it meanwhile
+        return
     try:
-        seal = Seal.decode(bucket.get(key) or b"")
+        seal = Seal.decode(sealed)
     except DamagedData as error:
-        return f"{key}: {error}"
-    return None if seal.fits(data) else f"{segment_key(place, first_id)} and the segment of the disk differ"
+        finding = Finding(place, f"{seal_name} in the bucket is damaged: {error}")
+        if repair and data == stored:
+            bucket.put(seal_name, Seal.of(data, next_id).encode())
+            finding.mended = "written anew"
+        yield finding
+        return
+    misfit = seal.misfit(stored)
+    if misfit is not None:
+        finding = Finding(place, f"{key} in the bucket is damaged: {misfit}")
+        if repair and data is not None and seal.fits(data):
+            bucket.put(key, data)
+            finding.mended = "replaced by the segment of the disk"
+        yield finding
+    if data is not None and not seal.fits(data):
+        yield Finding(place, f"{key} and the segment of the disk differ")
 
 
 def _check_absent(bucket: Bucket, place: Place, holding: Holding, *, repair: bool, unwanted: bool) -> Finding:

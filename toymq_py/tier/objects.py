@@ -24,7 +24,14 @@ class Seal:
         return cls(next_id, len(data), hashlib.sha256(data).hexdigest())
 
     def fits(self, data: bytes) -> bool:
-        return len(data) == self.size and hashlib.sha256(data).hexdigest() == self.sha256
+        return self.misfit(data) is None
+
+    def misfit(self, data: bytes) -> str | None:
+        """Why data is not what was sealed; None: it is."""
+        if len(data) != self.size:
+            return f"it has {len(data)} bytes, and its seal says {self.size}"
+        found = hashlib.sha256(data).hexdigest()
+        return None if found == self.sha256 else f"its SHA-256 is {found[:16]}…, and its seal says {self.sha256[:16]}…"
 
     def encode(self) -> bytes:
         return checked_json.encode("seal", {"next_id": self.next_id, "bytes": self.size, "sha256": self.sha256})

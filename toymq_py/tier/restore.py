@@ -93,16 +93,16 @@ def _restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holdin
     fs.mkdir(to)
     state, known = _newest_state(bucket, holding, done)
     end, first = known.first_id, None
-    for first_id in sorted(holding.segments):
+    for first_id in sorted(holding.segments | holding.seals):
         if first_id < known.first_id or any(low <= first_id <= high for low, high in known.removed):
             continue  # its deletion was under way
         data, next_id = _fetch(bucket, place, first_id, holding, done)
+        end = max(end, next_id)
         if data is None:
             continue
         write_synced(fs, f"{to}/{segment_name(first_id)}", data, exclusive=True)
         done.segments += 1
         first = first_id if first is None else first
-        end = max(end, next_id)
     next_id = max(end, known.next_id, state.next_id)
     if next_id > end:
         done.unsealed.append((end, next_id - 1))
@@ -134,21 +134,26 @@ def _newest_state(bucket: Bucket, holding: Holding, done: Restored) -> tuple[Sta
 
 
 def _fetch(bucket: Bucket, place: Place, first_id: int, holding: Holding, done: Restored) -> tuple[bytes | None, int]:
-    """A segment and the id behind it; no segment when it is not what its seal says."""
-    key = segment_key(place, first_id)
-    data = bucket.get(key)
+    """A segment and the id behind it. No segment when it is gone, not what its seal says, or has no record; the id is that of
+    the seal then, 0 without one."""
+    key, seal = segment_key(place, first_id), None
+    data = bucket.get(key) if first_id in holding.segments else None
+    if first_id in holding.seals and (sealed := bucket.get(seal_key(place, first_id))) is not None:
+        try:
+            seal = Seal.decode(sealed)
+        except DamagedData as error:
+            done.problems.append(f"{seal_key(place, first_id)}: {error}")
+    next_id = 0 if seal is None else seal.next_id
     if data is None:
-        done.problems.append(f"{key} is gone from the bucket")
-        return None, first_id
-    sealed = bucket.get(seal_key(place, first_id)) if first_id in holding.seals else None
-    if sealed is None:  # it was cut off behind the segment, which is whole: its records have checksums of their own
-        return data, scan(data, 0, first_id)[1]
-    try:
-        seal = Seal.decode(sealed)
-    except DamagedData as error:
-        done.problems.append(f"{seal_key(place, first_id)}: {error}")
-        return data, scan(data, 0, first_id)[1]
-    if not seal.fits(data):
-        done.problems.append(f"{key} is damaged: {len(data)} bytes are not the {seal.size} of its seal")
-        return None, first_id
-    return data, seal.next_id
+        records = "" if seal is None else f": records {first_id} to {next_id - 1} were in it"
+        done.problems.append(f"{key} is gone from the bucket{records}")
+        return None, next_id
+    if seal is None:  # it was cut off behind the segment, which is whole: its records have checksums of their own
+        next_id = scan(data, 0, first_id)[1]
+    elif (misfit := seal.misfit(data)) is not None:
+        done.problems.append(f"{key} is damaged: {misfit}: records {first_id} to {next_id - 1} are left out")
+        return None, next_id
+    if next_id <= first_id:
+        done.problems.append(f"{key} has no seal and no record: it is left out")
+        return None, 0
+    return data, next_id

@@ -53,12 +53,16 @@ class Round:
 
 
 class Uploads:
-    """One bucket and one broker. It knows what the bucket has: it lists it once, and writes alone."""
+    """One bucket and one broker. It knows what the bucket has: it lists it once, and writes alone.
+
+    A directory that was away, or is another one, is listed anew.
+    """
 
     def __init__(self, fs: FileSystem, bucket: Bucket, wall_ns: Callable[[], int]) -> None:
         self._fs = fs
         self._bucket = bucket
         self._wall_ns = wall_ns
+        self._identity: object = None
         self._held: dict[Place, Holding] | None = None
         self._seen: set[Place] = set()
         self._stored: dict[Place, bytes] = {}
@@ -80,8 +84,15 @@ class Uploads:
         Raises: BucketError; what was not done is done by the next round.
         """
         done = Round()
-        if self._held is None:
+        identity = self._bucket.identity()
+        if self._held is None or identity != self._identity:
+            if self._held is not None:
+                logger.warning("the bucket was away, or is another directory: what it lacks is uploaded again")
             self._held = holdings(self._bucket.keys())
+            self._identity = identity
+            self._stored.clear()
+            self._conflicts.clear()
+            self._settled.clear()
         for place in self._seen - {*present}:
             self._held.setdefault(place, Holding()).deleted = True
             self._bucket.put(deleted_key(place), b"")

@@ -62,6 +62,24 @@ def test_a_directory_keeps_whole_objects_when_any_call_fails_and_the_power_is_cu
     raise AssertionError("more calls than were tried")
 
 
+def test_a_directory_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    """An NAS that is not mounted: its mount point took the objects."""
+    path, away = tmp_path / "mnt" / "orders", tmp_path / "away"
+    bucket = DirectoryBucket(RealFileSystem(), str(path))
+    identity = bucket.identity()
+    bucket.put("t/i/a", b"x")
+    assert bucket.identity() == identity
+    (tmp_path / "mnt").rename(away)
+    for call in (bucket.identity, lambda: bucket.put_new("t/i/b", b"x"), lambda: bucket.put("t/i/b", b"x"),
+                 lambda: bucket.get("t/i/a"), lambda: list(bucket.keys()), lambda: bucket.delete("t/i/a")):  # fmt: skip
+        with pytest.raises(BucketError, match="orders is gone: mount its file system, or make it"):
+            call()
+    assert not (tmp_path / "mnt").exists()
+    away.rename(tmp_path / "mnt")
+    assert list(bucket.keys()) == ["t/i/a"]
+    assert bucket.identity() != identity, "what it has is to be looked at"
+
+
 def test_what_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     bucket = DirectoryBucket(RealFileSystem(), str(tmp_path / "file"))

@@ -1,9 +1,15 @@
 """Both directions are compared; what can be decided is mended, and what only the bucket has is kept."""
 
+from collections.abc import Callable
+
+import pytest
+
 from tests.support.buckets import MemoryBucket
 from tests.support.tiers import PAYLOAD, TierRig
+from toymq_py.storage.fs import write_synced
 from toymq_py.tier.check import check
 from toymq_py.tier.keys import Place, deleted_key, seal_key, segment_key
+from toymq_py.tier.objects import Seal
 
 
 def filled() -> tuple[TierRig, MemoryBucket]:
@@ -34,14 +40,52 @@ def test_what_the_disk_lost_is_kept_and_named() -> None:
 
 def test_a_segment_that_changed_is_named() -> None:
     rig, bucket = filled()
-    seal = seal_key(rig.place(), 0)
-    bucket.objects[seal] = bucket.objects[seal_key(rig.place(), 5)]
+    path, before = f"{rig.broker.topic('t').path}/{0:020}.log", dict(bucket.objects)
+    write_synced(rig.disk, path, flipped(rig.disk.read_file(path)))
     assert [text.endswith("and the segment of the disk differ") for text in rig.findings(repair=True)] == [True]
-    bucket.objects[seal] = b"{"
-    assert [text.startswith(f"{seal}: ") for text in rig.findings()] == [True]
-    del bucket.objects[seal]
+    assert bucket.objects == before
+    del bucket.objects[seal_key(rig.place(), 0)]
     bucket.objects[segment_key(rig.place(), 0)] = b"other"
     assert [text.endswith("is not the segment of the disk") for text in rig.findings(repair=True)] == [True]
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 4])
+
+
+@pytest.mark.parametrize("damage", [flipped, lambda data: data[:-40], lambda data: b""], ids=["flipped", "cut", "empty"])
+@pytest.mark.parametrize("key_of", [segment_key, seal_key])
+def test_a_damaged_object_is_named_and_replaced_from_the_disk(
+    key_of: Callable[[Place, int], str], damage: Callable[[bytes], bytes]
+) -> None:
+    rig, bucket = filled()
+    key, whole = key_of(rig.place(), 5), dict(bucket.objects)
+    bucket.objects[key] = damage(bucket.objects[key])
+    for _ in range(2):
+        assert [text.startswith(f"{key} in the bucket is damaged: ") for text in rig.findings()] == [True]
+    (mended,) = check(rig.disk, bucket, rig.options.data_dir, repair=True)
+    assert mended.mended is not None
+    assert (rig.findings(), bucket.objects) == ([], whole)
+
+
+@pytest.mark.parametrize("key_of", [segment_key, seal_key])
+def test_a_damaged_object_is_not_replaced_by_a_segment_that_was_not_sealed(key_of: Callable[[Place, int], str]) -> None:
+    rig, bucket = filled()
+    key, path = key_of(rig.place(), 5), f"{rig.broker.topic('t').path}/{5:020}.log"
+    write_synced(rig.disk, path, flipped(rig.disk.read_file(path)))
+    bucket.objects[key] = bucket.objects[key][:-40]
+    before = dict(bucket.objects)
+    assert f"{key} in the bucket is damaged" in rig.findings(repair=True)[0]
+    rig.disk.unlink(path)
+    assert [f"{key} in the bucket is damaged" in text for text in rig.findings(repair=True)] == [False, True]
+    assert bucket.objects == before
+
+
+def test_damage_in_a_topic_of_the_bucket_alone_is_named() -> None:
+    rig, bucket = filled()
+    other = Place("gone", "0123456789abcdef")
+    bucket.objects |= {segment_key(other, 0): b"y", seal_key(other, 0): Seal.of(b"x", 1).encode()}
+    assert ["in the bucket is damaged: its SHA-256 is " in text for text in rig.findings(repair=True)] == [True, False]
 
 
 def test_a_topic_of_the_bucket_alone_is_kept_unless_it_is_marked_or_named() -> None:

@@ -9,7 +9,7 @@ from tests.support.tiers import PAYLOAD, TierRig
 from toymq_py.errors import DataDirectoryError
 from toymq_py.runtime.tier_thread import look_at
 from toymq_py.storage import offsets
-from toymq_py.tier.bucket import BucketError
+from toymq_py.tier.bucket import BucketError, DirectoryBucket
 from toymq_py.tier.keys import holdings, seal_key, segment_key
 from toymq_py.tier.uploads import STATES_KEPT
 
@@ -148,6 +148,30 @@ def test_a_bucket_that_is_away_raises_and_the_next_round_goes_on() -> None:
         rig.round()
     bucket.share = 0.0
     assert rig.round().segments == 1
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_directory_that_was_away_or_is_another_one_gets_what_is_missing(is_seen: bool) -> None:
+    """Objects were put at the empty path meanwhile, and were missing when the directory was back."""
+    rig = TierRig(MemoryBucket())
+    rig.bucket = DirectoryBucket(rig.disk, "/mnt/orders")
+    rig.uploads = rig.another_process()
+    rig.publish("t", *[PAYLOAD] * 6)
+    rig.round()
+    rig.disk.rename("/mnt/orders", "/mnt/other")
+    if is_seen:
+        for _ in range(2):
+            with pytest.raises(BucketError, match="/mnt/orders is gone"):
+                rig.round()
+        assert not rig.disk.exists("/mnt/orders")
+        rig.disk.unlink(f"/mnt/other/{segment_key(rig.place(), 0)}")
+        rig.disk.rename("/mnt/other", "/mnt/orders")
+    else:
+        rig.disk.mkdir("/mnt/orders")
+    assert rig.round().segments == 1, "and nothing changed in the broker"
+    assert rig.findings() == []
+    again, done = rig.restored()
+    assert (again.records("t"), done["t"].problems) == (rig.records("t")[:5], [])
 
 
 @pytest.mark.parametrize("seed", range(100))
