@@ -67,7 +67,7 @@ HOSTILE = "no such\ntemplate:\x00\x1b[31m \ud800" + "x" * (1 << 20)
     [
         (ValueError("no such template: x.html"), "ValueError", "no such template: x.html"),
         (Unspeakable(), f"{__name__}.Unspeakable", None),
-        (Whatever(HOSTILE), f"{__name__}.Whatever", "no such template:  [31m  xxxx"),
+        (Whatever(HOSTILE), f"{__name__}.Whatever", "no such template:  [31m \\ud800xxxx"),
     ],
 )
 async def test_an_exception_is_in_the_dead_letter(mq: Client, error: Exception, kind: str, text: str | None) -> None:
