@@ -12,9 +12,8 @@ from typing import Any
 
 from toymq_py.amqp.errors import SYNTAX_ERROR, AmqpError
 from toymq_py.amqp.timestamp import Long, Timestamp
+from toymq_py.config.amqp_definitions import TABLES_DEPTH_MAX
 
-DEPTH_MAX = 32
-"""Tables and arrays in each other. RabbitMQ has no limit, and no client comes near this one."""
 SHORT_STRING_MAX = 255
 
 _U16, _U32, _U64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
@@ -100,8 +99,8 @@ class Reader:
 
     def _nested(self, depth: int) -> int:
         """Read the size of a table or an array. Returns: where it ends."""
-        if depth >= DEPTH_MAX:
-            raise AmqpError(SYNTAX_ERROR, f"tables are nested more than {DEPTH_MAX} deep")
+        if depth >= TABLES_DEPTH_MAX:
+            raise AmqpError(SYNTAX_ERROR, f"tables are nested more than {TABLES_DEPTH_MAX} deep")
         size = self.long()
         if size > self.end - self.at:
             raise AmqpError(SYNTAX_ERROR, "a table goes on behind the end of its frame")

@@ -106,7 +106,7 @@ class TokenRights(OpenRights):
     def _need(self, action: str, topic: str, may: Callable[[str], bool]) -> None:
         if not may(topic):
             audit.record(action, "FORBIDDEN", token=self.name, address=self._address, via="amqp", about={"topic": topic})
-            what = f"access to '{topic[:100]}' in vhost '/' refused for token '{self.name}': it may not {action} there"
+            what = f"access to '{topic[:100]}' refused for token '{self.name}': it may not {action} there"
             raise AmqpError(ACCESS_REFUSED, what)
 
 

@@ -28,6 +28,10 @@ from toymq_py.errors import ConfigError
 
 NAME_BYTES_MAX = 255
 """Of an exchange, a queue and a routing key: AMQP's short string."""
+TABLES_DEPTH_MAX = 32
+"""Tables and arrays in each other. RabbitMQ has no limit, and no client comes near this one."""
+NUMBER_LIMIT = 1 << 63
+"""What a frame's largest kind of whole number is below."""
 DEFAULT_VHOST = "/"
 _REQUIRED = object()
 FIELDS: Mapping[str, Mapping[str, tuple[type, Any]]] = {
@@ -180,16 +184,23 @@ def _is_no_utf8(text: str) -> bool:
     return any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _check_arguments(where: str, value: Any) -> None:
+def _check_arguments(where: str, value: Any, depth: int = 0) -> None:
+    """Refuse what a client could not declare: no frame can have it."""
+    if isinstance(value, dict | list) and depth >= TABLES_DEPTH_MAX:
+        raise ConfigError(f"{where}: tables of arguments are nested more than {TABLES_DEPTH_MAX} deep")
     if isinstance(value, dict):
         for name, inner in value.items():
             _check_arguments(where, name)
-            _check_arguments(where, inner)
+            if len(name.encode()) > NAME_BYTES_MAX:
+                raise ConfigError(f"{where}: the name of an argument has at most {NAME_BYTES_MAX} bytes: {name[:50]!a}")
+            _check_arguments(where, inner, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            _check_arguments(where, inner)
+            _check_arguments(where, inner, depth + 1)
     elif isinstance(value, str) and _is_no_utf8(value):
         raise ConfigError(f"{where}: a text of arguments is no UTF-8: {value[:50]!a}")
+    elif isinstance(value, int) and not -NUMBER_LIMIT <= value < NUMBER_LIMIT:
+        raise ConfigError(f"{where}: a number of arguments has more than 64 bits")
     elif value is not None and not isinstance(value, str | bool | int | float):
         raise ConfigError(f"{where}: arguments are texts, numbers, true, false, tables and arrays, not {str(value)[:50]!a}")
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from toymq_py.amqp import fields
 from toymq_py.amqp.errors import AmqpError
-from toymq_py.amqp.fields import DEPTH_MAX, Reader
+from toymq_py.amqp.fields import Reader
 from toymq_py.amqp.timestamp import Timestamp
+from toymq_py.config.amqp_definitions import TABLES_DEPTH_MAX
 
 NAMES = st.text(max_size=20)
 LEAVES = st.one_of(
@@ -48,7 +49,7 @@ def test_a_table_that_is_cut_is_a_syntax_error(table: dict[str, Any], data: st.D
 def test_depth_is_bounded() -> None:
     """RecursionError is no answer to a client."""
     data = b""
-    for _ in range(DEPTH_MAX):
+    for _ in range(TABLES_DEPTH_MAX):
         data = fields.table({}) if not data else (len(data) + 2).to_bytes(4) + b"\0F" + data
     assert Reader(data).table() is not None
     for _ in range(5000):

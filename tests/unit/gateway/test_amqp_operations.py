@@ -108,6 +108,22 @@ async def test_a_name_that_a_frame_of_amqp_cannot_have_is_refused(rig: HttpRig) 
         assert text in problem["detail"], problem["detail"]
 
 
+async def test_arguments_that_no_client_could_declare_are_refused(rig: HttpRig) -> None:
+    """Found in review: 900 arrays in each other were INTERNAL, and 450 were kept, where a frame may have 32."""
+
+    def nested(depth: int) -> str:
+        return f'{{"queue": [{{"name": "q{depth}", "arguments": {{"a": {"[" * depth}{"]" * depth}}}}}]}}'
+
+    for depth in (32, 450, 900):
+        problem = refused(await rig.ask("POST", "/v1/amqp:declare", content=nested(depth)), 422, "BAD_ARGUMENT")
+        assert "nested more than 32 deep" in problem["detail"]
+    assert (await rig.ask("POST", "/v1/amqp:declare", content=nested(31))).json() == {"declared": 1}
+    for arguments, text in (({"a": 1 << 63}, "more than 64 bits"), ({"a": {"n" * 256: 1}}, "at most 255 bytes")):
+        wanted = {"queue": [{"name": "q", "arguments": arguments}]}
+        problem = refused(await rig.ask("POST", "/v1/amqp:declare", json=wanted), 422, "BAD_ARGUMENT")
+        assert text in problem["detail"]
+
+
 async def test_a_topic_with_messages_does_not_become_a_queue_that_goes_by_itself(rig: HttpRig) -> None:
     await rig.publish("orders", "of another protocol")
     wanted = {"queue": [{"name": "orders", "auto_delete": True}]}
