@@ -15,7 +15,7 @@ from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.replication.agreement import ClusterSettings
 from toymq_py.replication.paths import is_file
 from toymq_py.storage.checked_json import parse_object
-from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.fs import FileSystem, read_if_there, replace_file
 
 FILE_NAME = "replica.json"
 VERSION = 1
@@ -141,11 +141,8 @@ class ReplicaFile:
     @classmethod
     def load(cls, fs: FileSystem, root: str) -> "ReplicaFile | None":
         """Read the file; None when there is none. Blocks. Raises: OSError; DamagedData."""
-        try:
-            data = fs.read_file(f"{root}/{FILE_NAME}")
-        except FileNotFoundError:
-            return None
-        return cls(fs, root, decode(data))
+        data = read_if_there(fs, f"{root}/{FILE_NAME}")
+        return None if data is None else cls(fs, root, decode(data))
 
     @classmethod
     def create(cls, fs: FileSystem, root: str, record: ReplicaRecord) -> "ReplicaFile":

@@ -77,6 +77,7 @@ class TierThread:
                     return
                 self.round(*look)
         except Exception:
+            self._metrics.tier_failing = 1
             logger.exception("bug in the tier: nothing more is uploaded until a restart")
 
     def round(self, topics: list[TopicOnDisk], present: set[Place]) -> Round | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from toymq_py.errors import DamagedData
-from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.fs import FileSystem, read_if_there, replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,7 @@ class BesideFile:
 
     def read(self, fs: FileSystem, directory: str) -> bytes | None:
         """None when there is no file. Blocks. Raises: OSError."""
-        try:
-            return fs.read_file(f"{directory}/{self.name}")
-        except FileNotFoundError:
-            return None
+        return read_if_there(fs, f"{directory}/{self.name}")
 
     def write(self, fs: FileSystem, directory: str, data: bytes) -> None:
         """Put it in place, synced. Blocks. Raises: OSError."""

@@ -371,6 +371,14 @@ def copy_file(
     return position - start
 
 
+def read_if_there(fs: FileSystem, path: str) -> bytes | None:
+    """A small file's bytes; None when there is no file. Blocks. Raises: OSError."""
+    try:
+        return fs.read_file(path)
+    except FileNotFoundError:
+        return None
+
+
 def replace_file(fs: FileSystem, path: str, data: bytes, *, private: bool = False) -> None:
     """Put ``data`` at ``path`` so that a crash leaves the old content or the new, never a mixture: temp file, sync,
     rename, sync of the directory. When it fails, no temp file stays. ``private``: also where an older version left a temp file

@@ -36,6 +36,10 @@ class OffsetsState:
     consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
     removed: tuple[IdRange, ...] = ()
 
+    def has_removed(self, msg_id: int) -> bool:
+        """Whether retention or PURGE took an id, so that its absence is no loss."""
+        return msg_id < self.first_id or any(first <= msg_id <= last for first, last in self.removed)
+
 
 @dataclass(frozen=True, slots=True)
 class AckedView:

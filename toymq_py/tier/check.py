@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from toymq_py.errors import DamagedData
 from toymq_py.storage import offsets, topic_settings
-from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline.verify import topic_names
 from toymq_py.storage.segment import segment_name
 from toymq_py.storage.segment_heads import list_bases
@@ -14,6 +14,7 @@ from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key
 from toymq_py.tier.objects import Seal
 from toymq_py.tier.plan import plan
+from toymq_py.tier.uploads import delete_segment, store_segment
 
 
 @dataclass(slots=True)
@@ -63,37 +64,29 @@ def check(
 def _check_topic(
     fs: FileSystem, bucket: Bucket, place: Place, path: str, bases: list[int], holding: Holding, *, repair: bool
 ) -> Iterator[Finding]:
-    known = offsets.load(fs, path).state
-
-    def is_removed(msg_id: int) -> bool:
-        return msg_id < known.first_id or any(first <= msg_id <= last for first, last in known.removed)
-
     following = dict(pairwise(bases))
-    todo = plan(bases, 1 << 64, holding, is_removed)
+    todo = plan(bases, 1 << 64, holding, offsets.load(fs, path).state.has_removed)
     for first_id in todo.upload:
         finding = Finding(place, f"{segment_key(place, first_id)} is on the disk alone")
-        data = _read(fs, f"{path}/{segment_name(first_id)}")
+        data = read_if_there(fs, f"{path}/{segment_name(first_id)}")
         if data is None:
             continue
         if repair:
-            key = segment_key(place, first_id)
-            if bucket.put_new(key, data) or bucket.get(key) == data:
-                bucket.put(seal_key(place, first_id), Seal.of(data, following[first_id]).encode())
+            if store_segment(bucket, place, first_id, data, following[first_id]):
                 finding.mended = "uploaded"
             else:
-                finding.text = f"{key} has no seal, and is not the segment of the disk"
+                finding.text = f"{segment_key(place, first_id)} has no seal, and is not the segment of the disk"
         yield finding
     for first_id in todo.delete:
         finding = Finding(place, f"{segment_key(place, first_id)} was removed from the topic, and is still in the bucket")
         if repair:
-            bucket.delete(segment_key(place, first_id))
-            bucket.delete(seal_key(place, first_id))
+            delete_segment(bucket, place, first_id, holding)
             finding.mended = "deleted"
         yield finding
     for first_id in sorted(holding.segments - {*todo.upload, *todo.delete}):
         data = None
         if first_id in following:
-            data = _read(fs, f"{path}/{segment_name(first_id)}")
+            data = read_if_there(fs, f"{path}/{segment_name(first_id)}")
         elif first_id not in bases:
             yield Finding(place, f"{segment_key(place, first_id)} is in the bucket alone: the disk lost it, and it is kept")
         if first_id in holding.seals:
@@ -145,10 +138,3 @@ def _check_absent(bucket: Bucket, place: Place, holding: Holding, *, repair: boo
         bucket.delete(deleted_key(place))
         finding.mended = "deleted"
     return finding
-
-
-def _read(fs: FileSystem, path: str) -> bytes | None:
-    try:
-        return fs.read_file(path)
-    except FileNotFoundError:
-        return None

@@ -94,7 +94,7 @@ def _restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holdin
     state, known = _newest_state(bucket, holding, done)
     end, first = known.first_id, None
     for first_id in sorted(holding.segments | holding.seals):
-        if first_id < known.first_id or any(low <= first_id <= high for low, high in known.removed):
+        if known.has_removed(first_id):
             continue  # its deletion was under way
         data, next_id = _fetch(bucket, place, first_id, holding, done)
         end = max(end, next_id)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from toymq_py.storage import offsets, topic_settings
-from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.segment import segment_name
 from toymq_py.storage.segment_heads import list_bases
 from toymq_py.tier.bucket import Bucket
@@ -50,6 +50,26 @@ class Round:
     segments: int = 0
     uploaded_bytes: int = 0
     deleted: int = 0
+
+
+def store_segment(bucket: Bucket, place: Place, first_id: int, data: bytes, next_id: int) -> bool:
+    """Store a sealed segment, and its seal behind it, so that one with a seal is whole.
+
+    Returns: False when the key has another object, which stays, without a seal. Raises: BucketError.
+    """
+    key = segment_key(place, first_id)
+    if not bucket.put_new(key, data) and bucket.get(key) != data:
+        return False
+    bucket.put(seal_key(place, first_id), Seal.of(data, next_id).encode())
+    return True
+
+
+def delete_segment(bucket: Bucket, place: Place, first_id: int, holding: Holding) -> None:
+    """Delete a segment, and its seal behind it. Raises: BucketError."""
+    bucket.delete(segment_key(place, first_id))
+    holding.segments.discard(first_id)
+    bucket.delete(seal_key(place, first_id))
+    holding.seals.discard(first_id)
 
 
 class Uploads:
@@ -142,10 +162,7 @@ class Uploads:
         if state is not None:
             self._store_state(topic.place, state, holding, todo)
         for first_id in todo.delete:
-            self._bucket.delete(segment_key(topic.place, first_id))
-            holding.segments.discard(first_id)
-            self._bucket.delete(seal_key(topic.place, first_id))
-            holding.seals.discard(first_id)
+            delete_segment(self._bucket, topic.place, first_id, holding)
             done.deleted += 1
         if all(map(holding.is_whole, todo.upload)) and len(bases) == topic.log[1]:  # else one waits to be unlinked
             self._settled[topic.place] = look
@@ -163,33 +180,22 @@ class Uploads:
         state = State(
             topic.committed_id,
             offsets.encode(known, topic.place.topic) if known != offsets.OffsetsState() else None,
-            self._read(f"{topic.path}/{topic_settings.FILE_NAME}"),
+            read_if_there(self._fs, f"{topic.path}/{topic_settings.FILE_NAME}"),
         )
-
-        def is_removed(msg_id: int) -> bool:
-            return msg_id < known.first_id or any(first <= msg_id <= last for first, last in known.removed)
-
-        return (None if loaded.source is offsets.OffsetsSource.LOST else state.encode()), is_removed
-
-    def _read(self, path: str) -> bytes | None:
-        try:
-            return self._fs.read_file(path)
-        except FileNotFoundError:
-            return None
+        return (None if loaded.source is offsets.OffsetsSource.LOST else state.encode()), known.has_removed
 
     def _upload(self, topic: TopicOnDisk, first_id: int, next_id: int, holding: Holding, done: Round) -> None:
         key = segment_key(topic.place, first_id)
         if key in self._conflicts:
             return
-        data = self._read(f"{topic.path}/{segment_name(first_id)}")
+        data = read_if_there(self._fs, f"{topic.path}/{segment_name(first_id)}")
         if data is None or topic_settings.load(self._fs, topic.path).incarnation != topic.place.incarnation:
             return  # retention was quicker; or it was read from a topic that was made anew
         holding.segments.add(first_id)  # also if the answer is lost: it may be there
-        if not self._bucket.put_new(key, data) and self._bucket.get(key) != data:
+        if not store_segment(self._bucket, topic.place, first_id, data, next_id):
             self._conflicts.add(key)  # until a restart: comparing means to fetch it
             logger.error("%s in the bucket is not the segment of %s: `toymq tier check` compares them", key, topic.path)
             return
-        self._bucket.put(seal_key(topic.place, first_id), Seal.of(data, next_id).encode())
         holding.seals.add(first_id)
         done.segments += 1
         done.uploaded_bytes += len(data)

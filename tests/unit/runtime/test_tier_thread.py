@@ -65,6 +65,18 @@ async def test_it_asks_the_loop_and_ends_with_stop(monkeypatch: pytest.MonkeyPat
     assert not thread._thread.is_alive()
 
 
+@pytest.mark.provokes_bugs
+async def test_a_bug_counts_as_failing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The log said that nothing more is uploaded, and ``toymq_tier_failing`` that all is well."""
+    monkeypatch.setattr(tier_thread, "INTERVAL_S", 0.001)
+    rig = TierRig(MemoryBucket())
+    thread = TierThread(lambda: 1 // 0, asyncio.get_running_loop(), rig.uploads, rig.broker.metrics, "file:///b")  # type: ignore[return-value]
+    thread.start()
+    await asyncio.to_thread(thread._thread.join, 30)
+    assert rig.broker.metrics.tier_failing == 1
+    assert [record.message for record in caplog.records] == ["bug in the tier: nothing more is uploaded until a restart"]
+
+
 def test_a_broker_without_a_tier_imports_nothing_of_it() -> None:
     unwanted = ("toymq_py.tier", "toymq_py.runtime.tier_thread", "obstore")
     program = f"import sys, toymq_py.daemon, toymq_py.cli.serve; print([n for n in sys.modules if n.startswith({unwanted})])"

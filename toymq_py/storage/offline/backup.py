@@ -261,9 +261,7 @@ class _Backup:
         try:
             return base_id, read_part(self._fs, f"{path}/{segment_name(base_id)}", len(head), 0)
         except FileNotFoundError:
-            now = offsets.load(self._fs, path).state
-            gone = base_id < now.first_id or any(first <= base_id <= last for first, last in now.removed)
-            return topic.mark if gone else None
+            return topic.mark if offsets.load(self._fs, path).state.has_removed(base_id) else None
 
     def _copy_small(self, name: str, path: str, to: str) -> None:
         """Copy offsets and settings: the acks as they were when the backup began, the segments as they are now."""
