@@ -11,11 +11,11 @@ from itertools import islice, pairwise
 from operator import lt
 
 from toymq_py.clock import Clock
-from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, Lessee
+from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, IdSet, Lessee
 from toymq_py.disk_errors import BeingExamined
 from toymq_py.letter import rows_for
 from toymq_py.metrics import Metrics
-from toymq_py.records import IdRange, Records
+from toymq_py.records import MSG_ID_MAX, IdRange, Records
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.log import READ_BYTES, Log
 from toymq_py.topic.delivery_permit import DeliveryPermit
@@ -259,6 +259,17 @@ class Deliverer:
             consumer.pass_over(last)
         self._context.changed()
         return last
+
+    def _read_late(self, lessee: Lessee, late: IdSet, now: float) -> Records | None:
+        """Take messages that fell due behind what was looked at ahead out of ``late``, as far as one cheap read gives their
+        records; the caller enters those that are due. None when the first needs a closer read. Raises: OSError."""
+        ids = late.lowest(DUE_PER_DELIVERY, MSG_ID_MAX + 1)
+        run = self._log.read_each(ids, READ_BYTES)
+        for msg_id in ids[:1] if run is None else run.ids:
+            late.discard(msg_id)
+        if run is None and self._consumer.is_due(ids[0]):
+            self._read_closer(lessee, ids[0], now)
+        return run
 
     def _read_closer(self, lessee: Lessee, msg_id: int, now: float) -> None:
         """Make an id that is due ready like a redelivery: its record needs a closer read than ``read_each``."""

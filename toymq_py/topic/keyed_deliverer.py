@@ -10,7 +10,7 @@ from sys import maxsize
 
 from toymq_py.consumer import Consumer, KeyLanes, Lessee
 from toymq_py.group_key import group_key
-from toymq_py.records import MSG_ID_MAX, IdRange, Records
+from toymq_py.records import IdRange, Records
 from toymq_py.storage.log import READ_BYTES
 from toymq_py.topic.deliverer import (
     DUE_PER_DELIVERY,
@@ -124,15 +124,9 @@ class KeyedDeliverer(Deliverer):
     def _enter_late(self, lessee: Lessee, now: float) -> None:
         """Enter messages that fell due behind what was scanned."""
         lanes, consumer = self._lanes, self._consumer
-        ids = lanes.late.lowest(DUE_PER_DELIVERY, MSG_ID_MAX + 1)
-        run = self._log.read_each(ids, READ_BYTES)
-        if run is None:
-            lanes.late.discard(ids[0])
-            if consumer.is_due(ids[0]):
-                self._read_closer(lessee, ids[0], now)
+        if (run := self._read_late(lessee, lanes.late, now)) is None:
             return
         for row, msg_id in enumerate(run.ids):
-            lanes.late.discard(msg_id)
             key = self._key(run, row)
             if consumer.is_due(msg_id) and (not key or lanes.enter(msg_id, key)):
                 lanes.release(msg_id)

@@ -7,7 +7,7 @@ and priorities from the log. Belongs to the event loop.
 from collections.abc import Callable
 
 from toymq_py.consumer import Consumer, Lessee, PriorityLanes
-from toymq_py.records import MSG_ID_MAX, IdRange, Records
+from toymq_py.records import IdRange, Records
 from toymq_py.storage.log import READ_BYTES
 from toymq_py.topic.deliverer import (
     DUE_PER_DELIVERY,
@@ -148,15 +148,9 @@ class PriorityDeliverer(Deliverer):
     def _enter_late(self, lessee: Lessee, now: float) -> None:
         """Enter messages that fell due behind what was looked at."""
         lanes, consumer = self._lanes, self._consumer
-        ids = lanes.late.lowest(DUE_PER_DELIVERY, MSG_ID_MAX + 1)
-        run = self._log.read_each(ids, READ_BYTES)
-        if run is None:
-            lanes.late.discard(ids[0])
-            if consumer.is_due(ids[0]):
-                self._read_closer(lessee, ids[0], now)
+        if (run := self._read_late(lessee, lanes.late, now)) is None:
             return
         for row, msg_id in enumerate(run.ids):
-            lanes.late.discard(msg_id)
             if not consumer.is_due(msg_id):
                 continue
             if lanes.is_beyond(msg_id):
