@@ -2,9 +2,9 @@
 
 import { api } from "./api.js";
 import { wholeName } from "./connections.js";
-import { words } from "./dialogs.js";
 import { button, el, say } from "./dom.js";
 import { ago, count, plural, time } from "./format.js";
+import { Polling } from "./polling.js";
 import { Table } from "./table.js";
 
 const EVERY_MS = 5000;
@@ -79,51 +79,31 @@ export class AmqpView {
       spellcheck: "false", maxlength: this.kind === "connections" ? 100 : 255, input: () => this.#go(0),
     });
     this.total = el("span.muted.number", { role: "status" });
-    this.problem = el("p.problem", { role: "alert", hidden: true });
+    this.polling = new Polling(() => LISTS[this.kind].ask(SHOWN, this.skip, this.search.value.trim() || undefined), (answer) => this.#draw(answer), `The ${this.kind} could not be read.`, EVERY_MS);
     this.table = new Table(label, heads, none);
     this.earlier = button("Previous", () => this.#go(Math.max(this.skip - SHOWN, 0)));
     this.later = button("Next", () => this.#go(this.skip + SHOWN));
     this.pager = el("div.row.pager", { hidden: true }, this.earlier, this.later);
     const tabs = Object.entries(LISTS).map(([kind, { label: words }]) => el("a", { href: `#/amqp/${kind}`, "aria-current": kind === this.kind ? "page" : null }, words));
     this.element = el(
-      "div", {}, el("h1", {}, "AMQP"), el("nav.tabs", { "aria-label": "AMQP" }, tabs), this.problem,
+      "div", {}, el("h1", {}, "AMQP"), el("nav.tabs", { "aria-label": "AMQP" }, tabs), this.polling.problem,
       el("div.row.tools", {}, this.search, this.total), el("section.card", {}, this.table.element, this.pager),
     );
   }
 
   shownNow() {
-    this.shown = true;
-    this.#read();
+    this.polling.start();
   }
 
   hiddenNow() {
-    this.shown = false;
-    clearTimeout(this.timer);
+    this.polling.stop();
   }
 
   update() {}
 
   #go(skip) {
     this.skip = skip;
-    return this.#read();
-  }
-
-  async #read() {
-    clearTimeout(this.timer);
-    const number = (this.number = (this.number ?? 0) + 1);
-    try {
-      if (!document.hidden) {
-        const answer = await LISTS[this.kind].ask(SHOWN, this.skip, this.search.value.trim() || undefined);
-        if (number !== this.number) return; // a later search was asked
-        this.problem.hidden = true;
-        this.#draw(answer);
-      }
-    } catch (error) {
-      if (number !== this.number) return;
-      say(this.problem, `The ${this.kind} could not be read. ${words(error)}`);
-      this.problem.hidden = false;
-    }
-    if (this.shown) this.timer = setTimeout(() => this.#read(), EVERY_MS);
+    return this.polling.now();
   }
 
   #draw(answer) {

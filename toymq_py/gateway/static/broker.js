@@ -2,10 +2,10 @@
 
 import { api } from "./api.js";
 import { Cluster } from "./cluster.js";
-import { words } from "./dialogs.js";
 import { el, fill, say } from "./dom.js";
 import { ago, bytes, count, duration, exactDuration, plural, time } from "./format.js";
 import { HOUR_S, Hour, OF_BROKER } from "./hour.js";
+import { Polling } from "./polling.js";
 import { Table } from "./table.js";
 
 const EVERY_MS = 5000;
@@ -32,7 +32,7 @@ export class BrokerView {
       const { step_s, broker } = await api.history(HOUR_S);
       return { step_s, numbers: broker };
     }, OF_BROKER);
-    this.problem = el("p.problem", { role: "alert", hidden: true });
+    this.polling = new Polling(() => Promise.all([api.broker(), api.webhooks(), api.alerts()]), (answer) => this.#draw(...answer), "The broker could not be described.", EVERY_MS);
     this.facts = Object.fromEntries(["Version", "Process", "Up for", "Sync, p99", "Loop late by", "The broker's clock"].map((label) => [label, el("dd.number")]));
     this.room = el("div.meters", {});
     this.cluster = new Cluster();
@@ -46,7 +46,7 @@ export class BrokerView {
     this.wanted = "set";
     this.spans = [["set", "Set here"], ["all", "All"]].map(([key, label]) => el("button", { type: "button", "aria-pressed": String(key === "set"), click: () => this.#which(key) }, label));
     this.element = el(
-      "div", {}, el("h1", {}, "Broker"), this.problem,
+      "div", {}, el("h1", {}, "Broker"), this.polling.problem,
       el("div.overview.broker", {},
         el("section.card", { "aria-label": "The last hour" }, el("h2", {}, "The last hour"), this.hour.element),
         el("section.card", { "aria-label": "Numbers" }, el("dl.facts", {}, Object.entries(this.facts).map(([label, value]) => el("div", {}, el("dt.muted", {}, label), value))), this.room)),
@@ -61,16 +61,14 @@ export class BrokerView {
   }
 
   shownNow() {
-    this.shown = true;
     this.hour.start();
     this.update();
-    if (this.session.admin) this.#read();
+    if (this.session.admin) this.polling.start();
   }
 
   hiddenNow() {
-    this.shown = false;
     this.hour.stop();
-    clearTimeout(this.timer);
+    this.polling.stop();
   }
 
   update() {
@@ -87,22 +85,7 @@ export class BrokerView {
     if (!this.session.admin) fill(this.room, meter("Disk free", 0, 0, bytes(stats.disk_free_bytes)), meter("Memory", 0, 0, bytes(stats.rss_bytes)));
   }
 
-  async #read() {
-    clearTimeout(this.timer);
-    try {
-      if (!document.hidden) {
-        const [described, { webhooks }, { alerts }] = await Promise.all([api.broker(), api.webhooks(), api.alerts()]);
-        this.problem.hidden = true;
-        this.#draw(described, webhooks, alerts);
-      }
-    } catch (error) {
-      say(this.problem, `The broker could not be described. ${words(error)}`);
-      this.problem.hidden = false;
-    }
-    if (this.shown) this.timer = setTimeout(() => this.#read(), EVERY_MS);
-  }
-
-  #draw(described, webhooks, alerts) {
+  #draw(described, { webhooks }, { alerts }) {
     const { disk, memory, limits } = described;
     say(this.facts.Process, `${described.pid}, Python ${described.python}, ${described.compiled ? "compiled" : "from source"}`);
     fill(

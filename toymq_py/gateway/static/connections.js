@@ -1,9 +1,10 @@
 // Who is connected: name, address, protocol, subscriptions, bytes a second; an admin closes one.
 
 import { api } from "./api.js";
-import { ask, toast, words } from "./dialogs.js";
+import { ask, toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
 import { ago, bytes, count, plural, time } from "./format.js";
+import { Polling } from "./polling.js";
 
 const EVERY_MS = 2000;
 const SHOWN = 200;
@@ -61,47 +62,26 @@ export class ConnectionsView {
     this.readAt = 0;
     this.search = el("input", {
       type: "search", placeholder: "Search connections", "aria-label": "Search connections", "aria-keyshortcuts": "/", autocomplete: "off",
-      spellcheck: "false", maxlength: 100, input: () => this.#read(),
+      spellcheck: "false", maxlength: 100, input: () => this.polling.now(),
     });
     this.total = el("span.muted.number", { role: "status" });
-    this.problem = el("p.problem", { role: "alert", hidden: true });
+    this.polling = new Polling(() => api.connections(SHOWN, this.search.value.trim() || undefined), (answer) => this.#draw(answer), "The connections could not be read.", EVERY_MS);
     this.body = el("tbody");
     const heads = [...COLUMNS.map((label, i) => el(i ? `th.${kind(label)}` : "th", { scope: "col" }, label)), el("th", { scope: "col" }, el("span.hidden", {}, "Actions"))];
     this.table = el("div.scroller", { tabindex: 0, role: "region", "aria-label": "Connections" }, el("table.consumers.listing", {}, el("thead", {}, el("tr", {}, heads)), this.body));
     this.none = el("div.empty", { hidden: true }, "No connection matches.");
-    this.element = el("div", {}, el("h1", {}, "Connections"), el("div.row.tools", {}, this.search, this.total), this.problem, el("section.card", {}, this.table, this.none));
+    this.element = el("div", {}, el("h1", {}, "Connections"), el("div.row.tools", {}, this.search, this.total), this.polling.problem, el("section.card", {}, this.table, this.none));
   }
 
   shownNow() {
-    this.shown = true;
-    this.#read();
+    this.polling.start();
   }
 
   hiddenNow() {
-    this.shown = false;
-    clearTimeout(this.timer);
+    this.polling.stop();
   }
 
   update() {}
-
-  async #read() {
-    clearTimeout(this.timer);
-    const number = (this.number = (this.number ?? 0) + 1);
-    const search = this.search.value.trim();
-    try {
-      if (!document.hidden) {
-        const answer = await api.connections(SHOWN, search || undefined);
-        if (number !== this.number) return; // a later search was asked
-        this.problem.hidden = true;
-        this.#draw(answer);
-      }
-    } catch (error) {
-      if (number !== this.number) return;
-      say(this.problem, `The connections could not be read. ${words(error)}`);
-      this.problem.hidden = false;
-    }
-    if (this.shown) this.timer = setTimeout(() => this.#read(), EVERY_MS);
-  }
 
   #draw({ open, more, connections }) {
     const now = performance.now();
@@ -139,7 +119,7 @@ export class ConnectionsView {
       action: async () => {
         await api.disconnect(connection);
         toast(`${name ?? connection} is closed.`);
-        this.#read();
+        this.polling.now();
       },
     });
   }
