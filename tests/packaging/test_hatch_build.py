@@ -114,6 +114,26 @@ def test_no_compiled_module_refers_weakly(name: str) -> None:
     assert "weakref" not in (ROOT / name).read_text()
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_no_compiled_module_has_what_mypyc_changes(name: str) -> None:
+    """Seen when the modules of an HTTP request were compiled: an exception's class attributes were those of its base, so that a
+    505 had the code INTERNAL; ``except A as error`` and ``except B as error`` in one function raised TypeError for a B of the
+    same module; an async generator had no ``__aiter__``."""
+    tree = ast.parse((ROOT / name).read_text())
+    errors = {
+        each.name: each for each in ast.walk(tree)
+        if isinstance(each, ast.ClassDef) and any(re.search(r"Error$|Exception$", ast.unparse(base)) for base in each.bases)
+    }  # fmt: skip
+    for each in errors.values():
+        assert not any(isinstance(part, ast.Assign | ast.AnnAssign) for part in each.body), f"{each.name} has attributes"
+    for each in ast.walk(tree):
+        if isinstance(each, ast.ExceptHandler) and each.name is not None:
+            assert each.type is not None
+            assert not re.search(rf"\b({'|'.join(errors) or '-'})\b", ast.unparse(each.type)), f"line {each.lineno}"
+        if isinstance(each, ast.AsyncFunctionDef):
+            assert not any(isinstance(part, ast.Yield) for part in ast.walk(each)), f"{each.name} is an async generator"
+
+
 def test_make_types_has_the_compiler_of_the_build(hook: ModuleType) -> None:
     """What mypy accepts in a checkout, the mypyc of a build accepts."""
     ours = {Requirement(text).name: Requirement(text) for text in PROJECT["project"]["optional-dependencies"]["dev"]}
