@@ -10,11 +10,25 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.forked_scripts import ForkedScripts
 from toymq import sync
 from toymq_spark.session import build_session
 
 WAIT_S = 300
 """For what happens within a second on a machine that is not busy."""
+PRELOADED = ("pyspark.worker", "pyspark.sql.datasource_internal", "pyspark.sql.pandas.serializers", "toymq_spark.datasource")
+PYTHON = """\
+import os, runpy, sys
+sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place and place not in sys.path]
+option, what, *arguments = sys.argv[1:]
+sys.argv = [what, *arguments]
+if option == "-m":
+    runpy.run_module(what, run_name="__main__", alter_sys=True)
+else:
+    exec(what)
+"""
+"""``python -m MODULE`` and ``python -c PROGRAM`` as Spark starts them, several times a query: 0.4 s of imports each time, and
+where they take ten seconds on a busy machine, the query fails."""
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +53,15 @@ def stderr_to(file: Path) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, console: Path) -> Iterator[SparkSession]:
     place = tmp_path_factory.mktemp("spark")
-    with stderr_to(console):
-        session = start(place)
-    yield session
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
-        session.stop()
+    with ForkedScripts(place, PRELOADED) as scripts:
+        scripts.write(place / "python", PYTHON)
+        with pytest.MonkeyPatch.context() as patch, stderr_to(console):
+            patch.setenv("PYSPARK_PYTHON", str(place / "python"))
+            session = start(place)
+        yield session
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
+            session.stop()
 
 
 def start(place: Path) -> SparkSession:

@@ -21,6 +21,7 @@ import tempfile
 import time
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -161,7 +162,8 @@ def fork_on_request(requests: socket.socket) -> tuple[str, list[str], dict[str, 
                 if not pid:
                     break
                 says_end = running.pop(pid)
-                os.write(says_end, b"%d\n" % os.waitstatus_to_exitcode(status))
+                with suppress(BrokenPipeError):  # the requester was killed meanwhile
+                    os.write(says_end, b"%d\n" % os.waitstatus_to_exitcode(status))
                 os.close(says_end)
         if requests in ready:
             request, descriptors, _, _ = socket.recv_fds(requests, REQUEST_MAX_BYTES, 4)

@@ -32,8 +32,13 @@ sys.exit(int(code) % 256)
 class ForkedScripts:
     """A context manager: while it lasts, what ``write`` wrote runs."""
 
-    def __init__(self, folder: Path) -> None:
-        """``folder``: for the socket."""
+    def __init__(self, folder: Path, preloaded: tuple[str, ...] = (*PRELOADED, "toymqctl.cli")) -> None:
+        """
+        Args:
+            folder: for the socket.
+            preloaded: modules that are imported before the fork.
+        """
+        self._preloaded = preloaded
         self._forks = can_fork(environment())
         if not self._forks:
             return
@@ -71,6 +76,6 @@ class ForkedScripts:
                 return
             with asks:
                 request, descriptors, _, _ = socket.recv_fds(asks, REQUEST_MAX_BYTES, 4)
-                socket.send_fds(template((*PRELOADED, "toymqctl.cli"), ""), [request], descriptors)
+                socket.send_fds(template(self._preloaded, ""), [request], descriptors)
                 for descriptor in descriptors:
                     os.close(descriptor)

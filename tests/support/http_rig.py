@@ -100,7 +100,7 @@ async def gateway(
     async with serving(data_dir, fs=fs, **options) as served:
         core = Gateway(served.broker, SystemClock(), asyncio.get_running_loop(), authority=authority)
         transport = httpx.ASGITransport(Application(core, hosts=AllowedHosts(), dialects=dialects))
-        async with httpx.AsyncClient(transport=transport, base_url=BASE, verify=NO_AUTHORITIES) as client:
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, verify=NO_AUTHORITIES, timeout=TIMEOUT_S) as client:
             yield HttpRig(served, client, core)
         core.waiting.stop()
 
@@ -140,7 +140,7 @@ async def listening(
         port = listeners[0].getsockname()[1]
         running = tasks.create_task(server.run(listeners, tls_listeners))
         await started.wait()
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=NO_AUTHORITIES) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=NO_AUTHORITIES, timeout=TIMEOUT_S) as client:
             rig = HttpRig(served, client, None, port)
             rig.tls_port = tls_listeners[0].getsockname()[1] if tls_listeners else 0
             rig.stop = server.stop

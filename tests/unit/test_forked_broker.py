@@ -102,3 +102,21 @@ def test_a_script_reads_and_writes_as_a_program_of_a_shell(
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (code, "in\n ['c', 'd e'] b\n")
     assert done.stderr == ("no\n" if code == 1 else "")
+
+
+def test_a_script_that_is_killed_before_its_program_ends_stops_no_other(tmp_path: Path) -> None:
+    """As Spark does: the process to fork from ended with BrokenPipeError, and all later scripts waited for ever."""
+    with ForkedScripts(tmp_path) as scripts:
+        scripts.write(tmp_path / "it", "import sys; print('begun', flush=True); sys.stdin.read()")
+        held, holds = os.pipe()
+        with subprocess.Popen([tmp_path / "it"], stdin=held, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            process.kill()
+            process.wait()
+            os.close(held)
+            os.close(holds)  # now the program ends
+            assert process.stdout.read() == "", "it has ended"
+        for _ in range(2):  # the end of the first one comes behind that of the killed one
+            done = subprocess.run([tmp_path / "it"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
+            assert done.stdout == b"begun\n"
