@@ -10,9 +10,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from toymq_spark.options import parse_sink, parse_source
-from toymq_spark.schema import source_schema
+from toymq_spark.schema import source_schema, typed_schema
 from toymq_spark.sink import BatchWriter, StreamWriter
 from toymq_spark.source import StreamReader, batch_reader
+from toymq_spark.values.formats import value_type
 
 
 class ToymqDataSource(DataSource):
@@ -22,8 +23,11 @@ class ToymqDataSource(DataSource):
     def name(cls) -> str:
         return "toymq"
 
-    def schema(self) -> StructType:
-        return source_schema(parse_source(self.options).include_headers)
+    def schema(self) -> StructType | str:
+        options = parse_source(self.options)
+        if options.values is None:
+            return source_schema(options.include_headers)
+        return typed_schema(options.include_headers, value_type(options.values))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return batch_reader(parse_source(self.options, "batch"), schema)

@@ -4,6 +4,7 @@
     ├─ ConfigError
     │  └─ OptionError        an unknown, misplaced or invalid option, or an invalid schema
     ├─ NoSpark               Spark does not start
+    ├─ BadValue              a value is not of its format (``badRows``)
     ├─ DataLoss              records that a query should read are gone (``failOnDataLoss``)
     └─ ReplayMismatch        a repeated task has other rows: publishing them would lose or double some
        └─ TooLate            another attempt has replaced this one
@@ -31,6 +32,10 @@ class DataLoss(LocalError):
         self.topic = topic
         self.first_id = first_id
         self.last_id = last_id
+
+
+class BadValue(LocalError):
+    """The value of a record cannot be decoded."""
 
 
 class ReplayMismatch(LocalError):

@@ -30,17 +30,20 @@ NUM_RETRIES = 3
 RETRY_INTERVAL_MS = 1000
 """Doubled each time: 7 s in total, enough for a broker's restart."""
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
+FORMATS = ("json",)
+BAD_ROWS = ("fail", "null", "deadletter")
 
 _ACCESS = ("toymq.token", "toymq.token.file", "toymq.tls", "toymq.tls.ca", "toymq.tls.cert", "toymq.tls.key")
 _EVERYWHERE = ("url", "toymq.bootstrap.servers", *_ACCESS)
+_TYPED = ("valueFormat", "valueSchema")
 _SOURCE = (
     *_EVERYWHERE, "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions", "maxRecordsPerPartition",
-    "failOnDataLoss", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "includeHeaders",
+    "failOnDataLoss", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "includeHeaders", *_TYPED, "badRows",
 )  # fmt: skip
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_SINK = (*_EVERYWHERE, "topic", "producerId", "skipBatch")
+_SINK = (*_EVERYWHERE, *_TYPED, "topic", "producerId", "skipBatch")
 _SPARKS_OWN = ("checkpointLocation", "queryName")
 """Spark's own options, which it also passes to a streaming sink."""
 
@@ -109,6 +112,15 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueOptions:
+    """Typed values. ``schema``: the text of ``valueSchema`` (``values.formats``)."""
+
+    format: str
+    schema: str | None
+    bad_rows: str = "fail"
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Options of a source. Counts are of records."""
 
@@ -125,6 +137,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    values: ValueOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +146,7 @@ class SinkOptions:
     topic: str | None
     producer_id: str | None
     skip_batch: int | None = None
+    values: ValueOptions | None = None
 
 
 def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOptions:
@@ -165,6 +179,7 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
         min_offsets_per_trigger=options.number("minOffsetsPerTrigger", 1),
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
+        values=_values(options, place),
     )
 
 
@@ -182,7 +197,7 @@ def parse_sink(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     producer_id = options.text("producerId")
     if producer_id is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", producer_id):
         options.fail("producerId", f"invalid value {producer_id!r}: write 1 to 128 of A-Z a-z 0-9 . _ -")
-    return SinkOptions(_address(options), topic, producer_id, options.number("skipBatch", 0))
+    return SinkOptions(_address(options), topic, producer_id, options.number("skipBatch", 0), _values(options, None))
 
 
 class _Options:
@@ -318,6 +333,23 @@ def _certificates(options: _Options, tls: bool) -> Certificates | None:
     if given[-1] == "toymq.tls.key" and "toymq.tls.cert" not in given:
         options.fail("toymq.tls.key", "needs toymq.tls.cert")
     return Certificates(*map(options.text, names))
+
+
+def _values(options: _Options, source: BrokerAddress | Directory | None) -> ValueOptions | None:
+    """``source``: None for a sink, which encodes values and so has no bad rows."""
+    if options.text("valueFormat") is None:
+        options.refuse(("valueSchema", "badRows"), "it needs valueFormat")
+        return None
+    found = ValueOptions(
+        options.choice("valueFormat", FORMATS, ""), options.text("valueSchema"), options.choice("badRows", BAD_ROWS, "fail")
+    )
+    if found.schema is not None and not found.schema.strip():
+        options.fail("valueSchema", "is empty")
+    if source is not None and found.schema is None:
+        options.fail("valueSchema", "is missing: valueFormat needs the columns of a value")
+    if found.bad_rows == "deadletter" and isinstance(source, Directory):
+        options.fail("badRows", "deadletter publishes, and a directory is read without a broker: use url")
+    return found
 
 
 def _topics(options: _Options) -> Topics:

@@ -92,7 +92,7 @@ def checksum(rows: Sequence[Row]) -> int:
 def place_of(row: Row) -> str:
     """Origin of a row, for an error message; "" if unknown."""
     topic, offset = row.source
-    return _place(topic or None, offset)
+    return place(topic or None, offset)
 
 
 def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
@@ -153,8 +153,9 @@ def _header_block(key: bytes | str | None, headers: list[dict[str, Any]] | None,
 
 
 def _fail(column: str, why: str, topic: str | None, offset: int | None) -> NoReturn:
-    raise OptionError(f"column {column} {why}{_place(topic, offset)}")
+    raise OptionError(f"column {column} {why}{place(topic, offset)}")
 
 
-def _place(topic: str | None, offset: int | None) -> str:
+def place(topic: str | None, offset: int | None) -> str:
+    """Origin of a row, for an error message; "" if unknown."""
     return f" (in the row of topic {topic}, offset {offset})" if topic and offset is not None else ""

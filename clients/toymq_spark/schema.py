@@ -35,8 +35,21 @@ def source_schema(include_headers: bool) -> StructType:
     return StructType([*_COLUMNS.fields, StructField("headers", _HEADERS)]) if include_headers else _COLUMNS
 
 
-def check_projection(wanted: StructType, include_headers: bool) -> None:
-    """Raises: OptionError for a schema without columns, an unknown column, or another type."""
+def typed_schema(include_headers: bool, kind: StructType | str) -> StructType | str:
+    """The same with columns for the value; a text if they are one, which Spark parses."""
+    columns = source_schema(include_headers)
+    if isinstance(kind, StructType):
+        return StructType([StructField("value", kind) if field.name == "value" else field for field in columns])
+    return ", ".join(f"{field.name} {kind if field.name == 'value' else field.dataType.simpleString()}" for field in columns)
+
+
+def check_projection(wanted: StructType, include_headers: bool, *, typed: bool = False) -> None:
+    """
+    Args:
+        typed: values have columns, which ``values.formats`` checks.
+
+    Raises: OptionError for a schema without columns, an unknown column, or another type.
+    """
     if not wanted.fields:
         raise OptionError("the schema has no columns: choose at least one; offset is cheap")
     columns = {field.name: field for field in source_schema(include_headers)}
@@ -45,6 +58,10 @@ def check_projection(wanted: StructType, include_headers: bool) -> None:
         if known is None:
             hint = " without includeHeaders=true" if field.name == "headers" else ""
             raise OptionError(f"unknown column {field.name}{hint}: the source has {', '.join(columns)}")
+        if typed and field.name == "value":
+            if not field.nullable:
+                raise OptionError("column value may be null with valueFormat: make it nullable in the schema")
+            continue
         if field.dataType != known.dataType:
             raise OptionError(
                 f"column {field.name} is {known.dataType.simpleString()}, not {field.dataType.simpleString()}: read it and cast"

@@ -18,6 +18,9 @@ from toymq_spark.errors import OptionError
 from toymq_spark.options import SinkOptions
 from toymq_spark.publishing import BrokerPublisher, write_task
 from toymq_spark.rows import check_columns, rows_of
+from toymq_spark.values.codec import Codec
+from toymq_spark.values.formats import codec_of
+from toymq_spark.values.typed import encoded
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -74,7 +77,12 @@ class _Writer:
         """Raises: OptionError."""
         if overwrite:
             raise OptionError("a topic cannot be overwritten: use mode(\"append\"), or outputMode append or update")
-        check_columns({field.name: field.dataType.simpleString() for field in schema}, options.topic)
+        kinds = {field.name: field.dataType.simpleString() for field in schema}
+        self._codec: Codec | None = None
+        if options.values is not None and "value" in kinds:
+            self._codec = codec_of(options.values, schema["value"].dataType)
+            kinds["value"] = "binary"
+        check_columns(kinds, options.topic)
         self._options = options
         self._run = uuid.uuid4().hex
 
@@ -82,7 +90,8 @@ class _Writer:
         task = current_task(self._options, self._run, known=self._known)
         publisher = BrokerPublisher(self._options.address)
         try:
-            rows = rows_of(iterator, self._options.topic)
+            batches = iterator if self._codec is None else encoded(iterator, self._codec)
+            rows = rows_of(batches, self._options.topic)
             outcome = write_task(publisher, task, rows, self._options.skip_batch)
         finally:
             publisher.close()

@@ -27,10 +27,14 @@ from toymq_spark import offsets
 from toymq_spark.batches import joined
 from toymq_spark.frames import RowWalk
 from toymq_spark.offsets import IdSpan, Incarnations, Offsets
-from toymq_spark.options import SourceOptions
+from toymq_spark.options import BrokerAddress, SourceOptions
 from toymq_spark.pushdown import Bounds
 from toymq_spark.record_sources import POLL_INTERVAL_S, Logs, open_logs
 from toymq_spark.schema import arrow_schema, check_projection
+from toymq_spark.values.codec import Codec
+from toymq_spark.values.formats import codec_of
+from toymq_spark.values.letters import LetterBox
+from toymq_spark.values.typed import TypedRows
 
 logger = logging.getLogger("toymq_spark")
 
@@ -50,17 +54,50 @@ class SpanPartition(InputPartition):
         self.span = span
 
 
-def read_span(options: SourceOptions, schema: StructType, span: IdSpan) -> Iterator[pa.RecordBatch]:
-    """Read an id range; repeatable.
+class RowReader:
+    """Reads id ranges as rows of a schema. Made on the driver, and used by tasks."""
 
-    Raises: DataLoss with ``failOnDataLoss`` when ids of the range have no record; OSError and ToymqError of the log.
-    """
-    logs = open_logs(options.place)
-    try:
-        walk = RowWalk(span.topic, arrow_schema(schema))
-        yield from joined(batch for run in _whole(options, logs, span, walk) for batch in run.seen)
-    finally:
-        logs.close()
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Raises: OptionError."""
+        check_projection(schema, options.include_headers, typed=options.values is not None)
+        self._options = options
+        self._schema = schema
+        typed = options.values is not None and "value" in schema.names
+        self._codec = codec_of(options.values, schema["value"].dataType) if options.values is not None and typed else None
+
+    def read(self, span: IdSpan) -> Iterator[pa.RecordBatch]:
+        """Read an id range; repeatable.
+
+        Raises: DataLoss with ``failOnDataLoss`` when ids of the range have no record; BadValue; OSError and ToymqError of the
+            log.
+        """
+        wanted = arrow_schema(self._schema)
+        if self._codec is None:
+            return self._rows(span, wanted)
+        return self._typed_rows(span, wanted, self._codec)
+
+    def _typed_rows(self, span: IdSpan, wanted: pa.Schema, codec: Codec) -> Iterator[pa.RecordBatch]:
+        values, place = self._options.values, self._options.place
+        assert values is not None
+        letters = None
+        if values.bad_rows == "deadletter" and isinstance(place, BrokerAddress):
+            letters = LetterBox(place, span.topic, span.incarnation)
+        try:
+            typed = TypedRows(
+                codec, values.format, wanted, span.topic, values.bad_rows, None if letters is None else letters.send
+            )
+            yield from typed(self._rows(span, typed.raw))
+        finally:
+            if letters is not None:
+                letters.close()
+
+    def _rows(self, span: IdSpan, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        logs = open_logs(self._options.place)
+        try:
+            walk = RowWalk(span.topic, wanted)
+            yield from joined(batch for run in _whole(self._options, logs, span, walk) for batch in run.seen)
+        finally:
+            logs.close()
 
 
 def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> Iterator[RecordRun[T]]:
@@ -92,9 +129,8 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         """Raises: OptionError."""
-        check_projection(schema, options.include_headers)
+        self._rows = RowReader(options, schema)
         self._options = options
-        self._schema = schema
         self._bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
@@ -114,7 +150,7 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, SpanPartition)
         if partition.span.start == partition.span.end:
             return iter(())
-        return read_span(self._options, self._schema, partition.span)
+        return self._rows.read(partition.span)
 
 
 class PushdownReader(BatchReader):
@@ -146,9 +182,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Raises: OptionError."""
-        check_projection(schema, options.include_headers)
+        self._rows = RowReader(options, schema)
         self._options = options
-        self._schema = schema
         self._monotonic = monotonic
         self._sleep = sleep
         self._logs: Logs | None = None
@@ -206,7 +241,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition)
-        return read_span(self._options, self._schema, partition.span)
+        return self._rows.read(partition.span)
 
     def stop(self) -> None:
         if self._logs is not None:

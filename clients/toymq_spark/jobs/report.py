@@ -12,14 +12,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from toymq_py.errors import ConfigError
+from toymq_py.names import DEAD_LETTERS
 from toymq_py.units import DURATION_MS_MAX
 from toymq_spark.manifest import NULL_PARTITION, Archive, Manifest
+from toymq_spark.values.letters import ATTEMPTS_HEADER, ERROR_TYPE_HEADER, REASON_HEADER
 
 SET = {"includeHeaders": "true", "failOnDataLoss": "false"}
 """Options of the source that this job sets: it reads headers, and finds gaps."""
-DEAD_LETTERS = ".dlq"
-REASON_HEADER, ERROR_TYPE_HEADER, ATTEMPTS_HEADER = "toymq-reason", "toymq-error-type", "toymq-attempts"
-"""Headers of a dead letter (delivery.md)."""
 NO_GAPS = {"gap_ids": 0, "gaps": 0}
 _UNITS_MS = {
     "microsecond": 0.001, "millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000,

@@ -1,0 +1,79 @@
+"""Dead letters of rows whose value cannot be decoded: the record goes to ``<topic>.dlq`` with the reason.
+
+The broker moves only what a consumer has leased (NACK names a lease), and a source leases nothing. So the letter is published:
+with the headers of the broker's letters, and under a key of topic, incarnation and id, so that a repeated task makes no second.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from toymq_py.errors import PayloadTooLarge
+from toymq_py.names import DEAD_LETTERS
+from toymq_spark.batches import KEY_HEADER, Headers
+from toymq_spark.broker import RetryingClient
+from toymq_spark.errors import BadValue
+from toymq_spark.options import BrokerAddress
+
+REASON_HEADER, ERROR_TYPE_HEADER, ATTEMPTS_HEADER = "toymq-reason", "toymq-error-type", "toymq-attempts"
+ERROR_HEADER, ORIGIN_TOPIC_HEADER, ORIGIN_ID_HEADER = "toymq-error", "toymq-origin-topic", "toymq-origin-id"
+"""Headers of a dead letter (delivery.md)."""
+LETTER_KEY = "spark-bad"
+ERROR_TYPE = "BadValue"
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A record and why it is bad. ``reason`` is the same for many, ``error`` tells this one."""
+
+    offset: int
+    key: bytes | None
+    value: bytes
+    headers: Headers | None
+    reason: str
+    error: str
+
+
+class LetterBox:
+    """Publishes the letters of one topic; connects with the first."""
+
+    def __init__(self, address: BrokerAddress, topic: str, incarnation: str | None) -> None:
+        """Raises: BadValue for a topic of dead letters."""
+        if topic.endswith(DEAD_LETTERS):
+            raise BadValue(f"badRows=deadletter: {topic} has dead letters, and none of its own: read it with badRows=null")
+        self._broker = RetryingClient(address)
+        self._topic = topic
+        self._incarnation = incarnation or "-"
+
+    def send(self, letters: list[Letter]) -> None:
+        """Return when all are stored. Raises: BadValue, OSError, ToymqError."""
+        target = f"{self._topic}{DEAD_LETTERS}"
+        items = [(self.key(letter.offset), letter.value, letter_headers(self._topic, letter)) for letter in letters]
+        try:
+            # Also after a lost connection: what was stored is known by its key.
+            self._broker.call(f"publishing to {target}", lambda client: list(client.pub_many(target, items)))
+        except PayloadTooLarge as error:
+            largest = max(letters, key=lambda letter: len(letter.value))
+            raise BadValue(
+                f"topic {self._topic}, offset {largest.offset}: {largest.error}, and as a dead letter it is too large: {error}"
+            ) from None
+
+    def key(self, offset: int) -> str:
+        return f"{LETTER_KEY}:{self._topic}:{self._incarnation}:{offset}"
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+def letter_headers(topic: str, letter: Letter) -> Mapping[str, str]:
+    """Its own headers first. What a client cannot send as a header (no name, a line without a colon) is left out."""
+    found = {
+        name: value.decode("utf-8", "replace").replace("\r", " ")
+        for name, value in letter.headers or ()
+        if name and value is not None and name.isprintable()
+    }
+    if letter.key is not None and b"\n" not in letter.key:
+        found[KEY_HEADER] = letter.key.decode("utf-8", "replace").replace("\r", " ")
+    return found | {
+        ORIGIN_TOPIC_HEADER: topic, ORIGIN_ID_HEADER: str(letter.offset), REASON_HEADER: letter.reason,
+        ERROR_TYPE_HEADER: ERROR_TYPE, ERROR_HEADER: letter.error,
+    }  # fmt: skip
