@@ -136,10 +136,11 @@ class Archive:
         # No name of a directory stands for null, also where a topic is called like that.
         partitioning = HivePartitioning(PARTITIONS, null_fallback="")
         paths = self.paths()
+        columns = [field.with_type(value_type(paths)) if field.name == "value" else field for field in COLUMNS]
+        schema = pa.schema([*columns, *PARTITIONS])
         if not paths:
-            return dataset(pa.Table.from_pylist([], pa.schema([*COLUMNS, *PARTITIONS])))
-        data = str(self.path / "data")
-        return dataset(paths, pa.schema([*COLUMNS, *PARTITIONS]), "parquet", partitioning=partitioning, partition_base_dir=data)
+            return dataset(pa.Table.from_pylist([], schema))
+        return dataset(paths, schema, "parquet", partitioning=partitioning, partition_base_dir=str(self.path / "data"))
 
     def find(self, name: str) -> Manifest | None:
         """Raises: DamagedData, OSError."""
@@ -196,6 +197,33 @@ class Archive:
         if version != VERSION:
             raise DamagedData(f"{file} has version {version!r}, and this toymq reads {VERSION}")
         return manifest
+
+
+def value_type(paths: Sequence[str]) -> pa.DataType:
+    """Type of the column ``value`` in files: bytes, or a struct with all columns that any of them has.
+
+    Raises: ArchiveMismatch where they do not go together, OSError.
+    """
+    found = pa.binary()
+    for number, path in enumerate(reversed(paths)):
+        kind = pq.read_schema(path).field("value").type
+        if number == 0:
+            found = kind
+            if not pa.types.is_struct(kind):
+                break  # bytes have no columns to add
+        elif kind != found:
+            found = united(found, kind)
+    return found
+
+
+def united(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """A type for values of both. Raises: ArchiveMismatch."""
+    try:
+        return pa.unify_schemas(
+            [pa.schema([pa.field("value", one)]) for one in (kind, other)], promote_options="permissive"
+        ).field("value").type  # fmt: skip
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        raise ArchiveMismatch(f"values are {kind} and {other} in one archive: archive to another place") from None
 
 
 def describe(archive: Path, directory: Path) -> Iterator[ArchiveFile]:

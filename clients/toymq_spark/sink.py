@@ -80,7 +80,7 @@ class _Writer:
         kinds = {field.name: field.dataType.simpleString() for field in schema}
         self._codec: Codec | None = None
         if options.values is not None and "value" in kinds:
-            self._codec = codec_of(options.values, schema["value"].dataType)
+            self._codec = codec_of(options.values, schema["value"].dataType, reading=False)
             kinds["value"] = "binary"
         check_columns(kinds, options.topic)
         self._options = options

@@ -62,8 +62,9 @@ class RowReader:
         check_projection(schema, options.include_headers, typed=options.values is not None)
         self._options = options
         self._schema = schema
-        typed = options.values is not None and "value" in schema.names
-        self._codec = codec_of(options.values, schema["value"].dataType) if options.values is not None and typed else None
+        self._codec: Codec | None = None
+        if options.values is not None and "value" in schema.names:
+            self._codec = codec_of(options.values, schema["value"].dataType, reading=True)
 
     def read(self, span: IdSpan) -> Iterator[pa.RecordBatch]:
         """Read an id range; repeatable.

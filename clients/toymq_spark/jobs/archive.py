@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
@@ -25,8 +26,10 @@ from toymq_spark.manifest import (
     Manifest,
     describe,
     sync,
+    united,
+    value_type,
 )
-from toymq_spark.schema import source_schema
+from toymq_spark.schema import arrow_schema, source_schema
 from toymq_spark.sink import QUERY_ID
 
 GLOB = re.compile(r"[{}\[\]*?\\]")
@@ -58,6 +61,7 @@ def start(
     check_checkpoint(Archive(to), checkpoint)
     options = {"startingOffsets": "earliest", **source, "includeHeaders": "true"}
     records = spark.readStream.format("toymq").options(**options).load()
+    check_values(Archive(to), records.schema)
     writer = (
         dated(records)
         .writeStream.queryName("toymq-archive")
@@ -119,6 +123,13 @@ def check_checkpoint(archive: Archive, checkpoint: Path) -> None:
             )
 
 
+def check_values(archive: Archive, schema: StructType) -> None:
+    """Refuse values of another type than the archive's, which no table could have. Raises: ArchiveMismatch, OSError."""
+    paths = archive.paths() if archive.manifests() else []
+    if paths:
+        united(value_type(paths), arrow_schema(schema).field("value").type)
+
+
 def _last_batch(log: Path) -> int:
     """Last batch in a log of a checkpoint; -1 for none."""
     return max((int(file.name) for file in log.glob("*") if file.name.isdecimal()), default=-1)
@@ -141,10 +152,11 @@ def read(spark: SparkSession, archive: Path, paths: Sequence[str] | None = None)
 
     Raises: NoArchive, DamagedData, OSError.
     """
-    columns = source_schema(include_headers=True)
-    columns = StructType([*columns.fields, StructField("date", DateType())])
     archive = archive.absolute()  # in a relative path Spark takes the text before a colon for a scheme
     found = Archive(archive).paths() if paths is None else [str(archive / path) for path in paths]
+    value = StructField("value", from_arrow_type(value_type(found)))
+    fields = [value if field.name == "value" else field for field in source_schema(include_headers=True)]
+    columns = StructType([*fields, StructField("date", DateType())])
     if not found:
         return spark.createDataFrame([], columns)
     with_batch = StructType([*columns.fields, StructField("batch", StringType())])

@@ -9,13 +9,14 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
 from toymq_py.errors import ConfigError
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.units import DURATION_MS_MAX
 from toymq_spark.manifest import NULL_PARTITION, Archive, Manifest
-from toymq_spark.values.letters import ATTEMPTS_HEADER, ERROR_TYPE_HEADER, REASON_HEADER
+from toymq_spark.values.letters import ATTEMPTS_HEADER, BAD_ROWS_TOPIC, ERROR_TYPE_HEADER, REASON_HEADER
 
 SET = {"includeHeaders": "true", "failOnDataLoss": "false"}
 """Options of the source that this job sets: it reads headers, and finds gaps."""
@@ -59,9 +60,12 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
     Raises: ConfigError for the window, DamagedData, OSError.
     """
     check_window(window)
-    columns: list[Column | str] = ["topic", "offset", "timestamp", "key", F.length("value").alias("size")]
+    # Of typed values the size is that of their JSON: their bytes are gone.
+    value = F.to_json("value") if isinstance(records.schema["value"].dataType, StructType) else F.col("value")
+    columns: list[Column | str] = ["topic", "offset", "timestamp", "key", F.octet_length(value).alias("size")]
     if "headers" in records.columns:
-        columns.append(F.when(F.col("topic").endswith(DEAD_LETTERS), F.col("headers")).alias("headers"))
+        told = F.col("topic").endswith(DEAD_LETTERS) | F.col("topic").endswith(BAD_ROWS_TOPIC)
+        columns.append(F.when(told, F.col("headers")).alias("headers"))
     sized = records.fillna(NULL_PARTITION, ["topic"]).select(*columns).cache()
     try:
         by_window = (

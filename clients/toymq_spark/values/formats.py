@@ -48,11 +48,13 @@ def value_type(values: ValueOptions) -> StructType | str:
     return found
 
 
-def codec_of(values: ValueOptions, kind: DataType) -> Codec:
+def codec_of(values: ValueOptions, kind: DataType, *, reading: bool) -> Codec:
     """The codec of a ``value`` column. Raises: OptionError for a type that the format does not have."""
     if not isinstance(kind, StructType):
         raise OptionError(f"column value is {kind.simpleString()}: with valueFormat it is a struct")
     _check_json(kind, "value")
+    if reading:
+        _check_nullable(kind, "value")
     return JsonCodec()
 
 
@@ -62,17 +64,28 @@ def _check_json(kind: DataType, place: str) -> None:
             if not kind.fields:
                 raise OptionError(f"column {place} has no fields")
             for field in kind:
-                if not field.nullable:
-                    raise OptionError(f"column {place}.{field.name} is NOT NULL, and any value may lack it: make it nullable")
                 _check_json(field.dataType, f"{place}.{field.name}")
         case ArrayType():
-            if not kind.containsNull:
-                raise OptionError(f"column {place} is an array without nulls, and any value may have them: allow nulls")
             _check_json(kind.elementType, place)
         case _:
             if not isinstance(kind, _JSON_TYPES):
                 remedy = "which valueFormat=json does not read or write: make it a string"
                 raise OptionError(f"column {place} is {kind.simpleString()}, {remedy}")
+
+
+def _check_nullable(kind: DataType, place: str) -> None:
+    match kind:
+        case StructType():
+            for field in kind:
+                if not field.nullable:
+                    raise OptionError(f"column {place}.{field.name} is NOT NULL, and any value may lack it: make it nullable")
+                _check_nullable(field.dataType, f"{place}.{field.name}")
+        case ArrayType():
+            if not kind.containsNull:
+                raise OptionError(f"column {place} is an array without nulls, and any value may have them: allow nulls")
+            _check_nullable(kind.elementType, place)
+        case _:
+            pass
 
 
 def _text(given: str) -> str:

@@ -1,14 +1,15 @@
-"""Dead letters of rows whose value cannot be decoded: the record goes to ``<topic>.dlq`` with the reason.
+"""Rows whose value cannot be decoded, in a topic of their own: ``<topic>.bad``, with the reason.
 
-The broker moves only what a consumer has leased (NACK names a lease), and a source leases nothing. So the letter is published:
-with the headers of the broker's letters, and under a key of topic, incarnation and id, so that a repeated task makes no second.
+Contract: ADR 0171. The broker alone writes ``<topic>.dlq``, and moves there only what a consumer has leased; a source leases
+nothing. So a bad row is published: with the headers of the broker's dead letters, and under a key of topic, incarnation and id,
+so that a repeated task makes no second copy.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from toymq_py.errors import PayloadTooLarge
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.errors import BadName, PayloadTooLarge
+from toymq_py.names import check_name
 from toymq_spark.batches import KEY_HEADER, Headers
 from toymq_spark.broker import RetryingClient
 from toymq_spark.errors import BadValue
@@ -19,11 +20,13 @@ ERROR_HEADER, ORIGIN_TOPIC_HEADER, ORIGIN_ID_HEADER = "toymq-error", "toymq-orig
 """Headers of a dead letter (delivery.md)."""
 LETTER_KEY = "spark-bad"
 ERROR_TYPE = "BadValue"
+BAD_ROWS_TOPIC = ".bad"
+"""Behind the name of a topic: where its bad rows go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A record and why it is bad. ``reason`` is the same for many, ``error`` tells this one."""
+    """A bad row. ``reason`` is the same for many, ``error`` tells this one."""
 
     offset: int
     key: bytes | None
@@ -34,19 +37,25 @@ class Letter:
 
 
 class LetterBox:
-    """Publishes the letters of one topic; connects with the first."""
+    """Publishes the bad rows of one topic; connects with the first."""
 
     def __init__(self, address: BrokerAddress, topic: str, incarnation: str | None) -> None:
-        """Raises: BadValue for a topic of dead letters."""
-        if topic.endswith(DEAD_LETTERS):
-            raise BadValue(f"badRows=deadletter: {topic} has dead letters, and none of its own: read it with badRows=null")
+        """Raises: BadValue where the topic can have none."""
+        if topic.endswith(BAD_ROWS_TOPIC):
+            raise BadValue(
+                f"badRows=deadletter: {topic} has bad rows itself: read it with badRows=null, or leave it out of the pattern"
+            )
+        try:
+            check_name("topic", f"{topic}{BAD_ROWS_TOPIC}")
+        except BadName as error:
+            raise BadValue(f"badRows=deadletter: {error}") from None
         self._broker = RetryingClient(address)
         self._topic = topic
         self._incarnation = incarnation or "-"
 
     def send(self, letters: list[Letter]) -> None:
         """Return when all are stored. Raises: BadValue, OSError, ToymqError."""
-        target = f"{self._topic}{DEAD_LETTERS}"
+        target = f"{self._topic}{BAD_ROWS_TOPIC}"
         items = [(self.key(letter.offset), letter.value, letter_headers(self._topic, letter)) for letter in letters]
         try:
             # Also after a lost connection: what was stored is known by its key.
@@ -54,7 +63,7 @@ class LetterBox:
         except PayloadTooLarge as error:
             largest = max(letters, key=lambda letter: len(letter.value))
             raise BadValue(
-                f"topic {self._topic}, offset {largest.offset}: {largest.error}, and as a dead letter it is too large: {error}"
+                f"topic {self._topic}, offset {largest.offset}: {largest.error}, and with the reason it is too large: {error}"
             ) from None
 
     def key(self, offset: int) -> str:

@@ -61,7 +61,7 @@ class TypedRows:
             row, reason = min(bad.items())
             raise BadValue(
                 f"topic {self._topic}, offset {batch.column('offset')[row].as_py()}: {self.reason}: {reason}. "
-                "badRows=null reads such values as null, badRows=deadletter moves them to the dead-letter topic"
+                "badRows=null reads such values as null, badRows=deadletter copies such rows to a topic of their own"
             )
         rows = batch.take(pa.array(sorted(bad))).select([*LETTER_COLUMNS, "value"]).to_pylist()
         self._send([

@@ -6,12 +6,25 @@ import re
 from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow.dataset import field
 
 from toymq_py.errors import DamagedData, LocalError
-from toymq_spark.manifest import COLUMNS, COMPACTION, AlreadyCommitted, Archive, ArchiveFile, Manifest, NoArchive, describe
+from toymq_spark.manifest import (
+    COLUMNS,
+    COMPACTION,
+    AlreadyCommitted,
+    Archive,
+    ArchiveFile,
+    ArchiveMismatch,
+    Manifest,
+    NoArchive,
+    describe,
+    united,
+    value_type,
+)
 
 
 def file(path: str, first_id: int = 0) -> ArchiveFile:
@@ -133,3 +146,23 @@ def test_pyarrow_sees_topic_and_date(tmp_path: Path) -> None:
     expected = [(0, "a", day), (1, "2026", day), (2, "__HIVE_DEFAULT_PARTITION__", day)]
     assert sorted(tuple(row.values()) for row in rows) == expected
     assert archive.dataset().count_rows(filter=field("topic") == "2026") == 1
+
+
+def typed_file(place: Path, name: str, **columns: pa.DataType) -> str:
+    values = pa.array([dict.fromkeys(columns)], pa.struct(list(columns.items())))
+    pq.write_table(pa.table({"value": values}), place / name)
+    return str(place / name)
+
+
+def test_typed_values_have_the_columns_of_all_files(tmp_path: Path) -> None:
+    old = typed_file(tmp_path, "old", a=pa.int64(), gone=pa.string())
+    new = typed_file(tmp_path, "new", a=pa.int64(), added=pa.date32())
+    assert set(value_type([old, new])) == {
+        pa.field("a", pa.int64()), pa.field("gone", pa.string()), pa.field("added", pa.date32())
+    }  # fmt: skip
+    assert value_type([]) == pa.binary()
+    other = typed_file(tmp_path, "other", a=pa.string())
+    with pytest.raises(ArchiveMismatch, match=r"values are struct<.*> and struct<.*> in one archive: archive to another place"):
+        value_type([old, other])
+    with pytest.raises(ArchiveMismatch, match="in one archive"):
+        united(pa.binary(), pa.struct([("a", pa.int64())]))

@@ -13,6 +13,7 @@ from toymq_spark.options import (
     Mode,
     SourceOptions,
     Topics,
+    ValueOptions,
     parse_sink,
     parse_source,
 )
@@ -122,6 +123,16 @@ def test_where_to_begin_and_end() -> None:
         ({"minOffsetsPerTrigger": "5"}, "option minOffsetsPerTrigger: has no effect here"),
         ({"maxTriggerDelay": "5s"}, "option maxTriggerDelay: has no effect here"),
         ({"checkpointLocation": "/c"}, "unknown option checkpointlocation"),
+        ({"valueFormat": "xml", "valueSchema": "a INT"}, "option valueFormat: invalid value 'xml': write json"),
+        ({"valueFormat": "json"}, "option valueSchema: is missing: valueFormat needs the columns of a value"),
+        ({"valueFormat": "json", "valueSchema": " "}, "option valueSchema: is empty"),
+        ({"valueSchema": "a INT"}, "option valueSchema: has no effect here: it needs valueFormat"),
+        ({"badRows": "null"}, "option badRows: has no effect here: it needs valueFormat"),
+        ({"valueFormat": "json", "valueSchema": "a INT", "badRows": "skip"}, "option badRows: invalid value 'skip'"),
+        (
+            {"path": "/d", "valueFormat": "json", "valueSchema": "a INT", "badRows": "deadletter"},
+            "option badRows: deadletter publishes, and a directory is read without a broker: use url",
+        ),
     ],
 )
 def test_a_batch_refuses(options: dict[str, str], named: str) -> None:
@@ -131,6 +142,16 @@ def test_a_batch_refuses(options: dict[str, str], named: str) -> None:
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     assert f"option {name}: has no effect here: a stream has no end" == refusal("stream", **{name: "1"})
+
+
+def test_typed_values() -> None:
+    assert source().values is None
+    typed = source("stream", valueFormat="JSON", valueSchema="a INT", badRows="deadletter").values
+    assert typed == ValueOptions("json", "a INT", "deadletter")
+    assert source(path="/d", valueFormat="json", valueSchema="a INT").values == ValueOptions("json", "a INT", "fail")
+    assert parse_sink({"url": "toymq://h:1", "valueformat": "json"}, "batch").values == ValueOptions("json", None)
+    with pytest.raises(OptionError, match="unknown option badrows"):
+        parse_sink({"url": "toymq://h:1", "valueformat": "json", "badrows": "null"}, "batch")
 
 
 def test_a_stream_refuses_a_bad_delay() -> None:

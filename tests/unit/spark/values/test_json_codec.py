@@ -21,10 +21,11 @@ ALL = pa.struct([
 ])  # fmt: skip
 A = pa.struct([("a", pa.int64())])
 TEXT = st.text(st.characters(codec="utf-8"))
-NAIVE = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31))
+NAIVE = st.datetimes(datetime.min, datetime.max)
 VALUES = st.none() | st.fixed_dictionaries({
     "flag": st.none() | st.booleans(), "tiny": st.none() | st.integers(-128, 127),
-    "count": st.none() | st.integers(-(2**63), 2**63 - 1), "ratio": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    "count": st.none() | st.integers(-(2**63), 2**63 - 1),
+    "ratio": st.none() | st.floats(allow_nan=False, allow_infinity=False),
     "price": st.none() | st.decimals(-(10**9), 10**9, places=2), "name": st.none() | TEXT, "day": st.none() | st.dates(),
     "at": st.none() | NAIVE.map(lambda at: at.replace(tzinfo=UTC)), "local": st.none() | NAIVE,
     "tags": st.none() | st.lists(st.none() | TEXT, max_size=3),
@@ -118,7 +119,8 @@ def test_values_that_would_be_others_together(values: tuple[bytes, ...]) -> None
 
 
 PIECES = st.sampled_from([
-    b"{", b"}", b"[", b"]", b",", b":", b'"', b"null", b"true", b"1", b"1.5", b'"a"', b'"b"', b" ", b"\n", b"\r", b"\\", b"\x00", b"\xff",
+    b"{", b"}", b"[", b"]", b",", b":", b'"', b"null", b"true",
+    b"1", b"1.5", b'"a"', b'"b"', b" ", b"\n", b"\r", b"\\", b"\x00", b"\xff",
     b'{"a":1}', b'{"a":', b"{}", b'"a":2', b"NaN", b"-", b"e9", b"\\ud800", b"\xef\xbb\xbf",
 ])  # fmt: skip
 
@@ -145,7 +147,7 @@ def test_dates_times_and_decimals_as_others_write_them() -> None:
     value = b'{"day": "2026-11-28", "at": "2026-11-28T12:00:00+02:00", "local": "2026-11-28 10:00:00.5", "price": 1.25}'
     assert decode(value, kind=ALL).column[0].as_py() == dict.fromkeys(ALL.names) | {
         "day": date(2026, 11, 28), "at": datetime(2026, 11, 28, 10, tzinfo=UTC),
-        "local": datetime(2026, 11, 28, 10, 0, 0, 500_000), "price": Decimal("1.25"),
+        "local": datetime.fromisoformat("2026-11-28T10:00:00.5"), "price": Decimal("1.25"),
     }  # fmt: skip
     for text in (b'{"day": "2026-02-30"}', b'{"price": 1.255}', b'{"at": "yesterday"}', b'{"tiny": 128}'):
         assert decode(text, kind=ALL).bad, text
