@@ -6,6 +6,7 @@
     ├─ NoSpark               Spark does not start
     ├─ BadValue              a value is not of its format (``badRows``)
     ├─ DataLoss              records that a query should read are gone (``failOnDataLoss``)
+    ├─ TooManyKeys           startingOffsets=latestByKey would take too much memory
     └─ ReplayMismatch        a repeated task has other rows: publishing them would lose or double some
        └─ TooLate            another attempt has replaced this one
 
@@ -36,6 +37,10 @@ class DataLoss(LocalError):
 
 class BadValue(LocalError):
     """The value of a record cannot be decoded."""
+
+
+class TooManyKeys(LocalError):
+    """The text has a query for any number of keys."""
 
 
 class ReplayMismatch(LocalError):

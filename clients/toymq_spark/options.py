@@ -30,6 +30,7 @@ NUM_RETRIES = 3
 RETRY_INTERVAL_MS = 1000
 """Doubled each time: 7 s in total, enough for a broker's restart."""
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
+LATEST_BY_KEY = "latestByKey"
 FORMATS = ("json",)
 BAD_ROWS = ("fail", "null", "deadletter")
 
@@ -138,6 +139,8 @@ class SourceOptions:
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     values: ValueOptions | None = None
+    latest_by_key: bool = False
+    """Read only the newest record of each key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,7 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
         min_offsets_per_trigger=options.number("minOffsetsPerTrigger", 1),
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         values=_values(options, place),
+        latest_by_key=_latest_by_key(options, mode),
     )
 
 
@@ -381,7 +385,7 @@ def _start(options: _Options, mode: Mode | None) -> Edge:
     text = options.text("startingOffsets")
     if text is None:
         return Edge("id", LATEST if mode == "stream" else EARLIEST)
-    if text.lower() == "earliest":
+    if text.lower() in ("earliest", LATEST_BY_KEY.lower()):
         return Edge("id", EARLIEST)
     if text.lower() == "latest":
         if mode == "batch":
@@ -391,6 +395,16 @@ def _start(options: _Options, mode: Mode | None) -> Edge:
     if mode == "batch" and LATEST in numbers.values():
         options.fail("startingOffsets", "a batch that starts at the latest offset (-1) reads nothing")
     return Edge("id", by_topic=numbers)
+
+
+def _latest_by_key(options: _Options, mode: Mode | None) -> bool:
+    if (options.text("startingOffsets") or "").lower() != LATEST_BY_KEY.lower():
+        return False
+    if mode == "stream":
+        options.fail("startingOffsets", f"{LATEST_BY_KEY} is of a batch: a stream has every record")
+    beside = ("startingTimestamp", "startingOffsetsByTimestamp", "minPartitions", "maxRecordsPerPartition")
+    options.refuse(beside, f"{LATEST_BY_KEY} reads each topic from its beginning, in one task")
+    return True
 
 
 def _end(options: _Options) -> Edge:

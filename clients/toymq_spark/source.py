@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from toymq_py.errors import NoSuchTopic, OutOfRange
 from toymq_py.storage.reader import RecordRun, Walk
-from toymq_spark import offsets
+from toymq_spark import latest, offsets
 from toymq_spark.batches import joined
 from toymq_spark.frames import RowWalk
 from toymq_spark.offsets import IdSpan, Incarnations, Offsets
@@ -95,10 +96,20 @@ class RowReader:
     def _rows(self, span: IdSpan, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         logs = open_logs(self._options.place)
         try:
-            walk = RowWalk(span.topic, wanted)
-            yield from joined(batch for run in _whole(self._options, logs, span, walk) for batch in run.seen)
+            read = self._newest_of if self._options.latest_by_key else self._records
+            yield from joined(read(logs, span, wanted))
         finally:
             logs.close()
+
+    def _records(self, logs: Logs, span: IdSpan, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return (batch for run in _whole(self._options, logs, span, RowWalk(span.topic, wanted)) for batch in run.seen)
+
+    def _newest_of(self, logs: Logs, span: IdSpan, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        ids = latest.newest(span.topic, self._records(logs, span, latest.COLUMNS))
+        more = wanted if "offset" in wanted.names else wanted.append(latest.COLUMNS.field("offset"))
+        for start, end in latest.ranges(ids):
+            batches = self._records(logs, replace(span, start=start, end=end), more)
+            yield from (batch.select(wanted.names) for batch in latest.only(batches, ids))
 
 
 def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> Iterator[RecordRun[T]]:
@@ -143,7 +154,10 @@ class BatchReader(DataSourceReader):
             start, end = self._bounds.narrow(start, end, logs.id_at_time)
         finally:
             logs.close()
-        spans = offsets.cut(self._options, start, end, seen)
+        if self._options.latest_by_key:
+            spans = [IdSpan(topic, begin, end[topic], seen.get(topic)) for topic, begin in start.items() if end[topic] > begin]
+        else:
+            spans = offsets.cut(self._options, start, end, seen)
         # Without a partition Spark would create one and read it.
         return [SpanPartition(span) for span in spans] or [SpanPartition(IdSpan("", 0, 0))]
 
@@ -168,7 +182,8 @@ def batch_reader(options: SourceOptions, schema: StructType) -> BatchReader:
     """Raises: OptionError."""
     # A source cannot read Spark's settings, but Spark pushes filters in a worker of its own.
     pushing = PUSHDOWN_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", "") == PUSHDOWN_WORKER
-    return (PushdownReader if pushing else BatchReader)(options, schema)
+    # A condition holds for the newest rows; those that meet it would be others.
+    return (PushdownReader if pushing and not options.latest_by_key else BatchReader)(options, schema)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
