@@ -6,6 +6,7 @@
     ├─ NoSpark               Spark does not start
     ├─ BadValue              a value is not of its format (``badRows``)
     ├─ DataLoss              records that a query should read are gone (``failOnDataLoss``)
+    ├─ RegistryFailed        a schema registry does not answer, or not as one
     ├─ TooManyKeys           startingOffsets=latestByKey would take too much memory
     └─ ReplayMismatch        a repeated task has other rows: publishing them would lose or double some
        └─ TooLate            another attempt has replaced this one
@@ -37,6 +38,10 @@ class DataLoss(LocalError):
 
 class BadValue(LocalError):
     """The value of a record cannot be decoded."""
+
+
+class RegistryFailed(LocalError):
+    """The text has the address and what is wrong with the answer."""
 
 
 class TooManyKeys(LocalError):

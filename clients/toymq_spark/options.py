@@ -31,7 +31,7 @@ RETRY_INTERVAL_MS = 1000
 """Doubled each time: 7 s in total, enough for a broker's restart."""
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 LATEST_BY_KEY = "latestByKey"
-FORMATS = ("json",)
+FORMATS = ("json", "avro")
 BAD_ROWS = ("fail", "null", "deadletter")
 
 _ACCESS = ("toymq.token", "toymq.token.file", "toymq.tls", "toymq.tls.ca", "toymq.tls.cert", "toymq.tls.key")
@@ -349,8 +349,8 @@ def _values(options: _Options, source: BrokerAddress | Directory | None) -> Valu
     )
     if found.schema is not None and not found.schema.strip():
         options.fail("valueSchema", "is empty")
-    if source is not None and found.schema is None:
-        options.fail("valueSchema", "is missing: valueFormat needs the columns of a value")
+    if found.schema is None and (source is not None or found.format != "json"):
+        options.fail("valueSchema", f"is missing: valueFormat={found.format} needs the columns of a value")
     if found.bad_rows == "deadletter" and isinstance(source, Directory):
         options.fail("badRows", "deadletter publishes, and a directory is read without a broker: use url")
     return found

@@ -36,6 +36,22 @@ class Codec(Protocol):
         """The inverse; None for null. Raises: Unencodable."""
 
 
+def columns_of(rows: Sequence[dict[str, Any] | None], kind: pa.DataType, bad: dict[int, str]) -> Decoded:
+    """Decoded rows as a column; those that do not fit its type are bad, too."""
+    try:
+        return Decoded(pa.array(rows, kind), bad)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        pass
+    parts = []
+    for row, value in enumerate(rows):
+        try:
+            parts.append(pa.array([value], kind))
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            parts.append(pa.nulls(1, kind))
+            bad[row] = reason_of(error)
+    return Decoded(pa.concat_arrays(parts), bad)
+
+
 def rows_encoded(values: pa.Array, encode: Callable[[dict[str, Any]], bytes]) -> list[bytes | None]:
     """Encode row by row. Raises: Unencodable."""
     found: list[bytes | None] = []

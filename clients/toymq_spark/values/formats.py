@@ -4,6 +4,7 @@ Read on the driver only; what executors need is in the codec.
 """
 
 import json
+import re
 
 from pyspark.sql.types import (
     ArrayType,
@@ -16,6 +17,7 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StringType,
     StructType,
@@ -29,7 +31,9 @@ from toymq_spark.errors import OptionError
 from toymq_spark.options import ValueOptions
 from toymq_spark.values.codec import Codec
 from toymq_spark.values.json_codec import JsonCodec
+from toymq_spark.values.registry import Registry, subject_of
 
+_URL = re.compile("https?://")
 _JSON_TYPES = (
     BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType, StringType, DateType,
     TimestampType, TimestampNTZType,
@@ -37,25 +41,63 @@ _JSON_TYPES = (
 
 
 def value_type(values: ValueOptions) -> StructType | str:
-    """Columns of a value: a type, or the text of one that Spark parses. Raises: OptionError."""
+    """Columns of a value: a type, or the text of one that Spark parses. Raises: OptionError, RegistryFailed."""
+    if values.format == "avro":
+        return _avro(values)[1]
     text = _text(values.schema or "")
+    if _URL.match(text):
+        raise OptionError("option valueSchema: a registry's JSON Schema is not read: write DDL, or what schema.json() gives")
     if not text.lstrip().startswith("{"):
         return f"struct<{text}>"
     try:
-        found = StructType.fromJson(json.loads(text))
+        return StructType.fromJson(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise OptionError("option valueSchema: invalid JSON: write what Spark's schema.json() gives, or DDL") from None
-    return found
 
 
 def codec_of(values: ValueOptions, kind: DataType, *, reading: bool) -> Codec:
-    """The codec of a ``value`` column. Raises: OptionError for a type that the format does not have."""
+    """The codec of a ``value`` column. Raises: OptionError for a type that the format does not have; RegistryFailed."""
     if not isinstance(kind, StructType):
         raise OptionError(f"column value is {kind.simpleString()}: with valueFormat it is a struct")
-    _check_json(kind, "value")
+    if not kind.fields:
+        raise OptionError("column value has no fields")
     if reading:
         _check_nullable(kind, "value")
+    if values.format == "avro":
+        codec, columns = _avro(values)
+        _check_given(kind, columns)
+        return codec
+    _check_json(kind, "value")
     return JsonCodec()
+
+
+def _avro(values: ValueOptions) -> tuple[Codec, StructType]:
+    """Raises: OptionError, RegistryFailed."""
+    try:
+        from toymq_spark.values import avro_codec, avro_schema
+    except ImportError:
+        raise OptionError("option valueFormat: avro needs fastavro: pip install 'toymq[avro]'") from None
+    text, registry, schema_id = _text(values.schema or ""), None, 0
+    if _URL.match(text):
+        subject = subject_of(text)
+        registry = Registry(subject.base)
+        schema_id, text = registry.version(subject)
+    try:
+        columns = avro_schema.columns(*avro_schema.parsed(text))
+    except ValueError as error:
+        raise OptionError(f"option valueSchema: {error}") from None
+    return avro_codec.AvroCodec(text, registry, schema_id), columns
+
+
+def _check_given(kind: StructType, columns: StructType) -> None:
+    """Check the columns of a table against those of a schema; some may be missing. Raises: OptionError."""
+    known = {field.name: field.dataType.simpleString() for field in columns}
+    for field in kind:
+        found = field.dataType.simpleString()
+        if field.name not in known:
+            raise OptionError(f"column value.{field.name} is not in the schema, which has {', '.join(known)}")
+        if found != known[field.name]:
+            raise OptionError(f"column value.{field.name} is {found}, and {known[field.name]} by the schema: cast it")
 
 
 def _check_json(kind: DataType, place: str) -> None:
@@ -84,6 +126,10 @@ def _check_nullable(kind: DataType, place: str) -> None:
             if not kind.containsNull:
                 raise OptionError(f"column {place} is an array without nulls, and any value may have them: allow nulls")
             _check_nullable(kind.elementType, place)
+        case MapType():
+            if not kind.valueContainsNull:
+                raise OptionError(f"column {place} is a map without nulls, and any value may have them: allow nulls")
+            _check_nullable(kind.valueType, place)
         case _:
             pass
 

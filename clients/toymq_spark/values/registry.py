@@ -1,0 +1,160 @@
+"""Schemas of a Confluent-compatible registry, over HTTP. Answers are bounded in size and time; what was found is kept.
+
+    GET /schemas/ids/<id>                          {"schema": "…"}
+    GET /subjects/<subject>/versions/<version>     {"id": 7, "schema": "…"}
+
+A registry that does not answer is an error, since Spark can run the task again; an id that it does not know is a fact.
+"""
+
+import json
+import re
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from toymq_spark.errors import OptionError, RegistryFailed
+
+ANSWER_BYTES_MAX = 1 << 20
+"""Ten times the largest schema that is common."""
+ANSWER_S = 10.0
+ATTEMPTS = 3
+SCHEMAS_MAX = 1000
+"""Of one task; what was used last stays."""
+PREFIX_BYTES = 5
+"""A zero and the id of the schema, before a value."""
+_URL = re.compile(r"(?P<base>https?://[^?#]*?)/subjects/(?P<subject>[^/?#]+)/versions/(?P<version>latest|[0-9]{1,9})/?")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A version of a subject, as its URL names it."""
+
+    base: str
+    name: str
+    version: str
+
+
+def subject_of(url: str) -> Subject:
+    """Raises: OptionError."""
+    found = _URL.fullmatch(url)
+    if found is None or "@" in url:
+        shown = re.sub("//[^/]*@", "//…@", url)[:200]  # not the password
+        raise OptionError(
+            f"option valueSchema: invalid URL {shown}: write https://REGISTRY/subjects/NAME/versions/latest, or a number for "
+            "latest; a user has no place in it"
+        )
+    return Subject(found["base"], found["subject"], found["version"])
+
+
+class Registry:
+    """A registry by its address. Pickled without what it has kept."""
+
+    def __init__(self, base: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._base = base
+        self._sleep = sleep
+        self._kept: OrderedDict[int, str | None] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type["Registry"], tuple[str]]:
+        return Registry, (self._base,)
+
+    def schema(self, schema_id: int) -> str | None:
+        """The schema with an id; None where there is none. Raises: RegistryFailed."""
+        if schema_id in self._kept:
+            self._kept.move_to_end(schema_id)
+            return self._kept[schema_id]
+        answer = self._get(f"/schemas/ids/{schema_id}")
+        found = None if answer is None else _text(answer, "schema")
+        self._kept[schema_id] = found
+        if len(self._kept) > SCHEMAS_MAX:
+            self._kept.popitem(last=False)
+        return found
+
+    def version(self, subject: Subject) -> tuple[int, str]:
+        """Id and schema of a version. Raises: OptionError where there is none, RegistryFailed."""
+        answer = self._get(f"/subjects/{quote(subject.name, safe='%')}/versions/{subject.version}")
+        if answer is None:
+            raise OptionError(
+                f"option valueSchema: {self._base} has no version {subject.version} of a subject {subject.name}"
+            )
+        kind = answer.get("schemaType", "AVRO")
+        if kind != "AVRO":
+            raise OptionError(f"option valueSchema: {subject.name} is {kind}: of a registry only Avro is read")
+        schema_id = answer.get("id")
+        if type(schema_id) is not int or not 0 <= schema_id < 1 << 32:
+            raise RegistryFailed(f"{self._base}: invalid answer for {subject.name}: it has no id")
+        return schema_id, _text(answer, "schema")
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        """An answer; None for 404. Raises: RegistryFailed."""
+        why = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._sleep(2.0**attempt / 4)
+            try:
+                status, body = _fetch(self._base, path)
+            except (OSError, HTTPException) as error:
+                why = str(error) or type(error).__name__
+                continue
+            if status == 404:
+                return None
+            if status == 200:
+                return _object(self._base, body)
+            why = f"HTTP {status}"
+            if status < 500 and status != 429:
+                break
+        raise RegistryFailed(f"{self._base}{path}: {why}: does the registry run, and is this its address?")
+
+
+def _fetch(base: str, path: str) -> tuple[int, bytes]:
+    """Raises: OSError, HTTPException."""
+    parts = urlsplit(base)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.netloc, timeout=ANSWER_S)
+    connection.connect()
+    # Its timeout is for each read; an answer that drips in would have no end.
+    late = threading.Event()
+    deadline = threading.Timer(ANSWER_S, _shut_down, (connection.sock, late))
+    deadline.daemon = True
+    deadline.start()
+    try:
+        connection.request("GET", f"{parts.path.rstrip('/')}{path}", headers={"Accept": "application/json"})
+        answer = connection.getresponse()
+        body = answer.read(ANSWER_BYTES_MAX + 1)
+        if late.is_set():
+            raise TimeoutError(f"no whole answer within {ANSWER_S:g} s")
+        if len(body) > ANSWER_BYTES_MAX:
+            raise HTTPException(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+        return answer.status, body
+    finally:
+        deadline.cancel()
+        connection.close()
+
+
+def _shut_down(sock: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _object(base: str, body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RegistryFailed(f"{base}: the answer is not a JSON object: is it a schema registry?")
+    return found
+
+
+def _text(answer: dict[str, Any], name: str) -> str:
+    found = answer.get(name)
+    if not isinstance(found, str):
+        raise RegistryFailed(f"invalid answer of a registry: it has no {name}")
+    return found

@@ -1,0 +1,66 @@
+"""A schema registry for tests: what it answers, and how badly."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class SchemaRegistry:
+    """Answers of a Confluent-compatible registry, by path.
+
+    Attributes:
+        url: its address.
+        requests: paths, in their order.
+        misbehave: answers instead, with the handler, when it returns True.
+    """
+
+    def __init__(self, server: ThreadingHTTPServer) -> None:
+        self.url = f"http://127.0.0.1:{server.server_address[1]}"
+        self.requests: list[str] = []
+        self.misbehave: Callable[[BaseHTTPRequestHandler], bool] = lambda handler: False
+        self._answers: dict[str, dict[str, Any]] = {}
+        self._count = 0
+
+    def add(self, subject: str, schema: Any) -> int:
+        """Register a version. Returns: its id."""
+        self._count += 1
+        text = json.dumps(schema)
+        self._answers[f"/schemas/ids/{self._count}"] = {"schema": text}
+        for version in ("latest", "1"):
+            if version == "latest" or f"/subjects/{subject}/versions/1" not in self._answers:
+                self._answers[f"/subjects/{subject}/versions/{version}"] = {"id": self._count, "schema": text}
+        return self._count
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        self.requests.append(handler.path)
+        if self.misbehave(handler):
+            return
+        found = self._answers.get(handler.path)
+        body = json.dumps(found or {"error_code": 40403, "message": "Schema not found"}).encode()
+        handler.send_response(200 if found else 404)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+
+@contextmanager
+def schema_registry() -> Iterator[SchemaRegistry]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            registry.answer(self)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        registry = SchemaRegistry(server)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield registry
+        finally:
+            server.shutdown()
+            thread.join()
