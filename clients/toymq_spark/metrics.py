@@ -69,6 +69,15 @@ class BehindLatest(StreamingQueryListener):
         self.queries: dict[str, Progress] = {}
         self._took = took
 
+    def exposition(self) -> str:
+        """``toymq_spark_behind`` in Prometheus' text format, for a handler of ``/metrics`` or a textfile collector. A Python
+        source cannot add to Spark's own metrics."""
+        lines = ["# HELP toymq_spark_behind Unread records of a query.", "# TYPE toymq_spark_behind gauge"]
+        for progress in list(self.queries.values()):
+            query = progress.query.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            lines += (f'toymq_spark_behind{{query="{query}",topic="{topic}"}} {n}' for topic, n in progress.behind.items())
+        return "\n".join(lines) + "\n"
+
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
 

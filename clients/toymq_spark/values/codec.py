@@ -55,12 +55,23 @@ def columns_of(rows: Sequence[dict[str, Any] | None], kind: pa.DataType, bad: di
 def rows_encoded(values: pa.Array, encode: Callable[[dict[str, Any]], bytes]) -> list[bytes | None]:
     """Encode row by row. Raises: Unencodable."""
     found: list[bytes | None] = []
-    for row, value in enumerate(values.to_pylist(maps_as_pydicts="strict")):
+    for row, value in enumerate(python_rows(values)):
         try:
             found.append(None if value is None else encode(value))
         except (ValueError, TypeError, OverflowError, LookupError) as error:
             raise Unencodable(row, reason_of(error)) from None
     return found
+
+
+def python_rows(values: pa.Array) -> list[Any]:
+    """``to_pylist``, by columns: a third of its time for structs."""
+    if not pa.types.is_struct(values.type):
+        return values.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+    names = values.type.names
+    rows: list[Any] = [dict(zip(names, row, strict=True)) for row in zip(*map(python_rows, values.flatten()), strict=True)]
+    if values.null_count:
+        rows = [row if valid else None for row, valid in zip(rows, values.is_valid().to_pylist(), strict=True)]
+    return rows
 
 
 def reason_of(error: BaseException) -> str:

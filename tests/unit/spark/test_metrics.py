@@ -1,6 +1,8 @@
 """Progress of a streaming query, from what Spark reports."""
 
-from toymq_spark.metrics import progress_of
+from prometheus_client.parser import text_string_to_metric_families
+
+from toymq_spark.metrics import BehindLatest, Progress, progress_of
 
 
 def test_progress_says_how_far_behind_a_query_is() -> None:
@@ -15,3 +17,15 @@ def test_progress_says_how_far_behind_a_query_is() -> None:
     )  # fmt: skip
     assert (found.query, found.batch, found.rows, found.rows_per_s) == ("i", 3, 7, 3.5)
     assert (found.behind, found.behind_total) == ({"a": 4, "b": 2}, 6)
+
+
+def test_prometheus_reads_how_far_behind_queries_are() -> None:
+    listener = BehindLatest()
+    assert list(text_string_to_metric_families(listener.exposition())) != []
+    name = 'to "the"\nlake\\'
+    listener.queries = {"1": Progress(name, 3, 7, 1.0, 20, {"a": 4, "b": 0}), "2": Progress("q", 0, 0, 0.0, 1, {"a": 1})}
+    (family,) = text_string_to_metric_families(listener.exposition())
+    assert (family.name, family.type) == ("toymq_spark_behind", "gauge")
+    assert {(*sample.labels.values(), sample.value) for sample in family.samples} == {
+        (name, "a", 4), (name, "b", 0), ("q", "a", 1)
+    }  # fmt: skip

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from toymq_spark.values.codec import REASON_CHARS_MAX, Unencodable, reason_of, rows_encoded
+from toymq_spark.values.codec import REASON_CHARS_MAX, Unencodable, python_rows, reason_of, rows_encoded
 
 
 def test_rows_are_encoded_one_by_one_and_the_one_that_fails_is_named() -> None:
@@ -12,6 +12,15 @@ def test_rows_are_encoded_one_by_one_and_the_one_that_fails_is_named() -> None:
     with pytest.raises(Unencodable, match="range") as found:
         rows_encoded(column, lambda value: bytes([value["n"]]))
     assert found.value.row == 2
+
+
+def test_rows_by_columns_are_the_rows() -> None:
+    inner = pa.struct([("x", pa.list_(pa.int8())), ("m", pa.map_(pa.string(), pa.int64()))])
+    rows = [{"a": 1, "in": {"x": [1, None], "m": {"k": 1}}}, None, {"a": None, "in": None}, {"a": 3, "in": {"x": None, "m": {}}}]
+    given = [row and {**row, "in": row["in"] and {**row["in"], "m": list(row["in"]["m"].items())}} for row in rows]
+    column = pa.array(given, pa.struct([("a", pa.int64()), ("in", inner)]))
+    assert python_rows(column) == rows
+    assert python_rows(column.slice(2)) == rows[2:]
 
 
 def test_a_reason_is_a_short_line() -> None:
