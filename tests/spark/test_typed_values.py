@@ -1,43 +1,55 @@
-"""Typed values within Spark: through source, sink, an archive and its report. The rest is in tests/unit/spark/values."""
+"""Typed values within Spark: what docs/spark.md shows of them, and an archive with its report. The rest is in
+tests/unit/spark/values."""
 
+import contextlib
+import io
+import re
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from tests.packaging.test_guides import BLOCK, text_of
 from tests.spark.conftest import WAIT_S
 from tests.support.requirements import require
 from toymq import sync
 from toymq_spark.jobs import archive, report
-from toymq_spark.manifest import Archive
+from toymq_spark.manifest import Archive, ArchiveMismatch
 
 pytestmark = require("java")
 
-DDL = "id BIGINT, price DECIMAL(10, 2), day DATE, tags ARRAY<STRING>"
-TYPED = {"valueFormat": "json", "valueSchema": DDL}
+
+@pytest.mark.parametrize("section", ["Typed values", "The newest row of each key", "How far behind"])
+def test_the_page_says_what_its_programs_print(spark: SparkSession, url: str, section: str) -> None:
+    """In their order: the second reads what the first has written."""
+    (text,) = re.findall(rf"^##+ {section}\n(.*?)(?=^##+ |\Z)", text_of("spark"), re.MULTILINE | re.DOTALL)
+    blocks = BLOCK.findall(text)
+    assert [kind for kind, _ in blocks] == ["python", "text"] * (len(blocks) // 2)
+    for (_, program), (_, said) in zip(blocks[::2], blocks[1::2], strict=True):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(program.replace("toymq://127.0.0.1:6789", url), section, "exec"), {"spark": spark, "F": F})
+        assert printed.getvalue() == said, program
 
 
-def test_json_from_a_sink_to_a_source_an_archive_and_a_report(
+def test_an_archive_of_typed_values_and_its_report(
     spark: SparkSession, url: str, client: sync.Client, tmp_path: Path
 ) -> None:
-    rows = spark.range(20).selectExpr(
-        "named_struct('id', id, 'price', CAST(id / 4 AS DECIMAL(10, 2)), 'day', DATE'2026-11-28', 'tags', array('a')) AS value",
-        "CAST(id AS STRING) AS key",
-    )
-    rows.write.format("toymq").mode("append").options(url=url, topic="typed", valueFormat="json").save()
+    list(client.pub_many("typed", (b'{"id": %d, "day": "2026-11-28"}' % n for n in range(20))))
     client.pub("typed", b"not json")
-    options = {"url": url, "subscribe": "typed", "badRows": "deadletter", **TYPED}
-    found = spark.read.format("toymq").options(**options).load()
-    assert found.schema["value"].dataType.simpleString() == "struct<id:bigint,price:decimal(10,2),day:date,tags:array<string>>"
-    assert found.where("value.price >= 2 AND value.day = '2026-11-28'").selectExpr("SUM(value.id)").first() == (162,)
-
-    query = archive.start(spark, options, tmp_path / "to", once=True)
+    options = {"url": url, "subscribe": "typed", "badRows": "deadletter"}
+    typed = {"valueFormat": "json", "valueSchema": "id BIGINT, day DATE"}
+    query = archive.start(spark, {**options, **typed}, tmp_path / "to", once=True)
     assert query.awaitTermination(WAIT_S)
     assert query.exception() is None
     archived = archive.read(spark, tmp_path / "to")
-    assert archived.selectExpr("SUM(value.price)", "COUNT(*)").first() == (47.5, 20)
+    assert archived.selectExpr("SUM(value.id)", "MAX(value.day)", "COUNT(*)").collect()[0][::2] == (190, 20)
     values = Archive(tmp_path / "to").dataset().to_table().column("value").to_pylist()
     assert sorted(value["id"] for value in values) == list(range(20))
     (row,) = report.report(archived, "1 hour", tmp_path / "to").topics
-    assert (row["records"], row["largest"]) == (20, len('{"id":10,"price":2.50,"day":"2026-11-28","tags":["a"]}'))
+    assert (row["records"], row["largest"]) == (20, len('{"id":10,"day":"2026-11-28"}'))
     bad = spark.read.format("toymq").options(url=url, subscribe="typed.bad", includeHeaders="true").load()
     assert [(one["reason"], one["count"]) for one in report.report(bad, "1 hour").reasons] == [("value is not json", 1)]
+    with pytest.raises(ArchiveMismatch, match="in one archive: archive to another place"):
+        archive.start(spark, {**options, **typed, "valueSchema": "id STRING"}, tmp_path / "to", once=True)

@@ -84,7 +84,7 @@ class AvroCodec:
         found: Any = fastavro.schemaless_reader(data, writer, None if same else self._reader)
         if data.tell() != len(value):
             raise ValueError(f"{len(value) - data.tell()} bytes follow the record")
-        return found  # type: ignore[no-any-return]
+        return dict(found)
 
     def _writer(self, schema_id: int, registry: Registry) -> Schema:
         """Raises: ValueError where it cannot be used, RegistryFailed."""

@@ -16,7 +16,7 @@ def test_rows_are_encoded_one_by_one_and_the_one_that_fails_is_named() -> None:
 
 def test_rows_by_columns_are_the_rows() -> None:
     inner = pa.struct([("x", pa.list_(pa.int8())), ("m", pa.map_(pa.string(), pa.int64()))])
-    rows = [{"a": 1, "in": {"x": [1, None], "m": {"k": 1}}}, None, {"a": None, "in": None}, {"a": 3, "in": {"x": None, "m": {}}}]
+    rows = [{"a": 1, "in": {"x": [1, None], "m": {"k": 1}}}, None, {"a": 2, "in": None}, {"a": 3, "in": {"x": None, "m": {}}}]
     given = [row and {**row, "in": row["in"] and {**row["in"], "m": list(row["in"]["m"].items())}} for row in rows]
     column = pa.array(given, pa.struct([("a", pa.int64()), ("in", inner)]))
     assert python_rows(column) == rows
