@@ -31,7 +31,7 @@ RETRY_INTERVAL_MS = 1000
 """Doubled each time: 7 s in total, enough for a broker's restart."""
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 LATEST_BY_KEY = "latestByKey"
-FORMATS = ("json", "avro")
+FORMATS = ("json", "avro", "protobuf")
 BAD_ROWS = ("fail", "null", "deadletter")
 
 _ACCESS = ("toymq.token", "toymq.token.file", "toymq.tls", "toymq.tls.ca", "toymq.tls.cert", "toymq.tls.key")

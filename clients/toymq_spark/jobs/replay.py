@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from toymq.url import parse_url
 from toymq_py.errors import ConfigError, DamagedData, LocalError
 from toymq_spark import offsets
+from toymq_spark.errors import OptionError
 from toymq_spark.jobs import archive as archive_job
 from toymq_spark.jobs.replay_ranges import Piece, cut_anew, overlapping, pieces_of_archive, pieces_of_topics
 from toymq_spark.manifest import Archive, write_atomically
@@ -118,6 +119,8 @@ def _plan(source: Mapping[str, str] | Path, what: dict[str, Any], piece_rows: in
     if isinstance(source, Path):
         return Plan(name, what, pieces_of_archive(Archive(source), piece_rows), piece_rows)
     options = parse_source(source, "batch")
+    if options.latest_by_key:
+        raise OptionError("option startingOffsets: a replay is of all records of ids: latestByKey has no effect, leave it out")
     logs = open_logs(options.place)
     try:
         start = offsets.starting(options, logs, missing_is_empty=False)

@@ -5,6 +5,7 @@ Read on the driver only; what executors need is in the codec.
 
 import json
 import re
+from pathlib import Path
 
 from pyspark.sql.types import (
     ArrayType,
@@ -26,13 +27,14 @@ from pyspark.sql.types import (
 )
 
 from toymq_py.errors import ConfigError
-from toymq_py.text_files import read_text
+from toymq_py.text_files import read_bounded, read_text
 from toymq_spark.errors import OptionError
 from toymq_spark.options import ValueOptions
 from toymq_spark.values.codec import Codec
 from toymq_spark.values.json_codec import JsonCodec
 from toymq_spark.values.registry import Registry, subject_of
 
+_PATHS = ("/", "./")
 _URL = re.compile("https?://")
 _JSON_TYPES = (
     BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType, StringType, DateType,
@@ -42,8 +44,8 @@ _JSON_TYPES = (
 
 def value_type(values: ValueOptions) -> StructType | str:
     """Columns of a value: a type, or the text of one that Spark parses. Raises: OptionError, RegistryFailed."""
-    if values.format == "avro":
-        return _avro(values)[1]
+    if values.format != "json":
+        return _of_schema(values)[1]
     text = _text(values.schema or "")
     if _URL.match(text):
         raise OptionError("option valueSchema: a registry's JSON Schema is not read: write DDL, or what schema.json() gives")
@@ -63,12 +65,41 @@ def codec_of(values: ValueOptions, kind: DataType, *, reading: bool) -> Codec:
         raise OptionError("column value has no fields")
     if reading:
         _check_nullable(kind, "value")
-    if values.format == "avro":
-        codec, columns = _avro(values)
+    if values.format != "json":
+        codec, columns = _of_schema(values)
         _check_given(kind, columns)
         return codec
     _check_json(kind, "value")
     return JsonCodec()
+
+
+def _of_schema(values: ValueOptions) -> tuple[Codec, StructType]:
+    """Codec and columns of a format whose schema has them. Raises: OptionError, RegistryFailed."""
+    return _avro(values) if values.format == "avro" else _protobuf(values)
+
+
+def _protobuf(values: ValueOptions) -> tuple[Codec, StructType]:
+    """Raises: OptionError."""
+    try:
+        from toymq_spark.values import protobuf_codec
+    except ImportError:
+        raise OptionError("option valueFormat: protobuf needs its runtime: pip install 'toymq[protobuf]'") from None
+    path, _, name = (values.schema or "").removeprefix("file://").rpartition("#")
+    if not path.startswith(_PATHS):
+        raise OptionError(
+            "option valueSchema: write /path/of/orders.desc#package.Message, a file of descriptors and a message in it; a "
+            "registry's Protobuf is not read"
+        )
+    try:
+        with Path(path).open("rb") as file:
+            descriptors = read_bounded(file, path)
+        return protobuf_codec.ProtobufCodec(descriptors, name), protobuf_codec.columns(
+            protobuf_codec.descriptor_of(descriptors, name)
+        )
+    except OSError as error:
+        raise OptionError(f"option valueSchema: cannot read {path}: {error.strerror or error}") from None
+    except (ConfigError, ValueError) as error:
+        raise OptionError(f"option valueSchema: {path}: {error}") from None
 
 
 def _avro(values: ValueOptions) -> tuple[Codec, StructType]:
@@ -137,7 +168,7 @@ def _check_nullable(kind: DataType, place: str) -> None:
 def _text(given: str) -> str:
     """The schema itself: a path is read. Raises: OptionError."""
     path = given.removeprefix("file://")
-    if not path.startswith(("/", "./")):
+    if not path.startswith(_PATHS):
         return given
     try:
         return read_text(path, "valueSchema")

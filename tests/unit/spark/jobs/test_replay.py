@@ -10,6 +10,7 @@ import pytest
 from tests.support.archives import archived
 from tests.support.broker_process import BrokerProcess
 from toymq import sync
+from toymq_spark.errors import OptionError
 from toymq_spark.jobs import replay, replay_ranges
 from toymq_spark.jobs.replay_ranges import Piece
 from toymq_spark.manifest import Archive, Manifest, NoArchive
@@ -30,6 +31,13 @@ def test_a_replay_of_nothing_leaves_no_plan(tmp_path: Path) -> None:
     state = tmp_path / "state"
     assert list(replay.replay(NO_SPARK, empty, {"topic": "t"}, state)) == []
     assert not (state / "plan.json").exists()
+
+
+def test_latest_by_key_is_no_range_of_ids(tmp_path: Path) -> None:
+    source = {"url": "toymq://127.0.0.1:1", "subscribe": "t", "startingOffsets": "latestByKey"}
+    with pytest.raises(OptionError, match="option startingOffsets: a replay is of all records of ids"):
+        list(replay.replay(NO_SPARK, source, {"topic": "t"}, tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
 
 
 class Published:
