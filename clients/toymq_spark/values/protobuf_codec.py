@@ -1,9 +1,9 @@
 """Protobuf messages as columns, by Google's runtime: C, a row at a time, since Arrow reads no Protobuf.
 
-The schema is a file of descriptors, ``protoc --include_imports --descriptor_set_out=…``, and a message in it. Columns are those
-of Spark's ``from_protobuf``: enums are names, a Timestamp is a timestamp, a wrapper its value, uint32 a bigint, uint64 a decimal.
-A field that is not set is null where the schema tells that from its default, else the default. So an empty value is a message of
-defaults, and no tombstone.
+The schema is a file of descriptors, ``protoc --include_imports --descriptor_set_out=…``, and a message in it. Columns are
+those of Spark's ``from_protobuf``: enums are names, a Timestamp is a timestamp, a wrapper its value, uint32 a bigint, uint64 a
+decimal. A field that is not set is null where the schema tells that from its default, else the default. So an empty value is a
+message of defaults, and no tombstone.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -124,17 +124,25 @@ def _fetch(base: str, path: str) -> tuple[int, bytes]:
     deadline.daemon = True
     deadline.start()
     try:
-        connection.request("GET", f"{parts.path.rstrip('/')}{path}", headers={"Accept": "application/json"})
-        answer = connection.getresponse()
-        body = answer.read(ANSWER_BYTES_MAX + 1)
-        if late.is_set():
-            raise TimeoutError(f"no whole answer within {ANSWER_S:g} s")
-        if len(body) > ANSWER_BYTES_MAX:
-            raise HTTPException(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
-        return answer.status, body
+        found = _exchange(connection, f"{parts.path.rstrip('/')}{path}")
+    except (OSError, HTTPException):
+        if not late.is_set():  # else how it fails depends on the moment
+            raise
     finally:
         deadline.cancel()
         connection.close()
+    if late.is_set():  # what was read may look whole
+        raise TimeoutError(f"no whole answer within {ANSWER_S:g} s")
+    return found
+
+
+def _exchange(connection: HTTPConnection, path: str) -> tuple[int, bytes]:
+    connection.request("GET", path, headers={"Accept": "application/json"})
+    answer = connection.getresponse()
+    body = answer.read(ANSWER_BYTES_MAX + 1)
+    if len(body) > ANSWER_BYTES_MAX:
+        raise HTTPException(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+    return answer.status, body
 
 
 def _shut_down(sock: socket.socket, late: threading.Event) -> None:

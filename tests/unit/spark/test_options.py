@@ -124,7 +124,7 @@ def test_where_to_begin_and_end() -> None:
         ({"maxTriggerDelay": "5s"}, "option maxTriggerDelay: has no effect here"),
         ({"checkpointLocation": "/c"}, "unknown option checkpointlocation"),
         ({"valueFormat": "xml", "valueSchema": "a INT"}, "option valueFormat: invalid value 'xml': write json"),
-        ({"valueFormat": "json"}, "option valueSchema: is missing: valueFormat needs the columns of a value"),
+        ({"valueFormat": "json"}, "option valueSchema: is missing: valueFormat=json needs the columns of a value"),
         ({"valueFormat": "json", "valueSchema": " "}, "option valueSchema: is empty"),
         ({"valueSchema": "a INT"}, "option valueSchema: has no effect here: it needs valueFormat"),
         ({"badRows": "null"}, "option badRows: has no effect here: it needs valueFormat"),
@@ -150,6 +150,8 @@ def test_typed_values() -> None:
     assert typed == ValueOptions("json", "a INT", "deadletter")
     assert source(path="/d", valueFormat="json", valueSchema="a INT").values == ValueOptions("json", "a INT", "fail")
     assert parse_sink({"url": "toymq://h:1", "valueformat": "json"}, "batch").values == ValueOptions("json", None)
+    with pytest.raises(OptionError, match="option valueSchema: is missing: valueFormat=avro needs"):
+        parse_sink({"url": "toymq://h:1", "valueformat": "avro"}, "batch")
     with pytest.raises(OptionError, match="unknown option badrows"):
         parse_sink({"url": "toymq://h:1", "valueformat": "json", "badrows": "null"}, "batch")
 
