@@ -123,6 +123,7 @@ def _fetch(base: str, path: str) -> tuple[int, bytes]:
     deadline = threading.Timer(ANSWER_S, _shut_down, (connection.sock, late))
     deadline.daemon = True
     deadline.start()
+    found = 0, b""
     try:
         found = _exchange(connection, f"{parts.path.rstrip('/')}{path}")
     except (OSError, HTTPException):
