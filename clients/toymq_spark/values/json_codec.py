@@ -1,9 +1,9 @@
 """JSON objects as columns, by Arrow's reader: many values are one text, and no row is a Python object.
 
-A value that is not one JSON object could shift all rows after it: ``{} {}`` is two, an empty one none, and ``{"a":`` goes on in
-the next value. So a separator stands around each value, an object whose only field has a random name and counts. No value can
-forge it, and the result is taken only if exactly one object stands between each two. If not, or if Arrow refuses the text, both
-halves are read anew, down to the bad rows themselves.
+A value that is not one JSON object could shift all rows after it: ``{} {}`` is two, and ``{"a":`` goes on in the next value. So
+every value has to begin with a brace, and ``{}`` stands around each. A value that is not closed would take the ``{}`` behind it
+inside, where no brace can follow, and that of the next value does: Arrow refuses the text. Else each value is one object or
+more, and there are as many as there should be only if each is one. If not, both halves are read anew, down to the bad rows.
 
 Arrow decides what is valid: ``1.0`` is not an int, ``"1"`` neither, a name that appears twice is refused, unknown names are
 ignored. An empty value is null: it is a tombstone.
@@ -12,7 +12,6 @@ ignored. An empty value is null: it is a tombstone.
 import io
 import json
 import re
-import secrets
 from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -24,6 +23,7 @@ from pyarrow import json as arrow_json
 from toymq_spark.values.codec import Decoded, reason_of, rows_encoded
 
 NOT_ONE = "not one JSON object"
+SEPARATOR = b"\n{}\n"
 _SPACE = b" \t\r\n"
 _ROW = re.compile(r"^JSON parse error: | in row \d+$")
 
@@ -57,27 +57,18 @@ def _together(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
     """Raises: ArrowException, ValueError when any value is bad."""
     if not all(value[:1] in (b"{", b"") or value.lstrip(_SPACE)[:1] == b"{" for value in values):
         raise ValueError(NOT_ONE)
-    name = f"_{secrets.token_hex(8)}"
-    separator = b'\n{"%b":%%d}\n' % name.encode()
-    count = len(values)
     # Before the first, too: Arrow crashes on a text that begins with null.
-    lines = [separator % 0]
-    for number, value in enumerate(values, 1):
-        lines += (value or b"{}", separator % number)
-    text = b"".join(lines)
+    text = SEPARATOR.join([b"", *(value or b"{}" for value in values), b""])
     text.decode()  # Arrow does not check it
-    read = pa.schema([*_as_read(kind), pa.field(name, pa.int64())])
+    fields = list(_as_read(kind))
     table = arrow_json.read_json(
         io.BytesIO(text),
         arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-        arrow_json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore"),
+        arrow_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"),
     )
-    expected: list[int | None] = [None] * (2 * count + 1)
-    expected[::2] = range(count + 1)
-    if table.column(name).combine_chunks() != pa.array(expected, pa.int64()):
+    if table.num_rows != 2 * len(values) + 1:
         raise ValueError(NOT_ONE)
-    rows = table.drop_columns([name]).take(pa.array(range(1, 2 * count, 2)))
-    fields = list(_as_read(kind))
+    rows = table.take(pa.array(range(1, 2 * len(values), 2)))
     column = pa.StructArray.from_arrays(
         [rows.column(field.name).combine_chunks() for field in fields], fields=fields,
         mask=pa.array([not value for value in values]),

@@ -108,7 +108,8 @@ def test_a_bad_value_is_one_bad_row(value: bytes, says: str) -> None:
         (b'{"a": 1} {"a": 2} {"a": 3}', b'{"b": [1,', b"]}"),  # as many objects as values and separators
         (b"{", b"}"),
         (b'{"a": 1}}', b'{"a": 2}'),
-        (b'{"a": 1}\n{"_0000000000000000": 2}', b'{"a": 3}'),
+        (b'{"a": 1} {"a": 2}', b'{"b":', b"{}}"),
+        (b'{"a": 1} {"a": 2} {"a": 3}', b'{"b": [', b'{"c": ', b"{}]}"),
     ],
 )
 def test_values_that_would_be_others_together(values: tuple[bytes, ...]) -> None:
