@@ -36,7 +36,7 @@ BAD_ROWS = ("fail", "null", "deadletter")
 
 _ACCESS = ("toymq.token", "toymq.token.file", "toymq.tls", "toymq.tls.ca", "toymq.tls.cert", "toymq.tls.key")
 _EVERYWHERE = ("url", "toymq.bootstrap.servers", *_ACCESS)
-_TYPED = ("valueFormat", "valueSchema")
+_TYPED = ("valueFormat", "valueSchema", "valueSchema.credentials.file")
 _SOURCE = (
     *_EVERYWHERE, "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions", "maxRecordsPerPartition",
@@ -119,6 +119,8 @@ class ValueOptions:
     format: str
     schema: str | None
     bad_rows: str = "fail"
+    credentials_file: str | None = None
+    """Has ``user:password`` of a schema registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,11 +344,14 @@ def _certificates(options: _Options, tls: bool) -> Certificates | None:
 def _values(options: _Options, source: BrokerAddress | Directory | None) -> ValueOptions | None:
     """``source``: None for a sink, which encodes values and so has no bad rows."""
     if options.text("valueFormat") is None:
-        options.refuse(("valueSchema", "badRows"), "it needs valueFormat")
+        options.refuse((*_TYPED, "badRows"), "it needs valueFormat")
         return None
     found = ValueOptions(
-        options.choice("valueFormat", FORMATS, ""), options.text("valueSchema"), options.choice("badRows", BAD_ROWS, "fail")
-    )
+        options.choice("valueFormat", FORMATS, ""), options.text("valueSchema"), options.choice("badRows", BAD_ROWS, "fail"),
+        options.text("valueSchema.credentials.file"),
+    )  # fmt: skip
+    if found.credentials_file is not None and not (found.schema or "").startswith(("http://", "https://")):
+        options.fail("valueSchema.credentials.file", "needs the URL of a registry as valueSchema")
     if found.schema is not None and not found.schema.strip():
         options.fail("valueSchema", "is empty")
     if found.schema is None and (source is not None or found.format != "json"):

@@ -111,7 +111,7 @@ def _avro(values: ValueOptions) -> tuple[Codec, StructType]:
     text, registry, schema_id = _text(values.schema or ""), None, 0
     if _URL.match(text):
         subject = subject_of(text)
-        registry = Registry(subject.base)
+        registry = Registry(subject.base, values.credentials_file)
         schema_id, text = registry.version(subject)
     try:
         columns = avro_schema.columns(*avro_schema.parsed(text))

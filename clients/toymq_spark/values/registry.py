@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,8 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from toymq_py.errors import ConfigError
+from toymq_py.text_files import read_text
 from toymq_spark.errors import OptionError, RegistryFailed
 
 ANSWER_BYTES_MAX = 1 << 20
@@ -48,21 +51,27 @@ def subject_of(url: str) -> Subject:
         shown = re.sub("//[^/]*@", "//…@", url)[:200]  # not the password
         raise OptionError(
             f"option valueSchema: invalid URL {shown}: write https://REGISTRY/subjects/NAME/versions/latest, or a number for "
-            "latest; a user has no place in it"
+            "latest; a user has no place in it: write valueSchema.credentials.file"
         )
     return Subject(found["base"], found["subject"], found["version"])
 
 
 class Registry:
-    """A registry by its address. Pickled without what it has kept."""
+    """A registry by its address. Pickled without what it has kept.
 
-    def __init__(self, base: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    ``credentials_file``: has ``user:password``, and is read for each request, on each node.
+    """
+
+    def __init__(
+        self, base: str, credentials_file: str | None = None, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._base = base
+        self._credentials_file = credentials_file
         self._sleep = sleep
         self._kept: OrderedDict[int, str | None] = OrderedDict()
 
-    def __reduce__(self) -> tuple[type["Registry"], tuple[str]]:
-        return Registry, (self._base,)
+    def __reduce__(self) -> tuple[type["Registry"], tuple[str, str | None]]:
+        return Registry, (self._base, self._credentials_file)
 
     def schema(self, schema_id: int) -> str | None:
         """The schema with an id; None where there is none. Raises: RegistryFailed."""
@@ -93,12 +102,13 @@ class Registry:
 
     def _get(self, path: str) -> dict[str, Any] | None:
         """An answer; None for 404. Raises: RegistryFailed."""
-        why = ""
+        why, headers = "", self._headers()
+        status = 0
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._sleep(2.0**attempt / 4)
             try:
-                status, body = _fetch(self._base, path)
+                status, body = _fetch(self._base, path, headers)
             except (OSError, HTTPException) as error:
                 why = str(error) or type(error).__name__
                 continue
@@ -109,10 +119,24 @@ class Registry:
             why = f"HTTP {status}"
             if status < 500 and status != 429:
                 break
+        if status in (401, 403):
+            remedy = "valueSchema.credentials.file has to name a user that may read"
+            raise RegistryFailed(f"{self._base}{path}: HTTP {status}: {remedy}")
         raise RegistryFailed(f"{self._base}{path}: {why}: does the registry run, and is this its address?")
 
+    def _headers(self) -> dict[str, str]:
+        """Raises: OptionError."""
+        headers = {"Accept": "application/json"}
+        if self._credentials_file is not None:
+            try:
+                given = read_text(self._credentials_file, "valueSchema.credentials.file").strip()
+            except ConfigError as error:
+                raise OptionError(f"option valueSchema.credentials.file: {error}") from None
+            headers["Authorization"] = f"Basic {b64encode(given.encode()).decode()}"
+        return headers
 
-def _fetch(base: str, path: str) -> tuple[int, bytes]:
+
+def _fetch(base: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
     """Raises: OSError, HTTPException."""
     parts = urlsplit(base)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
@@ -125,7 +149,7 @@ def _fetch(base: str, path: str) -> tuple[int, bytes]:
     deadline.start()
     found = 0, b""
     try:
-        found = _exchange(connection, f"{parts.path.rstrip('/')}{path}")
+        found = _exchange(connection, f"{parts.path.rstrip('/')}{path}", headers)
     except (OSError, HTTPException):
         if not late.is_set():  # else how it fails depends on the moment
             raise
@@ -137,8 +161,8 @@ def _fetch(base: str, path: str) -> tuple[int, bytes]:
     return found
 
 
-def _exchange(connection: HTTPConnection, path: str) -> tuple[int, bytes]:
-    connection.request("GET", path, headers={"Accept": "application/json"})
+def _exchange(connection: HTTPConnection, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     body = answer.read(ANSWER_BYTES_MAX + 1)
     if len(body) > ANSWER_BYTES_MAX:

@@ -127,6 +127,10 @@ def test_where_to_begin_and_end() -> None:
         ({"valueFormat": "json"}, "option valueSchema: is missing: valueFormat=json needs the columns of a value"),
         ({"valueFormat": "json", "valueSchema": " "}, "option valueSchema: is empty"),
         ({"valueSchema": "a INT"}, "option valueSchema: has no effect here: it needs valueFormat"),
+        (
+            {"valueFormat": "avro", "valueSchema": "{}", "valueSchema__credentials__file": "/c"},
+            "option valueSchema.credentials.file: needs the URL of a registry as valueSchema",
+        ),
         ({"badRows": "null"}, "option badRows: has no effect here: it needs valueFormat"),
         ({"valueFormat": "json", "valueSchema": "a INT", "badRows": "skip"}, "option badRows: invalid value 'skip'"),
         (

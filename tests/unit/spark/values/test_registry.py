@@ -1,8 +1,10 @@
 """A client of schema registries, against one that answers well, badly, or not at all."""
 
+import base64
 import pickle
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import pytest
 
@@ -95,13 +97,29 @@ def test_an_answer_that_is_none(server: SchemaRegistry, body: bytes, says: str) 
 def test_an_error_is_no_missing_schema(server: SchemaRegistry) -> None:
     """A row is bad if the registry says so, not if the registry is."""
     server.misbehave = lambda handler: handler.send_error(401) is None
-    with pytest.raises(RegistryFailed, match="/schemas/ids/1: HTTP 401: does the registry run, and is this its address"):
+    with pytest.raises(RegistryFailed, match=r"/schemas/ids/1: HTTP 401: valueSchema.credentials.file has to name a user"):
         client(server).schema(1)
     assert len(server.requests) == 1, "asking again does not help"
     server.misbehave = lambda handler: handler.send_error(500) is None
     with pytest.raises(RegistryFailed, match="HTTP 500"):
         client(server).schema(1)
     assert len(server.requests) == 1 + registry.ATTEMPTS
+
+
+def test_a_registry_with_a_login(server: SchemaRegistry, tmp_path: Path) -> None:
+    schema_id = server.add("s", "string")
+    expected = f"Basic {base64.b64encode(b'ann:s3cret').decode()}"
+    server.misbehave = lambda handler: handler.headers["Authorization"] != expected and handler.send_error(401) is None
+    credentials = tmp_path / "credentials"
+    found = Registry(server.url, str(credentials), sleep=lambda seconds: None)
+    with pytest.raises(OptionError, match=r"option valueSchema.credentials.file: cannot read"):
+        found.schema(schema_id)
+    credentials.write_text("ann:old\n")
+    with pytest.raises(RegistryFailed, match="HTTP 401") as refused:
+        found.schema(schema_id)
+    assert "old" not in str(refused.value)
+    credentials.write_text("ann:s3cret\n")
+    assert pickle.loads(pickle.dumps(found)).schema(schema_id) == '"string"'
 
 
 def test_an_answer_that_drips_in_has_an_end(server: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
