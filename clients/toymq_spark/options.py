@@ -184,7 +184,7 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
         min_offsets_per_trigger=options.number("minOffsetsPerTrigger", 1),
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
-        values=_values(options, place),
+        values=_values(options, source=True, broker=isinstance(place, BrokerAddress)),
         latest_by_key=_latest_by_key(options, mode),
     )
 
@@ -203,7 +203,8 @@ def parse_sink(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     producer_id = options.text("producerId")
     if producer_id is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", producer_id):
         options.fail("producerId", f"invalid value {producer_id!r}: write 1 to 128 of A-Z a-z 0-9 . _ -")
-    return SinkOptions(_address(options), topic, producer_id, options.number("skipBatch", 0), _values(options, None))
+    values = _values(options, source=False, broker=True)
+    return SinkOptions(_address(options), topic, producer_id, options.number("skipBatch", 0), values)
 
 
 class _Options:
@@ -341,8 +342,12 @@ def _certificates(options: _Options, tls: bool) -> Certificates | None:
     return Certificates(*map(options.text, names))
 
 
-def _values(options: _Options, source: BrokerAddress | Directory | None) -> ValueOptions | None:
-    """``source``: None for a sink, which encodes values and so has no bad rows."""
+def _values(options: _Options, *, source: bool, broker: bool) -> ValueOptions | None:
+    """
+    Args:
+        source: a sink encodes values, and so has no bad rows.
+        broker: there is one to publish bad rows to.
+    """
     if options.text("valueFormat") is None:
         options.refuse((*_TYPED, "badRows"), "it needs valueFormat")
         return None
@@ -354,10 +359,10 @@ def _values(options: _Options, source: BrokerAddress | Directory | None) -> Valu
         options.fail("valueSchema.credentials.file", "needs the URL of a registry as valueSchema")
     if found.schema is not None and not found.schema.strip():
         options.fail("valueSchema", "is empty")
-    if found.schema is None and (source is not None or found.format != "json"):
+    if found.schema is None and (source or found.format != "json"):
         options.fail("valueSchema", f"is missing: valueFormat={found.format} needs the columns of a value")
-    if found.bad_rows == "deadletter" and isinstance(source, Directory):
-        options.fail("badRows", "deadletter publishes, and a directory is read without a broker: use url")
+    if found.bad_rows == "deadletter" and not broker:
+        options.fail("badRows", "deadletter publishes, and a path is read without a broker: use url")
     return found
 
 

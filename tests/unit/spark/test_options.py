@@ -135,7 +135,7 @@ def test_where_to_begin_and_end() -> None:
         ({"valueFormat": "json", "valueSchema": "a INT", "badRows": "skip"}, "option badRows: invalid value 'skip'"),
         (
             {"path": "/d", "valueFormat": "json", "valueSchema": "a INT", "badRows": "deadletter"},
-            "option badRows: deadletter publishes, and a directory is read without a broker: use url",
+            "option badRows: deadletter publishes, and a path is read without a broker: use url",
         ),
     ],
 )
