@@ -73,7 +73,9 @@ def _together(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
         [rows.column(field.name).combine_chunks() for field in fields], fields=fields,
         mask=pa.array([not value for value in values]),
     )  # fmt: skip
-    return column.cast(kind)
+    column = column.cast(kind)
+    column.validate(full=True)  # Arrow reads 1e20 as a decimal of four digits
+    return column
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:

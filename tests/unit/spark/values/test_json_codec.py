@@ -151,7 +151,8 @@ def test_dates_times_and_decimals_as_others_write_them() -> None:
         "day": date(2026, 11, 28), "at": datetime(2026, 11, 28, 10, tzinfo=UTC),
         "local": datetime.fromisoformat("2026-11-28T10:00:00.5"), "price": Decimal("1.25"),
     }  # fmt: skip
-    for text in (b'{"day": "2026-02-30"}', b'{"price": 1.255}', b'{"at": "yesterday"}', b'{"tiny": 128}'):
+    too_large = b'{"price": 1.51e10}'  # Arrow reads it, with more digits than the column has
+    for text in (b'{"day": "2026-02-30"}', b'{"price": 1.255}', too_large, b'{"at": "yesterday"}', b'{"tiny": 128}'):
         assert decode(text, kind=ALL).bad, text
 
 
