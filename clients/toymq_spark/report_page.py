@@ -13,7 +13,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from toymq_spark.jobs.report import Report
-from toymq_spark.report_table import REASONS, TOPICS, WINDOWS, cell, present
+from toymq_spark.report_table import COLUMNS, REASONS, TOPICS, WINDOWS, cell, present
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 82rem; color: #222 }
@@ -26,6 +26,8 @@ th:first-child, td:first-child { text-align: left } td { white-space: nowrap } s
 def page(report: Report) -> str:
     parts = ["<!doctype html><meta charset=utf-8><title>toymq report</title>", f"<style>{STYLE}</style><h1>Topics</h1>"]
     parts.append(_table(present(TOPICS, report.topics), report.topics) if report.topics else "<p>Nothing to report.</p>")
+    if report.columns:
+        parts += ["<h2>Values</h2>", _table({**COLUMNS, "topic": "topic"}, report.columns)]
     if report.reasons:
         parts += ["<h2>Dead letters</h2>", _table({**REASONS, "topic": "topic"}, report.reasons)]
     columns = {name: label for name, label in WINDOWS.items() if name != "topic"}

@@ -19,6 +19,10 @@ REASONS = {
     "topic": "dead letters", "reason": "reason", "error_type": "type of error", "count": "messages",
     "attempts_mean": "attempts, mean", "attempts_max": "attempts, most",
 }  # fmt: skip
+COLUMNS = {
+    "topic": "values of", "column": "column", "filled": "filled", "different": "different, about", "least": "least",
+    "most": "most",
+}  # fmt: skip
 """What a report calls a column, and what people call it."""
 
 
@@ -31,9 +35,10 @@ def lines(report: "Report") -> Iterator[str]:
     yield from _table(WINDOWS, report.windows)
     yield ""
     yield from _table(present(TOPICS, report.topics), report.topics)
-    if report.reasons:
-        yield ""
-        yield from _table(REASONS, report.reasons)
+    for columns, rows in ((COLUMNS, report.columns), (REASONS, report.reasons)):
+        if rows:
+            yield ""
+            yield from _table(columns, rows)
 
 
 def present(columns: Mapping[str, str], rows: list[dict[str, Any]]) -> dict[str, str]:

@@ -47,7 +47,12 @@ def test_an_archive_of_typed_values_and_its_report(
     assert archived.selectExpr("SUM(value.id)", "MAX(value.day)", "COUNT(*)").collect()[0][::2] == (190, 20)
     values = Archive(tmp_path / "to").dataset().to_table().column("value").to_pylist()
     assert sorted(value["id"] for value in values) == list(range(20))
-    (row,) = report.report(archived, "1 hour", tmp_path / "to").topics
+    found = report.report(archived, "1 hour", tmp_path / "to")
+    assert found.columns == [
+        {"topic": "typed", "column": "id", "filled": 20, "different": 20, "least": "0", "most": "19"},
+        {"topic": "typed", "column": "day", "filled": 20, "different": 1, "least": "2026-11-28", "most": "2026-11-28"},
+    ]
+    (row,) = found.topics
     assert (row["records"], row["largest"]) == (20, len('{"id":10,"day":"2026-11-28"}'))
     bad = spark.read.format("toymq").options(url=url, subscribe="typed.bad", includeHeaders="true").load()
     assert [(one["reason"], one["count"]) for one in report.report(bad, "1 hour").reasons] == [("value is not json", 1)]

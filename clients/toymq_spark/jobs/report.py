@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 from pyspark.sql.window import Window
 
 from toymq_py.errors import ConfigError
@@ -20,6 +20,8 @@ from toymq_spark.values.letters import ATTEMPTS_HEADER, BAD_ROWS_TOPIC, ERROR_TY
 
 SET = {"includeHeaders": "true", "failOnDataLoss": "false"}
 """Options of the source that this job sets: it reads headers, and finds gaps."""
+TEXT_CHARS_MAX = 40
+"""Of the least and the most text of a column."""
 NO_GAPS = {"gap_ids": 0, "gaps": 0}
 _UNITS_MS = {
     "microsecond": 0.001, "millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000,
@@ -33,12 +35,13 @@ class Report:
     """``windows``: a row for each topic and window. ``topics``: a row for each topic. Sizes in bytes, durations in seconds.
 
     A gap counts in the window of the record after it. ``reasons``: dead letters by reason and type of error, with their
-    attempts.
+    attempts. ``columns``: of typed values, by topic.
     """
 
     windows: list[dict[str, Any]]
     topics: list[dict[str, Any]]
     reasons: list[dict[str, Any]]
+    columns: list[dict[str, Any]] = field(default_factory=list)
 
 
 def check_window(window: str) -> None:
@@ -106,7 +109,28 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
         for row in topics:
             at_s = archived.get(row["topic"])
             row["archive_delay_s"] = None if at_s is None else max(at_s - row["newest"].timestamp(), 0.0)
-    return Report(windows, topics, reasons)
+    kind = records.schema["value"].dataType
+    return Report(windows, topics, reasons, _columns(records, kind) if isinstance(kind, StructType) else [])
+
+
+def _columns(records: DataFrame, kind: StructType) -> list[dict[str, Any]]:
+    """Columns of typed values: how many values have them, how many different ones, the least and the most. What cannot be
+    ordered (arrays, structs) is counted alone."""
+    measures = []
+    for number, column in enumerate(kind):
+        value = F.col("value").getField(column.name)
+        ordered = not isinstance(column.dataType, (ArrayType, MapType, StructType))
+        least, most = (F.min(value), F.max(value)) if ordered else (F.lit(None), F.lit(None))
+        different = F.approx_count_distinct(value) if ordered else F.lit(None)
+        ends = [F.substring(one.cast("string"), 1, TEXT_CHARS_MAX) for one in (least, most)]
+        measures.append(F.struct(
+            F.count(value).alias("filled"), different.alias("different"), ends[0].alias("least"), ends[1].alias("most"),
+        ).alias(f"c{number}"))  # fmt: skip
+    found = records.fillna(NULL_PARTITION, ["topic"]).groupBy("topic").agg(*measures).orderBy("topic").collect()
+    return [
+        {"topic": row["topic"], "column": column.name, **row[f"c{number}"].asDict()}
+        for row in found for number, column in enumerate(kind)
+    ]  # fmt: skip
 
 
 def _in_utc(row: Row) -> dict[str, Any]:

@@ -28,6 +28,10 @@ def test_the_page_escapes_what_comes_from_topics() -> None:
     assert html.count("<svg") == 1
     assert "<summary>1 windows</summary>" in html
     assert "<td>2.5</td><td>4</td>" in html
+    column = {"topic": "t", "column": "<c>", "filled": 3, "different": 2, "least": "<a>", "most": "b"}
+    html = page(Report([], [topic], [], [column]))
+    assert "<h2>Values</h2>" in html
+    assert "<td>&lt;c&gt;</td><td>3</td><td>2</td><td>&lt;a&gt;</td><td>b</td>" in html
     assert "<h2>Dead letters</h2>" not in page(Report([], [topic], []))
     assert "Nothing to report." in page(Report([], [], []))
 

@@ -29,4 +29,13 @@ def test_the_table() -> None:
         "t.dlq         max-attempts  ValueError            3             2.5",
         "t.dlq         max-attempts                        3             2.5",
     ]
+    columns = [
+        {"topic": "t", "column": "id", "filled": 1500, "different": 1490, "least": "1", "most": "99"},
+        {"topic": "t", "column": "tags", "filled": 3, "different": None, "least": None, "most": None},
+    ]
+    assert list(report_table.lines(Report([], [topic], [], columns)))[-3:] == [
+        "values of  column  filled  different, about  least  most",
+        "t          id       1,500             1,490  1      99",
+        "t          tags         3",
+    ]
     assert list(report_table.lines(Report([], [], [])))[1:] == ["nothing to report"]
