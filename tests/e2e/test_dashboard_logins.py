@@ -61,3 +61,22 @@ def test_a_restart_of_the_broker_asks_to_log_in_again(visit: Visit, start: Start
     dialog.get_by_label("Token").fill("all-token")
     dialog.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Nothing here yet").wait_for()
+
+
+def test_no_width_scrolls_sideways(visit: Visit, start: Start, tmp_path: Path) -> None:
+    """Found by a trial: between a telephone and a desk, 641 to 832 px, the places, the name and "Log out" did not fit."""
+    name = "operator-of-the-warehouse-in-the-north"
+    auth = tmp_path / "auth.toml"
+    auth.write_text(f'[[token]]\nname = "{name}"\nsha256 = "{sha256(b"all-token").hexdigest()}"\nadmin = true\n')
+    auth.chmod(0o600)
+    broker = start("--auth-file", str(auth), "--amqp", "127.0.0.1:0")
+    page = visit(broker.http, broken="401")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Token").fill("all-token")
+    dialog.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Nothing here yet").wait_for()
+    page.get_by_role("link", name="AMQP", exact=True).wait_for()
+    page.get_by_role("status").filter(has_text="live").wait_for()
+    for width in range(360, 1300, 20):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") == width, width

@@ -45,7 +45,7 @@ def taken(page: Any) -> bytes:
 
 
 def trouble(page: Any) -> str:
-    page.get_by_role("heading", name="Trouble 3").wait_for()
+    page.get_by_role("heading", name="Trouble", exact=True).wait_for()
     return str(page.get_by_role("region", name="Trouble").inner_text())
 
 

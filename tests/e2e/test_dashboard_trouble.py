@@ -44,7 +44,7 @@ def test_each_kind_has_its_place_and_what_to_do(broker: BrokerProcess, visit: Vi
     page = visit(broker.http)
     told(page, **wrong(broker))
     page.reload()
-    page.get_by_role("heading", name="Trouble 6").wait_for()
+    page.get_by_role("heading", name="Trouble", exact=True).wait_for()
     idle = line(page, "nothing attached").inner_text().replace("\n", " ")
     assert "idle of jobs has 7 messages that nothing takes, the oldest for 2 h." in idle
     assert "Start its workers." in idle
@@ -114,5 +114,5 @@ def test_it_fits(broker: BrokerProcess, visit: Visit, viewport: dict[str, int]) 
     page = visit(broker.http, viewport, color_scheme="dark")
     told(page, **wrong(broker))
     page.reload()
-    page.get_by_role("heading", name="Trouble 6").wait_for()
+    page.get_by_role("heading", name="Trouble", exact=True).wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]

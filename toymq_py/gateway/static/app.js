@@ -190,7 +190,7 @@ function nextTheme() {
 // -- keys
 
 const KEYS = [
-  ["/", "search the list"], ["↑ ↓", "move through the list"], ["Enter", "open"], ["Escape", "back; close what is open"],
+  ["/", "search the list, or the messages"], ["↑ ↓", "move through the list"], ["Enter", "open"], ["Escape", "back; close what is open"],
   ["n", "new topic"], ["p", "publish to the topic that is open"], ["?", "this help"],
 ];
 
@@ -204,8 +204,9 @@ function search() {
     history.pushState(null, "", "#/"); // a new location.hash would change the view only after this event
     route();
   }
-  view.search.focus();
-  view.search.select();
+  const field = view.search;
+  field.focus();
+  field.select();
 }
 
 function press(event) {

@@ -33,7 +33,7 @@ export class Search {
       el("button.primary", { type: "submit" }, "Search"),
     );
     this.progress = el("div.row.progress", { hidden: true }, this.status, this.further, this.end);
-    this.toggle = button("Search", () => this.#toggle(), { "aria-expanded": "false" });
+    this.toggle = button("Search", () => this.#toggle(), { "aria-expanded": "false", "aria-keyshortcuts": "/" });
     this.element = el("div", {}, this.form, this.progress);
     this.found = null;
   }
@@ -44,10 +44,21 @@ export class Search {
   }
 
   #toggle() {
-    this.form.hidden = !this.form.hidden;
-    this.toggle.setAttribute("aria-expanded", String(!this.form.hidden));
-    if (!this.form.hidden) this.form.querySelector("input").focus();
-    else if (this.active) this.stop();
+    if (this.form.hidden) this.opened().focus();
+    else this.#close();
+  }
+
+  /** Open the form. Returns: its first field. */
+  opened() {
+    this.form.hidden = false;
+    this.toggle.setAttribute("aria-expanded", "true");
+    return this.form.querySelector("input");
+  }
+
+  #close() {
+    this.form.hidden = true;
+    this.toggle.setAttribute("aria-expanded", "false");
+    if (this.active) this.stop();
   }
 
   async #begin(event) {

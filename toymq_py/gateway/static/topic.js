@@ -121,6 +121,11 @@ export class TopicView {
     return this.store.topics.get(this.name);
   }
 
+  /** Where a search of this view is typed; of messages, it is opened by that. */
+  get search() {
+    return this.log && !this.log.element.hidden && this.topic ? this.log.search.opened() : null;
+  }
+
   shownNow() {
     this.update();
   }

@@ -102,18 +102,15 @@ export class Trouble {
   constructor(store) {
     this.store = store;
     this.lines = new Map();
-    this.head = el("h2", {}, "Trouble");
     this.list = el("ul", {});
-    this.element = el("section.card.troubles", { "aria-label": "Trouble", hidden: true }, this.head, this.list);
+    this.element = el("section.card.troubles", { "aria-label": "Trouble", hidden: true }, el("h2", {}, "Trouble"), this.list);
   }
 
   draw() {
     const nowMs = this.store.stats.time_ms;
     const wanted = new Map();
-    let total = 0;
     for (const [name, items] of troubles(this.store)) {
       const kind = KINDS[name];
-      total += items.length;
       if (items.length > LINES_MAX) wanted.set(name, [name, kind.all, "Show them:", kind.many(items.length, items), kind.todo()]);
       else for (const item of items) {
         const [href, place] = kind.where(item);
@@ -127,8 +124,7 @@ export class Trouble {
       return this.lines.get(key).element;
     });
     if (elements.length !== this.list.children.length || elements.some((element, i) => this.list.children[i] !== element)) this.#place(elements);
-    say(this.head, `Trouble ${count(total)}`);
-    this.element.hidden = total === 0;
+    this.element.hidden = elements.length === 0;
   }
 
   /** The focus stays where it is. */
