@@ -27,7 +27,12 @@ class Kills:
 
     broker: list[int] = field(default_factory=list)
     processes: dict[int, int] = field(default_factory=dict)
-    """When, by process."""
+    """When, by process. A process that was killed is its parent's child for a moment more: its first kill counts, behind which
+    it acks nothing."""
+
+    def living(self, pids: Iterable[int]) -> list[int]:
+        """Those that no kill was sent to."""
+        return [pid for pid in pids if pid not in self.processes]
 
     def any_between(self, first: int, last: int) -> bool:
         return self.broker_between(first, last) or any(first <= at <= last for at in self.processes.values())
