@@ -8,9 +8,13 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from http.client import HTTPException
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
+from toymq.url import Address
 from toymq_py.errors import REQUEST_ERRORS, ConfigError, LocalError, RequestError
 
 TIMEOUT_S = 30.0
@@ -73,3 +77,49 @@ class HttpGateway:
                 refusal.code = code  # the gateway has codes that the wire has not
                 return refusal
         return GatewayFailed(f"{self.url} answers {answer.code}: is a gateway there?")
+
+
+def choose(gateways: Sequence[str] | None, address: Address, needs_it: str) -> str:
+    """The gateway to ask, of those that a broker listens on.
+
+    Args:
+        gateways: URLs as they are bound, those with TLS first; None for a broker that does not tell. ``gateways`` of STATS.
+        needs_it: what is reached over HTTP, the beginning of an error.
+
+    Raises: ConfigError when there is none, or none with TLS for a broker that is reached over TLS on another machine: the token
+        would cross the network in the clear.
+    """
+    if gateways is None:
+        raise ConfigError(f"{needs_it}, and this broker does not tell where its gateway listens: name it with --http-url")
+    if not gateways:
+        raise ConfigError(f"{needs_it}, and this broker has no gateway: start it with --http 127.0.0.1:7800")
+    url = gateways[0]
+    if address.tls and not url.startswith("https:") and not _is_loopback(address.host):
+        raise ConfigError(
+            f"{needs_it}, and the gateway of this broker has no TLS: start it with --https, or name {url} with --http-url "
+            "to send the token in the clear"
+        )
+    return _reachable(url, address)
+
+
+def _reachable(url: str, address: Address) -> str:
+    """A URL as it is reached: a listener on every address is where the broker is."""
+    parts = urlsplit(url)
+    if not address.host or not _is_any(parts.hostname or ""):
+        return url
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return urlunsplit(parts._replace(netloc=f"{host}:{parts.port}"))
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

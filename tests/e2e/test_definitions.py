@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.broker_process import ROOT, BrokerProcess, run
-from tests.support.tokens import EVERYTHING, token
+from tests.support.tokens import EVERYTHING, table, token
 from toymq_py.cli.main import main
 
 WANTED = """\
@@ -92,17 +92,16 @@ def test_webhooks_of_a_running_and_of_a_stopped_broker(tmp_path: Path, monkeypat
     serve = ["--http", "127.0.0.1:0", "--private-webhooks", "--auth-file", str(tmp_path / "auth.toml")]
     with BrokerProcess(data, *serve) as broker:
         wire, gateway = f"--url=127.0.0.1:{broker.port}", f"--http-url={broker.http}"
-        for command in ("diff", "import"):
-            refused = definitions(command, "-", wire, stdin=HOOK)
-            assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-            assert "name its gateway with --http-url" in refused.stderr
-        would = definitions("diff", "-", wire, gateway, stdin=signed)
+        would = definitions("diff", "-", wire, stdin=signed)
         assert (would.exit_code, would.stdout) == (1, "+ webhook hooks orders.eu http://127.0.0.1:9/in signed\n")
         assert definitions("import", "-", wire, gateway, stdin=signed).stdout == would.stdout
         assert definitions("import", "-", wire, gateway, stdin=signed).stdout == "nothing to change\n"
         exported = definitions("export", wire, gateway).stdout
         assert exported.endswith(HOOK + "# It is signed: what with, is not told.\n")
+        assert definitions("export", wire).stdout == exported, "the broker says where its gateway is"
         changed = HOOK.replace("/in", "/out")
+        said = definitions("diff", "-", wire, stdin=changed).stdout
+        assert "/out; import refuses it: it is signed: write its secret into the file" in said
         refused = definitions("import", "-", wire, gateway, stdin=changed)
         assert (refused.exit_code, "write its secret into the file to change it over HTTP" in refused.stderr) == (2, True)
         refused = definitions("import", "-", wire, gateway, stdin='[[topic]]\nname = "fresh"\n' + changed)
@@ -217,9 +216,7 @@ def test_alerts_of_a_running_and_of_a_stopped_broker(tmp_path: Path) -> None:
     data = str(tmp_path / "d")
     with BrokerProcess(data, "--http", "127.0.0.1:0") as broker:
         wire, gateway = f"--url=127.0.0.1:{broker.port}", f"--http-url={broker.http}"
-        refused = definitions("import", "-", wire, stdin=rule)
-        assert "the alerts of a running broker are reached over HTTP: name its gateway" in refused.stderr
-        assert definitions("import", "-", wire, gateway, stdin=rule).stdout == "+ alert dead letters > 1 to topic alerts\n"
+        assert definitions("import", "-", wire, stdin=rule).stdout == "+ alert dead letters > 1 to topic alerts\n"
         assert definitions("import", "-", wire, gateway, stdin=rule).stdout == "nothing to change\n"
         exported = definitions("export", wire, gateway).stdout
         assert definitions("diff", "-", wire, gateway, stdin=exported).exit_code == 0
@@ -230,3 +227,27 @@ def test_alerts_of_a_running_and_of_a_stopped_broker(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text(rule)
     alone = run("serve", "--data-dir", data, "--definitions", str(tmp_path / "rules.toml"))
     assert (alone.returncode, "they need --http or --https" in alone.stderr) == (2, True), alone.stderr
+
+
+def test_what_a_broker_without_a_gateway_cannot_tell_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a trial: an export without its webhooks and alerts looked like one of all."""
+    rule = '[[alert]]\nname = "dead"\nwhen = "letters"\ntopic = ">"\nto = "alerts"\n'
+    with BrokerProcess(tmp_path / "d") as broker:
+        wire = f"--url=127.0.0.1:{broker.port}"
+        definitions("import", "-", wire, stdin='[[topic]]\nname = "orders"\n')
+        exported = definitions("export", wire)
+        assert exported.stdout == '[[topic]]\nname = "orders"\n'
+        left_out = "webhooks, alerts, exchanges, queues and bindings are reached over HTTP, and this broker has no gateway"
+        assert exported.stderr.startswith(f"toymq: topics and consumers alone: {left_out}: start it with --http")
+        assert left_out in definitions("diff", "-", wire, stdin=exported.stdout).stderr
+        for command in ("diff", "import"):
+            refused = definitions(command, "-", wire, stdin=rule)
+            assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+            assert f"the file has alerts: {left_out}" in refused.stderr
+    (tmp_path / "auth.toml").write_text(table("billing", 'subscribe = [">"]'))
+    monkeypatch.setenv("TOYMQ_TOKEN", token("billing"))
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0", "--auth-file", str(tmp_path / "auth.toml")) as broker:
+        exported = definitions("export", f"--url=127.0.0.1:{broker.port}")
+        assert (exported.exit_code, exported.stdout) == (0, '[[topic]]\nname = "orders"\n')
+        assert "topics and consumers alone: http://127.0.0.1" in exported.stderr
+        assert "FORBIDDEN" in exported.stderr

@@ -106,8 +106,8 @@ async def declare_defined(vhosts: Vhosts, wanted: Iterable[AmqpDefinition]) -> l
     changes = plan(by_key(wanted), present)
     for at, change in enumerate(changes):
         try:
-            if change.before is not None:
-                raise BadArgument(f"{change}: what is there is not changed: delete it first")
+            if (refusal := change.refusal) is not None:
+                raise BadArgument(f"{change}: {refusal}")
             await _declare(vhosts.find(change.definition.values["vhost"]), change.definition)
         except (AmqpError, RequestError) as error:
             if at:

@@ -35,7 +35,7 @@ def _without_token(ctx: click.Context, param: click.Parameter, url: str) -> str:
 
 
 def which_broker(command: Command) -> Command:
-    """A command takes ``--data-dir``, or ``--url`` and ``--token-file``."""
+    """A command takes ``--data-dir``, or ``--url``, ``--http-url`` and ``--token-file``."""
     for option in (
         click.option(
             "--token-file",
@@ -46,7 +46,10 @@ def which_broker(command: Command) -> Command:
             "--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, callback=_without_token,
             help="Address of a running broker; also TOYMQ_URL.",
         ),
-        click.option("--http-url", help="HTTP gateway of that broker, http://host:port; needed for webhooks, alerts and AMQP."),
+        click.option(
+            "--http-url", envvar="TOYMQ_HTTP_URL",
+            help="HTTP gateway of that broker, for webhooks, alerts and AMQP; also TOYMQ_HTTP_URL. Default: what the broker says.",
+        ),
         click.option("--data-dir", help="Data directory of a stopped broker, instead of --url."),
     ):
         command = option(command)
@@ -123,6 +126,7 @@ def export(*, data_dir: str | None, url: str, http_url: str | None, token_file: 
     """Print the definitions of a broker, without the positions of its consumers."""
     with _open_described(data_dir, url, http_url, token_file) as broker:
         found = broker.present()
+        _say_left_out(broker)
     click.echo(to_json(found) if as_json else to_toml(found), nl=False)
 
 
@@ -148,14 +152,15 @@ def import_(*, file: Any, data_dir: str | None, url: str, http_url: str | None, 
 def diff(*, file: Any, data_dir: str | None, url: str, http_url: str | None, token_file: str | None, as_json: bool) -> None:
     """Print what `import` of FILE would change, and what the broker has that FILE does not name.
 
-    Exit code 1 when `import` would change something.
+    A change that `import` would refuse says so. Exit code 1 when `import` would change something.
     """
     wanted = _read(file)
     with _open_described(data_dir, url, http_url, token_file) as broker:
         broker.check(wanted)
         present = broker.present()
+        _say_left_out(broker)
     changes = plan(wanted, present)
-    _print(changes, as_json)
+    _print(changes, as_json, broker.refusal)
     if not as_json:
         for line in _beyond(wanted, present):
             click.echo(line)
@@ -173,9 +178,18 @@ def _read(file: Any) -> Definitions:
     return wanted
 
 
-def _print(changes: list[Change], as_json: bool) -> None:
+def _say_left_out(broker: "RunningBroker | StoppedBroker") -> None:
+    if broker.left_out is not None:
+        click.echo(f"toymq: topics and consumers alone: {broker.left_out}", err=True)
+
+
+def _print(changes: list[Change], as_json: bool, refusal: Callable[[Change], str | None] = lambda _: None) -> None:
     for change in changes:
-        click.echo(json.dumps(change_to_json(change)) if as_json else str(change))
+        why = refusal(change)
+        if as_json:
+            click.echo(json.dumps(change_to_json(change) | ({} if why is None else {"refused": why})))
+        else:
+            click.echo(str(change) if why is None else f"{change}; import refuses it: {why}")
 
 
 def _beyond(wanted: Definitions, present: Definitions) -> Iterator[str]:

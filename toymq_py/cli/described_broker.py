@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from toymq import sync
-from toymq.http_gateway import GatewayFailed, HttpGateway
+from toymq.http_gateway import GatewayFailed, HttpGateway, choose
 from toymq.url import address_with_token
 from toymq_py.amqp.definitions import declare_defined, defined
 from toymq_py.amqp.vhosts import Vhosts
@@ -39,6 +39,7 @@ from toymq_py.runtime.definitions import apply_definitions, read_alerts, read_we
 from toymq_py.units import DURATION_MS_MAX, format_setting
 
 TIMEOUT_S = 30.0
+NEEDS_IT = "webhooks, alerts, exchanges, queues and bindings are reached over HTTP"
 PAGE = 1000
 AT_ONCE, AT_ONCE_CHARS = 500, 30_000
 """Of exchanges, queues and bindings declared by a request: the gateway takes 64 KiB of JSON."""
@@ -87,9 +88,9 @@ class GatewayClient:
 
     def put(self, change: PutWebhook | PutAlert) -> None:
         """Raises: ConfigError."""
-        kind, wanted = ("webhook", change.webhook) if isinstance(change, PutWebhook) else ("alert", change.alert)
-        if wanted.secret == SIGNED:
-            raise ConfigError(f"{kind} {change.name}: it is signed: write its secret into the file to change it over HTTP")
+        kind, wanted = _put(change)
+        if (refusal := _refusal_over_http(change)) is not None:
+            raise ConfigError(f"{kind} {change.name}: {refusal}")
         self._ask("PUT", f"/v1/{kind}s/{change.name}", asdict(wanted))
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -101,24 +102,59 @@ class GatewayClient:
             raise ConfigError(str(error)) from error
 
 
+def _put(change: PutWebhook | PutAlert) -> tuple[str, Webhook | Alert]:
+    return ("webhook", change.webhook) if isinstance(change, PutWebhook) else ("alert", change.alert)
+
+
+def _refusal_over_http(change: PutWebhook | PutAlert) -> str | None:
+    if _put(change)[1].secret == SIGNED:
+        return "it is signed: write its secret into the file to change it over HTTP"
+    return None
+
+
 class RunningBroker:
     """A running broker, reached over TCP; what the wire has no command for, over HTTP."""
 
-    def __init__(self, client: sync.Client, gateway: GatewayClient | None) -> None:
+    def __init__(
+        self, client: sync.Client, gateway: GatewayClient | None, *, named: bool = False, left_out: str | None = None
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            named: the gateway's URL was: what it refuses is an error.
+            left_out: why there is no gateway.
+        """
         self._client = client
         self._gateway = gateway
+        self._needed = named
+        self.left_out = left_out
+        """Why ``present`` has topics and consumers alone; None when it has all."""
 
     def check(self, wanted: Definitions) -> None:
         """Raises: ConfigError when there are webhooks, say, and no gateway to put them."""
         of_gateway = {"webhooks": wanted.webhooks, "alerts": wanted.alerts, "exchanges, queues and bindings": wanted.amqp}
-        if self._gateway is None and (what := next((name for name, some in of_gateway.items() if some), None)) is not None:
-            raise ConfigError(f"the {what} of a running broker are reached over HTTP: name its gateway with --http-url")
+        what = next((name for name, some in of_gateway.items() if some), None)
+        if what is not None:
+            if self._gateway is None:
+                raise ConfigError(f"the file has {what}: {self.left_out}")
+            self._needed = True
 
     def present(self) -> Definitions:
-        gateway = self._gateway
-        if gateway is None:
-            return described(self._client.topics())
-        return described(self._client.topics(), gateway.present(), gateway.alerts(), gateway.declared())
+        """Raises: ConfigError, where a gateway refuses that was named, or that the file needs."""
+        topics, gateway = self._client.topics(), self._gateway
+        if gateway is not None:
+            try:
+                return described(topics, gateway.present(), gateway.alerts(), list(gateway.declared()))
+            except ConfigError as error:
+                if self._needed:
+                    raise
+                self.left_out = str(error)
+        return described(topics)
+
+    def refusal(self, change: Change) -> str | None:
+        """Why ``apply`` would refuse a change, as far as it is known before; None when it would not."""
+        if isinstance(change, PutWebhook | PutAlert):
+            return _refusal_over_http(change)
+        return change.refusal if isinstance(change, Declare) else None
 
     def apply(self, wanted: Definitions) -> list[Change]:
         """Create and change what is wanted. Returns: the changes. Raises: ConfigError, which names the changes before it: they
@@ -177,12 +213,17 @@ class StoppedBroker:
     """The data directory of a stopped broker, opened as the broker opens it, under its LOCK."""
 
     directory: str
+    left_out: ClassVar[None] = None
 
     def check(self, wanted: Definitions) -> None:
         """Accept all definitions: the directory holds webhooks and alerts, too."""
 
     def present(self) -> Definitions:
         return asyncio.run(self._open(None))[0]
+
+    def refusal(self, change: Change) -> str | None:
+        """As of ``RunningBroker``."""
+        return change.refusal if isinstance(change, Declare) else None
 
     def apply(self, wanted: Definitions) -> list[Change]:
         """As ``RunningBroker.apply``."""
@@ -248,6 +289,14 @@ def open_described(
         yield StoppedBroker(data_dir)
         return
     address = address_with_token(url, os.environ.get("TOYMQ_TOKEN"), token_file)
-    gateway = GatewayClient(http_url, address.token) if http_url is not None else None
+    named = GatewayClient(http_url, address.token) if http_url is not None else None
     with sync.connect(address.url, name="toymq", timeout_s=TIMEOUT_S) as client:
-        yield RunningBroker(client, gateway)
+        if named is not None:
+            yield RunningBroker(client, named, named=True)
+            return
+        try:
+            found = choose(client.stats().get("gateways"), address, NEEDS_IT)
+        except ConfigError as error:
+            yield RunningBroker(client, None, left_out=str(error))
+            return
+        yield RunningBroker(client, GatewayClient(found, address.token))

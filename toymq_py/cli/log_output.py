@@ -1,4 +1,4 @@
-"""What the broker says on stderr: text or JSON, one line each, a level per subsystem, repeats counted instead of said.
+"""What the broker says on stderr: text or JSON, a level per subsystem, repeats counted instead of said.
 
 Lines leave the broker on a thread of their own. A pipe whose reader does not read blocks whoever writes to it. That must not be
 the event loop: the broker once stood still, with all messages, for the sake of a log line.
@@ -34,6 +34,8 @@ SAME_MAX = 5
 """The same line, word for word, is written so often."""
 ALIKE_MAX = 200
 """Lines from one place in the source that differ in their facts: whoever makes us log must not fill the disk with it."""
+INDENT = "    "
+"""Of a traceback in text."""
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FIELDS = ("session", "trace_id", "span_id", "audit", "job", "message_id", "attempt")
 """What a line may carry beside its message, with ``extra=``."""
@@ -42,15 +44,20 @@ IN_TEXT = ("trace_id", "span_id")
 
 
 class TextFormatter(logging.Formatter):
-    """One line, whatever the message or a traceback holds: a newline in a client's name begins no line of the log."""
+    """One line, whatever the message holds, and a traceback below it, indented: a newline in a client's name or an error's text
+    begins no line of the log."""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
 
     def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
+        record.message, record.asctime = record.getMessage(), self.formatTime(record)
+        line = self.formatMessage(record)
         line += "".join(f" {name}={value}" for name, value in _fields(record) if name in IN_TEXT)
-        return line.replace("\n", "\\n").replace("\r", "\\r")
+        line = line.replace("\n", "\\n")
+        if exception := _exception(self, record):
+            line += "".join(f"\n{INDENT}{each}" for each in exception.split("\n"))
+        return line.replace("\r", "\\r")
 
 
 class JsonFormatter(logging.Formatter):
@@ -65,11 +72,14 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **dict(_fields(record)),
         }
-        if record.exc_text:
-            row["exception"] = record.exc_text
-        elif record.exc_info:
-            row["exception"] = self.formatException(record.exc_info)
+        if exception := _exception(self, record):
+            row["exception"] = exception
         return json.dumps(row, default=str)
+
+
+def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """The traceback of a line; "" without one."""
+    return record.exc_text or (formatter.formatException(record.exc_info) if record.exc_info else "")
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:

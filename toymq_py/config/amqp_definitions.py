@@ -113,6 +113,11 @@ class Declare:
         )  # fmt: skip
         return f"~ {definition.name} {', '.join(changes)}"
 
+    @property
+    def refusal(self) -> str | None:
+        """Why it is not carried out; None when it is."""
+        return None if self.before is None else "what is there is not changed: delete it first"
+
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) and value.isprintable() else json.dumps(value)

@@ -106,15 +106,23 @@ def test_json_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert second["exception"].endswith("IndexError: pop from empty list")
 
 
-def test_a_traceback_is_one_line_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traceback_is_below_its_line_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a trial: it was one line with `\\n` in it, which only a program reads."""
     with stderr_is_a_pipe(monkeypatch) as pipe:
         with log_output.to_stderr("info"):
             log_a_failure()
             logger.info("next")
-        lines = [pipe.readline(), pipe.readline()]
-    assert "failed\\nTraceback (most recent call last):\\n" in lines[0]
-    assert lines[0].endswith("IndexError: pop from empty list\n")
-    assert lines[1].endswith("next\n")
+        text = "".join(iter(lambda: "" if (line := pipe.readline()).endswith("next\n") else line, ""))
+    first, *lines = text.splitlines()
+    assert first.endswith(" toymq_py.test: failed")
+    assert (lines[0], lines[-1]) == ("    Traceback (most recent call last):", "    IndexError: pop from empty list")
+
+
+def test_an_exception_begins_no_line() -> None:
+    failed = record("failed", 0.0)
+    failed.exc_text = "Traceback\nValueError: a\n2026-11-21 forged\r"
+    assert log_output.TextFormatter().format(failed).splitlines()[1:] == [
+        "    Traceback", "    ValueError: a", "    2026-11-21 forged\\r"]  # fmt: skip
 
 
 @dataclass
