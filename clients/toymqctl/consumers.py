@@ -23,8 +23,15 @@ def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
         *(str(consumer[name]) for name in ("backlog", "ready", "inflight", "scheduled")),
         duration(consumer["oldest_unacked_age_s"]) if consumer["backlog"] else "-",
         str(consumer["sessions"]),
-        consumer["mode"] + (" (paused)" if consumer["paused"] else ""),
+        _mode(consumer),
     )
+
+
+def _mode(consumer: dict[str, Any]) -> str:
+    """A consumer that nothing is attached to is called exclusive unless another mode was asked for since the broker's start."""
+    if consumer["mode"] == "exclusive" and not consumer["sessions"]:
+        return "-"
+    return str(consumer["mode"]) + (" (paused)" if consumer["paused"] else "")
 
 
 def consumer_table(topics: list[dict[str, Any]]) -> str:
@@ -40,7 +47,8 @@ def consumer_table(topics: list[dict[str, Any]]) -> str:
 def consumers(broker: Broker, topic: str | None, as_json: bool) -> None:
     """List consumers: position, backlog and subscriptions of each.
 
-    `backlog` is what is due and not acked yet, `oldest` how long the oldest of it has been due. `scheduled` is not due.
+    `backlog` is what is due and not acked yet, `oldest` how long the oldest of it has been due. `scheduled` is not due. `mode` is
+    that of what is attached, or was last; `-` for none.
     """
     with broker.connect() as client:
         found = client.topics(topic) if topic is None or is_pattern(topic) else [client.describe(topic)]

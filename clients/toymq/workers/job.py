@@ -186,7 +186,8 @@ class Job(Generic[P, R]):
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
         """The message of a call, for any client: ``mq.pub(resize.topic, resize.payload("a.png"))``.
 
-        Raises: TypeError, for arguments that the function does not take, or that JSON cannot say; BadArgument.
+        Raises: TypeError, for arguments that the function does not take, of another type than its annotation, or that JSON cannot
+        say; BadArgument.
         """
         if not self._readers and self._message_names:
             raise TypeError(f"{self.name} takes the message itself: publish any payload to {self.topic}")
@@ -194,8 +195,21 @@ class Job(Generic[P, R]):
             bound = self._sent.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}") from None
-        values = {name: json_values.write(f"argument {name} of {self.name}", one) for name, one in bound.arguments.items()}
+        values = {name: self._written(name, one) for name, one in bound.arguments.items()}
         return json_values.dump(f"the job of {self.name}", values)
+
+    def _written(self, name: str, value: object) -> Any:
+        """An argument as JSON has it, read as the worker will read it: a wrong type is the sender's error, not a dead letter.
+
+        Raises: TypeError, BadArgument (nan, too deep).
+        """
+        what, reader = self._readers[name]
+        found = json_values.write(what, value)
+        try:
+            reader(what, found)
+        except BadArgument as error:
+            raise TypeError(str(error)) from None
+        return found
 
     async def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
         """Publish a job, and wait until it is on stable storage.

@@ -14,7 +14,7 @@ def test_the_consumers_of_a_topic_of_a_pattern_and_of_all(ctl: Ctl) -> None:
     assert [row["topic"] for row in values(ctl("consumers", "a.*", "--json"))] == ["a.x", "a.y"]
     head, row = rows(ctl("consumers", "b"))
     assert head[:4] == ["topic", "consumer", "last", "acked"]
-    assert (row[:7], row[8:]) == (["b", "one", "1", "1", "1", "0", "1"], ["0", "exclusive"])
+    assert (row[:7], row[8:]) == (["b", "one", "1", "1", "1", "0", "1"], ["0", "-"]), "a mode is one of what is attached"
 
 
 def test_one_that_acked_nothing_has_no_last_ack(ctl: Ctl) -> None:

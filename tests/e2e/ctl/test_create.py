@@ -12,7 +12,7 @@ def test_create_and_config_with_units(ctl: Ctl) -> None:
     assert ok(ctl("config", "arranged", "visibility=default", "dedupe_keys=default", "retain_acked_for=default")) == (
         "arranged has no settings of its own: the broker's defaults hold\n"
     )
-    text = "EXISTS: arranged exists with visibility=default, not 1s: config changes it (CONFIG, PATCH)\n"
+    text = "EXISTS: arranged exists with visibility=default, not 1s: config changes it\n"
     refused(ctl("create", "arranged", "visibility=1s"), 1, text)
     refused(ctl("config", "arranged", "colour=red"), 1, "colour is not a topic setting; there are")
     refused(ctl("config", "arranged", "visibility=soon"), 2, "invalid duration 'soon': write 250ms")

@@ -97,6 +97,17 @@ def test_a_call_that_the_function_does_not_take_is_refused() -> None:
         resize.payload(object(), Size(1))  # type: ignore[arg-type]
 
 
+def test_an_argument_of_a_wrong_type_is_not_published() -> None:
+    """Found by a trial: it was published, and a dead letter at the worker."""
+    for wrong, text in (
+        (("a.png", "large"), "argument size of .*resize is an object with the fields of Size, not 'large'"),
+        ((17, Size(1)), "argument path of .*resize is a text, not 17"),
+        (("a.png", Size("1")), "argument size of .*resize.width is a whole number, not '1'"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match=text):
+            resize.payload(*wrong)  # type: ignore[arg-type]
+
+
 def test_a_name_of_a_file_that_is_no_unicode_arrives() -> None:
     assert resize.arguments_of(message_of(resize.payload("\udcff.png", Size(1))))["path"] == "\udcff.png"
 
