@@ -13,6 +13,7 @@ from toymq_py.errors import ToymqError
 from toymq_py.names import DEAD_LETTERS
 from toymqctl.broker import Broker
 from toymqctl.explanations import explain
+from toymqctl.letters import waiting
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, size
 
@@ -33,6 +34,10 @@ SPARE_FACTOR = 4
 """Free space below this multiple of --min-free-bytes warns; publishing resumes at twice."""
 STALE_S = 24 * 3600.0
 """Age of unacked messages without a subscriber above which a check warns: an abandoned consumer keeps them on the disk."""
+SLOW_S = 60.0
+"""Age of messages that wait for an attached consumer above which it is behind, as on the dashboard."""
+NAMED_MAX = 3
+"""The worst of a kind have their name; the others are a number."""
 ATTEMPTS_MANY = 100
 """Five times the default --max-attempts: another delivery does not help such a message."""
 EXPIRES_SOON_S = 14 * 24 * 3600.0
@@ -70,6 +75,8 @@ def examine(
     yield from _tokens(stats)
     yield from _topics(stats["topics"])
     yield from _consumers(stats["topics"], stats["limits"].get("max_attempts"))
+    yield _lag(stats["topics"])
+    yield _letters(stats["topics"])
 
 
 def _speed(round_trip_s: float) -> Finding:
@@ -196,8 +203,8 @@ def _consumers(topics: list[dict[str, Any]], max_attempts: int | None) -> Iterat
     """``max_attempts``: the default of topics."""
     for topic in topics:
         for consumer in topic["consumers"]:
-            age_s = consumer["oldest_unacked_age_s"]
-            if consumer["backlog"] and not consumer["sessions"] and age_s > STALE_S:
+            if _is_abandoned(consumer):
+                age_s = consumer["oldest_unacked_age_s"]
                 yield Finding(
                     f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
                     f"{consumer['backlog']} unacked, the oldest for {duration(age_s)}, and it has no subscriber",
@@ -210,6 +217,49 @@ def _consumers(topics: list[dict[str, Any]], max_attempts: int | None) -> Iterat
                     f"message {consumer['attempts_max_id']} was redelivered {attempts - 1} times and max_attempts is 0",
                     _against_redelivery(topic["topic"], consumer),
                 )  # fmt: skip
+
+
+def _is_abandoned(consumer: dict[str, Any]) -> bool:
+    return bool(consumer["backlog"] and not consumer["sessions"] and consumer["oldest_unacked_age_s"] > STALE_S)
+
+
+def _lag(topics: list[dict[str, Any]]) -> Finding:
+    """What is leased is worked on, however long; an abandoned consumer has a line of its own."""
+    behind = [
+        (consumer["oldest_unacked_age_s"], f"{consumer['consumer']} of {topic['topic']}", consumer)
+        for topic in topics if not topic["topic"].endswith(DEAD_LETTERS) for consumer in topic["consumers"]
+        if consumer["ready"] and consumer["oldest_unacked_age_s"] > SLOW_S and not _is_abandoned(consumer)
+    ]  # fmt: skip
+    if not behind:
+        return Finding("lag", "ok", f"no consumer is behind by more than {duration(SLOW_S)}")
+    behind.sort(key=lambda row: -row[0])
+    said = [
+        f"{name} has {consumer['backlog']} unacked, the oldest for {duration(age_s)}"
+        + ("" if consumer["sessions"] or consumer["inflight"] else ", and nothing is attached")
+        for age_s, name, consumer in behind
+    ]
+    advice = "start its workers, or more of them; see their log for what takes long. `toymqctl consumers` lists all"
+    return Finding("lag", "warn", _worst(said), advice)
+
+
+def _letters(topics: list[dict[str, Any]]) -> Finding:
+    found = [(waiting(topic), topic["topic"].removesuffix(DEAD_LETTERS)) for topic in topics if _has_letters(topic)]
+    if not found:
+        return Finding("dead letters", "ok", "none")
+    found.sort(key=lambda row: -row[0])
+    _, first = found[0]
+    advice = f"`toymqctl dlq list {first} --group` says why; mend the cause, then `toymqctl dlq redrive {first}`"
+    return Finding("dead letters", "warn", _worst([f"{count} of {origin}" for count, origin in found]), advice)
+
+
+def _has_letters(topic: dict[str, Any]) -> bool:
+    return bool(topic["topic"].endswith(DEAD_LETTERS) and topic.get("messages") and waiting(topic))
+
+
+def _worst(said: list[str]) -> str:
+    """The first of them, and how many there are beyond."""
+    more = f"; and {len(said) - NAMED_MAX} more" if len(said) > NAMED_MAX else ""
+    return "; ".join(said[:NAMED_MAX]) + more
 
 
 def _is_endless(topic: dict[str, Any], max_attempts: int | None) -> bool:
@@ -244,7 +294,8 @@ def _look(broker: Broker) -> Iterator[Finding]:
 @json_option
 @click.pass_obj
 def doctor(broker: Broker, as_json: bool) -> None:
-    """Check the broker and suggest remedies: reachability, versions, disk, limits, clock, tokens, degraded topics, consumers.
+    """Check the broker and suggest remedies: reachability, versions, disk, limits, clock, tokens, degraded topics, lag of
+    consumers, dead letters.
 
     Exit code 1 when a check FAILs; warnings alone exit with 0.
     """

@@ -10,9 +10,10 @@ GIB = 1 << 30
 
 
 def consumer(**changes: Any) -> dict[str, Any]:
-    return {"consumer": "c", "backlog": 0, "sessions": 0, "oldest_unacked_age_s": 0.0, "attempts_max": 1, **changes}
+    return {"consumer": "c", "backlog": 0, "ready": 0, "inflight": 0, "sessions": 0, "oldest_unacked_age_s": 0.0, "attempts_max": 1, **changes}
 
 
+BEHIND = consumer(backlog=5, ready=5, oldest_unacked_age_s=61.0)
 ENDLESS = consumer(backlog=1, sessions=1, attempts_max=101, attempts_max_id=7)
 
 
@@ -48,7 +49,7 @@ def test_a_sound_broker_has_no_trouble() -> None:
     findings = found(stats())
     assert {finding.state for finding in findings} == {"ok"}
     assert [finding.check for finding in findings] == [
-        "round trip", "version", "durability", "disk", "fsync", "limits", "clock", "topics",
+        "round trip", "version", "durability", "disk", "fsync", "limits", "clock", "topics", "lag", "dead letters",
     ]  # fmt: skip
     assert not any(finding.advice for finding in findings), "there is nothing to do"
 
@@ -80,6 +81,15 @@ def test_a_sound_broker_has_no_trouble() -> None:
             {"topics": [topic(consumers=[consumer(backlog=5, oldest_unacked_age_s=86_401.0)])]},
             "consumer c of t", "warn", "5 unacked, the oldest for 1.0d", "toymqctl forget t c",
         ),
+        (
+            {"topics": [topic(consumers=[BEHIND | {"sessions": 1}])]}, "lag", "warn", "c of t has 5 unacked, the oldest for 1.0m",
+            "start its workers, or more",
+        ),
+        ({"topics": [topic(consumers=[BEHIND])]}, "lag", "warn", "1.0m, and nothing is attached", "start its workers"),
+        (
+            {"topics": [topic(topic=f"t{n}.dlq", messages=9, letters=n) for n in range(6)]}, "dead letters", "warn",
+            "5 of t5; 4 of t4; 3 of t3; and 2 more", "`toymqctl dlq list t5 --group` says why",
+        ),
     ],
 )  # fmt: skip
 def test_each_trouble_is_named(changes: dict[str, Any], check: str, state: str, text: str, advice: str) -> None:
@@ -106,9 +116,9 @@ def test_what_we_measure_ourselves(measured: dict[str, Any], check: str, text: s
 
 @pytest.mark.parametrize(
     "quiet",
-    [consumer(backlog=5, oldest_unacked_age_s=9e5, sessions=1), consumer(backlog=5, oldest_unacked_age_s=86_400.0)],
+    [consumer(backlog=5, inflight=5, oldest_unacked_age_s=9e5, sessions=1), BEHIND | {"oldest_unacked_age_s": 60.0}],
 )
-def test_a_consumer_that_works_or_left_today_is_no_trouble(quiet: dict[str, Any]) -> None:
+def test_a_consumer_that_works_is_no_trouble(quiet: dict[str, Any]) -> None:
     assert {finding.state for finding in found(stats(topics=[topic(consumers=[quiet])]))} == {"ok"}
 
 
