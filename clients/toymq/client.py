@@ -189,7 +189,8 @@ class Client(ClientBase, AsyncWith):
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024
     ) -> "Publishing":
         """Publish many, with up to ``window`` unanswered. Await it for all receipts, or iterate it (``async for``) for each, in
-        the order of the items; nothing is published before.
+        the order of the items; nothing is published before. After a reconnect several receipts may have one ``msg_id``: see
+        ``Receipt``. Messages with a key have their own.
 
         Args:
             items: payloads, (key, payload), (key, payload, headers), or ``Sequenced``; after a refused ``Sequenced`` no later

@@ -61,7 +61,7 @@ class Message(LeasedMessage[Link]):
     async def nack(
         self, delay: Seconds | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
-        """Nack it: give it back, to be delivered again.
+        """Nack it: give it back, to be delivered again. After an ack it has no effect.
 
         Args:
             delay: seconds until then; 0 means now, None takes the topic's backoff. A lost connection gives back what a
@@ -87,7 +87,7 @@ class Message(LeasedMessage[Link]):
         Args:
             reason, error: why; the dead letter has it.
 
-        Returns: False when its lease was over: it is delivered again, here or elsewhere.
+        Returns: False when its lease was over: it is delivered again, here or elsewhere, unless it was acked.
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """

@@ -69,7 +69,7 @@ class Message(LeasedMessage[BlockingLink]):
         self, delay: Seconds | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
         """Nack it: give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its
-        dead letter has the last ``reason`` and ``error``.
+        dead letter has the last ``reason`` and ``error``. After an ack it has no effect.
 
         Raises: ClientClosed, RequestError, RequestTimeout, BadArgument.
         """
@@ -87,7 +87,7 @@ class Message(LeasedMessage[BlockingLink]):
     def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
         """Move it to the topic's dead letters, ``<topic>.dlq``, with ``reason`` and ``error``.
 
-        Returns: False when its lease was over: it is delivered again, here or elsewhere.
+        Returns: False when its lease was over: it is delivered again, here or elsewhere, unless it was acked.
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """

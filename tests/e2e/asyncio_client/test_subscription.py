@@ -320,3 +320,19 @@ async def test_a_wait_without_a_connection_says_why(tmp_path: Path) -> None:
     with pytest.raises(toymq.RequestTimeout, match=f"waited for the OK of SUB other c {down}"):
         await mq.sub("other", "c")
     await mq.close()
+
+
+async def test_an_ack_holds(mq: Client) -> None:
+    """Behind it a second ack, a nack and a dead letter change nothing, and are no error; behind a nack it counts."""
+    await mq.pub_many("t", [b"acked", b"nacked"])
+    async with mq.sub("t", "c") as messages:
+        acked, nacked = await messages.next(5), await messages.next(5)
+        await acked.ack()
+        await acked.ack()
+        await acked.nack(0)
+        assert await acked.dead_letter("late") is False
+        await nacked.nack(60)
+        await nacked.ack(sync=True)
+        (consumer,) = (await mq.describe("t"))["consumers"]
+        assert (consumer["backlog"], consumer["scheduled"], consumer["inflight"]) == (0, 0, 0)
+        assert await mq.topics("t.dlq") == []
