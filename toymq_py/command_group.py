@@ -13,6 +13,8 @@ import click
 CLOSE = 0.75
 """Likeness of two words, of 1: `get` is not `forget`, which deletes."""
 ABBREVIATION_MIN = 3
+SENTENCE_MAX = 300
+"""Of a command in a list: its first sentence whole, over lines where it must. Click cuts it at the width."""
 INTERRUPTED, USAGE = 130, 2
 OTHER_OPTIONS = {
     "--port": "--listen HOST:PORT", "--host": "--listen HOST:PORT", "--bind": "--listen HOST:PORT", "--count": "--max N",
@@ -49,8 +51,7 @@ class CommandGroup(click.Group):
         width = max(map(len, self.list_commands(ctx)), default=0)
         for heading, names in (self.sections or {"Commands": self.list_commands(ctx)}).items():
             found = [(name, self.get_command(ctx, name)) for name in names]
-            limit = max(formatter.width - 6 - width, 45)
-            rows = [(name.ljust(width), each.get_short_help_str(limit)) for name, each in found if each is not None]
+            rows = [(name.ljust(width), each.get_short_help_str(SENTENCE_MAX)) for name, each in found if each is not None]
             if rows:
                 with formatter.section(heading):
                     formatter.write_dl(rows)

@@ -86,6 +86,17 @@ def test_the_command_lines_say_it_so(module: str, name: str) -> None:
     assert (result.exit_code, result.stderr) == (2, f"{name}: No such command 'nonsense' (see `{name} --help`)\n")
 
 
+@pytest.mark.parametrize("module", ["toymq_py.cli.main", "toymqctl.cli", "toymq_bench.cli", "toymq_chaos.cli"])
+def test_no_list_of_commands_is_cut(module: str) -> None:
+    """Click cuts the sentence of a command at the width."""
+    main = import_module(module).main
+    context = click.Context(main)
+    groups = [name for name in main.list_commands(context) if isinstance(main.get_command(context, name), click.Group)]
+    for words in ([], *([name] for name in groups)):
+        shown = CliRunner().invoke(main, [*words, "--help"], terminal_width=80).stdout
+        assert [line for line in shown.splitlines()[1:] if line.endswith("...")] == [], words
+
+
 @pytest.mark.parametrize(
     ("module", "words", "line"),
     [

@@ -59,7 +59,7 @@ def which_broker(command: Command) -> Command:
 file_argument = click.argument("file", type=click.File("r", encoding="utf-8"))
 
 
-@click.group()
+@click.group(short_help="Keep topics, settings, webhooks, alerts in a file.")
 def definitions() -> None:
     """Export and import topics, settings, consumers, webhooks, alerts, and exchanges, queues and bindings of AMQP.
 
@@ -119,7 +119,7 @@ def definitions() -> None:
     """
 
 
-@definitions.command()
+@definitions.command(short_help="Print the definitions of a broker.")
 @which_broker
 @click.option("--json", "as_json", is_flag=True, help="JSON, durations in ms, sizes in bytes; otherwise TOML.")
 def export(*, data_dir: str | None, url: str, http_url: str | None, token_file: str | None, as_json: bool) -> None:
@@ -130,7 +130,7 @@ def export(*, data_dir: str | None, url: str, http_url: str | None, token_file: 
     click.echo(to_json(found) if as_json else to_toml(found), nl=False)
 
 
-@definitions.command("import")
+@definitions.command("import", short_help="Create and change what FILE defines.")
 @file_argument
 @which_broker
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per change, one a line.")
@@ -145,7 +145,7 @@ def import_(*, file: Any, data_dir: str | None, url: str, http_url: str | None, 
         click.echo("nothing to change")
 
 
-@definitions.command()
+@definitions.command(short_help="Print what `import` of FILE would change.")
 @file_argument
 @which_broker
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per change, one a line.")

@@ -17,7 +17,7 @@ from toymq_py.tier.restore import restore
 from toymq_py.units import counted
 
 
-@click.group("tier")
+@click.group("tier", short_help="Compare a directory with its bucket.")
 def tier() -> None:
     """Compare a data directory with the bucket of `toymq serve --tier`."""
 

@@ -8,7 +8,7 @@ from toymq_py.command_line import missing
 from toymqctl.broker import Broker, hide_warnings
 
 
-@click.command()
+@click.command(short_help="Watch a broker on a live screen.")
 @click.pass_obj
 def top(broker: Broker) -> None:
     """Watch a broker: topics, consumers, rates, backlog, loop, disk. Press ? for the keys.
