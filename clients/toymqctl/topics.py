@@ -16,7 +16,7 @@ _COLUMNS = ("topic", "messages", "size", "consumers", "backlog", "oldest", "infl
 
 def _row(topic: dict[str, Any]) -> tuple[str, ...]:
     consumers = topic["consumers"]
-    alone = waiting(topic) if topic["topic"].endswith(DEAD_LETTERS) else topic["messages"]
+    alone = waiting(topic) if topic["topic"].endswith(DEAD_LETTERS) else 0 if topic.get("stream") else topic["messages"]
     backlog = max((each["backlog"] for each in consumers), default=alone)
     oldest_s = max((each["oldest_unacked_age_s"] for each in consumers if each["backlog"]), default=None)
     return (
@@ -34,9 +34,8 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
 
     Names that are too long for the terminal are cut; --json has them whole.
 
-    `backlog` is that of the consumer with the most, without any consumer all messages, of dead letters those
-    that wait; `oldest` is how long the oldest
-    message of a backlog has been due; `inflight` is a sum. PATTERN: `orders.*`, `events.>`.
+    `backlog` is that of the consumer with the most, without any consumer all messages, of dead letters those that wait, of a
+    stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum. PATTERN: `orders.*`, `events.>`.
     """
     with broker.connect() as client:
         found = client.topics(pattern)

@@ -41,6 +41,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             channel.basic_consume("mails@host", lambda *_: None)
             connection.process_data_events(1)
             channel.queue_declare("readings", durable=True, arguments={"x-queue-type": "stream"})
+            channel.basic_publish("", "readings", "21.5")
             for number in range(119):
                 channel.queue_declare(f"many-{number:03}", durable=True)
             yield broker
@@ -125,6 +126,17 @@ def test_it_fits(broker: BrokerProcess, visit: Visit, viewport: dict[str, int]) 
         assert page.locator("main h1").count() == 1
         nameless = r"- (?:button|link|searchbox)(?: \[.*\])?:?$"
         assert re.findall(nameless, page.locator("body").aria_snapshot(), re.MULTILINE) == []
+
+
+def test_a_stream_has_no_backlog(broker: BrokerProcess, visit: Visit) -> None:
+    """Found by a trial: its readers come and go with positions of their own, and all messages looked like work that waits."""
+    page = visit(f"{broker.http}#/topics/readings")
+    page.get_by_text("A stream: each reader of AMQP has a position of its own").wait_for()
+    fact = page.locator(".facts div").filter(has=page.get_by_text("Backlog", exact=True))
+    assert fact.locator("dd").inner_text() == NONE
+    page.goto(broker.http)
+    page.get_by_role("searchbox").fill("readings")
+    assert page.locator(".trow .c-backlog").inner_text() == "0"
 
 
 def test_a_broker_without_amqp_shows_no_page_of_it(visit: Visit, start: Start) -> None:

@@ -114,6 +114,7 @@ class Queues:
             if queue.is_temporary or not self.broker.has(queue.topic):
                 topology.queue_removed(queue.name)
             else:
+                self.broker.topic(queue.topic).context.is_stream = is_stream(queue.arguments)
                 self.used(queue.name)
                 self.expiries.watch(queue)
 
@@ -223,6 +224,7 @@ class Queues:
             if is_new or (settings and not defined):
                 await stored(lambda done: self.broker.create(wanted.topic, settings, done))
             topic = await made(partial(self.broker.topic_or_new, wanted.topic))
+            topic.context.is_stream = streams
             if not streams:
                 await self._make_consumer(topic)
             if not defined:

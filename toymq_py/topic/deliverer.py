@@ -62,6 +62,8 @@ class ChannelContext:
     dead_lettered_total: int = 0
     """Messages that were moved to the dead letters since the start of the broker."""
     topic_deleted: bool = False
+    is_stream: bool = False
+    """AMQP's readers have positions of their own: what is there waits for nothing (ADR 0175)."""
 
 
 class Deliverer:

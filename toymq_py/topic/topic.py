@@ -460,6 +460,7 @@ class Topic:
             "dead_lettered_total": self.context.dead_lettered_total,
             "dropped_total": self.retention.dropped_total,
             "lost": log.lost_count(),
+            **({"stream": True} if self.context.is_stream else {}),
         }
         if self.offsets.lacks_consumers:
             described["offsets_problem"] = self.offsets.problem

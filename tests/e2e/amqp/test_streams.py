@@ -1,5 +1,6 @@
 """Streams: each consumer reads by itself, from where it wants. Contract: amqp.md, "Model"; ADR 0161."""
 
+import json
 from typing import Any
 
 import pytest
@@ -222,3 +223,18 @@ def test_pika_reads_a_stream(broker: BrokerProcess) -> None:
             if len(found) == 3:
                 break
         assert found == [(2, b"2"), (3, b"3"), (4, b"4")]
+
+
+def test_it_is_described_as_one_and_nothing_waits_in_it(broker: BrokerProcess, wire: AmqpWire) -> None:
+    """ADR 0175: an alert of what nothing is attached to fired for each stream."""
+    declare(wire, "s", arguments=STREAM)
+    declare(wire, "q")
+    wire.publish(b"0", "s")
+    assert declare(wire, "s", passive=True)["message_count"] == 1
+    for _ in range(2):
+        with broker.connect() as text:
+            text.send(b"TOPICS\n")
+            _, size = text.line().split()
+            described = {each["topic"]: each for each in json.loads(text.read(int(size)))}
+        assert (described["s"].get("stream"), described["s"]["messages"], described["q"].get("stream")) == (True, 1, None)
+        broker.restart()

@@ -66,6 +66,8 @@ async def test_messages_without_any_consumer_have_nothing_attached() -> None:
         await rig.publish("t", "a", "b")
         topic = rig.broker.topic("t")
         assert (measure("unattached", topic), measure("lag", topic)) == (Reading(2), NOTHING)
+        topic.context.is_stream = True
+        assert measure("unattached", topic) == NOTHING, "its readers come and go, and nothing waits for them"
 
 
 async def test_letters_are_those_that_did_not_go_back() -> None:

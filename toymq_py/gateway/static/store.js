@@ -60,7 +60,7 @@ export class Topic {
     this.oldestMs = null;
     this.inflight = 0;
     this.scheduled = 0;
-    this.backlog = described.consumers.length ? 0 : this.isLetters ? this.letters : described.messages; // a letter that went back waits no longer
+    this.backlog = described.consumers.length || described.stream ? 0 : this.isLetters ? this.letters : described.messages; // a letter that went back waits no longer
     for (const consumer of described.consumers) {
       this.backlog = Math.max(this.backlog, consumer.backlog);
       const at = consumer.oldest_unacked_at_ms;

@@ -68,7 +68,7 @@ export class TopicView {
       ["Backlog", "Messages", "Ids", "On disk", "Scheduled", "Expired", "Dead letters", "Dropped", "Lost"].map((label) => [label, el("dd.number")]));
     this.settings = new Settings(name);
     this.rows = el("tbody");
-    this.unconsumed = el("p.empty", { hidden: true }, "Nothing consumes this topic yet.");
+    this.unconsumed = el("p.empty", { hidden: true });
     this.isLetters = name.endsWith(".dlq");
     this.lettersName = this.isLetters ? name : `${name}.dlq`;
     const href = `#/topics/${encodeURIComponent(name)}`;
@@ -181,7 +181,9 @@ export class TopicView {
     const { described } = topic;
     this.chart.draw(topic.published, topic.acked);
     const { facts } = this;
-    say(facts.Backlog, count(topic.backlog));
+    const readers = described.stream && !described.consumers.length;
+    say(facts.Backlog, readers ? "–" : count(topic.backlog));
+    say(this.unconsumed, readers ? "A stream: each reader of AMQP has a position of its own, and nothing waits for it." : "Nothing consumes this topic yet.");
     say(facts.Messages, count(described.messages));
     say(facts.Ids, described.messages ? `${count(described.first_id)} – ${count(described.next_id - 1)}` : "–");
     say(facts["On disk"], `${bytes(described.bytes)} in ${plural(described.segments, "segment")}`);
