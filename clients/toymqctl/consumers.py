@@ -47,8 +47,8 @@ def consumer_table(topics: list[dict[str, Any]]) -> str:
 def consumers(broker: Broker, topic: str | None, as_json: bool) -> None:
     """List consumers: position, backlog and subscriptions of each.
 
-    `backlog` is what is due and not acked yet, `oldest` how long the oldest of it has been due. `scheduled` is not due. `mode` is
-    that of what is attached, or was last; `-` for none.
+    `backlog` is what is due and not acked yet, `oldest` how long the oldest of it has been due. `scheduled` is not due.
+    `mode` is that of what is attached, or was last; `-` for none.
     """
     with broker.connect() as client:
         found = client.topics(topic) if topic is None or is_pattern(topic) else [client.describe(topic)]

@@ -35,7 +35,8 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
     Names that are too long for the terminal are cut; --json has them whole.
 
     `backlog` is that of the consumer with the most, without any consumer all messages, of dead letters those that wait, of a
-    stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum. PATTERN: `orders.*`, `events.>`.
+    stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum. PATTERN:
+    `orders.*`, `events.>`.
     """
     with broker.connect() as client:
         found = client.topics(pattern)

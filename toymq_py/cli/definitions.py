@@ -48,7 +48,7 @@ def which_broker(command: Command) -> Command:
         ),
         click.option(
             "--http-url", envvar="TOYMQ_HTTP_URL",
-            help="HTTP gateway of that broker, for webhooks, alerts and AMQP; also TOYMQ_HTTP_URL. Default: what the broker says.",
+            help="HTTP gateway of the broker, for webhooks, alerts and AMQP; also TOYMQ_HTTP_URL. Default: as the broker says.",
         ),
         click.option("--data-dir", help="Data directory of a stopped broker, instead of --url."),
     ):

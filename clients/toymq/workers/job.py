@@ -186,8 +186,8 @@ class Job(Generic[P, R]):
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
         """The message of a call, for any client: ``mq.pub(resize.topic, resize.payload("a.png"))``.
 
-        Raises: TypeError, for arguments that the function does not take, of another type than its annotation, or that JSON cannot
-        say; BadArgument.
+        Raises: TypeError, for arguments that the function does not take, of another type than its annotation, or that JSON
+            cannot say; BadArgument.
         """
         if not self._readers and self._message_names:
             raise TypeError(f"{self.name} takes the message itself: publish any payload to {self.topic}")

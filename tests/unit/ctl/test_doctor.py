@@ -10,7 +10,10 @@ GIB = 1 << 30
 
 
 def consumer(**changes: Any) -> dict[str, Any]:
-    return {"consumer": "c", "backlog": 0, "ready": 0, "inflight": 0, "sessions": 0, "oldest_unacked_age_s": 0.0, "attempts_max": 1, **changes}
+    return {
+        "consumer": "c", "backlog": 0, "ready": 0, "inflight": 0, "sessions": 0, "oldest_unacked_age_s": 0.0, "attempts_max": 1,
+        **changes,
+    }  # fmt: skip
 
 
 BEHIND = consumer(backlog=5, ready=5, oldest_unacked_age_s=61.0)
@@ -82,8 +85,8 @@ def test_a_sound_broker_has_no_trouble() -> None:
             "consumer c of t", "warn", "5 unacked, the oldest for 1.0d", "toymqctl forget t c",
         ),
         (
-            {"topics": [topic(consumers=[BEHIND | {"sessions": 1}])]}, "lag", "warn", "c of t has 5 unacked, the oldest for 1.0m",
-            "start its workers, or more",
+            {"topics": [topic(consumers=[BEHIND | {"sessions": 1}])]}, "lag", "warn",
+            "c of t has 5 unacked, the oldest for 1.0m", "start its workers, or more",
         ),
         ({"topics": [topic(consumers=[BEHIND])]}, "lag", "warn", "1.0m, and nothing is attached", "start its workers"),
         (
