@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.dashboard import Start, Visit
 from tests.support.requirements import require
+from toymq import sync
 
 pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
 
@@ -64,10 +65,11 @@ def test_a_restart_of_the_broker_asks_to_log_in_again(visit: Visit, start: Start
 
 
 def test_no_width_scrolls_sideways(visit: Visit, start: Start, tmp_path: Path) -> None:
-    """Found by a trial: between a telephone and a desk, 641 to 832 px, the places, the name and "Log out" did not fit."""
+    """Found by a trial: between a telephone and a desk, 641 to 832 px, the places did not fit, nor a topic's consumers."""
     name = "operator-of-the-warehouse-in-the-north"
     auth = tmp_path / "auth.toml"
-    auth.write_text(f'[[token]]\nname = "{name}"\nsha256 = "{sha256(b"all-token").hexdigest()}"\nadmin = true\n')
+    grants = 'admin = true\npublish = [">"]\nsubscribe = [">"]'
+    auth.write_text(f'[[token]]\nname = "{name}"\nsha256 = "{sha256(b"all-token").hexdigest()}"\n{grants}\n')
     auth.chmod(0o600)
     broker = start("--auth-file", str(auth), "--amqp", "127.0.0.1:0")
     page = visit(broker.http, broken="401")
@@ -77,6 +79,12 @@ def test_no_width_scrolls_sideways(visit: Visit, start: Start, tmp_path: Path) -
     page.get_by_role("heading", name="Nothing here yet").wait_for()
     page.get_by_role("link", name="AMQP", exact=True).wait_for()
     page.get_by_role("status").filter(has_text="live").wait_for()
-    for width in range(360, 1300, 20):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth") == width, width
+    with sync.connect(f"toymq://all-token@127.0.0.1:{broker.port}") as mq:
+        mq.pub("orders", b"x")
+        mq.pull("orders", "billing")
+    for place, sign in (("", ".trow"), ("topics/orders", "td.rowactions"), ("consumers", ".trow")):
+        page.goto(f"{broker.http}#/{place}")
+        page.locator(f"main {sign}").first.wait_for()
+        for width in range(360, 1300, 20):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") == width, (place, width)
