@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import toymq
+from toymq.options import Event
 
-app = toymq.App()
 SAID = Path(os.environ.get("TEST_SAID", "."))
 RETRIES = 50
 
@@ -19,6 +19,18 @@ def say(*words: object) -> None:
     line = " ".join(map(str, words)) + "\n"
     with (SAID / f"{os.getpid()}.txt").open("ab", buffering=0) as file:
         file.write(line.encode())
+
+
+class SayingApp(toymq.App):
+    """Says when it is connected, too: what it does before, of a broker that was killed, it cannot ack."""
+
+    def _notice(self, event: Event) -> None:
+        super()._notice(event)
+        if self.connected:
+            say("online", "-", "-", 0, time.monotonic_ns())
+
+
+app = SayingApp()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ Times are of the machine's monotonic clock, which all processes share, in nanose
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 class Said:
     at: int
     event: str
-    """``begin``, ``end`` (it is done) or ``left`` (it raised or was cancelled)."""
+    """``begin``, ``end`` (it is done) or ``left`` (it raised or was cancelled); of a process ``online``, it is connected."""
     kind: str
     key: str
     number: int
@@ -58,15 +58,29 @@ def done(history: Iterable[Said]) -> set[tuple[str, int]]:
 def broken_rules(history: list[Said], kills: Kills) -> list[str]:
     """Sentences, one for each violation."""
     by_key: dict[tuple[str, str], list[Said]] = defaultdict(list)
+    online: dict[int, list[int]] = defaultdict(list)
     for one in history:
-        by_key[one.kind, one.key].append(one)
+        if one.event == "online":
+            online[one.pid].append(one.at)
+        else:
+            by_key[one.kind, one.key].append(one)
     found = []
     for lines in by_key.values():
-        found += [*_two_hands(lines, kills), *_out_of_order(lines), *_done_again(lines, kills)]
+        found += [*_two_hands(lines, kills, online), *_out_of_order(lines), *_done_again(lines, kills, online)]
     return found
 
 
-def _two_hands(lines: list[Said], kills: Kills) -> Iterable[str]:
+Online = Mapping[int, list[int]]
+"""When each process was connected, ascending."""
+
+
+def _connected(one: Said, online: Online) -> int:
+    """When the process that says it was connected last: a lease that it has is no older. A busy process learns late that its
+    connection is gone, and goes on with what it has."""
+    return max((at for at in online.get(one.pid, ()) if at < one.at), default=one.at)
+
+
+def _two_hands(lines: list[Said], kills: Kills, online: Online) -> Iterable[str]:
     """No two processes have a key at once. The lease of a job ends with the broker: one that runs on then has no lease, and
     another process may have the job. A job that was done before, whose ack was lost with the broker, may be acked by its
     first process while it is repeated: then the next one of its key begins. A process of a job ends a moment behind its
@@ -79,7 +93,7 @@ def _two_hands(lines: list[Said], kills: Kills) -> Iterable[str]:
         running = {place: begun for place, begun in running.items() if kills.processes.get(begun.pid, one.at) >= one.at}
         if one.event == "begin":
             for begun in running.values():
-                if not kills.broker_between(begun.at, one.at):
+                if not kills.broker_between(_connected(begun, online), one.at):
                     yield f"{one} begins while {begun} runs"
             if one.number not in ended:
                 running[one.pid, one.number] = one
@@ -103,15 +117,21 @@ def _out_of_order(lines: list[Said]) -> Iterable[str]:
             yield f"{lines[0].kind} {lines[0].key}: {after} begins before {before} has been done"
 
 
-def _done_again(lines: list[Said], kills: Kills) -> Iterable[str]:
-    """What was done is done again only when a kill lost its ack."""
-    ended: dict[int, int] = {}
+def _done_again(lines: list[Said], kills: Kills, online: Online) -> Iterable[str]:
+    """What was done is done again only when a kill lost its ack, or its lease before that: of a broker, while it ran, or since
+    its process was connected last."""
+    begun: dict[tuple[int, int], int] = {}
+    ended: dict[int, Said] = {}
     slack_ns = PROCESS_NS if lines[0].kind == "process" else ACK_NS
     for one in lines:
         if one.event == "end":
-            ended[one.number] = one.at
-        elif one.event == "begin" and one.number in ended and not kills.any_between(ended[one.number] - slack_ns, one.at):
-            yield f"{one} begins although it was done, and nothing was killed since"
+            ended[one.number] = one
+        elif one.event == "begin":
+            if (done := ended.get(one.number)) is not None:
+                leased = min(begun.get((done.pid, done.number), done.at), _connected(done, online), done.at - slack_ns)
+                if not kills.broker_between(leased, one.at) and not kills.any_between(done.at - slack_ns, one.at):
+                    yield f"{one} begins although it was done, and nothing was killed since"
+            begun[one.pid, one.number] = one.at
 
 
 ACK_NS = 200_000_000

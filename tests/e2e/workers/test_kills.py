@@ -149,8 +149,8 @@ def test_a_process_is_killed_once() -> None:
 
 
 def said(*words: str) -> list[Said]:
-    """``b1@5/7``: job 1 begins at 5 in process 7; ``e`` ends it, ``l`` leaves it."""
-    events = {"b": "begin", "e": "end", "l": "left"}
+    """``b1@5/7``: job 1 begins at 5 in process 7; ``e`` ends it, ``l`` leaves it; ``o0@5/7``: the process is online."""
+    events = {"b": "begin", "e": "end", "l": "left", "o": "online"}
     found = []
     for word in words:
         job, _, pid = word.partition("/")
@@ -165,6 +165,8 @@ def said(*words: str) -> list[Said]:
         (["b1@1/7", "e1@2/7", "b2@3/8", "e2@4/8"], Kills(), None),
         (["b1@1/7", "l1@2/7", "b1@3/8", "e1@4/8", "b2@5/7"], Kills(), None),
         (["b1@1/7", "b1@3/8", "e1@4/8"], Kills(), "while"),
+        (["o0@1/7", "b1@3/7", "b1@4/8", "e1@5/8"], Kills(broker=[2]), None),
+        (["o0@1/7", "o0@3/7", "b1@4/7", "b1@5/8", "e1@6/8"], Kills(broker=[2]), "while"),
         (["b1@1/7", "b1@3/8", "e1@4/8"], Kills(processes={7: 2}), None),
         (["b1@1/7", "b1@3/8", "e1@4/8"], Kills(processes={9: 2}), "while"),
         (["b1@1/7", "b1@3/8", "e1@4/8", "e1@5/7"], Kills(broker=[2]), None),
@@ -174,7 +176,10 @@ def said(*words: str) -> list[Said]:
         (["b1@1/7", "l1@2/7", "b2@3/7", "e2@4/7", "b1@5/7", "e1@6/7"], Kills(), "2 begins before 1 has been done"),
         (["b1@1/7", "e1@2/7", "b1@4/8", "e1@5/8"], Kills(), "although it was done"),
         (["b1@1/7", "e1@2/7", "b1@4/8", "e1@5/8"], Kills(processes={7: 3}), None),
-        (["b1@1/7", "e1@2/7", "b1@4/8", "e1@5/8"], Kills(broker=[1]), "although it was done"),
+        (["b1@2/7", "e1@3/7", "b1@5/8", "e1@6/8"], Kills(broker=[1]), "although it was done"),
+        (["b1@1/7", "e1@5/7", "b1@6/8", "e1@7/8"], Kills(broker=[2]), None),
+        (["o0@1/7", "b1@4/7", "e1@5/7", "b1@6/8", "e1@7/8"], Kills(broker=[2]), None),
+        (["o0@1/7", "o0@3/7", "b1@4/7", "e1@5/7", "b1@6/8", "e1@7/8"], Kills(broker=[2]), "although it was done"),
     ],
 )
 def test_the_rules_find_what_breaks_them(history: list[str], kills: Kills, text: str | None) -> None:
