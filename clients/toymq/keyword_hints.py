@@ -15,10 +15,13 @@ CLOSE = 0.7
 """Likeness of two words, of 1."""
 MEANT = {
     "ack_timeout": "visibility", "auto_acknowledge": "auto_ack", "batch_size": "max", "block": "wait", "client_id": "name",
-    "client_name": "name", "count": "max", "from_": "start", "group": "consumer", "group_id": "consumer", "lease": "visibility",
-    "limit": "max", "max_in_flight": "window", "max_inflight": "window", "max_messages": "max", "no_ack": "auto_ack",
-    "offset": "start", "password": "token", "prefetch": "window", "prefetch_count": "window", "queue": "topic",
-    "subscription": "consumer", "timeout": "wait", "timeout_s": "wait", "url": "urls", "visibility_timeout": "visibility",
+    "client_name": "name", "count": "max", "countdown": "delay", "default_retry_delay": "backoff", "expires": "ttl",
+    "from_": "start", "group": "consumer", "group_id": "consumer", "lease": "visibility", "limit": "max",
+    "max_in_flight": "window", "max_inflight": "window", "max_messages": "max", "max_retries": "retries",
+    "min_backoff": "backoff", "no_ack": "auto_ack", "offset": "start", "password": "token", "prefetch": "window",
+    "prefetch_count": "window", "queue": "topic", "queue_name": "topic", "retry_backoff": "backoff",
+    "subscription": "consumer", "throws": "dead_on", "time_limit": "timeout", "timeout": "wait", "timeout_s": "wait",
+    "url": "urls", "visibility_timeout": "visibility",
 }  # fmt: skip
 """What other clients call it, and how it is called here; it counts where the method has that argument."""
 SETTINGS = (*DURATION_SETTINGS, *SIZE_SETTINGS, "max_attempts", "dedupe_keys", "backlog_max_messages", "when_full")

@@ -14,6 +14,7 @@ from toymq import arguments
 from toymq.arguments import Seconds
 from toymq.client import Client, connect
 from toymq.errors import ClientClosed
+from toymq.keyword_hints import hinted
 from toymq.nack_reason import DeadOn
 from toymq.options import Connected, Event, MessageTracing, OnEvent
 from toymq.url import DEFAULT_URL
@@ -84,6 +85,7 @@ class App:
 
     # -- workers
 
+    @hinted
     def worker(
         self, topic: str, *, consumer: str = "workers", concurrency: int = 1, window: int | None = None,
         retries: int | None = None, backoff: Seconds | None = None, dead_on: DeadOn = (), timeout: Seconds | None = None,
@@ -148,6 +150,7 @@ class App:
 
         return decorate
 
+    @hinted
     def every(
         self, period: Seconds, *, topic: str | None = None, retries: int | None = 0, backoff: Seconds | None = None,
         dead_on: DeadOn = (), timeout: Seconds | None = None, executor: Executor = "thread",

@@ -15,6 +15,7 @@ from toymq import arguments, json_values
 from toymq.arguments import Seconds, shown
 from toymq.client import Client
 from toymq.errors import ClientClosed
+from toymq.keyword_hints import hinted
 from toymq.message import Delivery, Key, Receipt
 from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
@@ -173,6 +174,7 @@ class Job(Generic[P, R]):
 
     # -- publishing
 
+    @hinted
     def options(
         self, *, key: Key | None = None, headers: Mapping[str, str] | None = None, delay: Seconds | None = None,
         ttl: Seconds | None = None, timeout: Seconds = 30.0,

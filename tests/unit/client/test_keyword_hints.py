@@ -10,6 +10,7 @@ import toymq
 from toymq import keyword_hints, sync
 from toymq.keyword_hints import hinted, remedy
 from toymq.sync.call_guard import CallGuard
+from toymq.workers.job import Job
 from toymq_py.config.options import SETTINGS as SETTINGS_OF_TOPICS
 
 WRONG = [
@@ -43,6 +44,25 @@ async def test_so_do_pull_create_and_connect(tmp_path: Path) -> None:
             connect("toymq://127.0.0.1:1", password="x")  # type: ignore[operator]
 
 
+def test_so_do_those_of_a_worker() -> None:
+    """In the words of Celery and Dramatiq, too."""
+    app = toymq.App("toymq://127.0.0.1:1")
+    for given, meant in (
+        ({"concurency": 4}, "concurrency"), ({"prefetch": 4}, "window"), ({"max_retries": 3}, "retries"),
+        ({"time_limit": "5s"}, "timeout"), ({"throws": ValueError}, "dead_on"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=rf"^worker\(\) has no argument '\w+': use {meant}$"):
+            app.worker("jobs", **given)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^every\(\) has no argument 'max_retries': use retries$"):
+        app.every("1h", max_retries=3)  # type: ignore[call-arg]
+
+    @app.worker("jobs")
+    def job(n: int) -> None: ...
+
+    with pytest.raises(TypeError, match=r"^options\(\) has no argument 'countdown': use delay$"):
+        job.options(countdown=5)  # type: ignore[call-arg]
+
+
 def test_another_type_error_is_left_alone() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'consumer'"):
         toymq.Client.sub(object(), "t")  # type: ignore[call-arg, arg-type]
@@ -62,7 +82,7 @@ def test_the_signature_stays_and_a_coroutine_function_is_one() -> None:
 
 
 def test_every_meant_argument_is_one_and_every_setting_is_known() -> None:
-    methods = (toymq.Client.sub, toymq.Client.pull, toymq.Client.create, toymq.connect)
+    methods = (toymq.Client.sub, toymq.Client.pull, toymq.Client.create, toymq.connect, toymq.App.worker, Job.options)
     known = {name for method in methods for name in inspect.signature(method).parameters}
     assert known.issuperset(keyword_hints.MEANT.values())
     assert set(keyword_hints.SETTINGS) == set(SETTINGS_OF_TOPICS)
