@@ -19,6 +19,7 @@ import pytest
 import toymq
 from tests.support import process_jobs
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
+from tests.support.in_process import InProcess
 from tests.support.worker_rig import until, working
 from toymq import App, Client
 from toymq.broker_process import TOYMQ
@@ -47,7 +48,14 @@ def lives(pid: int) -> bool:
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 
-async def test_a_result_comes_back_and_processes_are_kept(app: App) -> None:
+async def test_a_result_comes_back_and_processes_are_kept(app: App, broker: InProcess) -> None:
+    older = App(f"toymq://127.0.0.1:{broker.port}")
+    """Of a caller whose function is of another version."""
+
+    @older.worker("sums")
+    def before(first: str, second: int) -> int:
+        raise AssertionError("it is called by nothing")
+
     add = app.worker("sums", executor="process", concurrency=2)(process_jobs.add)
     where = app.worker("where", executor="process")(process_jobs.where)
     odd = app.worker("odd", executor="process")(process_jobs.odd)
@@ -58,8 +66,9 @@ async def test_a_result_comes_back_and_processes_are_kept(app: App) -> None:
         assert (len(set(found)), found[0] != os.getpid()) == (1, True)
         with pytest.raises(toymq.JobFailed, match="is of type object, which JSON does not have"):
             await odd.call()
-        with pytest.raises(toymq.JobFailed, match=r"first of .*add is a whole number, not 'x'"):
-            await add.call("x", 1)  # type: ignore[arg-type]
+        async with older:
+            with pytest.raises(toymq.JobFailed, match=r"first of .*add is a whole number, not 'x'"):
+                await before.call("x", 1)
 
 
 async def test_a_long_text_of_an_exception_is_cut_in_the_log(app: App, caplog: pytest.LogCaptureFixture) -> None:

@@ -36,8 +36,13 @@ async def test_a_call_returns_what_the_function_returns_as_its_annotation_says(a
     assert await mq.topics("replies.>") == []
 
 
-async def test_a_call_raises_what_became_of_its_job(app: App, mq: Client) -> None:
+async def test_a_call_raises_what_became_of_its_job(app: App, broker: InProcess) -> None:
     tries: list[int] = []
+    older = App(f"toymq://127.0.0.1:{broker.port}")
+    """Of a caller whose function is of another version."""
+
+    @older.worker("t")
+    async def before(number: str) -> None: ...
 
     @app.worker("t", retries=1, backoff="1ms")
     async def fails(number: int) -> None:
@@ -53,8 +58,11 @@ async def test_a_call_raises_what_became_of_its_job(app: App, mq: Client) -> Non
         with pytest.raises(toymq.JobFailed, match="fails: ValueError: not today") as failed:
             await fails.call(1)
         assert (failed.value.error_type, failed.value.text, tries) == ("ValueError", "not today", [1, 1])
-        with pytest.raises(toymq.JobFailed, match="is a whole number, not 'x'"):
+        with pytest.raises(TypeError, match=r"argument number of .*fails is a whole number, not 'x'"):
             await fails.call("x")  # type: ignore[arg-type]
+        async with older:
+            with pytest.raises(toymq.JobFailed, match="is a whole number, not 'x'"):
+                await before.call("x")
         with pytest.raises(toymq.JobFailed, match="is of type object, which JSON does not have"):
             await odd.call()
 
