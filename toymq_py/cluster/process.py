@@ -28,7 +28,7 @@ from toymq_py.replication.agreement import Agreement, ClusterSettings, Member
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
 from toymq_py.replication.link_options import Identity, LinkOptions
-from toymq_py.replication.node import Node
+from toymq_py.replication.node import REASONS, Node
 from toymq_py.replication.replica_file import ReplicaFile, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
@@ -294,24 +294,28 @@ class _NodeProcess:
         """As ``View.rows``."""
         node = self._node
         if node is None:
-            return {"role": {(state,): float(state == "START") for state in STATES}}
+            return ClusterRows({"role": {(state,): float(state == "START") for state in STATES}}, {})
         term, etcd = node.term, self._etcd
         lags = term.links.lags() if term is not None else []
-        return {
+        numbers: dict[str, Mapping[tuple[str, ...], float]] = {
             "role": {(state,): float(state == node.state) for state in STATES},
             "epoch": {(): term.epoch if term is not None else node.leader.epoch if node.leader is not None else 0},
             "isr_size": {(): len(term.in_sync.members) if term is not None else node.in_sync_count},
             "replica_lag_bytes": {(lag.name,): lag.bytes for lag in lags},
             "replica_lag_seconds": {(lag.name,): lag.seconds for lag in lags},
             "lease_remaining_seconds": {(): max(node.lease_remaining_s, 0.0)},
-            "failovers_total": {(): float(term is not None)},
+            "failovers_total": {(reason,): float(term is not None and reason == node.elected_as) for reason in REASONS},
             "isr_changes_total": {} if term is None else {(change,): count for change, count in term.in_sync.changes.items()},
             "resync_bytes_total": {(): term.links.copied_bytes if term is not None else 0},
             "damaged_segments": {(): len(node.scrub.found)},
             "scrub_bytes_total": {(): node.scrub.read_bytes},
             "clock_offset_seconds": {} if self._offset_s is None else {(): self._offset_s},
-            "etcd_request_seconds": {(): etcd.client.last_call_s if etcd is not None else 0},
             "etcd_failures_total": {(): etcd.client.failures if etcd is not None else 0},
         }
+        synced = term.links.sync_s if term is not None else {}
+        return ClusterRows(numbers, {
+            "replica_sync_seconds": {(name,): histogram for name, histogram in synced.items()},
+            "etcd_request_seconds": {(): etcd.client.request_s} if etcd is not None else {},
+        })  # fmt: skip
 
 

@@ -7,12 +7,13 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from toymq_py.clock import Clock
 from toymq_py.errors import BadOperation, TermEnded
+from toymq_py.metrics import Histogram
 from toymq_py.replication.bulk_copy import Pace
 from toymq_py.replication.disk_calls import Offload
 from toymq_py.replication.handshake import VERSION, Follow, HandshakeReader, Refused, Wait, encode
@@ -102,6 +103,11 @@ class LeaderLinks:
     def copied_bytes(self) -> int:
         """Of all bulk copies."""
         return self._term.copied_bytes
+
+    @property
+    def sync_s(self) -> Mapping[str, Histogram]:
+        """How long syncs took to be acknowledged, by follower's name."""
+        return self._term.sync_s
 
     def required(self) -> frozenset[str]:
         """The followers that each sync waits for: replica ids."""
