@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.cluster_rig import ClusterNode, ClusterRig, cluster_on_machines
-from tests.support.cluster_world import OPTIONS, ClusterWorld
+from tests.support.cluster_world import OPTIONS, REPLICA_TIMEOUT_S, ClusterWorld
 from tests.support.machines import Machine, Machines
 from tests.support.replica_reads import broken_replicas
 from toymq_chaos import history
 
-STOPPED_S = 4.0
-"""Longer than --replica-timeout: a follower that hangs for so long is dropped."""
+STOPPED_S = REPLICA_TIMEOUT_S + 1.0
+"""A follower that hangs for so long is dropped."""
 
 
 class Scene(NamedTuple):

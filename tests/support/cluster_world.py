@@ -24,11 +24,15 @@ CONSUMERS = ("c0", "c1")
 PUBLISHERS = ("p0", "p1")
 HABITS = Habits(forget=0.01, nack=0.01, sync=0.1, leave=0.001, stop_reading=0.0, cut_frame=0.002, rate=150.0)
 VISIBILITY_S = 3.0
-OPTIONS = ("--visibility", f"{VISIBILITY_S:g}s", "--retain-acked-for", "24h", "--segment-bytes", "64KiB")
+REPLICA_TIMEOUT_S = 1.5
+OPTIONS = (
+    "--visibility", f"{VISIBILITY_S:g}s", "--retain-acked-for", "24h", "--segment-bytes", "64KiB",
+    "--replica-timeout", f"{REPLICA_TIMEOUT_S:g}s",
+)  # fmt: skip
 """Of the nodes."""
 ANSWER_S = 1.0
 """A node that does not answer for so long is not the one to connect to."""
-PATIENCE_S = 4.0
+PATIENCE_S = 2.5
 """A connection on which nothing comes for so long is given up: its node may be cut off."""
 ACK_WINDOW_S = 1.0
 """Acks of so long before the end of an epoch may be lost: the flush of a busy machine, and the way to the followers."""
@@ -65,6 +69,7 @@ class ClusterWorld:
         self._active_at = 0.0
         self._epoch = 0
         self._leader: ClusterNode | None = None
+        self._used: dict[str, ClusterNode] = {}  # by client
         self._subscribed: set[tuple[str, str]] = set()
         self._all_subscribed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,17 +86,21 @@ class ClusterWorld:
             self._all_subscribed.set()
 
     async def connect(self, client: Client) -> None:
-        """Connect to a node that says that it leads, of the highest epoch that was told. It may be lost at once."""
+        """Connect to a node that says that it leads, of the highest epoch that was told. It may be lost at once. As with the
+        product's clients, the node that was just lost comes last."""
         while not await self._connect(client):
             await asyncio.sleep(0.02)
         self.recorder(client.name, "connect")
 
     async def _connect(self, client: Client) -> bool:
         """Returns: whether there is a connection, alive or lost."""
-        nodes = sorted(self._rig.nodes.values(), key=lambda node: node is not self._leader)
+        who = client.name.partition(".")[0]
+        lost = self._used.pop(who, None)
+        nodes = sorted(self._rig.nodes.values(), key=lambda node: (node is lost, node is not self._leader))
         for node in nodes:
             if (await self._epoch_of(Client("probe"), node)) < max(self._epoch, 1):
                 continue
+            self._used[who] = node
             epoch = await self._epoch_of(client, node, stays=True)
             if epoch > self._epoch:
                 if self._epoch:

@@ -6,19 +6,23 @@
         machines.heal()
 
 Each machine has two addresses, one for data (clients, replicas) and one for the agreement (etcd), so that a cut may take one of
-the two. A cut is a blackhole route on one side: packets vanish, connections stay open. ``@require("netns")``: needs root.
+the two. A cut sends an address's packets to a hardware address that no device has: they vanish, and connections that are open
+stay so. (A blackhole route does that, too, but refuses new connections at once, which no broken cable does.)
+``@require("netns")``: needs root.
 """
 
 import contextlib
 import ctypes
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 CLONE_NEWNET = 0x40000000
 NETWORKS = {"data": "10.77.0", "agreement": "10.88.0"}
+NO_DEVICE = "02:00:00:00:00:01"
 HUB = 254
 """Last number of the addresses of the clients' namespace, to whose bridge all machines are connected."""
 
@@ -31,6 +35,7 @@ class Machine:
 
     namespace: str
     number: int
+    device: str = "eth0"
 
     @property
     def data(self) -> str:
@@ -45,13 +50,23 @@ class Machine:
         """Before a command: run it on this machine. Its process is the command's own."""
         return ("ip", "netns", "exec", self.namespace)
 
+    @contextlib.contextmanager
+    def running(self, program: str) -> "Iterator[subprocess.Popen[str]]":
+        """A Python program on this machine, killed at the end. What it prints is read from ``stdout``."""
+        command = [*self.within, sys.executable, "-c", program]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
 
 class Machines:
     """So many machines, and the clients' namespace. A context manager: without it nothing is left."""
 
     def __init__(self, count: int) -> None:
         prefix = f"toymq-{os.getpid()}"
-        self.hub = Machine(f"{prefix}-hub", HUB)
+        self.hub = Machine(f"{prefix}-hub", HUB, "bridge")
         self._machines = [Machine(f"{prefix}-m{number}", number) for number in range(1, count + 1)]
 
     def __getitem__(self, at: int) -> Machine:
@@ -66,14 +81,14 @@ class Machines:
             for machine in (self.hub, *self._machines):
                 _ip("netns", "add", machine.namespace)
                 _ip("-n", machine.namespace, "link", "set", "lo", "up")
-            _ip("-n", self.hub.namespace, "link", "add", "bridge", "type", "bridge")
+            _ip("-n", self.hub.namespace, "link", "add", self.hub.device, "type", "bridge")
             for machine in self._machines:
                 port = f"m{machine.number}"
-                _ip("-n", self.hub.namespace, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns",
+                _ip("-n", self.hub.namespace, "link", "add", port, "type", "veth", "peer", "name", machine.device, "netns",
                     machine.namespace)  # fmt: skip
-                _ip("-n", self.hub.namespace, "link", "set", port, "master", "bridge", "up")
-                _addressed(machine, "eth0")
-            _addressed(self.hub, "bridge")
+                _ip("-n", self.hub.namespace, "link", "set", port, "master", self.hub.device, "up")
+                _addressed(machine)
+            _addressed(self.hub)
         except BaseException:
             self.__exit__()
             raise
@@ -98,7 +113,8 @@ class Machines:
     def cut(self, sender: Machine, receiver: Machine, *, networks: tuple[Network, ...] = ("data", "agreement")) -> None:
         """What ``sender`` sends to ``receiver`` vanishes from now on; the other direction is as before. Idempotent."""
         for network in networks:
-            _ip("-n", sender.namespace, "route", "replace", "blackhole", f"{NETWORKS[network]}.{receiver.number}/32")
+            _ip("-n", sender.namespace, "neighbour", "replace", f"{NETWORKS[network]}.{receiver.number}",
+                "lladdr", NO_DEVICE, "dev", sender.device, "nud", "permanent")  # fmt: skip
 
     def part(self, one: Machine, other: Machine, *, networks: tuple[Network, ...] = ("data", "agreement")) -> None:
         """Cut both ways."""
@@ -108,7 +124,7 @@ class Machines:
     def heal(self) -> None:
         """End all cuts."""
         for machine in (self.hub, *self._machines):
-            _ip("-n", machine.namespace, "route", "flush", "type", "blackhole")
+            _ip("-n", machine.namespace, "neighbour", "flush", "dev", machine.device, "nud", "permanent")
 
 
 def missing() -> str | None:
@@ -123,10 +139,10 @@ def missing() -> str | None:
         return str(said).strip().splitlines()[-1]
 
 
-def _addressed(machine: Machine, device: str) -> None:
+def _addressed(machine: Machine) -> None:
     for network in NETWORKS.values():
-        _ip("-n", machine.namespace, "address", "add", f"{network}.{machine.number}/24", "dev", device)
-    _ip("-n", machine.namespace, "link", "set", device, "up")
+        _ip("-n", machine.namespace, "address", "add", f"{network}.{machine.number}/24", "dev", machine.device)
+    _ip("-n", machine.namespace, "link", "set", machine.device, "up")
 
 
 def _ip(*words: str) -> None:
