@@ -27,7 +27,7 @@ VISIBILITY_S = 3.0
 REPLICA_TIMEOUT_S = 1.5
 OPTIONS = (
     "--visibility", f"{VISIBILITY_S:g}s", "--retain-acked-for", "24h", "--segment-bytes", "64KiB",
-    "--replica-timeout", f"{REPLICA_TIMEOUT_S:g}s",
+    "--replica-timeout", f"{REPLICA_TIMEOUT_S * 1000:.0f}ms",
 )  # fmt: skip
 """Of the nodes."""
 ANSWER_S = 1.0
