@@ -6,6 +6,7 @@
         ...                                     # kill what was running
         disk.restore()
     disk.slow(0.3)                              # from now on each sync of a file takes so many seconds
+    disk.lie()                                  # from now on each sync does nothing, and says that it has
 
 Needs libfuse, the right to mount and the package mfusepy: ``@require("fuse")``. What a cut leaves is decided by ``SimDisk``.
 The kernel caches nothing of it: its cache would survive the cut.
@@ -33,7 +34,7 @@ TIMEOUT_S = 20
 
 
 def serve(mountpoint: str, seed: int) -> None:
-    """Serve until unmounted. On stdin: "cut" or "restore", answered with the same word; "ready" comes first."""
+    """Serve until unmounted. On stdin: "cut", "restore", "lie" or "slow N", answered with the same; "ready" comes first."""
     import mfusepy
 
     class Adapter(mfusepy.Operations):  # type: ignore[misc]
@@ -45,6 +46,7 @@ def serve(mountpoint: str, seed: int) -> None:
             self.disk = SimDisk(random.Random(seed), root="", tracing=False, torn_sectors=True)
             self.power = True
             self.sync_s = 0.0
+            self.lies = False
             self.switch = threading.Lock()
             self._files: dict[int, SimFile] = {}
             self._next = 1
@@ -116,11 +118,13 @@ def serve(mountpoint: str, seed: int) -> None:
 
         def fsync(self, path: str, datasync: int, fh: int) -> int:
             time.sleep(self.sync_s)
-            self._files[fh].sync()
+            if not self.lies:
+                self._files[fh].sync()
             return 0
 
         def fsyncdir(self, path: str, datasync: int, fh: int) -> int:
-            self.disk.sync_dir(path)
+            if not self.lies:
+                self.disk.sync_dir(path)
             return 0
 
         def opendir(self, path: str) -> int:
@@ -156,6 +160,8 @@ def serve(mountpoint: str, seed: int) -> None:
             with adapter.switch:
                 if word.startswith("slow "):
                     adapter.sync_s = float(word.split()[1])
+                elif word.strip() == "lie":
+                    adapter.lies = True
                 elif word.strip() == "cut":
                     adapter.power = False
                     adapter.disk = adapter.disk.crash()
@@ -218,6 +224,10 @@ class FuseDisk:
     def slow(self, sync_s: float) -> None:
         """Each sync of a file takes so many seconds from now on. The kernel waits, and with it whatever asked."""
         self._order(f"slow {sync_s}")
+
+    def lie(self) -> None:
+        """Each sync does nothing from now on, and succeeds."""
+        self._order("lie")
 
     def _order(self, word: str) -> None:
         assert self._process.stdin is not None
