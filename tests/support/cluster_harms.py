@@ -218,5 +218,6 @@ async def _harmed(
 
 
 async def _epoch(rig: ClusterRig) -> int:
-    leader = (await rig.state()).leader
-    return leader.epoch if leader is not None else 0
+    leader = (await rig.until("a leader", lambda state: state.leader is not None)).leader
+    assert leader is not None
+    return leader.epoch

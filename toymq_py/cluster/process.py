@@ -211,7 +211,7 @@ class _NodeProcess:
             connect=lambda address: connect(address, self._files.replica_certificates),
         )  # fmt: skip
         self._link = link
-        return Node(around, file, link)
+        return Node(around, file, link, self._standby.news)
 
     def _gateway(self, option: str) -> str:
         """HOST:PORT at which other machines reach this listener; "" when they do not."""
@@ -267,6 +267,10 @@ class _NodeProcess:
         """As ``View.leader``."""
         leader = self._node.leader if self._node is not None else None
         return leader.member.url if leader is not None else None
+
+    def leader_is_certain(self) -> bool:
+        """As ``View.leader_is_certain``."""
+        return self._node is not None and self._node.hears_leader
 
     def leader_http(self, scheme: str) -> str | None:
         """As ``View.leader_http``. An older leader does not say where its gateway is: then at this node's port of its host."""

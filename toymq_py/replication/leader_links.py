@@ -232,7 +232,9 @@ class LeaderLinks:
         old = self._links.get(follow.replica)
         if old is None:
             return None
-        await asyncio.sleep(ANSWER_S / 4)  # what was under way does not count
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S / 4):  # what was under way does not count
+                await old.gone.wait()
         if await _is_alive(old):
             return Refused("SAME_REPLICA", f"{old.name} follows with this replica id: one directory is a copy of the other")
         old.fail("its replica has come back")
@@ -257,6 +259,7 @@ class LeaderLinks:
             if self._links.get(link.replica) is link:
                 del self._links[link.replica]
             link.gone.set()
+            link.heard.set()  # whatever waits for a word of it need not
             link.writer.transport.abort()
 
 
@@ -274,6 +277,8 @@ async def _read_follow(reader: asyncio.StreamReader, handshake: HandshakeReader)
 
 async def _is_alive(link: LeaderLink) -> bool:
     """Whether a follower says something within the time in which one that lives does."""
+    if link.gone.is_set():
+        return False
     link.heard.clear()
     with suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_S):

@@ -95,6 +95,11 @@ class Node:
         """One of ``REASONS``: why the term of this process came to be."""
 
     @property
+    def hears_leader(self) -> bool:
+        """Whether this node has a link on which a leader speaks."""
+        return self.state in ("JOINING", "FOLLOWING") and self._link.state not in ("", "connecting")
+
+    @property
     def lease_remaining_s(self) -> float:
         """See ``LeaseKeeper.remaining_s``."""
         return self._keeper.remaining_s
@@ -357,6 +362,7 @@ class Node:
             return
         if end.reason is EndReason.BYE:
             logger.info("epoch %d of %s: %s", leader.epoch, leader.member.name, end.reason.value)
+            self._set_state("LOOKING")
             self._retry_s = RETRY_MIN_S
             pause_s = RETRY_MAX_S
         else:

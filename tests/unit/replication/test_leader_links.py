@@ -229,6 +229,26 @@ async def test_two_directories_with_one_replica_id_are_refused(leader: LeaderRig
         assert leader.changes.happened == [("add", SECOND)], "the first one stays in sync"
 
 
+async def test_a_follower_that_is_back_before_its_last_link_has_ended_waits_no_longer_than_that(
+    leader: LeaderRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a failover: it gives up one attempt and makes the next at once."""
+    monkeypatch.setattr(leader_links, "ANSWER_S", 600.0)
+    follow = encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, leader.options.token))
+    async with asyncio.timeout(20):
+        reader, first = await asyncio.open_connection("127.0.0.1", leader.port)
+        first.write(follow)
+        while not (await reader.readline()).startswith(b"LEAD "):
+            pass
+        reader, second = await asyncio.open_connection("127.0.0.1", leader.port)
+        second.write(follow)
+        assert await reader.readline() == b"WAIT\n", "it is judged: the first may live"
+        first.close()
+        while not (line := await reader.readline()).startswith(b"LEAD "):
+            assert line == b"WAIT\n"
+        second.close()
+
+
 async def test_no_one_listens_there(leader: LeaderRig, tmp_path: Path) -> None:
     leader.port, port = 1, leader.port
     end = await FollowerRig(tmp_path / "f").follow(leader)

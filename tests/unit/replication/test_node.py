@@ -83,7 +83,10 @@ def test_a_leader_that_dies_is_replaced_when_its_lease_ends(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
         died_at = rig.loop.time()
+        assert n2.node.hears_leader
         n1.die()
+        await rig.until(lambda: not n2.node.hears_leader, "the leader is in doubt", within_s=0.5)
+        assert (await rig.state()).leader is not None, "etcd has it still"
         await rig.led_by(n2)
         assert rig.loop.time() - died_at < TTL_S + 1.0
         assert n2.node.elected_as == "leader_lost"
