@@ -33,9 +33,10 @@ class ClusterNode(BrokerProcess):
     """A node: its supervisor is this process, the node a child of it."""
 
     def __init__(
-        self, directory: Path, name: str, etcd: EtcdCluster, *options: str, machine: Machine | None = None
-    ) -> None:
-        """``machine``: where it runs; None for here, on free ports."""
+        self, directory: Path, name: str, etcd: EtcdCluster, *options: str, machine: Machine | None = None,
+        executed: bool = False,
+    ) -> None:  # fmt: skip
+        """``machine``: where it runs; None for here, on free ports. ``executed``: never forked."""
         self.name = name
         self.machine = machine
         self.host = machine.data if machine is not None else LOCAL
@@ -45,7 +46,7 @@ class ClusterNode(BrokerProcess):
         super().__init__(
             directory / name, "--cluster", CLUSTER, "--etcd", ",".join(etcd.urls), "--name", name,
             "--replicate", f"{self.host}:{self.replicate_port}", "--http", f"{self.host}:{self.http_port}", *beyond, *options,
-            executed=machine is not None,
+            executed=executed or machine is not None,
         )  # fmt: skip
         if machine is not None:
             self.program = [*machine.within, *COMMAND]
@@ -107,13 +108,16 @@ class ClusterRig:
     """Nodes on one etcd. ``nodes`` by name."""
 
     def __init__(
-        self, directory: Path, etcd: EtcdCluster, names: Sequence[str], *options: str, machines: Machines | None = None
-    ) -> None:
-        """``machines``: one for each node; None for all of them here."""
+        self, directory: Path, etcd: EtcdCluster, names: Sequence[str], *options: str, machines: Machines | None = None,
+        executed: bool = False,
+    ) -> None:  # fmt: skip
+        """``machines``: one for each node; None for all of them here. ``executed``: nodes are never forked."""
         self.directory = directory
         self.etcd = etcd
         self.nodes = {
-            name: ClusterNode(directory, name, etcd, *options, machine=machines[at] if machines is not None else None)
+            name: ClusterNode(
+                directory, name, etcd, *options, machine=machines[at] if machines is not None else None, executed=executed
+            )
             for at, name in enumerate(names)
         }
 
