@@ -42,7 +42,9 @@ def main(failovers: int, done: int, number: int, only: tuple[str, ...], ttl_s: f
         names = [rng.choice(only or (FAILOVERS if rng.random() < 0.8 else tuple(HARMS))) for _ in range(PER_ROUND)]
         directory = Path(tempfile.mkdtemp(prefix=f"toymq-torture-{number}-", dir=out))
         try:
-            outcome = run_round(directory, number, names, lambda name, gap_s: click.echo(f"  {name}: {gap_s:.2f} s"), ttl_s=ttl_s)
+            outcome = run_round(
+                directory, number, names, lambda name, gap_s: click.echo(f"  {name}: {gap_s:.2f} s"), ttl_s=ttl_s
+            )
         except BaseException as error:
             click.echo(f"round {number} did not come to its end, see {directory}: {error!r}"[:2000], err=True)
             raise

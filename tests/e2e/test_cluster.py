@@ -146,7 +146,8 @@ async def test_a_node_that_follows_says_where_the_leader_is(cluster: ClusterRig)
     assert "toymq_clock_offset_seconds" in metrics["follows"]
     assert f'toymq_replica_sync_seconds_bucket{{replica="{follower.name}",le="+Inf"}}' in metrics["leads"]
     assert sum(f'toymq_failovers_total{{reason="{reason}"}} 1.0' in metrics["leads"] for reason in REASONS) == 1
-    for name in ("etcd_request_seconds_count", "etcd_failures_total", "damaged_segments", "scrub_bytes_total", "resync_bytes_total"):
+    names = "etcd_request_seconds_count", "etcd_failures_total", "damaged_segments", "scrub_bytes_total", "resync_bytes_total"
+    for name in names:
         assert all(f"\ntoymq_{name} " in text for text in metrics.values()), name
     assert f'toymq_replica_lag_bytes{{replica="{follower.name}"}}' in metrics["leads"]
 

@@ -1,9 +1,9 @@
 """What clients hear from a node that does not lead: where the leader is.
 
 Contract: replication.md, section 9; ADR 0179. On the client listeners of a follower: on TCP ``ERR NOT_LEADER <host:port>`` to
-the first command, held back for a moment while there may be another leader soon, this node among them; over HTTP 307 to the leader for GET and HEAD, 503 with ``Location`` for all else, ``/healthz``, ``/readyz``,
-``/leader`` and ``/metrics``. Between ``stop`` and the broker's service connections wait in the backlog. Belongs to the event
-loop.
+the first command, held back for a moment while there may be another leader soon, this node among them; over HTTP 307 to the
+leader for GET and HEAD, 503 with ``Location`` for all else, ``/healthz``, ``/readyz``, ``/leader`` and ``/metrics``. Between
+``stop`` and the broker's service connections wait in the backlog. Belongs to the event loop.
 """
 
 import asyncio

@@ -104,7 +104,7 @@ async def test_the_first_command_gets_the_leader_and_the_end(line: bytes) -> Non
 async def test_while_the_leader_is_in_doubt_the_answer_waits_for_another() -> None:
     async with serving() as rig:
         rig.view.certain = False
-        asked = [asyncio.create_task(rig.ask("--listen", b"HELLO 1\nPING\n")) for _ in range(3)]
+        asked = [asyncio.get_running_loop().create_task(rig.ask("--listen", b"HELLO 1\nPING\n")) for _ in range(3)]
         await until_held(rig, 3)
         rig.standby.news()
         rig.view.named = None
@@ -118,7 +118,7 @@ async def test_while_the_leader_is_in_doubt_the_answer_waits_for_another() -> No
 async def test_what_waits_is_answered_when_the_leader_is_heard_again() -> None:
     async with serving() as rig:
         rig.view.certain = False
-        asked = asyncio.create_task(rig.ask("--listen", b"PING\n"))
+        asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
         await until_held(rig, 1)
         rig.view.certain = True
         rig.standby.news()
@@ -129,7 +129,7 @@ async def test_what_waits_is_told_to_come_again_when_this_node_is_elected() -> N
     """It names itself; what connects then waits until it serves."""
     async with serving() as rig:
         rig.view.certain = False
-        asked = asyncio.create_task(rig.ask("--listen", b"PING\n"))
+        asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
         await until_held(rig, 1)
         rig.view.named = "10.0.0.9:6789"
         rig.standby.stop()
@@ -148,7 +148,7 @@ async def test_no_more_wait_than_leave_room_for_others(monkeypatch: pytest.Monke
     monkeypatch.setattr(standby, "HELD_MAX", 2)
     async with serving() as rig:
         rig.view.certain = False
-        asked = [asyncio.create_task(rig.ask("--listen", b"PING\n")) for _ in range(2)]
+        asked = [asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n")) for _ in range(2)]
         await until_held(rig, 2)
         assert await rig.ask("--listen", b"PING\n") == b"ERR NOT_LEADER 10.0.0.1:6789\n"
         port = rig.listeners["--listen"].getsockname()[1]
