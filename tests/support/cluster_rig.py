@@ -227,9 +227,11 @@ def running_cluster(
     ttl_s: float = 2.0,
 ) -> Iterator[ClusterRig]:  # fmt: skip
     """Start etcd and all nodes; kill them at the end."""
-    with running_etcd(directory, members) as etcd:
-        with ClusterRig(directory, etcd, names, *options).running(min_in_sync, ttl_s) as rig:
-            yield rig
+    with (
+        running_etcd(directory, members) as etcd,
+        ClusterRig(directory, etcd, names, *options).running(min_in_sync, ttl_s) as rig,
+    ):
+        yield rig
 
 
 @contextlib.contextmanager

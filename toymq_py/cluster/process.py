@@ -272,6 +272,10 @@ class _NodeProcess:
         """As ``View.leader_is_certain``."""
         return self._node is not None and self._node.hears_leader
 
+    def is_elected(self) -> bool:
+        """As ``View.is_elected``."""
+        return self.leader() == self._advertised
+
     def leader_http(self, scheme: str) -> str | None:
         """As ``View.leader_http``. An older leader does not say where its gateway is: then at this node's port of its host."""
         leader = self._node.leader if self._node is not None else None

@@ -53,6 +53,9 @@ class View(Protocol):
     def leader_is_certain(self) -> bool:
         """Whether this node hears the leader. If not, the leader may be gone."""
 
+    def is_elected(self) -> bool:
+        """Whether this node is the leader, and ``Standby.stop`` is next."""
+
     def leader_http(self, scheme: str) -> str | None:
         """URL of the leader's gateway, without a slash at its end; None while none is known."""
 
@@ -92,6 +95,8 @@ class Standby:
 
     def news(self) -> None:
         """The view may say something else: answer what was held back, if there is another leader, or none is in doubt."""
+        if self._view.is_elected():
+            return  # whatever connects again would find these answers, and not the broker
         leader, is_certain = self._view.leader(), self._view.leader_is_certain()
         for held, before in list(self._held.items()):
             if is_certain or leader not in (None, before):

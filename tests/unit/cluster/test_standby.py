@@ -17,6 +17,8 @@ from toymq_py.metrics import ClusterRows
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import AllowedHosts
 
+MINE = "10.0.0.9:6789"
+
 
 class View:
     """n2, which follows n1."""
@@ -30,6 +32,9 @@ class View:
 
     def leader_is_certain(self) -> bool:
         return self.certain
+
+    def is_elected(self) -> bool:
+        return self.named == MINE
 
     def leader_http(self, scheme: str) -> str | None:
         return None if self.named is None else f"{scheme}://10.0.0.1:6780"
@@ -131,9 +136,11 @@ async def test_what_waits_is_told_to_come_again_when_this_node_is_elected() -> N
         rig.view.certain = False
         asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
         await until_held(rig, 1)
-        rig.view.named = "10.0.0.9:6789"
+        rig.view.named = MINE
+        rig.standby.news()
+        assert len(rig.standby._held) == 1, "what came again now would not find the broker"
         rig.standby.stop()
-        assert await asked == b"ERR NOT_LEADER 10.0.0.9:6789\n"
+        assert await asked == f"ERR NOT_LEADER {MINE}\n".encode()
 
 
 async def test_the_wait_for_another_leader_ends(monkeypatch: pytest.MonkeyPatch) -> None:
