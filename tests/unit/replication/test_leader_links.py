@@ -323,3 +323,13 @@ async def test_bye_is_not_said_when_a_sync_is_not_settled(leader: LeaderRig, tmp
     assert not told.is_set()
     leader.changes.holds.set()
     await leader.left(2)
+
+
+async def test_a_follower_of_another_version_is_told_the_order_of_an_upgrade(leader: LeaderRig) -> None:
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
+        writer.write(encode(Follow(2, CLUSTER, "g0", SECOND, "n2", 0, leader.options.token)))
+        while (line := await reader.readline()) == b"WAIT\n":
+            pass
+        assert line == b"ERR BAD_VERSION this leader speaks and writes version 1: upgrade followers first\n"
+        writer.close()
