@@ -24,9 +24,9 @@ def kept(outcome: Outcome, *, failovers: int) -> None:
 
 
 def test_cuts_cost_no_message(tmp_path: Path) -> None:
-    """One way, and of the leader from its followers or from etcd."""
-    names = ["leader_not_heard", "acknowledgements_lost", "apart_from_etcd", "apart_from_followers"]
-    kept(run_round(tmp_path, 1, names), failovers=2)
+    """One way, and of the leader from its followers, from etcd, or from both."""
+    names = ["leader_not_heard", "acknowledgements_lost", "apart_from_etcd", "apart_from_followers", "alone_with_clients"]
+    kept(run_round(tmp_path, 1, names), failovers=3)
 
 
 @pytest.mark.torture

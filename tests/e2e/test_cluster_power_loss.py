@@ -23,7 +23,7 @@ from tests.support.requirements import require
 pytestmark = require("etcd", "proc", "fuse")
 
 NAMES = ("n1", "n2", "n3")
-HANGS_S = 6.0
+HANGS_S = 20.0
 
 
 Harm = Callable[[ClusterRig, ClusterWorld, dict[str, FuseDisk]], Awaitable[None]]

@@ -31,6 +31,8 @@ from tests.support.sim_disk import SimDisk, SimFile
 NAME = "toymq-powerloss"
 BLOCK_BYTES = 4096
 TIMEOUT_S = 20
+STEP_S = 0.1
+"""Of a slow sync."""
 
 
 def serve(mountpoint: str, seed: int) -> None:
@@ -117,7 +119,10 @@ def serve(mountpoint: str, seed: int) -> None:
             return 0
 
         def fsync(self, path: str, datasync: int, fh: int) -> int:
-            time.sleep(self.sync_s)
+            left_s = self.sync_s
+            while left_s > 0 and self.sync_s:  # "slow 0" ends it
+                time.sleep(min(left_s, STEP_S))
+                left_s -= STEP_S
             if not self.lies:
                 self._files[fh].sync()
             return 0
@@ -157,10 +162,12 @@ def serve(mountpoint: str, seed: int) -> None:
 
     def obey() -> None:
         for word in sys.stdin:
+            if word.startswith("slow "):
+                adapter.sync_s = float(word.split()[1])
+                say(word.strip())
+                continue
             with adapter.switch:
-                if word.startswith("slow "):
-                    adapter.sync_s = float(word.split()[1])
-                elif word.strip() == "lie":
+                if word.strip() == "lie":
                     adapter.lies = True
                 elif word.strip() == "cut":
                     adapter.power = False
