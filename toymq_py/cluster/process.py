@@ -268,6 +268,11 @@ class _NodeProcess:
         leader = self._node.leader if self._node is not None else None
         return leader.member.url if leader is not None else None
 
+    def leader_epoch(self) -> int:
+        """As ``View.leader_epoch``."""
+        leader = self._node.leader if self._node is not None else None
+        return leader.epoch if leader is not None else 0
+
     def leader_is_certain(self) -> bool:
         """As ``View.leader_is_certain``."""
         return self._node is not None and self._node.hears_leader
@@ -290,7 +295,7 @@ class _NodeProcess:
         """As ``View.describe``."""
         node = self._node
         found: dict[str, Any] = {"role": "follower", "state": node.state if node is not None else "START"}
-        found["epoch"] = node.leader.epoch if node is not None and node.leader is not None else 0
+        found["epoch"] = self.leader_epoch()
         if node is not None and node.leader is not None:
             member = node.leader.member
             found["leader"] = {"name": member.name, "url": member.url, "http": member.http, "https": member.https}

@@ -50,6 +50,9 @@ class View(Protocol):
     def leader(self) -> str | None:
         """HOST:PORT of the leader for clients; None while there is none."""
 
+    def leader_epoch(self) -> int:
+        """The leader's epoch; 0 while there is none."""
+
     def leader_is_certain(self) -> bool:
         """Whether this node hears the leader. If not, the leader may be gone."""
 
@@ -81,7 +84,7 @@ class Standby:
         self._hosts = hosts
         self._acceptors: list[Acceptor] = []
         self._open: set[_Answering] = set()
-        self._held: dict[_LineAnswer, str | None] = {}  # with the leader that it was not told
+        self._held: dict[_LineAnswer, int] = {}  # with the epoch whose leader it was not told
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -97,9 +100,9 @@ class Standby:
         """The view may say something else: answer what was held back, if there is another leader, or none is in doubt."""
         if self._view.is_elected():
             return  # whatever connects again would find these answers, and not the broker
-        leader, is_certain = self._view.leader(), self._view.leader_is_certain()
+        epoch, is_certain = self._view.leader_epoch(), self._view.leader_is_certain()
         for held, before in list(self._held.items()):
-            if is_certain or leader not in (None, before):
+            if is_certain or epoch not in (0, before):
                 held.let_go()
 
     def stop(self) -> None:
@@ -197,7 +200,7 @@ class _Answering(asyncio.Protocol, ABC):
 class _LineAnswer(_Answering):
     """A client of the protocol."""
 
-    def __init__(self, view: View, among: set[_Answering], held: "dict[_LineAnswer, str | None]") -> None:
+    def __init__(self, view: View, among: set[_Answering], held: "dict[_LineAnswer, int]") -> None:
         super().__init__(view, among)
         self._held = held
 
@@ -214,10 +217,9 @@ class _LineAnswer(_Answering):
         if self in self._held:
             return None
         if b"\n" in received:
-            leader = self.view.leader()
             if self.view.leader_is_certain() or len(self._held) >= HELD_MAX:
-                return encode_error(NotLeader(leader or "-"))
-            self._held[self] = leader
+                return encode_error(NotLeader(self.view.leader() or "-"))
+            self._held[self] = self.view.leader_epoch()
             self.call_later(HOLD_S, self.let_go)
             return None
         if len(received) > LINE_BYTES_MAX:

@@ -125,6 +125,11 @@ class LeaderLinks:
             await self._required.drop(replica)
         await self._required.all_dropped()
 
+    async def drop_absent(self, replica: str) -> None:
+        """Drop a required replica by T3, unless it has a link. Raises: TermEnded."""
+        if replica in self._required.replicas and replica not in self._links:
+            await self._required.drop(replica)
+
     async def say_bye(self) -> bool:
         """End the term: say BYE when all that was shipped is settled; return when each follower in sync has closed its link.
 

@@ -26,9 +26,13 @@ class View:
     def __init__(self) -> None:
         self.named: str | None = "10.0.0.1:6789"
         self.certain = True
+        self.epoch = 7
 
     def leader(self) -> str | None:
         return self.named
+
+    def leader_epoch(self) -> int:
+        return self.epoch if self.named is not None else 0
 
     def leader_is_certain(self) -> bool:
         return self.certain
@@ -115,9 +119,20 @@ async def test_while_the_leader_is_in_doubt_the_answer_waits_for_another() -> No
         rig.view.named = None
         rig.standby.news()
         assert len(rig.standby._held) == 3, "the same one, or none, is no news"
-        rig.view.named = "10.0.0.2:6789"
+        rig.view.named, rig.view.epoch = "10.0.0.2:6789", 9
         rig.standby.news()
         assert set(await asyncio.gather(*asked)) == {b"ERR NOT_LEADER 10.0.0.2:6789\n"}
+
+
+async def test_a_leader_that_is_elected_again_is_another_one() -> None:
+    """Its process was killed, and is back at the same address."""
+    async with serving() as rig:
+        rig.view.certain = False
+        asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
+        await until_held(rig, 1)
+        rig.view.epoch = 9
+        rig.standby.news()
+        assert await asked == b"ERR NOT_LEADER 10.0.0.1:6789\n"
 
 
 async def test_what_waits_is_answered_when_the_leader_is_heard_again() -> None:

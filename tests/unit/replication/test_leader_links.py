@@ -104,6 +104,19 @@ async def test_members_without_a_link_are_dropped_when_asked(tmp_path: Path) -> 
         await leader.publish("t", b"x")
 
 
+async def test_a_member_that_will_not_come_is_dropped_before_the_others_do(tmp_path: Path) -> None:
+    async with LeaderRig(tmp_path / "leader", members={SECOND, replica_id(3)}, options=QUICK).serving() as leader:
+        await leader.links.drop_absent(replica_id(3))
+        await leader.links.drop_absent(replica_id(3))
+        await leader.links.drop_absent(replica_id(4))
+        assert leader.changes.happened == [("drop", replica_id(3))], "once, and only of a member"
+        async with FollowerRig(tmp_path / "f").following(leader):
+            await leader.joined(2)
+            happened = list(leader.changes.happened)
+            await leader.links.drop_absent(SECOND)
+            assert leader.changes.happened == happened, "it is there"
+
+
 async def test_a_loop_that_is_late_does_not_take_its_followers_for_dead(leader: LeaderRig, tmp_path: Path) -> None:
     async with FollowerRig(tmp_path / "f").following(leader):
         await leader.joined(2)
