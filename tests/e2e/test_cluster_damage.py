@@ -37,7 +37,8 @@ async def _rot(rig: ClusterRig) -> None:
     assert await rig.leader(other_than=leader.name) is follower, "its copy is whole, so it leads"
     await _whole(rig, follower, leader, second)
     await rig.in_sync(2)
-    assert await load.lost() == []
+    lost = await load.lost()
+    assert lost == [], rig.logs()
 
 
 async def _whole(rig: ClusterRig, good: ClusterNode, other: ClusterNode, path: str) -> None:
