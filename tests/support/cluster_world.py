@@ -30,8 +30,8 @@ OPTIONS = (
     "--replica-timeout", f"{REPLICA_TIMEOUT_S * 1000:.0f}ms",
 )  # fmt: skip
 """Of the nodes."""
-ANSWER_S = 1.0
-"""A node that does not answer for so long is not the one to connect to."""
+ANSWER_S = 2.0
+"""A node that does not answer for so long is not the one to connect to. One that waits for an election answers before."""
 PATIENCE_S = 2.5
 """A connection on which nothing comes for so long is given up: its node may be cut off."""
 ACK_WINDOW_S = 1.0
