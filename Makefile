@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo cluster-demo celery-demo test test-amqp-peers test-all test-compiled test-spark-slow test-browser pictures spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo cluster-demo celery-demo test test-amqp-peers test-all test-compiled test-spark-slow test-browser pictures spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare bench-replicated torture torture-cluster check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -146,6 +146,9 @@ profile: $(READY) ## draw a flame graph, list the ten hottest lines: make profil
 bench-peers: $(RUN)/.stamp-bench ## measure other installed brokers beside toymq: make bench-peers BENCH="--strace --json FILE"
 	$(RUN)/bin/toymq-bench peers $(BENCH)
 
+bench-replicated: $(READY) ## measure a pair beside a single node, and a resync: make bench-replicated BENCH="--runs 3 --resync-mb 100"
+	$(BIN)/python -m tests.cluster_bench $(BENCH)
+
 bench-compare: $(READY) ## compare CPU per message with another commit: make bench-compare BASE=ref
 	$(BIN)/toymq-bench commits --base "$(or $(BASE),HEAD~1)" $(BENCH)
 
@@ -154,6 +157,9 @@ torture: $(TESTABLE) ## run the tests that take minutes each, and every example 
 	  '.[fuzz-http]' || true
 	TOYMQ_HYPOTHESIS=full $(BIN)/python -m pytest -m "hypothesis and not torture and not spark_slow"
 	$(BIN)/python -m pytest -m torture
+
+torture-cluster: $(READY) ## fail over a cluster on machines in namespaces, as root: make torture-cluster FAILOVERS=1000 TORTURE="--done 400 --round 30"
+	$(BIN)/python -m tests.cluster_torture --failovers "$(or $(FAILOVERS),1000)" $(TORTURE)
 
 check: lint types imports test ## run what must pass before a change lands: lint, types, imports, test
 

@@ -115,7 +115,12 @@ TABLE: tuple[Metric, ...] = (
     Metric("replica_lag_seconds", Kind.GAUGE, "seconds", "Since when a follower has not acknowledged it.", ("replica",),
            of_cluster=True),
     Metric("lease_remaining_seconds", Kind.GAUGE, "seconds", "How long this node's lease surely lives.", of_cluster=True),
-    Metric("failovers_total", Kind.COUNTER, "elections", "Terms that this process has led.", of_cluster=True),
+    Metric("replica_sync_seconds", Kind.HISTOGRAM, "seconds",
+           "From when a leader shipped a sync to when a follower acknowledged it.", ("replica",), SECONDS_BOUNDS,
+           of_cluster=True),
+    Metric("failovers_total", Kind.COUNTER, "elections",
+           "Terms that this process has led, by why it was elected: began, handed_over, leader_lost, restarted, forced.",
+           ("reason",), of_cluster=True),
     Metric("isr_changes_total", Kind.COUNTER, "changes",
            "In-sync sets that this leader has written: a copy was added, or dropped.", ("change",), of_cluster=True),
     Metric("resync_bytes_total", Kind.COUNTER, "bytes", "Bytes of bulk copies that this leader has sent.", of_cluster=True),
@@ -123,14 +128,12 @@ TABLE: tuple[Metric, ...] = (
     Metric("scrub_bytes_total", Kind.COUNTER, "bytes", "Bytes of sealed segments that the scrub has read.", of_cluster=True),
     Metric("clock_offset_seconds", Kind.GAUGE, "seconds",
            "How far a follower's wall clock is ahead of its leader's, about.", of_cluster=True),
-    Metric("etcd_request_seconds", Kind.GAUGE, "seconds", "How long the last call of etcd took that was answered.",
-           of_cluster=True),
+    Metric("etcd_request_seconds", Kind.HISTOGRAM, "seconds", "How long calls of etcd took that were answered.", (),
+           SECONDS_BOUNDS, of_cluster=True),
     Metric("etcd_failures_total", Kind.COUNTER, "calls", "Calls of etcd without an answer that can be trusted.",
            of_cluster=True),
 )  # fmt: skip
 
-ClusterRows = Mapping[str, Mapping[tuple[str, ...], float]]
-"""Label values to a number, by metric."""
 BY_NAME = {metric.name: metric for metric in TABLE}
 
 STATS_COUNTERS = (
@@ -173,6 +176,13 @@ class Histogram:
     def exemplify(self, exemplar: Exemplar) -> None:
         """Set the exemplar of a value that is observed, too."""
         self.exemplars[bisect_left(self._bounds, exemplar.value)] = exemplar
+
+
+class ClusterRows(NamedTuple):
+    """The metrics of a cluster: label values to a number, or to a histogram, by metric."""
+
+    numbers: Mapping[str, Mapping[tuple[str, ...], float]]
+    histograms: Mapping[str, Mapping[tuple[str, ...], Histogram]]
 
 
 class Metrics:
@@ -233,7 +243,7 @@ class Metrics:
         """The field ``cluster`` of STATS; nothing for a broker that is in none."""
         if self.cluster is None:
             return {}
-        rows = self.cluster()
+        rows = self.cluster().numbers
 
         def one(name: str) -> float:
             return next(iter(rows.get(name, {}).values()), 0)

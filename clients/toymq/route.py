@@ -3,7 +3,8 @@
 Contract: replication.md, section 9; ADR 0105. Sans-IO, for both clients; each connection has its own.
 
 A node of a cluster that does not lead answers ``NOT_LEADER host:port``, or ``-`` while it knows no leader. The named address is
-next, with the token and the TLS of the address that named it, unless it was given with others. In a round each is tried once.
+next, with the token and the TLS of the address that named it, unless it was given with others. In a round each is tried once; a
+node that names itself, twice: it was elected while it held its answer back.
 """
 
 import re
@@ -32,6 +33,7 @@ class Route:
         self._last: set[Address] = set()  # tried last: without an answer, or just lost
         self._left: list[Address] = []  # of this round
         self._tried: set[Address] = set()
+        self._named_themselves: set[Address] = set()
         self._heard = False  # in this round, or in the one before: a node that does not lead
 
     @property
@@ -53,6 +55,7 @@ class Route:
         """Begin a round: the leader, the addresses that were given, and those of them that were silent or just lost."""
         self._heard = False
         self._tried.clear()
+        self._named_themselves.clear()
         ordered = sorted(self._given, key=lambda address: address in self._last)  # stable
         leader = self._leader
         self._left = ordered if leader is None else [leader, *(address for address in ordered if address != leader)]
@@ -81,6 +84,11 @@ class Route:
         if isinstance(error, NotLeader):
             self._last.discard(address)
             self._heard = True
+            itself = named_address(error.leader or "", address) == address
+            if itself and address not in self._named_themselves:
+                self._named_themselves.add(address)
+                self._left.insert(0, address)
+                return
             self._named(error.leader, address)
             if (leader := self._leader) is not None and leader not in self._tried:
                 self._left = [leader, *(each for each in self._left if each != leader)]

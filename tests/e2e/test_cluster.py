@@ -19,6 +19,7 @@ import toymq
 from tests.support.broker_process import Wire
 from tests.support.cluster_rig import WAIT_S, ClusterNode, ClusterRig, Load, running_cluster
 from tests.support.requirements import require
+from toymq_py.replication.node import REASONS
 
 pytestmark = require("etcd", "proc")
 
@@ -143,7 +144,10 @@ async def test_a_node_that_follows_says_where_the_leader_is(cluster: ClusterRig)
     assert "toymq_isr_size 3.0" in metrics["leads"]
     assert 'toymq_isr_changes_total{change="added"}' in metrics["leads"]
     assert "toymq_clock_offset_seconds" in metrics["follows"]
-    for name in ("etcd_request_seconds", "etcd_failures_total", "damaged_segments", "scrub_bytes_total", "resync_bytes_total"):
+    assert f'toymq_replica_sync_seconds_bucket{{replica="{follower.name}",le="+Inf"}}' in metrics["leads"]
+    assert sum(f'toymq_failovers_total{{reason="{reason}"}} 1.0' in metrics["leads"] for reason in REASONS) == 1
+    names = "etcd_request_seconds_count", "etcd_failures_total", "damaged_segments", "scrub_bytes_total", "resync_bytes_total"
+    for name in names:
         assert all(f"\ntoymq_{name} " in text for text in metrics.values()), name
     assert f'toymq_replica_lag_bytes{{replica="{follower.name}"}}' in metrics["leads"]
 

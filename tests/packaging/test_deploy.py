@@ -297,7 +297,7 @@ def test_every_label_that_is_asked_for_exists() -> None:
     labels = {PREFIX + metric.name: set(metric.labels) for metric in TABLE}
     for metric in TABLE:
         if metric.kind is Kind.HISTOGRAM:
-            labels |= {f"{PREFIX}{metric.name}_{suffix}": {"le"} for suffix in ("bucket", "count", "sum")}
+            labels |= {f"{PREFIX}{metric.name}_{suffix}": {"le", *metric.labels} for suffix in ("bucket", "count", "sum")}
     asked = [
         (where, name, label)
         for where, expression in queries()

@@ -13,6 +13,7 @@ from tests.simulation.world import Killed, MortalDisk, VirtualClock
 from tests.support.sim_machines import HostListener, HostTransport, MachineLoop, Machines, Network
 from tests.support.simulated_etcd import SimulatedEtcd
 from toymq_py.broker import Broker
+from toymq_py.cluster.office import HASTE_S
 from toymq_py.config.options import BrokerOptions
 from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import DataDirectoryError, TermEnded
@@ -153,7 +154,7 @@ class SimOffice:
 
     async def retire(self, *, in_haste: bool) -> None:
         if self._server is not None and self.listener is not None:
-            self._server.stop(within_s=0.25 if in_haste else None)
+            self._server.stop(within_s=HASTE_S if in_haste else None)
             await self._serving.wait()
         if self._broker is not None:
             self._broker.close()

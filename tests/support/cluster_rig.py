@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import toymq
-from tests.support.broker_process import BrokerProcess
-from tests.support.etcd import EtcdCluster, running_etcd
+from tests.support.broker_process import COMMAND, BrokerProcess
+from tests.support.etcd import LOCAL, EtcdCluster, etcd_on_machines, running_etcd
+from tests.support.machines import Machine, Machines
 from toymq.sockets import reserved_port
 from toymq_py.clock import SystemClock
+from toymq_py.errors import EtcdError
 from toymq_py.replication.agreement import ClusterSettings, GroupState
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymq_py.replication.paths import is_file
@@ -30,16 +32,31 @@ WAIT_S = 60.0
 class ClusterNode(BrokerProcess):
     """A node: its supervisor is this process, the node a child of it."""
 
-    def __init__(self, directory: Path, name: str, etcd: EtcdCluster, *options: str) -> None:
+    def __init__(
+        self, directory: Path, name: str, etcd: EtcdCluster, *options: str, machine: Machine | None = None,
+        executed: bool = False,
+    ) -> None:  # fmt: skip
+        """``machine``: where it runs; None for here, on free ports. ``executed``: never forked."""
         self.name = name
+        self.machine = machine
+        self.host = machine.data if machine is not None else LOCAL
         self.replicate_port = reserved_port(self)
         self.http_port = reserved_port(self)
+        beyond = ("--insecure-public", "--replicate-plaintext") if machine is not None else ()
         super().__init__(
             directory / name, "--cluster", CLUSTER, "--etcd", ",".join(etcd.urls), "--name", name,
-            "--replicate", f"127.0.0.1:{self.replicate_port}", "--http", f"127.0.0.1:{self.http_port}", *options,
+            "--replicate", f"{self.host}:{self.replicate_port}", "--http", f"{self.host}:{self.http_port}", *beyond, *options,
+            executed=executed or machine is not None,
         )  # fmt: skip
+        if machine is not None:
+            self.program = [*machine.within, *COMMAND]
+            self.options += ["--listen", f"{self.host}:{self.port}"]
         self.log_path = directory / f"{name}.log"
         self._log_file = self.log_path
+
+    @property
+    def url(self) -> str:
+        return f"toymq://{self.host}:{self.port}"
 
     @property
     def running(self) -> bool:
@@ -90,10 +107,19 @@ def _runs(pid: int) -> bool:
 class ClusterRig:
     """Nodes on one etcd. ``nodes`` by name."""
 
-    def __init__(self, directory: Path, etcd: EtcdCluster, names: Sequence[str], *options: str) -> None:
+    def __init__(
+        self, directory: Path, etcd: EtcdCluster, names: Sequence[str], *options: str, machines: Machines | None = None,
+        executed: bool = False,
+    ) -> None:  # fmt: skip
+        """``machines``: one for each node; None for all of them here. ``executed``: nodes are never forked."""
         self.directory = directory
         self.etcd = etcd
-        self.nodes = {name: ClusterNode(directory, name, etcd, *options) for name in names}
+        self.nodes = {
+            name: ClusterNode(
+                directory, name, etcd, *options, machine=machines[at] if machines is not None else None, executed=executed
+            )
+            for at, name in enumerate(names)
+        }
 
     @property
     def urls(self) -> list[str]:
@@ -112,8 +138,19 @@ class ClusterRig:
         settings = ClusterSettings(UUID, len(self.nodes), min_in_sync, ttl_s)
         asyncio.run(self.agreed(lambda agreement: agreement.create_settings(settings)))
 
+    @contextlib.contextmanager
+    def running(self, min_in_sync: int, ttl_s: float) -> Iterator["ClusterRig"]:
+        """Make the cluster and start all nodes; kill them at the end."""
+        self.make(min_in_sync, ttl_s)
+        try:
+            self.start()
+            yield self
+        finally:
+            for node in self.nodes.values():
+                node.kill_machine()
+
     def start(self) -> None:
-        """Start all nodes, and wait until they are in sync."""
+        """Start all nodes, and wait until they answer."""
         for node in self.nodes.values():
             node.launch()
         for node in self.nodes.values():
@@ -129,10 +166,12 @@ class ClusterRig:
         until = MONOTONIC() + WAIT_S
         agreement = EtcdAgreement(EtcdOptions(self.etcd.urls), CLUSTER, GROUP)
         try:
+            state: GroupState | None = None
             while True:
-                state = await agreement.read()
-                if holds(state):
-                    return state
+                with contextlib.suppress(EtcdError):  # its own leader may have gone with a machine
+                    state = await agreement.read()
+                    if holds(state):
+                        return state
                 if MONOTONIC() > until:
                     raise AssertionError(f"not within {WAIT_S:g} s: {what}\n{state}\n{self.logs()}")
                 await asyncio.sleep(0.05)
@@ -188,15 +227,24 @@ def running_cluster(
     ttl_s: float = 2.0,
 ) -> Iterator[ClusterRig]:  # fmt: skip
     """Start etcd and all nodes; kill them at the end."""
-    with running_etcd(directory, members) as etcd:
-        rig = ClusterRig(directory, etcd, names, *options)
-        rig.make(min_in_sync, ttl_s)
-        try:
-            rig.start()
-            yield rig
-        finally:
-            for node in rig.nodes.values():
-                node.kill_machine()
+    with (
+        running_etcd(directory, members) as etcd,
+        ClusterRig(directory, etcd, names, *options).running(min_in_sync, ttl_s) as rig,
+    ):
+        yield rig
+
+
+@contextlib.contextmanager
+def cluster_on_machines(
+    directory: Path, machines: Machines, *options: str, min_in_sync: int = 1, ttl_s: float = 2.0
+) -> Iterator[ClusterRig]:
+    """As ``running_cluster``, a node and a member of etcd on each machine. This thread is where clients of them are."""
+    names = [f"n{machine.number}" for machine in machines]
+    with (
+        etcd_on_machines(directory, machines) as etcd,
+        ClusterRig(directory, etcd, names, *options, machines=machines).running(min_in_sync, ttl_s) as rig,
+    ):
+        yield rig
 
 
 class Load:

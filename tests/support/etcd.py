@@ -13,10 +13,11 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tests.support.certificates import client_context
+from tests.support.machines import Machine
 from tests.support.ports import reserved
 from toymq_py.clock import SystemClock
 
@@ -25,6 +26,9 @@ BINARIES = "usr/bin"
 FETCH_S = 120.0
 START_S = 20.0
 """Three members on a busy machine elect a leader within two seconds."""
+LOCAL = "127.0.0.1"
+CLIENT_PORT, PEER_PORT = 2379, 2380
+"""On a machine of its own."""
 TIMERS = ("--heartbeat-interval", "50", "--election-timeout", "500")
 
 
@@ -55,16 +59,17 @@ class EtcdMember:
     """One process. Its log is beside its directory."""
 
     def __init__(
-        self, directory: Path, name: str, client_port: int, peer_port: int, cluster: str, tls: Sequence[str]
-    ) -> None:
-        """``tls``: its options for https; nothing for http."""
-        self.url = f"http{'s' if tls else ''}://127.0.0.1:{client_port}"
+        self, directory: Path, name: str, client_port: int, peer_port: int, cluster: str, tls: Sequence[str],
+        host: str = LOCAL, within: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """``tls``: its options for https; nothing for http. ``within``: before its command, of a machine of its own."""
+        self.url = f"http{'s' if tls else ''}://{host}:{client_port}"
         self._context = client_context(certificate=True) if tls else None
         self.data_dir = directory / name
         self._log = directory / f"{name}.log"
-        peer = f"http://127.0.0.1:{peer_port}"
+        peer = f"http://{host}:{peer_port}"
         self._command = [
-            "etcd", "--name", name, "--data-dir", str(self.data_dir), *TIMERS,
+            *within, "etcd", "--name", name, "--data-dir", str(self.data_dir), *TIMERS,
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
             "--initial-cluster", cluster, "--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn", *tls,
@@ -118,16 +123,33 @@ def running_etcd(directory: Path, members: int = 1, tls: Sequence[str] = ()) -> 
     names = [f"e{number}" for number in range(1, members + 1)]
     with reserved(2 * members) as port:  # of clients, and from peers on of the others
         peers = port + members
-        cluster = ",".join(f"{name}=http://127.0.0.1:{peers + at}" for at, name in enumerate(names))
-        etcd = EtcdCluster(
-            [EtcdMember(directory, name, port + at, peers + at, cluster, tls) for at, name in enumerate(names)]
-        )
-        try:
-            for member in etcd.members:
-                member.start()
-            for member in etcd.members:
-                member.wait_until_it_answers()
+        cluster = ",".join(f"{name}=http://{LOCAL}:{peers + at}" for at, name in enumerate(names))
+        with _running([
+            EtcdMember(directory, name, port + at, peers + at, cluster, tls) for at, name in enumerate(names)
+        ]) as etcd:  # fmt: skip
             yield etcd
-        finally:
-            for member in etcd.members:
-                member.kill()
+
+
+@contextlib.contextmanager
+def etcd_on_machines(directory: Path, machines: Iterable[Machine]) -> Iterator[EtcdCluster]:
+    """A member on each machine, at its address of the agreement. This thread is where clients of them are."""
+    named = {f"e{machine.number}": machine for machine in machines}
+    cluster = ",".join(f"{name}=http://{machine.agreement}:{PEER_PORT}" for name, machine in named.items())
+    with _running([
+        EtcdMember(directory, name, CLIENT_PORT, PEER_PORT, cluster, (), machine.agreement, machine.within)
+        for name, machine in named.items()
+    ]) as etcd:  # fmt: skip
+        yield etcd
+
+
+@contextlib.contextmanager
+def _running(members: list[EtcdMember]) -> Iterator[EtcdCluster]:
+    try:
+        for member in members:
+            member.start()
+        for member in members:
+            member.wait_until_it_answers()
+        yield EtcdCluster(members)
+    finally:
+        for member in members:
+            member.kill()

@@ -6,6 +6,7 @@
         ...                                     # kill what was running
         disk.restore()
     disk.slow(0.3)                              # from now on each sync of a file takes so many seconds
+    disk.lie()                                  # from now on each sync does nothing, and says that it has
 
 Needs libfuse, the right to mount and the package mfusepy: ``@require("fuse")``. What a cut leaves is decided by ``SimDisk``.
 The kernel caches nothing of it: its cache would survive the cut.
@@ -30,10 +31,12 @@ from tests.support.sim_disk import SimDisk, SimFile
 NAME = "toymq-powerloss"
 BLOCK_BYTES = 4096
 TIMEOUT_S = 20
+STEP_S = 0.1
+"""Of a slow sync."""
 
 
 def serve(mountpoint: str, seed: int) -> None:
-    """Serve until unmounted. On stdin: "cut" or "restore", answered with the same word; "ready" comes first."""
+    """Serve until unmounted. On stdin: "cut", "restore", "lie" or "slow N", answered with the same; "ready" comes first."""
     import mfusepy
 
     class Adapter(mfusepy.Operations):  # type: ignore[misc]
@@ -45,6 +48,7 @@ def serve(mountpoint: str, seed: int) -> None:
             self.disk = SimDisk(random.Random(seed), root="", tracing=False, torn_sectors=True)
             self.power = True
             self.sync_s = 0.0
+            self.lies = False
             self.switch = threading.Lock()
             self._files: dict[int, SimFile] = {}
             self._next = 1
@@ -115,12 +119,17 @@ def serve(mountpoint: str, seed: int) -> None:
             return 0
 
         def fsync(self, path: str, datasync: int, fh: int) -> int:
-            time.sleep(self.sync_s)
-            self._files[fh].sync()
+            left_s = self.sync_s
+            while left_s > 0 and self.sync_s:  # "slow 0" ends it
+                time.sleep(min(left_s, STEP_S))
+                left_s -= STEP_S
+            if not self.lies:
+                self._files[fh].sync()
             return 0
 
         def fsyncdir(self, path: str, datasync: int, fh: int) -> int:
-            self.disk.sync_dir(path)
+            if not self.lies:
+                self.disk.sync_dir(path)
             return 0
 
         def opendir(self, path: str) -> int:
@@ -153,9 +162,13 @@ def serve(mountpoint: str, seed: int) -> None:
 
     def obey() -> None:
         for word in sys.stdin:
+            if word.startswith("slow "):
+                adapter.sync_s = float(word.split()[1])
+                say(word.strip())
+                continue
             with adapter.switch:
-                if word.startswith("slow "):
-                    adapter.sync_s = float(word.split()[1])
+                if word.strip() == "lie":
+                    adapter.lies = True
                 elif word.strip() == "cut":
                     adapter.power = False
                     adapter.disk = adapter.disk.crash()
@@ -218,6 +231,10 @@ class FuseDisk:
     def slow(self, sync_s: float) -> None:
         """Each sync of a file takes so many seconds from now on. The kernel waits, and with it whatever asked."""
         self._order(f"slow {sync_s}")
+
+    def lie(self) -> None:
+        """Each sync does nothing from now on, and succeeds."""
+        self._order("lie")
 
     def _order(self, word: str) -> None:
         assert self._process.stdin is not None

@@ -97,6 +97,11 @@ class FakeLinks:
     def lags(self) -> list[FollowerLag]:
         return list(self.joined.values())
 
+    async def drop_absent(self, replica: str) -> None:
+        if replica in self.required - self.joined.keys():
+            await self.changes.drop(replica)
+            self.required.discard(replica)
+
     async def drop_members(self) -> None:
         for replica in sorted(self.required - self.joined.keys()):
             await self.changes.drop(replica)

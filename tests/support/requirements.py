@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from tests.support import machines
 from tests.support.etcd import find_etcd
 from toymq_py.errors import ToymqError
 
@@ -87,6 +88,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "faststream": lambda: _says(sys.executable, "-c", "import faststream.rabbit, typer"),
     "taskiq": lambda: _says(sys.executable, "-c", "import taskiq_aio_pika"),
     "flower": lambda: _says(sys.executable, "-c", "import celery, flower"),
+    "netns": machines.missing,
     "etcd": lambda: find_etcd() or _says("etcd", "--version"),
     "s3": lambda: _says(sys.executable, "-c", "import moto.server, obstore"),  # a server and its client, from PyPI
     "nc": lambda: _any_of("nc"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toymq_py.metrics import BY_NAME, FSYNC_SAMPLES, LIMITS, TABLE, Exemplar, Histogram, Kind, Metrics
+from toymq_py.metrics import BY_NAME, FSYNC_SAMPLES, LIMITS, TABLE, ClusterRows, Exemplar, Histogram, Kind, Metrics
 
 
 def test_every_metric_stands_once_and_has_bounds_if_it_is_a_histogram() -> None:
@@ -49,10 +49,10 @@ def test_refusals_are_counted_by_code_and_by_limit() -> None:
 def test_a_leader_says_how_its_cluster_is() -> None:
     metrics = Metrics()
     assert metrics.cluster_stats() == {}, "a broker that is in none"
-    metrics.cluster = lambda: {
+    metrics.cluster = lambda: ClusterRows({
         "epoch": {(): 7}, "isr_size": {(): 2}, "replica_lag_bytes": {("n3",): 512, ("n2",): 0},
         "replica_lag_seconds": {("n3",): 0.12345},
-    }  # fmt: skip
+    }, {})  # fmt: skip
     assert metrics.cluster_stats() == {
         "cluster": {
             "epoch": 7, "in_sync": 2, "damaged_segments": 0,

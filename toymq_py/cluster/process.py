@@ -28,7 +28,7 @@ from toymq_py.replication.agreement import Agreement, ClusterSettings, Member
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
 from toymq_py.replication.link_options import Identity, LinkOptions
-from toymq_py.replication.node import Node
+from toymq_py.replication.node import REASONS, Node
 from toymq_py.replication.replica_file import ReplicaFile, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
@@ -211,7 +211,7 @@ class _NodeProcess:
             connect=lambda address: connect(address, self._files.replica_certificates),
         )  # fmt: skip
         self._link = link
-        return Node(around, file, link)
+        return Node(around, file, link, self._standby.news)
 
     def _gateway(self, option: str) -> str:
         """HOST:PORT at which other machines reach this listener; "" when they do not."""
@@ -268,6 +268,19 @@ class _NodeProcess:
         leader = self._node.leader if self._node is not None else None
         return leader.member.url if leader is not None else None
 
+    def leader_epoch(self) -> int:
+        """As ``View.leader_epoch``."""
+        leader = self._node.leader if self._node is not None else None
+        return leader.epoch if leader is not None else 0
+
+    def leader_is_certain(self) -> bool:
+        """As ``View.leader_is_certain``."""
+        return self._node is not None and self._node.hears_leader
+
+    def is_elected(self) -> bool:
+        """As ``View.is_elected``."""
+        return self.leader() == self._advertised
+
     def leader_http(self, scheme: str) -> str | None:
         """As ``View.leader_http``. An older leader does not say where its gateway is: then at this node's port of its host."""
         leader = self._node.leader if self._node is not None else None
@@ -282,7 +295,7 @@ class _NodeProcess:
         """As ``View.describe``."""
         node = self._node
         found: dict[str, Any] = {"role": "follower", "state": node.state if node is not None else "START"}
-        found["epoch"] = node.leader.epoch if node is not None and node.leader is not None else 0
+        found["epoch"] = self.leader_epoch()
         if node is not None and node.leader is not None:
             member = node.leader.member
             found["leader"] = {"name": member.name, "url": member.url, "http": member.http, "https": member.https}
@@ -294,24 +307,28 @@ class _NodeProcess:
         """As ``View.rows``."""
         node = self._node
         if node is None:
-            return {"role": {(state,): float(state == "START") for state in STATES}}
+            return ClusterRows({"role": {(state,): float(state == "START") for state in STATES}}, {})
         term, etcd = node.term, self._etcd
         lags = term.links.lags() if term is not None else []
-        return {
+        numbers: dict[str, Mapping[tuple[str, ...], float]] = {
             "role": {(state,): float(state == node.state) for state in STATES},
             "epoch": {(): term.epoch if term is not None else node.leader.epoch if node.leader is not None else 0},
             "isr_size": {(): len(term.in_sync.members) if term is not None else node.in_sync_count},
             "replica_lag_bytes": {(lag.name,): lag.bytes for lag in lags},
             "replica_lag_seconds": {(lag.name,): lag.seconds for lag in lags},
             "lease_remaining_seconds": {(): max(node.lease_remaining_s, 0.0)},
-            "failovers_total": {(): float(term is not None)},
+            "failovers_total": {(reason,): float(term is not None and reason == node.elected_as) for reason in REASONS},
             "isr_changes_total": {} if term is None else {(change,): count for change, count in term.in_sync.changes.items()},
             "resync_bytes_total": {(): term.links.copied_bytes if term is not None else 0},
             "damaged_segments": {(): len(node.scrub.found)},
             "scrub_bytes_total": {(): node.scrub.read_bytes},
             "clock_offset_seconds": {} if self._offset_s is None else {(): self._offset_s},
-            "etcd_request_seconds": {(): etcd.client.last_call_s if etcd is not None else 0},
             "etcd_failures_total": {(): etcd.client.failures if etcd is not None else 0},
         }
+        synced = term.links.sync_s if term is not None else {}
+        return ClusterRows(numbers, {
+            "replica_sync_seconds": {(name,): histogram for name, histogram in synced.items()},
+            "etcd_request_seconds": {(): etcd.client.request_s} if etcd is not None else {},
+        })  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """What clients hear from a node that does not lead: where the leader is.
 
-Contract: replication.md, section 9. On the client listeners of a follower: on TCP ``ERR NOT_LEADER <host:port>`` to the first
-command; over HTTP 307 to the leader for GET and HEAD, 503 with ``Location`` for all else, ``/healthz``, ``/readyz``,
-``/leader`` and ``/metrics``. Between ``stop`` and the broker's service connections wait in the backlog. Belongs to the event
-loop.
+Contract: replication.md, section 9; ADR 0179. On the client listeners of a follower: on TCP ``ERR NOT_LEADER <host:port>`` to
+the first command, held back for a moment while there may be another leader soon, this node among them; over HTTP 307 to the
+leader for GET and HEAD, 503 with ``Location`` for all else, ``/healthz``, ``/readyz``, ``/leader`` and ``/metrics``. Between
+``stop`` and the broker's service connections wait in the backlog. Belongs to the event loop.
 """
 
 import asyncio
@@ -36,6 +36,10 @@ LINGER_S = 1.0
 HEAD_BYTES_MAX = 64 * 1024
 """As the gateway: a request that the leader takes is not too long for its followers."""
 HEAD_END = b"\r\n\r\n"
+HOLD_S = 1.0
+"""The longest that an answer is held back while the leader is in doubt: then a client asks the other nodes."""
+HELD_MAX = CONNECTIONS_MAX // 2
+"""Connections that are held at a time. More clients are answered at once: they would keep the others out."""
 TLS_LISTENERS = ("--tls-listen", "--https")
 HTTP_LISTENERS = ("--http", "--https", "--metrics")
 
@@ -45,6 +49,15 @@ class View(Protocol):
 
     def leader(self) -> str | None:
         """HOST:PORT of the leader for clients; None while there is none."""
+
+    def leader_epoch(self) -> int:
+        """The leader's epoch; 0 while there is none."""
+
+    def leader_is_certain(self) -> bool:
+        """Whether this node hears the leader. If not, the leader may be gone."""
+
+    def is_elected(self) -> bool:
+        """Whether this node is the leader, and ``Standby.stop`` is next."""
 
     def leader_http(self, scheme: str) -> str | None:
         """URL of the leader's gateway, without a slash at its end; None while none is known."""
@@ -71,6 +84,7 @@ class Standby:
         self._hosts = hosts
         self._acceptors: list[Acceptor] = []
         self._open: set[_Answering] = set()
+        self._held: dict[_LineAnswer, int] = {}  # with the epoch whose leader it was not told
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -82,15 +96,27 @@ class Standby:
                 acceptor.start()
                 self._acceptors.append(acceptor)
 
+    def news(self) -> None:
+        """The view may say something else: answer what was held back, if there is another leader, or none is in doubt."""
+        if self._view.is_elected():
+            return  # whatever connects again would find these answers, and not the broker
+        epoch, is_certain = self._view.leader_epoch(), self._view.leader_is_certain()
+        for held, before in list(self._held.items()):
+            if is_certain or epoch not in (0, before):
+                held.let_go()
+
     def stop(self) -> None:
-        """Accept nothing any more, and close what is open. Idempotent."""
+        """Accept nothing any more, answer what was held back, and close what is open. Idempotent."""
         for acceptor in self._acceptors:
             acceptor.stop()  # closes its own descriptor of the socket
         self._acceptors.clear()
+        for held in list(self._held):
+            held.let_go()
         for task in self._tasks:
             task.cancel()
         for connection in list(self._open):
-            connection.abort()
+            if not connection.is_answered:
+                connection.abort()
 
     def _accepted(self, option: str) -> Callable[[socket.socket], None]:
         def accepted(connection: socket.socket) -> None:
@@ -109,7 +135,7 @@ class Standby:
         def protocol() -> asyncio.Protocol:
             if option in HTTP_LISTENERS:
                 return _HttpAnswer(self._view, self._open, self._hosts, "https" if context is not None else "http")
-            return _LineAnswer(self._view, self._open)
+            return _LineAnswer(self._view, self._open, self._held)
 
         try:
             await self._loop.connect_accepted_socket(
@@ -128,26 +154,34 @@ class _Answering(asyncio.Protocol, ABC):
         self._received = b""
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._answered = False
+        self.is_answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._among.add(self)
-        self._timer = asyncio.get_running_loop().call_later(SILENT_S, self.abort)
+        self.call_later(SILENT_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._answered or self._transport is None:
+        if self.is_answered or self._transport is None:
             return
         self._received += data
         answer = self.answer(self._received)
-        if answer is None:
-            return
-        self._answered, self._received = True, b""
+        if answer is not None:
+            self.say(answer)
+
+    def say(self, answer: bytes) -> None:
+        """Answer, and close the connection a moment later."""
+        assert self._transport is not None
+        self.is_answered, self._received = True, b""
         self._transport.write(answer)
         end_writing(self._transport)
+        self.call_later(LINGER_S, self._transport.close)
+
+    def call_later(self, delay_s: float, call: Callable[[], object]) -> None:
+        """In place of what was to be called later."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, call)
 
     @abstractmethod
     def answer(self, received: bytes) -> bytes | None:
@@ -166,9 +200,28 @@ class _Answering(asyncio.Protocol, ABC):
 class _LineAnswer(_Answering):
     """A client of the protocol."""
 
+    def __init__(self, view: View, among: set[_Answering], held: "dict[_LineAnswer, int]") -> None:
+        super().__init__(view, among)
+        self._held = held
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._held.pop(self, None)
+        super().connection_lost(exc)
+
+    def let_go(self) -> None:
+        """Answer what was held back."""
+        self._held.pop(self, None)
+        self.say(encode_error(NotLeader(self.view.leader() or "-")))
+
     def answer(self, received: bytes) -> bytes | None:
+        if self in self._held:
+            return None
         if b"\n" in received:
-            return encode_error(NotLeader(self.view.leader() or "-"))
+            if self.view.leader_is_certain() or len(self._held) >= HELD_MAX:
+                return encode_error(NotLeader(self.view.leader() or "-"))
+            self._held[self] = self.view.leader_epoch()
+            self.call_later(HOLD_S, self.let_go)
+            return None
         if len(received) > LINE_BYTES_MAX:
             return encode_error(LineTooLong(f"a line has at most {LINE_BYTES_MAX} bytes"))
         return None

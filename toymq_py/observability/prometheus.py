@@ -61,14 +61,17 @@ async def render(
     """
     slices = Slices(clock or SystemClock())
     found = await _collect(broker, slices, sees)
+    histograms = broker.metrics.cluster().histograms if broker.metrics.cluster is not None else {}
     pieces: list[bytes] = []
     openmetrics = OPENMETRICS in accept
     for metric in TABLE:
         if metric.of_cluster and broker.metrics.cluster is None:
             continue
         pieces.append(heading(metric, openmetrics=openmetrics))
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is Kind.HISTOGRAM and not metric.of_cluster:
             pieces.append(_encode_histogram(metric, getattr(broker.metrics, metric.name), openmetrics=openmetrics))
+        for values, histogram in histograms.get(metric.name, {}).items():
+            pieces.append(_encode_histogram(metric, histogram, values, openmetrics=openmetrics))
         items = list(found[metric.name].items())
         for start in range(0, len(items), ROWS_PER_SLICE):
             pieces.append(encode_rows(metric, items[start : start + ROWS_PER_SLICE]))
@@ -83,7 +86,8 @@ def render_cluster(rows: ClusterRows) -> tuple[bytes, str]:
     pieces = []
     for metric in TABLE:
         if metric.of_cluster:
-            pieces += [heading(metric), encode_rows(metric, rows.get(metric.name, {}).items())]
+            pieces += [heading(metric), encode_rows(metric, rows.numbers.get(metric.name, {}).items())]
+            pieces += [_encode_histogram(metric, *row[::-1]) for row in rows.histograms.get(metric.name, {}).items()]
     return b"".join(pieces), CONTENT_TYPE
 
 
@@ -96,7 +100,7 @@ async def _collect(broker: Broker, slices: Slices, sees: Callable[[str], bool]) 
     found["alerts_firing"] = {(name,): count for name, count in broker.metrics.alerts_firing.items()}
     found["alert_notices_total"] = {(outcome,): count for outcome, count in broker.metrics.alert_notices.items()}
     if broker.metrics.cluster is not None:
-        found.update({name: dict(rows) for name, rows in broker.metrics.cluster().items()})
+        found.update({name: dict(rows) for name, rows in broker.metrics.cluster().numbers.items()})
     found["build_info"] = {(__version__, broker.options.fsync): 1}
     states = dict.fromkeys(("ok", "degraded", "failed"), 0)
     states["failed"] = len(broker.unopened)
@@ -157,13 +161,18 @@ def encode_rows(metric: Metric, items: Iterable[tuple[tuple[str, ...], float]]) 
     ).encode()
 
 
-def _encode_histogram(metric: Metric, histogram: Histogram, *, openmetrics: bool) -> bytes:
+def _encode_histogram(
+    metric: Metric, histogram: Histogram, values: tuple[str, ...] = (), *, openmetrics: bool = False
+) -> bytes:
+    """``values``: of its labels."""
     name, total, lines = PREFIX + metric.name, 0, []
+    labels = list(zip(metric.labels, values, strict=True))
     for place, (bound, count) in enumerate(zip((*metric.bounds, "+Inf"), histogram.counts, strict=True)):
         total += count
         exemplar = histogram.exemplars.get(place) if openmetrics else None
-        lines.append(f'{name}_bucket{{le="{bound}"}} {float(total)}{"" if exemplar is None else _exemplar(exemplar)}\n')
-    lines.append(f"{name}_count {float(total)}\n{name}_sum {float(histogram.sum)}\n")
+        shown = "" if exemplar is None else _exemplar(exemplar)
+        lines.append(f"{name}_bucket{_labels([*labels, ('le', str(bound))])} {float(total)}{shown}\n")
+    lines.append(f"{name}_count{_labels(labels)} {float(total)}\n{name}_sum{_labels(labels)} {float(histogram.sum)}\n")
     return "".join(lines).encode()
 
 

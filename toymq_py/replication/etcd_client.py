@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from toymq_py.errors import ConfigError, EtcdError, EtcdWentBack, LeaseLost
+from toymq_py.metrics import BY_NAME, Histogram
 from toymq_py.replication.agreement import DEFAULT_TTL_S, Outcome
 from toymq_py.replication.etcd_members import EtcdMembers, EtcdStream, parse_endpoint
 from toymq_py.replication.kept_agreement import KeptAgreement
@@ -68,8 +69,8 @@ class EtcdClient:
         self._ttl_s = DEFAULT_TTL_S
         self._highest = 0  # revision of a read or a transaction that was answered
         self._watch: _Watch | None = None
-        self.last_call_s = 0.0
-        """How long the last call took that was answered."""
+        self.request_s = Histogram(BY_NAME["etcd_request_seconds"])
+        """How long calls took that were answered."""
         self.failures = 0
         """Calls without an answer that can be trusted."""
 
@@ -159,7 +160,7 @@ class EtcdClient:
         except EtcdError:
             self.failures += 1
             raise
-        self.last_call_s = asyncio.get_running_loop().time() - began
+        self.request_s.observe(asyncio.get_running_loop().time() - began)
         return answer
 
     def _revision(self, answer: dict[str, Any], at_least: int) -> int:

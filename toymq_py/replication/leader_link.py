@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from toymq_py.clock import Clock
 from toymq_py.errors import BadOperation, TermEnded
+from toymq_py.metrics import BY_NAME, Histogram
 from toymq_py.replication.acks import Alive, Damaged, Failed, Fenced, Report, ReportReader, Synced
 from toymq_py.replication.bulk_copy import Pace, pieces_of, take_batch
 from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
@@ -73,6 +74,8 @@ class Term:
     required: RequiredFollowers
     pace: Pace
     copied_bytes: int = 0
+    sync_s: dict[str, Histogram] = field(default_factory=dict)
+    """How long syncs took to be acknowledged, by follower's name."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Of a large bulk copy."""
 
@@ -105,7 +108,8 @@ class LeaderLink:
         self._heard_at = term.clock.monotonic()
         self._failure: asyncio.Future[None] = term.loop.create_future()
         self._wake = asyncio.Event()
-        self._sink = FollowerSink(self._woken, term.options.buffer_bytes, term.clock)
+        sync_s = term.sync_s.setdefault(name, Histogram(BY_NAME["replica_sync_seconds"]))
+        self._sink = FollowerSink(self._woken, term.options.buffer_bytes, term.clock, sync_s)
         self._tasks: asyncio.TaskGroup | None = None
         self._manifest: asyncio.Future[bytes] = term.loop.create_future()
         self._stop = StopFlag()

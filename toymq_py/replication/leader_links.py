@@ -7,12 +7,13 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from toymq_py.clock import Clock
 from toymq_py.errors import BadOperation, TermEnded
+from toymq_py.metrics import Histogram
 from toymq_py.replication.bulk_copy import Pace
 from toymq_py.replication.disk_calls import Offload
 from toymq_py.replication.handshake import VERSION, Follow, HandshakeReader, Refused, Wait, encode
@@ -103,6 +104,11 @@ class LeaderLinks:
         """Of all bulk copies."""
         return self._term.copied_bytes
 
+    @property
+    def sync_s(self) -> Mapping[str, Histogram]:
+        """How long syncs took to be acknowledged, by follower's name."""
+        return self._term.sync_s
+
     def required(self) -> frozenset[str]:
         """The followers that each sync waits for: replica ids."""
         return self._required.replicas
@@ -118,6 +124,11 @@ class LeaderLinks:
         for replica in sorted(self._required.replicas - self._links.keys()):
             await self._required.drop(replica)
         await self._required.all_dropped()
+
+    async def drop_absent(self, replica: str) -> None:
+        """Drop a required replica by T3, unless it has a link. Raises: TermEnded."""
+        if replica in self._required.replicas and replica not in self._links:
+            await self._required.drop(replica)
 
     async def say_bye(self) -> bool:
         """End the term: say BYE when all that was shipped is settled; return when each follower in sync has closed its link.
@@ -226,7 +237,9 @@ class LeaderLinks:
         old = self._links.get(follow.replica)
         if old is None:
             return None
-        await asyncio.sleep(ANSWER_S / 4)  # what was under way does not count
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S / 4):  # what was under way does not count
+                await old.gone.wait()
         if await _is_alive(old):
             return Refused("SAME_REPLICA", f"{old.name} follows with this replica id: one directory is a copy of the other")
         old.fail("its replica has come back")
@@ -251,6 +264,7 @@ class LeaderLinks:
             if self._links.get(link.replica) is link:
                 del self._links[link.replica]
             link.gone.set()
+            link.heard.set()  # whatever waits for a word of it need not
             link.writer.transport.abort()
 
 
@@ -268,6 +282,8 @@ async def _read_follow(reader: asyncio.StreamReader, handshake: HandshakeReader)
 
 async def _is_alive(link: LeaderLink) -> bool:
     """Whether a follower says something within the time in which one that lives does."""
+    if link.gone.is_set():
+        return False
     link.heard.clear()
     with suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_S):

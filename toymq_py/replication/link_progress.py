@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from toymq_py.clock import Clock
+from toymq_py.metrics import Histogram
 from toymq_py.replication.operations import Beat, Copied, Operation, Sync, SyncDir
 from toymq_py.replication.outbox import Outbox
 from toymq_py.replication.stream import Frame
@@ -18,15 +19,16 @@ class FollowerSink:
     Bounded by the outbox: what is due was put there, and one that is behind by more than it holds is dropped.
     """
 
-    def __init__(self, wake: Callable[[], None], bytes_max: int, clock: Clock) -> None:
-        """``wake`` and ``bytes_max``: as of ``Outbox``."""
+    def __init__(self, wake: Callable[[], None], bytes_max: int, clock: Clock, sync_s: Histogram) -> None:
+        """``wake`` and ``bytes_max``: as of ``Outbox``; ``sync_s`` observes how long syncs take to be acknowledged."""
         self.copying = True
         self.outbox = Outbox(wake, bytes_max)
         self.copied_seq: int | None = None
         """The seq of COPIED, when that was put."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._due: dict[int, tuple[int, float]] = {}  # seq: bytes put before it, and when it was put
+        self._due: dict[int, tuple[int, float, bool]] = {}  # seq: bytes put before it, when it was put, whether a sync
+        self._sync_s = sync_s
         self._put_bytes = 0
         self._moved_at = clock.monotonic()  # when the oldest that is due was acknowledged
 
@@ -36,7 +38,8 @@ class FollowerSink:
             with self._lock:
                 if isinstance(operation, Copied):
                     self.copied_seq = operation.seq
-                self._due[operation.seq] = (self._put_bytes, self._clock.monotonic())
+                is_sync = isinstance(operation, Sync | SyncDir)
+                self._due[operation.seq] = (self._put_bytes, self._clock.monotonic(), is_sync)
         self._put_bytes += sum(map(len, frame))
         self.outbox.put(operation, frame)
 
@@ -50,6 +53,8 @@ class FollowerSink:
         now = self._clock.monotonic()
         if seq == oldest:
             self._moved_at = now
+        if due[2]:
+            self._sync_s.observe(now - due[1])
         return now - due[1]
 
     def is_due_through(self, seq: int) -> bool:

@@ -42,6 +42,9 @@ LAG_STEP_BYTES = 1 << 20
 DISK_RETRY_S = 5.0
 """After an error of a follower's own disk."""
 
+REASONS = ("began", "handed_over", "leader_lost", "restarted", "forced")
+"""Why a node was elected. "restarted": its process has followed no leader, so its life before led, or all nodes were down."""
+
 WENT_BACK = "etcd went back behind what this copy knows: see the runbook in docs/clusters.md"
 
 
@@ -76,6 +79,7 @@ class Node:
         self._said = ""
         self._said_at = 0.0
         self._followed: ReplicaId | None = None
+        self._stands_as = "restarted"
         self._retry_s = RETRY_MIN_S
         self.state = "START"
         self.waits_for = ""
@@ -87,6 +91,13 @@ class Node:
         """While it leads."""
         self.in_office = asyncio.Event()
         """Set with ``term``."""
+        self.elected_as: str | None = None
+        """One of ``REASONS``: why the term of this process came to be."""
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether this node has a link on which a leader speaks."""
+        return self.state in ("JOINING", "FOLLOWING") and self._link.state not in ("", "connecting")
 
     @property
     def lease_remaining_s(self) -> float:
@@ -244,9 +255,11 @@ class Node:
                 decision = decide(state, standing) if not record.distrusted else Refuse(WENT_BACK)
                 match decision:
                     case Begin():
+                        self._stands_as = "began"
                         if not await self._stand(self._around.agreement.begin(self._around.me, self._keeper.lease)):
                             await self._pause()  # another began, or the settings are not those that this node has read
                     case Elect(revision, delay_s):
+                        self._stands_as = self._reason(state)
                         if not await self._changes(state, delay_s + random.uniform(0, JITTER_S) * bool(delay_s)):
                             elect = self._around.agreement.elect
                             await self._stand(elect(self._around.me, self._keeper.lease, revision))
@@ -303,7 +316,14 @@ class Node:
         if self._file.record.promised:
             self._file.change(distrusted=True)
 
+    def _reason(self, state: GroupState) -> str:
+        """Why there is an election."""
+        if state.hand_over is not None and state.hand_over.to == self._around.me.replica:
+            return "handed_over"
+        return "leader_lost" if self._followed is not None else "restarted"
+
     def _elected(self, epoch: int, members: tuple[ReplicaId, ...], revision: int) -> Term:
+        self.elected_as = self._stands_as
         self._file.change(promised=epoch)
         self._retry_s = RETRY_MIN_S
         return Term(
@@ -342,6 +362,7 @@ class Node:
             return
         if end.reason is EndReason.BYE:
             logger.info("epoch %d of %s: %s", leader.epoch, leader.member.name, end.reason.value)
+            self._set_state("LOOKING")
             self._retry_s = RETRY_MIN_S
             pause_s = RETRY_MAX_S
         else:
@@ -415,7 +436,7 @@ class Node:
     async def _force(self, in_sync_revision: int) -> None:
         """T6. Without an answer the lease is revoked before anything else: then it has happened and is over, or cannot happen
         (ADR 0097, item 6)."""
-        lease = self._keeper.lease
+        lease, self._stands_as = self._keeper.lease, "forced"
         try:
             await self._stand(self._around.agreement.force(self._around.me, lease, in_sync_revision))
         except EtcdError:

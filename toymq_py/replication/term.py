@@ -240,6 +240,8 @@ class Term:
         """Wait for those that were in sync to be so again, then drop the others (ADR 0097, item 11). Raises: TermEnded."""
         me = self._around.me.replica
         expected = set(self.in_sync.members) - {me, self._predecessor}
+        if expected and self._predecessor is not None:  # while the others come: each change waits for etcd
+            await self._guarded(self.links.drop_absent(self._predecessor))
         until = self._around.loop.time() + self._around.options.promote_wait_s
         while expected - self._joined() and (left_s := until - self._around.loop.time()) > 0:  # noqa: ASYNC110 (no event)
             await asyncio.sleep(min(left_s, JOINED_LOOK_S))

@@ -126,7 +126,7 @@ def _look(
 ) -> InventoryEntry:
     if sidecars and following is not None and not foreign_head_bytes:
         segment = load_sidecar(fs, name, base_id, following)
-        if segment is not None:
+        if segment is not None and not segment.damages:  # those may be of another copy's bytes, whose sidecar came here
             return _openable(fs, segment, following)
     try:
         result = scan_segment(

@@ -52,7 +52,6 @@ def test_a_leader_that_is_named_is_next() -> None:
         ("c:3 and words", None),
         ("-", None),
         ("", None),
-        ("a:1", None),
         ("d", None),
         ("d:0", None),
         ("d:99999", None),
@@ -94,6 +93,18 @@ def test_nodes_that_name_each_other_end_the_round() -> None:
     route = Route([A])
     x, y = Address("x", 7, "t1"), Address("y", 8, "t1")
     assert in_a_round(route, {A: NotLeader("x:7"), x: NotLeader("y:8"), y: NotLeader("x:7")}) == ["a", "x", "y"]
+
+
+def test_a_node_that_names_itself_was_elected_meanwhile_and_is_tried_once_more() -> None:
+    route = Route([A, B])
+    assert in_a_round(route, {A: NotLeader("a:1")}) == ["a", "a", "b"]
+    assert in_a_round(route, {A: NotLeader("a:1")}) == ["a", "a", "b"], "in each round"
+    route.begin()
+    assert route.next() == A
+    route.failed(A, NotLeader("a:1"))
+    assert route.next() == A
+    route.failed(A, NotLeader("b:2"))
+    assert left(route) == [B]
 
 
 def test_a_leader_that_fails_is_forgotten_and_one_that_was_named_is_tried_first() -> None:

@@ -17,15 +17,28 @@ from toymq_py.metrics import ClusterRows
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import AllowedHosts
 
+MINE = "10.0.0.9:6789"
+
 
 class View:
     """n2, which follows n1."""
 
     def __init__(self) -> None:
         self.named: str | None = "10.0.0.1:6789"
+        self.certain = True
+        self.epoch = 7
 
     def leader(self) -> str | None:
         return self.named
+
+    def leader_epoch(self) -> int:
+        return self.epoch if self.named is not None else 0
+
+    def leader_is_certain(self) -> bool:
+        return self.certain
+
+    def is_elected(self) -> bool:
+        return self.named == MINE
 
     def leader_http(self, scheme: str) -> str | None:
         return None if self.named is None else f"{scheme}://10.0.0.1:6780"
@@ -34,7 +47,7 @@ class View:
         return {"role": "follower", "state": "FOLLOWING", "epoch": 7}
 
     def rows(self) -> ClusterRows:
-        return {"role": {("FOLLOWING",): 1.0}, "epoch": {(): 7}}
+        return ClusterRows({"role": {("FOLLOWING",): 1.0}, "epoch": {(): 7}}, {})
 
 
 def bound() -> socket.socket:
@@ -95,6 +108,92 @@ async def test_the_first_command_gets_the_leader_and_the_end(line: bytes) -> Non
         assert await rig.ask("--listen", line) == b"ERR NOT_LEADER 10.0.0.1:6789\n"
         rig.view.named = None
         assert await rig.ask("--listen", line) == b"ERR NOT_LEADER -\n"
+
+
+async def test_while_the_leader_is_in_doubt_the_answer_waits_for_another() -> None:
+    async with serving() as rig:
+        rig.view.certain = False
+        asked = [asyncio.get_running_loop().create_task(rig.ask("--listen", b"HELLO 1\nPING\n")) for _ in range(3)]
+        await until_held(rig, 3)
+        rig.standby.news()
+        rig.view.named = None
+        rig.standby.news()
+        assert len(rig.standby._held) == 3, "the same one, or none, is no news"
+        rig.view.named, rig.view.epoch = "10.0.0.2:6789", 9
+        rig.standby.news()
+        assert set(await asyncio.gather(*asked)) == {b"ERR NOT_LEADER 10.0.0.2:6789\n"}
+
+
+async def test_a_leader_that_is_elected_again_is_another_one() -> None:
+    """Its process was killed, and is back at the same address."""
+    async with serving() as rig:
+        rig.view.certain = False
+        asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
+        await until_held(rig, 1)
+        rig.view.epoch = 9
+        rig.standby.news()
+        assert await asked == b"ERR NOT_LEADER 10.0.0.1:6789\n"
+
+
+async def test_what_waits_is_answered_when_the_leader_is_heard_again() -> None:
+    async with serving() as rig:
+        rig.view.certain = False
+        asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
+        await until_held(rig, 1)
+        rig.view.certain = True
+        rig.standby.news()
+        assert await asked == b"ERR NOT_LEADER 10.0.0.1:6789\n"
+
+
+async def test_what_waits_is_told_to_come_again_when_this_node_is_elected() -> None:
+    """It names itself; what connects then waits until it serves."""
+    async with serving() as rig:
+        rig.view.certain = False
+        asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
+        await until_held(rig, 1)
+        rig.view.named = MINE
+        rig.standby.news()
+        assert len(rig.standby._held) == 1, "what came again now would not find the broker"
+        rig.standby.stop()
+        assert await asked == f"ERR NOT_LEADER {MINE}\n".encode()
+
+
+async def test_the_wait_for_another_leader_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "HOLD_S", 0.05)
+    async with serving() as rig:
+        rig.view.certain, rig.view.named = False, None
+        assert await rig.ask("--listen", b"PING\n") == b"ERR NOT_LEADER -\n"
+        assert rig.standby._held == {}
+
+
+async def test_no_more_wait_than_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "HELD_MAX", 2)
+    async with serving() as rig:
+        rig.view.certain = False
+        asked = [asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n")) for _ in range(2)]
+        await until_held(rig, 2)
+        assert await rig.ask("--listen", b"PING\n") == b"ERR NOT_LEADER 10.0.0.1:6789\n"
+        port = rig.listeners["--listen"].getsockname()[1]
+        _, gone = await asyncio.open_connection("127.0.0.1", port)
+        asked[0].cancel()
+        gone.close()
+        await until_held(rig, 1)
+        rig.view.certain = True
+        rig.standby.news()
+        assert await asked[1] == b"ERR NOT_LEADER 10.0.0.1:6789\n"
+
+
+async def test_health_is_told_at_once_whatever_is_in_doubt() -> None:
+    async with serving() as rig:
+        rig.view.certain = False
+        assert (await rig.get("/healthz"))[0] == 200
+        assert (await rig.get("/v1/topics"))[0] == 307
+
+
+async def until_held(rig: "Rig", count: int) -> None:
+    async with asyncio.timeout(20):
+        while len(rig.standby._held) != count:  # noqa: ASYNC110 (sockets)
+            await asyncio.sleep(0.01)
 
 
 async def test_over_tls_too() -> None:

@@ -14,7 +14,7 @@ from tests.support.fake_clock import FakeClock
 from tests.support.in_process import serving
 from tests.support.shares import one_in
 from tests.support.sim_disk import SimFile
-from toymq_py.metrics import TABLE, ClusterRows, Exemplar
+from toymq_py.metrics import TABLE, ClusterRows, Exemplar, Histogram, Kind
 from toymq_py.observability.prometheus import OTHERS, exported_names, render, render_cluster
 from toymq_py.version import __version__
 
@@ -44,8 +44,17 @@ def cluster_rows() -> ClusterRows:
     follower = ("n2",)
     labels = {
         "role": ("LEADING",), "replica_lag_bytes": follower, "replica_lag_seconds": follower, "isr_changes_total": ("added",),
+        "failovers_total": ("handed_over",), "replica_sync_seconds": follower,
     }  # fmt: skip
-    return {metric.name: {labels.get(metric.name, ()): 1.0} for metric in TABLE if metric.of_cluster}
+    numbers, histograms = {}, {}
+    for metric in (metric for metric in TABLE if metric.of_cluster):
+        if metric.kind is Kind.HISTOGRAM:
+            histogram = Histogram(metric)
+            histogram.observe(0.002, times=3)
+            histograms[metric.name] = {labels.get(metric.name, ()): histogram}
+        else:
+            numbers[metric.name] = {labels.get(metric.name, ()): 1.0}
+    return ClusterRows(numbers, histograms)
 
 
 async def test_a_broker_of_its_own_has_no_metrics_of_a_cluster() -> None:
@@ -58,6 +67,17 @@ def test_a_node_that_follows_has_those_of_the_cluster_alone() -> None:
     body, _ = render_cluster(cluster_rows())
     families = {family.name for family in text_string_to_metric_families(body.decode())}
     assert families == {f"toymq_{metric.name}".removesuffix("_total") for metric in TABLE if metric.of_cluster}
+
+
+async def test_histograms_of_a_cluster_have_their_followers_whether_the_node_leads_or_not() -> None:
+    rig = BrokerRig()
+    rig.broker.metrics.cluster = cluster_rows
+    for body in ((await render(rig.broker, rig.clock))[0], render_cluster(cluster_rows())[0]):
+        lines = body.decode().splitlines()
+        assert 'toymq_replica_sync_seconds_bucket{replica="n2",le="0.001"} 0.0' in lines
+        assert 'toymq_replica_sync_seconds_bucket{replica="n2",le="0.0025"} 3.0' in lines
+        assert 'toymq_replica_sync_seconds_count{replica="n2"} 3.0' in lines
+        assert 'toymq_etcd_request_seconds_bucket{le="+Inf"} 3.0' in lines
 
 
 async def test_every_row_of_the_table_is_exported_with_its_type_help_and_labels() -> None:

@@ -66,6 +66,7 @@ async def test_a_read_is_linearizable_and_has_everything() -> None:
     async with client_of(always(found(key_value("/a/b", {"c": 1}, 3)))) as (client, (fake,)):
         assert await client.get(KEYS) == Found((KeyValue("/a/b", b'{"c": 1}', 3, 3, 0),), 5)
         assert fake.asked == [("/v3/kv/range", {"key": "L2E=", "range_end": "L2I="})]
+        assert client.request_s.count == 1
 
 
 async def test_a_transaction_has_all_compares_and_changes() -> None:

@@ -104,6 +104,19 @@ async def test_members_without_a_link_are_dropped_when_asked(tmp_path: Path) -> 
         await leader.publish("t", b"x")
 
 
+async def test_a_member_that_will_not_come_is_dropped_before_the_others_do(tmp_path: Path) -> None:
+    async with LeaderRig(tmp_path / "leader", members={SECOND, replica_id(3)}, options=QUICK).serving() as leader:
+        await leader.links.drop_absent(replica_id(3))
+        await leader.links.drop_absent(replica_id(3))
+        await leader.links.drop_absent(replica_id(4))
+        assert leader.changes.happened == [("drop", replica_id(3))], "once, and only of a member"
+        async with FollowerRig(tmp_path / "f").following(leader):
+            await leader.joined(2)
+            happened = list(leader.changes.happened)
+            await leader.links.drop_absent(SECOND)
+            assert leader.changes.happened == happened, "it is there"
+
+
 async def test_a_loop_that_is_late_does_not_take_its_followers_for_dead(leader: LeaderRig, tmp_path: Path) -> None:
     async with FollowerRig(tmp_path / "f").following(leader):
         await leader.joined(2)
@@ -229,6 +242,26 @@ async def test_two_directories_with_one_replica_id_are_refused(leader: LeaderRig
         assert leader.changes.happened == [("add", SECOND)], "the first one stays in sync"
 
 
+async def test_a_follower_that_is_back_before_its_last_link_has_ended_waits_no_longer_than_that(
+    leader: LeaderRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a failover: it gives up one attempt and makes the next at once."""
+    monkeypatch.setattr(leader_links, "ANSWER_S", 600.0)
+    follow = encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, leader.options.token))
+    async with asyncio.timeout(20):
+        reader, first = await asyncio.open_connection("127.0.0.1", leader.port)
+        first.write(follow)
+        while not (await reader.readline()).startswith(b"LEAD "):
+            pass
+        reader, second = await asyncio.open_connection("127.0.0.1", leader.port)
+        second.write(follow)
+        assert await reader.readline() == b"WAIT\n", "it is judged: the first may live"
+        first.close()
+        while not (line := await reader.readline()).startswith(b"LEAD "):
+            assert line == b"WAIT\n"
+        second.close()
+
+
 async def test_no_one_listens_there(leader: LeaderRig, tmp_path: Path) -> None:
     leader.port, port = 1, leader.port
     end = await FollowerRig(tmp_path / "f").follow(leader)
@@ -303,3 +336,13 @@ async def test_bye_is_not_said_when_a_sync_is_not_settled(leader: LeaderRig, tmp
     assert not told.is_set()
     leader.changes.holds.set()
     await leader.left(2)
+
+
+async def test_a_follower_of_another_version_is_told_the_order_of_an_upgrade(leader: LeaderRig) -> None:
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
+        writer.write(encode(Follow(2, CLUSTER, "g0", SECOND, "n2", 0, leader.options.token)))
+        while (line := await reader.readline()) == b"WAIT\n":
+            pass
+        assert line == b"ERR BAD_VERSION this leader speaks and writes version 1: upgrade followers first\n"
+        writer.close()

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.fake_clock import FakeClock
+from toymq_py.metrics import BY_NAME, Histogram
 from toymq_py.replication import operations as ops
 from toymq_py.replication.link_progress import FollowerSink
 from toymq_py.replication.stream import Stream
@@ -15,7 +16,8 @@ class Rig:
     def __init__(self, bytes_max: int = 10_000) -> None:
         self.clock = FakeClock()
         self.woken = 0
-        self.sink = FollowerSink(self._wake, bytes_max, self.clock)
+        self.sync_s = Histogram(BY_NAME["replica_sync_seconds"])
+        self.sink = FollowerSink(self._wake, bytes_max, self.clock, self.sync_s)
         self.stream = Stream(Tickets())
 
     def _wake(self) -> None:
@@ -89,3 +91,14 @@ def test_a_queue_that_overflows_stays_so(rig: Rig) -> None:
     rig.stream.begin_write(LOG, 0, b"x" * 10_001)
     assert rig.sink.outbox.overflowed
     assert rig.woken
+
+
+def test_syncs_are_measured_and_nothing_else(rig: Rig) -> None:
+    rig.sink.acknowledge(rig.join())
+    synced = rig.sync()
+    rig.stream.beat(1, 1)
+    rig.clock.advance(0.25)
+    rig.sink.acknowledge(synced)
+    rig.clock.advance(7.0)
+    assert rig.sink.acknowledge(synced + 1) == pytest.approx(7.25), "a BEAT"
+    assert (rig.sync_s.count, rig.sync_s.sum) == (1, pytest.approx(0.25))

@@ -38,6 +38,7 @@ def test_the_first_node_begins_the_group(run: Run) -> None:
         n1 = rig.start("n1")
         await rig.led_by(n1)
         assert n1.office.said == ["open", "serve"]
+        assert n1.node.elected_as == "began"
         state = await rig.state()
         assert state.leader is not None
         assert state.leader.epoch == n1.file.record.promised, "it has promised its epoch before it opened"
@@ -82,9 +83,13 @@ def test_a_leader_that_dies_is_replaced_when_its_lease_ends(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
         died_at = rig.loop.time()
+        assert n2.node.hears_leader
         n1.die()
+        await rig.until(lambda: not n2.node.hears_leader, "the leader is in doubt", within_s=0.5)
+        assert (await rig.state()).leader is not None, "etcd has it still"
         await rig.led_by(n2)
         assert rig.loop.time() - died_at < TTL_S + 1.0
+        assert n2.node.elected_as == "leader_lost"
         assert n2.office.said == ["open", "serve"]
 
     run(scenario)
@@ -103,6 +108,7 @@ def test_a_restarted_node_ends_its_old_lease_first(run: Run) -> None:
         await rig.led_by(again)
         assert rig.loop.time() - died_at < 1.0, "it did not wait for the lease"
         assert again.file.record.promised > epoch, "never the same epoch again"
+        assert again.node.elected_as == "restarted"
 
     run(scenario)
 
@@ -150,6 +156,7 @@ def test_a_stopped_leader_hands_over(run: Run) -> None:
         n1.node.stop()
         await rig.led_by(n2)
         assert rig.loop.time() - stopped_at < 0.5, "the successor does not wait"
+        assert n2.node.elected_as == "handed_over"
         assert n1.office.said == ["open", "serve", "retire in haste", "abandon"]
         assert links.said_bye
         await rig.until(n1.task.done, "n1 has ended")
@@ -320,6 +327,7 @@ def test_force_makes_a_copy_lead_that_is_not_in_sync(run: Run) -> None:
         request = await rig.tool.ask(Request(RequestKind.FORCE, n2.member.replica, in_sync.revision), lease)
         assert request.done
         await rig.led_by(n2)
+        assert n2.node.elected_as == "forced"
         answer = (await rig.state()).answer
         assert answer is not None
         assert answer.accepted

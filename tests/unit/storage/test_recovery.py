@@ -12,6 +12,7 @@ from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import StorageFailed
 from toymq_py.storage import offsets
+from toymq_py.storage.fs import replace_file
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.segment import segment_name
@@ -54,6 +55,20 @@ def test_a_sealed_segment_without_sidecar_gets_one_and_the_next_start_believes_i
     read = scanned(disk)
     assert f"{PATH}/{segment_name(20)}" in read
     assert f"{PATH}/{segment_name(0)}" not in read, "a sealed segment is read only for its keys"
+
+
+def test_damage_that_a_sidecar_tells_is_looked_for_in_the_segment() -> None:
+    """It may be of another copy: a leader has judged its own disk, and its sidecar was replicated to a whole one."""
+    rotten, disk = disk_with(three_segments()), disk_with(three_segments())
+    recover(disk)
+    file = rotten.open(f"{PATH}/{segment_name(0)}")
+    (byte,) = file.pread(1, 150)
+    file.pwrite(bytes([byte ^ 1]), 150)
+    assert len(ids_of(recover(rotten))) < 30
+    sidecar = f"{PATH}/{segment_name(0)[:-4]}.idx"
+    replace_file(disk, sidecar, rotten.read_file(sidecar))
+    assert ids_of(recover(disk)) == list(range(30))
+    assert disk.read_file(sidecar) != rotten.read_file(sidecar), "the next start believes it again"
 
 
 def test_a_sidecar_that_cannot_be_written_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:

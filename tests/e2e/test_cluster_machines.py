@@ -1,0 +1,60 @@
+"""Three machines in network namespaces, with a real etcd and a node each: what happens to their network, and to all at once.
+
+The harness's clients publish and consume throughout, its checker judges what they saw, and each copy, opened alone, has all of
+it. ``make torture-cluster`` does this for hours.
+"""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster_harms import FAILOVERS, HARMS, Outcome, run_round
+from tests.support.machines import Machines
+from tests.support.requirements import require
+
+pytestmark = require("etcd", "proc", "netns")
+
+
+def kept(outcome: Outcome, *, failovers: int) -> None:
+    """Nothing was broken, and so many harms ended a term."""
+    assert outcome.broken == []
+    assert outcome.failovers >= failovers
+    assert outcome.stored > 500
+
+
+def test_cuts_cost_no_message(tmp_path: Path) -> None:
+    """One way, and of the leader from its followers, from etcd, or from both."""
+    names = ["leader_not_heard", "acknowledgements_lost", "apart_from_etcd", "apart_from_followers", "alone_with_clients"]
+    kept(run_round(tmp_path, 1, names), failovers=3)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", [3, 4])
+def test_every_harm_costs_no_message(tmp_path: Path, seed: int) -> None:
+    names = [*HARMS, *HARMS]
+    kept(run_round(tmp_path, seed, names), failovers=2 * len(FAILOVERS))
+
+
+def test_a_cut_is_one_way_and_ends() -> None:
+    """What the other tests stand on."""
+    with Machines(2) as machines, machines.entered(), socket.create_server((machines.hub.data, 0)) as listener:
+        port = listener.getsockname()[1]
+        echo = (
+            f"import socket; c = socket.create_connection(('{machines.hub.data}', {port}))\n"
+            "while data := c.recv(9): print(data, flush=True); c.sendall(data)"
+        )
+        with machines[0].running(echo) as process:
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(20)
+                machines.cut(machines[0], machines.hub)
+                connection.sendall(b"a")
+                assert process.stdout is not None
+                assert process.stdout.readline() == "b'a'\n", "it arrives"
+                connection.settimeout(0.3)
+                with pytest.raises(TimeoutError):
+                    connection.recv(9)
+                machines.heal()
+                connection.settimeout(20)
+                assert connection.recv(9) == b"a", "it was not lost, only late: the connection lives"
