@@ -23,7 +23,7 @@ from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key, 
 from toymq_py.tier.objects import Seal, State
 
 IDS_LEFT_OUT = 10_000_000
-"""Ten seconds, the age of a state, at a million messages a second. Readers pass them as removed ids: nothing of them is lost."""
+"""Ten seconds, the age of a state, at a million messages a second. Readers pass them as removed ids: they are not lost."""
 
 
 @dataclass(slots=True)

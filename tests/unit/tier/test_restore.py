@@ -58,7 +58,7 @@ def test_ids_that_were_handed_out_after_the_newest_state_are_used_by_no_other_me
     assert (topic.settings_queue.incarnation, done["t"].next_id) == (rig.place().incarnation, again.records("t")[-1][0])
     assert topic.log.lost_count() == 2, "an id that may never have been there is not called lost"
     assert topic.messages() == 11
-    frames, count, next_id = topic.fetch(12, 10, 1000)
+    _, count, next_id = topic.fetch(12, 10, 1000)
     assert (count, next_id) == (1, topic.next_id), "a reader that stands there goes on at what is new"
 
 
