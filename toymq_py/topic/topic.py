@@ -58,8 +58,7 @@ class Topic:
         """
         recovered = recovered or RecoveredLog()
         clock, scheduler, options = services.clock, services.scheduler, services.options
-        self.name = name
-        self.path = path
+        self.name, self.path = name, path
         self.settings = settings
         self._services = services
         self._clock = clock
@@ -95,8 +94,8 @@ class Topic:
         self.retention = Retention(
             self.context, path, self.channels,
             committer=self.committer, delays=self.delays, backlog=self.backlog, redrive_consumer=self.redrive_consumer,
-            fs=services.fs, space=services.space, segment_bytes_max=options.segment_bytes, keys_kept=keys_kept,
-            flush_offsets=self.offsets.flush,
+            fs=services.fs, space=services.space, segment_bytes_max=options.segment_bytes, flush_offsets=self.offsets.flush,
+            keys_kept=keys_kept,
         )  # fmt: skip
         self.offsets.on_stored = self.retention.offsets_stored
         self.offsets.on_full = self.retention.apply_on_full_disk
