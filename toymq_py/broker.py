@@ -92,9 +92,7 @@ class Broker:
         self._fs = fs
         self._scheduler = scheduler
         self._clock = clock
-        self._rss_bytes = rss_bytes
-        self._tasks = tasks
-        self._loop_lag_s = loop_lag_s
+        self._rss_bytes, self._tasks, self._loop_lag_s = rss_bytes, tasks, loop_lag_s
         self._tracer = tracer
         if tracer is not None:
             tracer.exemplify(self.metrics)
@@ -116,9 +114,10 @@ class Broker:
         )
         self._shutdown = Shutdown(self.topics, self._subscriptions, self._dead_letters, self._flusher, scheduler, clock)
         self._directory_check: DirectoryCheck | None = None
+        self.files = OpenFiles(open_files_max)
         self._services = TopicServices(
             fs, scheduler, clock, options, self.metrics, self.quotas, self.space, self.commit_place, self._flusher,
-            files=OpenFiles(open_files_max), key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
+            files=self.files, key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
             tail_budget=TailBudget(), permit=self.permit, arm=self._ticker.arm, lost=self.directory.lost,
             rejoin=lambda name, ended: self._subscriptions.rejoin(self.topics[name], ended),
         )  # fmt: skip

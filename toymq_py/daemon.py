@@ -275,7 +275,7 @@ class Service:
         try:
             with (
                 _metrics(broker, self._loop, listeners.get("--metrics", []), self._options.allowed_host),
-                _tiered(self._options.tier, broker, self._loop),
+                _tiered(self._options, broker, self._loop),
             ):
                 async with asyncio.TaskGroup() as tasks:
                     if self._amqp is not None:
@@ -414,13 +414,13 @@ def _metrics(
         listener.stop()
 
 
-def _tiered(url: str | None, broker: Broker, loop: asyncio.AbstractEventLoop) -> contextlib.AbstractContextManager[None]:
+def _tiered(options: ServeOptions, broker: Broker, loop: asyncio.AbstractEventLoop) -> contextlib.AbstractContextManager[None]:
     """Keep the bucket of --tier up to date. Raises: ConfigError."""
-    if url is None:
+    if options.tier is None:
         return contextlib.nullcontext()
     from toymq_py.runtime.tier_thread import tiered  # imported only when needed
 
-    return tiered(url, broker, loop)
+    return tiered(options.tier, broker, loop, options.tier_cache_bytes, options.tier_local_max_bytes)
 
 
 @contextlib.contextmanager

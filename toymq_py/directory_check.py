@@ -142,7 +142,9 @@ class DirectoryCheck:
                 for file in active:
                     file.note()
             for topic, segment, stamp, anew in changed:
-                if not topic.deleted and any(each is segment for each in topic.log.segments):  # else it was removed on purpose
+                if topic.deleted or segment.sha256 is not None:
+                    continue
+                if any(each is segment for each in topic.log.segments):  # else it was removed on purpose
                     self._note(topic, segment, stamp, anew=anew)
             self._judge_some()
             done()
@@ -158,7 +160,8 @@ class DirectoryCheck:
         for topic in found[begin : begin + LISTED_MAX]:
             if count >= SEALED_MAX:
                 break
-            taken.append((topic, [(each, each.stamp) for each in topic.log.segments[:-1] if each.sealed and not each.busy]))
+            present = [each for each in topic.log.segments[:-1] if each.sealed and not each.busy and each.sha256 is None]
+            taken.append((topic, [(each, each.stamp) for each in present]))
             count += len(taken[-1][1])
         self._listed = begin + len(taken)
         return taken

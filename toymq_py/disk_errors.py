@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Callable
 
-from toymq_py.errors import DiskFull, RequestError, StorageFailed
+from toymq_py.errors import DiskFull, RequestError, StorageFailed, TierAway
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -12,6 +12,9 @@ LASTING = (
     errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ESTALE,
 )  # fmt: skip
 """Permanent errors of opening a file: a retry would fail again. ESTALE: another file has its name."""
+
+
+Done = Callable[[OSError | RequestError | None], None]
 
 
 class BeingExamined(BlockingIOError):
@@ -23,6 +26,42 @@ class BeingExamined(BlockingIOError):
     def __init__(self, path: str, when_done: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(errno.EAGAIN, "a damaged segment is being examined; try again in a moment", path)
         self.when_done = when_done
+        self.problem: str | None = None
+        """Why the wait may be long: a request that can be made again is answered with it."""
+
+
+    def begin_wait(self, call: Callable[[], None]) -> Callable[[], None]:
+        """As ``when_done``. Returns: what withdraws the call: nothing need be done, it comes once."""
+        self.when_done(call)
+        return lambda: None
+
+
+class BeingFetched(BeingExamined):
+    """A segment is in the bucket of ``--tier`` alone, and a thread fetches it. ``when_done`` registers a call for the end of
+    the present try, whatever it finds."""
+
+    def __init__(self, path: str, when_done: Callable[[Callable[[], None]], None], problem: str | None) -> None:
+        super().__init__(path, when_done)
+        text = "the bucket has these records, and they are being fetched" if problem is None else f"the bucket: {problem}"
+        self.strerror = f"{text}; try again in a moment"
+        self.problem = problem
+
+
+def when_readable(begin: Callable[[Done], None], done: Done) -> None:
+    """Call ``begin``, again when what it reads can be read, unless that may take long. Raises: what its first call raises."""
+    try:
+        begin(done)
+    except BeingExamined as busy:
+        if busy.problem is not None:
+            raise
+
+        def again() -> None:
+            try:
+                when_readable(begin, done)
+            except (OSError, RequestError) as error:
+                done(error)
+
+        busy.when_done(again)
 
 
 def what_passes(error: OSError) -> str | None:
@@ -36,6 +75,8 @@ def storage_error(error: OSError) -> RequestError:
     """The error that a client is told for an error of the disk."""
     if passes := what_passes(error):
         return DiskFull(passes)
+    if isinstance(error, BeingFetched):
+        return TierAway(str(error.strerror))
     if isinstance(error, BeingExamined):
         return StorageFailed(str(error.strerror))
     return StorageFailed(f"the disk failed: {error.strerror or error}")

@@ -12,7 +12,8 @@
     │  ├─ AlreadySubscribed  NotSubscribed  ModeConflict
     │  ├─ OutOfRange  QueueFull  OutOfSequence
     │  ├─ TooManyTopics  TooManyConsumers  TooManySubscriptions
-    │  ├─ DiskLow  DiskFull  StorageFailed                 publishing is refused, reading goes on
+    │  ├─ DiskLow  DiskFull  StorageFailed  TierBehind     publishing is refused, reading goes on
+    │  ├─ TierAway                                         the bucket that has these records does not answer
     │  ├─ NotEnoughReplicas                                too few copies are in sync to publish
     │  ├─ TooManyConnections*  ShuttingDown*  NotLeader*
     │  ├─ Moved                                            another worker has the topic
@@ -55,7 +56,8 @@ class RequestError(ToymqError):
     Attributes:
         code: which error it is, for programs; each has a class.
         retryable: the same request may succeed later (QueueFull, DiskLow, DiskFull, OutOfSequence, TooManyConnections,
-            ShuttingDown, NotLeader, NotEnoughReplicas). Of the others the request, the rights or the broker must change first.
+            TierAway, TierBehind, ShuttingDown, NotLeader, NotEnoughReplicas). Of the others the request, the rights or the
+            broker must change first.
         fatal: the connection is closed behind it.
         token: the name of the refused token, for the broker's audit trail.
     """
@@ -260,6 +262,20 @@ class StorageFailed(RequestError):
     """The disk failed; the topic may refuse publishes until a restart."""
 
     code = "STORAGE_FAILED"
+
+
+class TierBehind(RequestError):
+    """More is sealed and not in the bucket of ``--tier`` than ``--tier-local-max``."""
+
+    code = "TIER_BEHIND"
+    retryable = True
+
+
+class TierAway(RequestError):
+    """The records are in the bucket of ``--tier``, and it does not answer; or it did not yet, to what cannot wait."""
+
+    code = "TIER_AWAY"
+    retryable = True
 
 
 class TooManyConnections(RequestError):

@@ -105,6 +105,8 @@ TABLE: tuple[Metric, ...] = (
            "Notices of alerts by outcome: sent, or failed when the last attempt was not taken.", ("outcome",)),
     Metric("tier_failing", Kind.GAUGE, "0 or 1", "Whether the bucket of --tier refused, or was away, at the last try."),
     Metric("tier_uploaded_bytes_total", Kind.COUNTER, "bytes", "Bytes of sealed segments that the bucket of --tier has taken."),
+    Metric("tier_fetch_failing", Kind.GAUGE, "0 or 1", "Whether readers wait for the bucket of --tier, since a fetch failed."),
+    Metric("tier_fetched_bytes_total", Kind.COUNTER, "bytes", "Bytes that were fetched from the bucket to be read."),
     Metric("role", Kind.GAUGE, "0 or 1", "What this node of a cluster does: LOOKING, JOINING, FOLLOWING, OPENING, LEADING.",
            ("role",), of_cluster=True),
     Metric("epoch", Kind.GAUGE, "epoch", "The epoch of the leader that this node knows; 0: none.", of_cluster=True),
@@ -193,7 +195,7 @@ class Metrics:
                  "connections_torn_total", "deliver_total", "duplicate_total", "errors", "fsync_seconds", "limits_reached",
                  "loop_held_seconds", "nack_total",
                  "publish_seconds", "publish_total", "redeliver_total",
-                 "tier_failing", "tier_uploaded_bytes_total")  # fmt: skip
+                 "tier_failing", "tier_fetch_failing", "tier_fetched_bytes_total", "tier_uploaded_bytes_total")  # fmt: skip
 
     def __init__(self) -> None:
         self.channels_examining = 0
@@ -213,6 +215,8 @@ class Metrics:
         self.alerts_firing: dict[str, int] = {}
         """By rule."""
         self.alert_notices = {"sent": 0, "failed": 0}
+        self.tier_fetch_failing = 0
+        self.tier_fetched_bytes_total = 0
         self.tier_failing = 0
         """This and the next are set by the thread of the tier."""
         self.tier_uploaded_bytes_total = 0

@@ -95,13 +95,13 @@ def format_size(size: int) -> str:
 
 
 DURATION_SETTINGS = frozenset(
-    ("visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl")
+    ("visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl", "tier_local_age")
 )
-MAY_BE_ZERO = frozenset(("retain_acked_for",))
+MAY_BE_ZERO = frozenset(("retain_acked_for", "tier_local_age"))
 """Of those; the others are a millisecond or more."""
 USUALLY_SHORT = frozenset(("nack_backoff_min", "nack_backoff_max"))
 """Of those; below a second nothing is doubted."""
-SIZE_SETTINGS = frozenset(("backlog_max_bytes", "retain_max_bytes"))
+SIZE_SETTINGS = frozenset(("backlog_max_bytes", "retain_max_bytes", "tier_local_bytes"))
 """Topic settings that people write with a unit. On the wire they are integers: milliseconds and bytes."""
 
 

@@ -55,6 +55,8 @@ from toymq_py.errors import (
     RequestError,
     ShuttingDown,
     StorageFailed,
+    TierAway,
+    TierBehind,
     TooManyConnections,
     TooManyConsumers,
     TooManySubscriptions,
@@ -71,8 +73,8 @@ __all__ = [
     "InternalError", "JobFailed", "JobProcessEnded", "LineTooLong", "LocalError", "ModeConflict", "Moved", "NoSuchConsumer",
     "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp", "OutOfRange", "OutOfSequence",
     "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown", "StorageFailed",
-    "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions", "TooManyTopics",
-    "TopicExists", "ToymqError", "UnknownCommand",
+    "SubscriptionEnded", "TakenOver", "TierAway", "TierBehind", "TooManyConnections", "TooManyConsumers",
+    "TooManySubscriptions", "TooManyTopics", "TopicExists", "ToymqError", "UnknownCommand",
 ]  # fmt: skip
 
 

@@ -164,8 +164,9 @@ def create(topic: str, settings: Settings | None = None) -> Request[None]:
     Args:
         settings: by name: ``visibility``, ``max_attempts``, ``nack_backoff_min``, ``nack_backoff_max``, ``dedupe_keys``,
             ``backlog_max_messages``, ``backlog_max_bytes``, ``when_full``, ``retain_acked_for``, ``retain_max_age``,
-            ``retain_max_bytes``, ``ttl``. A duration is seconds or a text (``60``, ``"2m"``), a size is bytes or a text
-            (``"64MiB"``); ``"default"`` unsets. Those of ``describe`` are in milliseconds; ``config`` returns seconds.
+            ``retain_max_bytes``, ``ttl``, ``tier_local_bytes``, ``tier_local_age``. A duration is seconds or a text
+            (``60``, ``"2m"``), a size is bytes or a text (``"64MiB"``); ``"default"`` unsets. Those of ``describe`` are in
+            milliseconds; ``config`` returns seconds.
 
     Raises: TopicExists, RequestError, RequestTimeout.
     """

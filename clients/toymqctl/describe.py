@@ -22,6 +22,7 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
         ("messages", str(topic["messages"])),
         ("ids", ids),
         ("stored", f"{size(topic['bytes'])} in {counted(topic['segments'], 'segment')}"),
+        *_evicted(topic),
         ("settings", " ".join(format_settings(topic["settings"])) or "the broker's defaults"),
     ]
     losses = [
@@ -32,6 +33,14 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
         (name, f"{counted(topic[field], 'message')}{since if field.endswith('_total') else ''}")
         for name, field in losses if topic[field]
     ]  # fmt: skip
+
+
+def _evicted(topic: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is in the bucket alone, of which older brokers do not know."""
+    if (found := topic.get("evicted")) is None:
+        return []
+    problem = "" if found["problem"] is None else f"; readers wait: {found['problem']}"
+    return [("in the bucket alone", f"{size(found['bytes'])} in {counted(found['segments'], 'segment')}{problem}")]
 
 
 @click.command()

@@ -28,6 +28,8 @@ ADVICE = {
     "QUEUE_FULL": "its consumers are behind (`toymqctl consumers TOPIC`); or raise the limit with `toymqctl config`",
     "SHUTTING_DOWN": "the broker is being stopped; try again when it is back",
     "STORAGE_FAILED": "look at the broker's log and disk, then restart it; reading goes on meanwhile",
+    "TIER_AWAY": "look at the bucket of --tier and at the broker's log; consumers wait for it, nothing is skipped",
+    "TIER_BEHIND": "look at the bucket of --tier and at the broker's log; publishing resumes by itself",
     "TOO_MANY_CONNECTIONS": "close some, or start the broker with a larger --max-connections",
     "TOO_MANY_CONSUMERS": "`toymqctl forget` unused consumers, or start the broker with a larger --max-consumers",
     "TOO_MANY_TOPICS": "`toymqctl delete` unused topics, or start the broker with a larger --max-topics",

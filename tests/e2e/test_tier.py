@@ -1,5 +1,6 @@
 """``--tier``: sealed segments are in the bucket whatever dies, and the bucket alone makes the directory anew. ADR 0139."""
 
+import json
 import os
 import random
 import signal
@@ -16,7 +17,9 @@ from tests.support.broker_process import TIMEOUT_S, BrokerProcess, run
 from tests.support.ports import reserved
 from tests.support.requirements import require
 from toymq import sync
+from toymq_py.clock import SystemClock
 from toymq_py.storage.record import iter_frames
+from toymq_py.tier.restore import IDS_LEFT_OUT
 
 SEALED_OFTEN = ("--segment-bytes", "65536")
 
@@ -69,7 +72,7 @@ def test_a_broker_that_is_killed_while_it_uploads_and_a_disk_that_is_gone(tmp_pa
         assert first > 500, "most of it was sealed"
         assert last >= max(stored), "an id is used once"
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
-            assert mq.pub("orders", b"later").msg_id == last + 1
+            assert mq.pub("orders", b"later").msg_id == last + 1 + IDS_LEFT_OUT
             assert [each["consumer"] for each in mq.describe("orders")["consumers"]] == ["billing"]
         settled(url, tmp_path / "again")
 
@@ -138,10 +141,86 @@ def test_a_store_over_http(tmp_path: Path, s3: str) -> None:
         broker.restart(kill=True)
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
             list(mq.pub_many("orders", [b"%d" % n + bytes(1000) for n in range(300, 600)]))
+            mq.config("orders", {"tier_local_bytes": 0})
+        until_evicted(broker, tmp_path / "d")
         settled(s3, tmp_path / "d")
         stored = payloads(broker.port, "orders")
+        assert len(stored) == 600
     run("restore", s3, str(tmp_path / "again"))
     with BrokerProcess(tmp_path / "again") as broker:
         found = payloads(broker.port, "orders")
     assert found == {msg_id: payload for msg_id, payload in stored.items() if msg_id <= max(found)}
     assert max(found) > 500
+
+
+def until_evicted(broker: BrokerProcess, data_dir: Path) -> None:
+    """Wait until all that is sealed is in the bucket alone."""
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+        for _ in range(100_000):
+            described = mq.describe("orders")
+            if described.get("evicted", {}).get("segments", 0) == described["segments"] - 1:
+                break
+    for _ in range(100_000):
+        if len(list((data_dir / "topics" / "orders").glob("*.log"))) == 1:
+            return
+    raise AssertionError("what was evicted is still on the disk")
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 10))])
+def test_what_left_the_disk_is_delivered_from_the_bucket(tmp_path: Path, seed: int) -> None:
+    """The broker is killed while it evicts, and while it reads what it evicted; each message comes in order, none is lost."""
+    chance, url = random.Random(seed), f"file://{tmp_path}/bucket"
+    options = ("--tier", url, *SEALED_OFTEN, "--tier-cache-bytes", "1MiB")
+    stored: dict[int, bytes] = {}
+    between_ms = 0
+    with BrokerProcess(tmp_path / "d", *options) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            mq.create("orders", {"tier_local_bytes": 0})
+        for turn in range(3):
+            with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+                sent = [b"%d/%d " % (turn, n) + b"x" * chance.randrange(1500) for n in range(300)]
+                for payload, receipt in zip(sent, mq.pub_many("orders", sent), strict=True):
+                    stored[receipt.msg_id] = payload
+            between_ms = between_ms or SystemClock.wall_ns() // 1_000_000 + 1
+            if turn:
+                until_evicted(broker, tmp_path / "d")
+            broker.restart(kill=True)
+        until_evicted(broker, tmp_path / "d")
+        taken: dict[int, bytes] = {}
+        for kill in (True, False):
+            with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq, mq.sub("orders", "billing") as deliveries:
+                for message in deliveries:
+                    taken[message.id] = message.payload
+                    message.ack()
+                    if len(taken) == (450 if kill else len(stored)):
+                        break
+            if kill:
+                broker.restart(kill=True)
+        assert taken == stored
+        assert list(taken) == sorted(taken)
+        assert payloads(broker.port, "orders") == stored
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            assert mq.seek("orders", "billing", f"@{between_ms}") == 300, "it waited for a segment"
+        settled(url, tmp_path / "d")
+        broker.stop()
+    assert run("verify", str(tmp_path / "d")).returncode == 0
+
+
+def test_http_reads_what_left_the_disk(tmp_path: Path) -> None:
+    options = ("--tier", f"file://{tmp_path}/bucket", *SEALED_OFTEN, "--http", "127.0.0.1:0")
+    with BrokerProcess(tmp_path / "d", *options) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            mq.create("orders", {"tier_local_bytes": 0})
+            list(mq.pub_many("orders", [b"%d " % n + bytes(1000) for n in range(300)]))
+            (url,) = mq.stats()["gateways"]
+        until_evicted(broker, tmp_path / "d")
+        with urllib.request.urlopen(f"{url}v1/topics/orders/log?from=earliest&max=100", timeout=TIMEOUT_S) as answer:
+            assert [message["id"] for message in json.load(answer)["messages"]][:10] == list(range(10))
+        events = []
+        with urllib.request.urlopen(f"{url}v1/topics/orders/stream?from=earliest", timeout=TIMEOUT_S) as answer:
+            for line in answer:
+                if line.startswith(b"id: "):
+                    events.append(int(line[4:]))
+                    if events[-1] == 299:
+                        break
+        assert events == list(range(300)), "it went on through all of it"

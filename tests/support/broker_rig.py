@@ -14,6 +14,7 @@ from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import RequestError
 from toymq_py.failure import failure_of
 from toymq_py.names import TopicPattern
+from toymq_py.records import Records
 from toymq_py.storage.log import Log
 from toymq_py.storage.open_files import OPEN_FILES_MAX
 from toymq_py.subscription import AnyPoll, PatternSubscription
@@ -174,13 +175,16 @@ class BrokerRig:
         (answer,) = answers
         return answer
 
+    def read(self, log: Log, at: int) -> tuple[Records | None, int, int]:
+        return log.read(at, 1000)
+
     def records(self, topic: str) -> list[tuple[int, bytes, bytes, dict[str, str]]]:
         """(id, key, payload, headers) of all that is retained."""
         log = self.broker.topic(topic).log
         found = []
         at = log.first_id
         while at < log.committed_id:
-            run, row, after = log.read(at, 1000)
+            run, row, after = self.read(log, at)
             for i in range(row, row + after - at) if run is not None else ():
                 block = b"" if run.headers is None else run.headers[i]
                 lines = [line.partition(": ") for line in block.decode().splitlines()]

@@ -34,6 +34,9 @@ class MemoryBucket:
     def get(self, key: str) -> bytes | None:
         return self.objects.get(key)
 
+    def size(self, key: str) -> int | None:
+        return None if key not in self.objects else len(self.objects[key])
+
     def keys(self) -> Iterator[str]:
         yield from sorted(self.objects)
 
@@ -62,6 +65,9 @@ class FaultyBucket:
 
     def get(self, key: str) -> bytes | None:
         return self._try(lambda: self._bucket.get(key))
+
+    def size(self, key: str) -> int | None:
+        return self._try(lambda: self._bucket.size(key))
 
     def keys(self) -> Iterator[str]:
         yield from self._try(lambda: list(self._bucket.keys()))

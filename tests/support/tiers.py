@@ -1,12 +1,17 @@
 """A broker on the simulated disk, the bucket of its tier, and what a restore of that bucket gives."""
 
 from contextlib import suppress
+from typing import Any
 
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.buckets import Killed
-from toymq_py.runtime.tier_thread import look_at
+from toymq_py.disk_errors import BeingFetched
+from toymq_py.records import Records
+from toymq_py.runtime.tier_thread import evict, look_at, place_of
+from toymq_py.storage.log import Log
 from toymq_py.tier.bucket import Bucket, BucketError
 from toymq_py.tier.check import check
+from toymq_py.tier.cold import DIRECTORY_NAME, ColdReads
 from toymq_py.tier.keys import Place
 from toymq_py.tier.restore import Restored, restore
 from toymq_py.tier.uploads import Round, Uploads
@@ -19,10 +24,20 @@ PAYLOAD = bytes(700)
 class TierRig(BrokerRig):
     """A broker with a tier."""
 
-    def __init__(self, bucket: Bucket, **options: object) -> None:
-        super().__init__(**options)
+    def __init__(self, bucket: Bucket, *, cache_bytes: int = 1 << 30, **options: Any) -> None:
         self.bucket = bucket
+        self.cache_bytes = cache_bytes
+        super().__init__(**options)
         self.uploads = self.another_process()
+
+    def restart(self) -> None:
+        super().restart()
+        self.cold = ColdReads(
+            self.disk, self.bucket, f"{self.options.data_dir}/{DIRECTORY_NAME}", cache_bytes=self.cache_bytes,
+            files=self.broker.files, metrics=self.broker.metrics, place_of=lambda topic: place_of(self.broker, topic),
+            offload=self.loop.offload, later=self.loop.later,
+        )  # fmt: skip
+        self.broker.files.cold = self.cold
 
     def another_process(self) -> Uploads:
         return Uploads(self.disk, self.bucket, self.clock.wall_ns)
@@ -32,7 +47,22 @@ class TierRig(BrokerRig):
         self.advance(20)
         look_at(self.broker)  # makes the incarnations
         self.loop.drain()
-        return self.uploads.round(*look_at(self.broker))
+        done = self.uploads.round(*look_at(self.broker))
+        evict(self.broker, done.proven)
+        self.loop.drain()
+        return done
+
+    def away(self, topic: str = "t") -> list[int]:
+        """First ids of what is in the bucket alone."""
+        return [segment.base_id for segment in self.broker.topic(topic).log.segments if segment.sha256 is not None]
+
+    def read(self, log: Log, at: int) -> tuple[Records | None, int, int]:
+        for _ in range(100):
+            try:
+                return super().read(log, at)
+            except BeingFetched:
+                self.advance(10)
+        raise AssertionError(f"{at} is not fetched")
 
     def rounds(self, count: int) -> None:
         """Rounds that may fail, or end their process."""

@@ -43,7 +43,7 @@ class DiskAlarm:
         self._loop.call_soon(self._on_change)
 
     def _look(self) -> None:
-        if self._space.is_low():
+        if self._space.refuses():
             self._deadline.set(LOOK_S, self._look)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from toymq_py.amqp import methods
 from toymq_py.amqp.queues import Queues
 from toymq_py.broker import Done
 from toymq_py.callbacks import call_all
-from toymq_py.errors import DiskLow, RequestError
+from toymq_py.errors import DiskLow, RequestError, TierBehind
 from toymq_py.topic import Published
 
 RUN_MAX = 256
@@ -221,7 +221,7 @@ class Publishes:
         while self._pending and not self._pending[0].waits:
             pending = self._pending.popleft()
             answered += 1
-            if pending.error is not None and pending.error.code == DiskLow.code and self._waits_for_space():
+            if isinstance(pending.error, DiskLow | TierBehind) and self._waits_for_space():
                 if not self._unstored:
                     self._held.refused.append(self)
                 self._unstored.append(pending)

@@ -11,6 +11,7 @@ from typing import Any
 from toymq_py.amqp.errors import PRECONDITION_FAILED, AmqpError
 from toymq_py.amqp.timestamp import Timestamp
 from toymq_py.amqp.topology import Queue
+from toymq_py.disk_errors import BeingExamined
 from toymq_py.records import IdRange, Records
 from toymq_py.topic import Topic
 from toymq_py.units import DURATION_MS_MAX
@@ -125,7 +126,11 @@ class StreamReader:
                 if self._withdraw is None:
                     self._withdraw = self._topic.when_committed(self._committed)
                 return None
-            run, start, next_id = self._topic.read(self._position, count, max_bytes)
+            try:
+                run, start, next_id = self._topic.read(self._position, count, max_bytes)
+            except BeingExamined as busy:
+                busy.when_done(self._examined)
+                return None
             last = min(next_id, limit)
             found = last - self._position
             self._position = last
@@ -133,6 +138,10 @@ class StreamReader:
                 self.inflight += found
                 return run, start, start + found
         return None
+
+    def _examined(self) -> None:
+        if not self.closed:
+            self._wake()
 
     def _committed(self) -> None:
         self._withdraw = None

@@ -73,7 +73,7 @@ def restore_from(url: str, directory: str, *, as_json: bool) -> None:
     if not as_json:
         for each in restored:
             at = "" if each.state_ns is None else f", consumers and settings as of {utc(each.state_ns)}"
-            click.echo(f"{each.place.topic}: {counted(each.segments, 'segment')}{at}")
+            click.echo(f"{each.place.topic}: {counted(each.segments, 'segment')}{at}; the next id is {each.next_id}")
         click.echo(f"to serve it: toymq serve --data-dir {shlex.quote(directory)}")
     if bad:
         raise SystemExit(1)

@@ -182,6 +182,13 @@ class ServeOptions(BrokerOptions):
         None, "URL", parse_tier, noun="a URL such as s3://bucket/prefix or file:///mnt/history",
         help="Sealed segments are copied to this bucket, with offsets and settings (docs/tier.md).",
     )  # fmt: skip
+    tier_cache_bytes: int = size(
+        1 << 30, 1 << 20, 1 << 50, help="With --tier: disk for segments that are read and were in the bucket alone."
+    )
+    tier_local_max_bytes: int = size(
+        0, name="tier_local_max",
+        help="With --tier: publishing is refused (TIER_BEHIND) while more is sealed and not in the bucket; 0: no limit.",
+    )  # fmt: skip
     workers: int = count(
         1, 1, 64, help="Broker processes, each with a part of the topics (docs/more-cores.md); `toymq workers` changes it."
     )  # fmt: skip
@@ -250,6 +257,8 @@ class ServeOptions(BrokerOptions):
                 raise ConfigError(f"--{name.replace('_', '-')} does nothing without {' or '.join(OVER_TLS)}")
         if self.amqp_vhost and self.amqp is None and self.amqps is None:
             raise ConfigError("--amqp-vhost does nothing without --amqp or --amqps")
+        if self.tier is None and self.tier_local_max_bytes:
+            raise ConfigError("--tier-local-max does nothing without --tier")
         self._check_cluster()
         self._check_workers()
         for name in ("dialect", "private_webhooks"):
@@ -374,6 +383,9 @@ class TopicSettings:
     retain_max_bytes: int | None = None
     ttl: int | None = None
     """None: messages that bring no ttl of their own never expire."""
+    tier_local_bytes: int | None = None
+    """None: what is in the bucket of ``--tier`` stays on the disk, too. So with the next one."""
+    tier_local_age: int | None = None
 
     def changed(self, changes: Mapping[str, str]) -> "TopicSettings":
         """These settings with some of them set anew; ``default`` unsets one.
@@ -422,6 +434,8 @@ SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
     "retain_max_age": (1, DURATION_MS_MAX),
     "retain_max_bytes": (1, 1 << 62),
     "ttl": (1, DURATION_MS_MAX),
+    "tier_local_bytes": (0, 1 << 62),
+    "tier_local_age": (0, DURATION_MS_MAX),
 }
 """Smallest and largest of a number, or the words that a setting takes."""
 

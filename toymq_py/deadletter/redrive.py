@@ -11,6 +11,7 @@ from functools import partial
 
 from toymq_py.deadletter.ledger import MoveLedger
 from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordReader, TransferBatch, is_redriven_letter
+from toymq_py.disk_errors import BeingFetched
 from toymq_py.errors import InternalError, NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.letter import Return, return_of
 from toymq_py.records import IdRange
@@ -68,6 +69,7 @@ class Redrive:
         if self.stopping:
             self._done(self._count, ShuttingDown("the broker is shutting down"))
             return
+        ranges = list(self._ranges)
         try:
             origin = self._origin()
             # No more at a time than whose keys it remembers for sure: a kill finds all that is not stored as acked among them.
@@ -84,6 +86,12 @@ class Redrive:
                 return
             _free_keys(origin, returns)
             batch.append_to(origin, partial(self._stored, origin, batch.ids, returns), self._slice_done)
+        except BeingFetched as busy:
+            self._ranges = ranges
+            if busy.problem is None:
+                busy.when_done(self.start)
+            else:
+                self._done(self._count, busy)
         except (RequestError, OSError) as error:
             self._done(self._count, error)
         except Exception:

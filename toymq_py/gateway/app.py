@@ -189,12 +189,12 @@ def _topic_of(operation: Operation, request: Request) -> str:
 
 
 async def _handle(operation: Operation, gateway: Gateway, request: Request) -> Response:
-    """Run the handler. While a damaged segment is examined, a GET waits and other methods are refused."""
+    """Run the handler. While a damaged segment is examined, or fetched, a GET waits and other methods are refused."""
     while True:
         try:
             return await operation.handler(gateway, request)
         except BeingExamined as busy:
-            if request.method != "GET":
+            if request.method != "GET" or busy.problem is not None:
                 raise
             examined = asyncio.Event()
             busy.when_done(examined.set)

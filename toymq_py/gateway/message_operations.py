@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.consumer_options import Start
+from toymq_py.disk_errors import BeingExamined
 from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, RequestError, StorageFailed
 from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import check_again
@@ -70,12 +71,17 @@ def read_log(topic: Topic, from_id: int, max_count: int, max_bytes: int) -> tupl
 
     Returns: (ids and messages, the id to go on from, payload bytes about). Lost ids are skipped.
 
-    Raises: OSError.
+    Raises: OSError; BeingExamined only before the first message.
     """
     found: list[tuple[int, str]] = []
     size = 0
     while from_id < topic.next_id and len(found) < max_count and size < max_bytes:
-        run, row, next_id = topic.read(from_id, max_count - len(found), max_bytes - size)
+        try:
+            run, row, next_id = topic.read(from_id, max_count - len(found), max_bytes - size)
+        except BeingExamined:
+            if found:
+                break
+            raise
         if run is None:
             from_id = next_id
             continue
@@ -169,7 +175,12 @@ async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> A
             at = topic.first_id
         if at < topic.next_id:
             max_bytes = answer_room.bytes_to_take(request, READ_BYTES)
-            messages, behind, size = read_log(topic, at, PAGE_MAX, max_bytes)
+            try:
+                messages, behind, size = read_log(topic, at, PAGE_MAX, max_bytes)
+            except BeingExamined as busy:
+                if not await waiting.wait_for(busy.begin_wait, HEARTBEAT_S) and not waiting.stopped:
+                    yield b":\n\n"
+                continue
             if not answer_room.has_room(request, size):
                 del messages
                 await answer_room.wait_for_room(waiting, request)

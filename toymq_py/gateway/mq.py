@@ -23,6 +23,8 @@ from toymq_py.errors import (
     RequestError,
     ShuttingDown,
     StorageFailed,
+    TierAway,
+    TierBehind,
     TooManyConsumers,
     TooManyTopics,
     TopicExists,
@@ -74,7 +76,7 @@ def refuse(error: RequestError) -> Response:
     """The response to an error with the original's statuses: 400 for an invalid request, 503 when it could not be stored."""
     if isinstance(error, BadFraming | BadName):
         return problem(error, status=400)
-    if isinstance(error, DiskFull | DiskLow | StorageFailed | QueueFull | ShuttingDown):
+    if isinstance(error, DiskFull | DiskLow | StorageFailed | TierAway | TierBehind | QueueFull | ShuttingDown):
         return problem(error, status=503, retry_after_s=RETRY_AFTER_S)
     return problem(error)
 

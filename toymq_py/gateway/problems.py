@@ -38,6 +38,8 @@ STATUS: dict[str, int] = {
     "DISK_LOW": 507,
     "DISK_FULL": 507,
     "STORAGE_FAILED": 503,
+    "TIER_AWAY": 503,
+    "TIER_BEHIND": 507,
     "TOO_MANY_CONNECTIONS": 503,
     "SHUTTING_DOWN": 503,
     "NOT_ENOUGH_REPLICAS": 503,
@@ -53,6 +55,7 @@ STATUS: dict[str, int] = {
 WEBSOCKET_VERSION = "13"
 
 RETRY_AFTER_S = {"QUEUE_FULL": 1, "TOO_MANY_SEARCHES": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10,
+                 "TIER_AWAY": 10, "TIER_BEHIND": 10,
                  "TOO_MANY_CONNECTIONS": 1, "SHUTTING_DOWN": 1, "NOT_ENOUGH_REPLICAS": 1, "NOT_LEADER": 1}  # fmt: skip
 """``Retry-After`` by code: short for what consumers resolve, longer for what an operator must."""
 

@@ -18,6 +18,7 @@ _NAMES = (
     rf"{_NUMBER}-{_NUMBER}\.removed",
     r"(?:offsets|topic|segments|given-up)\.json",
     r"offsets\.json\.(?:prev|damaged)",
+    r"evicted\.json(?:\.prev)?",
     r"has-offsets",
 )
 _FILE = re.compile(rf"(?:(?:{_TOPIC}|{_GRAVE})/(?:{'|'.join(_NAMES)})|(?:webhooks|alerts|amqp)\.json)")

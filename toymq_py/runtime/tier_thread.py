@@ -3,17 +3,20 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 
 from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
 from toymq_py.metrics import Metrics
+from toymq_py.storage.commit.sync_threads import run_guarded
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.threads import start_thread
 from toymq_py.tier.bucket import BucketError, open_bucket
+from toymq_py.tier.cold import DIRECTORY_NAME, ColdReads
 from toymq_py.tier.keys import Place
 from toymq_py.tier.uploads import Round, TopicOnDisk, Uploads
 
@@ -28,9 +31,10 @@ STOP_S = 2.0
 Look = tuple[list[TopicOnDisk], set[Place]]
 
 
-def look_at(broker: Broker) -> Look:
-    """The topics that have something for the bucket, and all incarnations that the broker has. One with sealed segments and
-    without an incarnation gets one: it is in a later look. Belongs to the event loop."""
+def look_at(broker: Broker, *, sizes: bool = False) -> Look:
+    """The topics that have something for the bucket, with the sizes of their segments if asked for, and all incarnations that
+    the broker has. One with sealed segments and without an incarnation gets one: it is in a later look. Belongs to the event
+    loop."""
     topics, present = [], set()
     for name, topic in broker.topics.items():
         incarnation, segments = topic.settings_queue.incarnation, topic.log.segments
@@ -39,22 +43,43 @@ def look_at(broker: Broker) -> Look:
             present.add(place)
             if not topic.deleted:
                 log = (segments[0].base_id, len(segments)) if segments else (0, 0)
-                topics.append(TopicOnDisk(place, topic.path, topic.next_id, log))
+                sealed = [(each.base_id, each.end) for each in segments[:-1] if each.sha256 is None] if sizes else []
+                topics.append(TopicOnDisk(place, topic.path, topic.next_id, log, topic.retention.evictable(), sealed))
         elif len(segments) > 1 and not topic.deleted:
             topic.settings_queue.identify(lambda: None)
     return topics, present
+
+
+def evict(broker: Broker, proven: Mapping[Place, Mapping[int, str]]) -> None:
+    """Let segments leave the disk that stand in the bucket. Belongs to the event loop."""
+    for place, segments in proven.items():
+        topic = broker.topics.get(place.topic)
+        if topic is not None and topic.settings_queue.incarnation == place.incarnation:
+            topic.retention.evict(segments)
 
 
 class TierThread:
     """Makes a round every ``INTERVAL_S``; after an error later, twice as long each time. ``stop`` ends it."""
 
     def __init__(
-        self, look: Callable[[], Look], loop: asyncio.AbstractEventLoop, uploads: Uploads, metrics: Metrics, url: str
-    ) -> None:
-        """``look`` is called on the loop; the tier's ``metrics`` are set on the thread, the only one that does."""
+        self, look: Callable[[], Look], loop: asyncio.AbstractEventLoop, uploads: Uploads, metrics: Metrics, url: str,
+        evict: Callable[[Mapping[Place, Mapping[int, str]]], None] = lambda proven: None,
+        local_max_bytes: int = 0,
+        fall_behind: Callable[[str | None], None] = lambda why: None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            look, evict, fall_behind: called on the loop.
+            metrics: those of uploads are set on the thread, the only one that does.
+            local_max_bytes: ``fall_behind`` is told why while more is sealed and not in the bucket, then None; 0: no limit.
+        """
         self._look = look
         self._loop = loop
         self._uploads = uploads
+        self._evict = evict
+        self._local_max_bytes = local_max_bytes
+        self._fall_behind = fall_behind
+        self._is_behind = False
         self._metrics = metrics
         self._url = url
         self._stop = threading.Event()
@@ -71,11 +96,16 @@ class TierThread:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(self._pause_s):
+            waited_s = 0.0
+            while not self._stop.wait(INTERVAL_S):
+                waited_s += INTERVAL_S
                 look = self._ask()
                 if look is None:
                     return
-                self.round(*look)
+                if waited_s >= self._pause_s:
+                    self.round(*look)
+                    waited_s = 0.0
+                self.compare(look[0])
         except Exception:
             self._metrics.tier_failing = 1
             logger.exception("bug in the tier: nothing more is uploaded until a restart")
@@ -95,10 +125,27 @@ class TierThread:
         self._failing, self._pause_s = False, INTERVAL_S
         self._metrics.tier_failing = 0
         self._metrics.tier_uploaded_bytes_total += done.uploaded_bytes
+        if done.proven:
+            self._tell(lambda: self._evict(done.proven))
         if done.segments or done.deleted:
             logger.info("tier %s: %d segments (%d bytes) uploaded, %d objects deleted",
                         self._url, done.segments, done.uploaded_bytes, done.deleted)  # fmt: skip
         return done
+
+    def compare(self, topics: list[TopicOnDisk]) -> None:
+        """Tell the loop when the bucket falls behind, and when it has caught up."""
+        if not self._local_max_bytes:
+            return
+        lacking = self._uploads.behind_bytes(topics)
+        is_behind = lacking > self._local_max_bytes
+        if is_behind or self._is_behind:
+            why = f"{lacking} bytes are sealed and not in the bucket, more than {self._local_max_bytes} (--tier-local-max)"
+            self._tell(lambda: self._fall_behind(why if is_behind else None))
+        self._is_behind = is_behind
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call)
 
     def _ask(self) -> Look | None:
         """Ask the loop. Returns: None when it ended, or ``stop`` was called meanwhile."""
@@ -122,14 +169,53 @@ class TierThread:
         return None
 
 
+class FetchThreads:
+    """Threads that wait for the bucket, for what readers need. Two: one that is slow does not hold the others."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: int = 2) -> None:
+        """Raises: OSError when the machine has no thread left."""
+        self._loop = loop
+        self._work: SimpleQueue[tuple[Callable[[], None], Callable[[], None]]] = SimpleQueue()
+        for number in range(count):
+            start_thread(self._run, f"toymq-fetch-{number}")
+
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        """Run ``job`` on a thread, then ``done`` on the loop, whatever became of it."""
+        self._work.put((job, done))
+
+    def _run(self) -> None:
+        while True:
+            job, done = self._work.get()
+            run_guarded(job)
+            try:
+                self._loop.call_soon_threadsafe(done)
+            except RuntimeError:  # the loop is closed
+                return
+
+
 @contextmanager
-def tiered(url: str, broker: Broker, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Keep a bucket up to date while a broker runs. Raises: ConfigError, OSError."""
+def tiered(url: str, broker: Broker, loop: asyncio.AbstractEventLoop, cache_bytes: int, local_max_bytes: int) -> Iterator[None]:
+    """Keep a bucket up to date while a broker runs, and read what is there alone. Raises: ConfigError, OSError."""
     fs = RealFileSystem()
     uploads = Uploads(fs, open_bucket(url, fs), SystemClock.wall_ns)
-    thread = TierThread(lambda: look_at(broker), loop, uploads, broker.metrics, url)
+    thread = TierThread(
+        lambda: look_at(broker, sizes=local_max_bytes > 0), loop, uploads, broker.metrics, url,
+        lambda proven: evict(broker, proven), local_max_bytes, broker.space.fall_behind,
+    )  # fmt: skip
+    broker.files.cold = ColdReads(
+        fs, open_bucket(url, fs), f"{broker.directory.path}/{DIRECTORY_NAME}", cache_bytes=cache_bytes,
+        files=broker.files, metrics=broker.metrics, place_of=lambda topic: place_of(broker, topic),
+        offload=FetchThreads(loop).offload, later=loop.call_later,
+    )  # fmt: skip
     thread.start()
     try:
         yield
     finally:
         thread.stop()
+
+
+def place_of(broker: Broker, name: str) -> Place | None:
+    """Where the bucket has the objects of a topic."""
+    topic = broker.topics.get(name)
+    incarnation = None if topic is None else topic.settings_queue.incarnation
+    return None if incarnation is None else Place(name, incarnation)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 
-from toymq_py.disk_errors import BeingExamined
 from toymq_py.errors import NoSuchTopic
 from toymq_py.protocol import Fetch, encode_batch_header
 from toymq_py.session.replies import WAIT_COST_BYTES, PendingReply, Replies
@@ -33,16 +32,10 @@ class Fetches:
         waits = command.wait_ms and command.from_id == topic.next_id
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES) if waits else None)
 
-        def make() -> bytes | None:
+        def make() -> bytes:
             max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
-            try:
-                _check_incarnation(living(topic), command.incarnation)
-                frames, count, next_id = topic.fetch(command.from_id, command.max_count, max_bytes)
-            except BeingExamined as busy:
-                again, held.make = held.make, None  # naming make itself would be a reference cycle
-                assert again is not None
-                busy.when_done(lambda: self._replies.fill(held, again))
-                return None
+            _check_incarnation(living(topic), command.incarnation)
+            frames, count, next_id = topic.fetch(command.from_id, command.max_count, max_bytes)
             return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
 
         if waits:

@@ -47,6 +47,7 @@ from toymq_py.session.pull import PendingPull
 from toymq_py.session.reader import Reader
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, PendingReply, Replies
+from toymq_py.session.seek import seeking
 from toymq_py.session.subscribe import seconds, subscribe
 from toymq_py.topic import Appended, Channel, Duplicate, Published, Refused, Topic
 from toymq_py.trace_context import log_fields
@@ -451,9 +452,8 @@ class Handler:
         self._stored(start, answer=lambda: encode_ok(counted), audited=command)
 
     def _seek(self, command: commands.Seek) -> None:
-        topic = self._broker.topic(command.topic)
-        target = topic.seek(command.consumer, command.start, creates=command.creates)
-        self._stored(topic.flush_offsets, count=target, audited=command)
+        begin, answer = seeking(self._broker.topic(command.topic), command)
+        self._stored(begin, answer=answer, audited=command)
 
     def _stored(
         self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from toymq_py.clock import Clock
-from toymq_py.disk_errors import storage_error
+from toymq_py.disk_errors import BeingExamined, storage_error
 from toymq_py.errors import InternalError, RequestError
 from toymq_py.metrics import Metrics
 from toymq_py.net.fair_queue import Runnable
@@ -177,7 +177,7 @@ class Replies:
                 assert isinstance(reply, PendingReply)
                 if reply.make is None:
                     break
-                made = self._make_safely(reply.make)
+                made = self._make_safely(reply, reply.make)
                 if made is None:
                     self.due = self.unfinished = reply.make is not None
                     break
@@ -209,9 +209,15 @@ class Replies:
             return encode_error(error) * count, cost
         return encode_dup(reply.first_id) * count if type(reply) is Duplicate else encode_ok_run(reply.first_id, count), cost
 
-    def _make_safely(self, make: MakeReply) -> bytes | None:
+    def _make_safely(self, held: PendingReply, make: MakeReply) -> bytes | None:
         try:
             return make()
+        except BeingExamined as busy:
+            if busy.problem is None:
+                held.make = None
+                busy.when_done(lambda: self.fill(held, make))
+                return None
+            refusal = storage_error(busy)
         except RequestError as error:
             refusal = error
         except OSError as error:

@@ -22,9 +22,10 @@ from toymq_py.storage.reader_hints import ReaderHints
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, scan, to_records
 from toymq_py.storage.salvage import frame_bytes
 from toymq_py.storage.scanner import ScanResult, adopt, damage_report
-from toymq_py.storage.segment import NO_STAMP, Damage, Segment, newest_times
+from toymq_py.storage.segment import NO_STAMP, Damage, Segment
 from toymq_py.storage.segment_inventory import judge_anew
 from toymq_py.storage.tail_cache import AHEAD_ROWS, TailBudget, TailCache
+from toymq_py.storage.time_search import id_at_time
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -196,7 +197,7 @@ class Log:
             if not self.first_id <= msg_id < self.committed_id:
                 return None
             segment = self.segment_of(msg_id)
-            if msg_id >= segment.next_id or segment.damages or self.examinations.concern(segment.base_id):
+            if msg_id >= segment.next_id or segment.damages or segment.is_away or self.examinations.concern(segment.base_id):
                 return None
             try:
                 self.open(segment)
@@ -238,21 +239,8 @@ class Log:
         return b"".join(parts), count, from_id
 
     def id_at_time(self, ts_ns: int) -> int:
-        """The first committed record at or after a time; the next id when there is none. A segment counts up to the time of the
-        first record behind it, because a clock that was ahead may have dated its records."""
-        for segment, newest_ns in zip(self.segments, newest_times(self.segments), strict=True):
-            if newest_ns < ts_ns or segment.next_id == segment.base_id:
-                continue
-            from_id = max(segment.seek_time(ts_ns)[0], self.first_id)
-            while from_id < min(segment.next_id, self.committed_id):
-                run, row, next_id = self.read(from_id, 4096)
-                if run is not None:
-                    times = run.ts_ns[row : row + next_id - from_id]
-                    at = bisect_left(times, ts_ns)
-                    if at < len(times):
-                        return from_id + at
-                from_id = next_id
-        return self.committed_id
+        """The first committed record at or after a time; the next id when there is none."""
+        return id_at_time(self, ts_ns)
 
     # -- changes by the committer and by retention
 
@@ -330,7 +318,10 @@ class Log:
         the same, when the first record proved damaged: it has been entered as lost, and the next id passes it; or, and the
         next id is ``from_id``, when it is too long and not ``whole``.
         """
-        segment = self.segment_of(from_id)
+        at = self._at(from_id)
+        segment = self.segments[at]
+        if segment.sha256 is not None:
+            self.files.cold.use(self.topic, self.segments[at : at + 2], from_id, self._adopt_fetched)
         if self.examinations.is_unjudged(segment.base_id):
             return self._past_damage(segment, from_id, from_id, max_count, max_bytes, columns, whole, CHANGED)
         try:
@@ -338,7 +329,7 @@ class Log:
             if not self._hints.stopped_at(from_id):  # a reader that goes on does not ask again
                 segment.check_unchanged()
         except OSError as error:
-            if error.errno == errno.ESTALE:
+            if error.errno == errno.ESTALE or (segment.sha256 is not None and error.errno in LASTING):
                 return self._past_damage(segment, from_id, from_id, max_count, max_bytes, columns, whole, CHANGED)
             if error.errno not in LASTING:
                 raise
@@ -393,6 +384,10 @@ class Log:
     ) -> tuple[bytes, int, int, int]:  # fmt: skip
         """Go on behind a committed record that fails its check, is refused by the disk, or whose file was changed. The segment
         is examined, once for all. Returns: as ``_read_frames``. Raises: BeingExamined meanwhile; OSError when it cannot be."""
+        if segment.sha256 is not None:  # it was right when it was fetched
+            self.files.close(segment)
+            self.files.cold.spoilt(segment)
+            return self._read_frames(from_id, max_count, max_bytes, columns, whole=whole)
         examinations = self.examinations
         if not examinations.is_running(segment.base_id):
             if (error := examinations.take_failure(segment.base_id)) is not None:
@@ -459,6 +454,11 @@ class Log:
         self.examinations.begin(base_id)
         logger.warning("topic %s: %s: %s; the segment is scanned", self.topic, segment.path, why)
         self.run_behind(job, done)
+
+    def _adopt_fetched(self, segment: Segment, found: ScanResult) -> None:
+        """An evicted segment can be read again."""
+        adopt(segment, found, segment.end, segment.keyed, segment.expiring)
+        self._adopt_damage(segment)
 
     def _adopt_damage(self, segment: Segment) -> None:
         """Take over the damages of a segment: readers skip them from now on, and consumers learn what is lost."""

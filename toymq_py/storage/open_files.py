@@ -1,5 +1,6 @@
 """Limits the open segment files of all topics together. Belongs to the event loop."""
 
+from toymq_py.storage.evicted import Cold, NoCold
 from toymq_py.storage.segment import Segment
 
 OPEN_FILES_MAX = 1024
@@ -10,10 +11,12 @@ class OpenFiles:
     """Keeps at most ``limit`` segment files open. The least recently used are closed, except those that a sync thread writes.
     So connections, offsets and directories find descriptors however many topics there are."""
 
-    __slots__ = ("_newest", "_segments", "limit")
+    __slots__ = ("_newest", "_segments", "cold", "limit")
 
     def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
         self.limit = limit
+        self.cold: Cold = NoCold()
+        """Brings files that are in the bucket."""
         self._newest: Segment | None = None  # the one that was used last
         self._segments: dict[int, Segment] = {}  # by identity, the one that was not used for longest first
 

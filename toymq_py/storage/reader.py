@@ -135,6 +135,9 @@ class TopicReader:
 
     def _read_segment(self, segment: Segment, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
         to_id = min(to_id, segment.next_id)
+        if segment.is_away:
+            text = f"records {segment.base_id} to {segment.next_id - 1} are in the bucket of --tier alone: read by a broker"
+            raise OSError(errno.ENODATA, text, segment.path)
         for examined in (False, True):
             try:
                 file = self._fs.open(segment.path, write=False)

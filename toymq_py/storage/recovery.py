@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage.fs import FileSystem, write_again
 from toymq_py.storage.id_ranges import above, subtract
@@ -93,7 +94,8 @@ def recover_log(
         dedupe_keys: how many keys are wanted for the dedupe table.
         now_ns: the wall clock; records with a later deliver_at are not due.
 
-    Raises: OSError when the directory cannot be read or mended.
+    Raises: OSError when the directory cannot be read or mended. DamagedData when what is in the bucket is not known: its
+    records would be taken for lost.
     """
     found = RecoveredLog()
     active_keys: list[KeyRun] = []
@@ -106,7 +108,10 @@ def recover_log(
 
     files = _list_segments(fs, path, first_id_known)
     removed = _take_marks(fs, path, files.removed, first_id, removed)
+    if files.evicted.problem is not None:
+        raise DamagedData(files.evicted.problem)
     found.heads = files.heads
+    join_producers(found.producers, files.evicted.producers)
     found.problems = [f"{path}/{base_id:020d}.log {reason}" for base_id, reason in files.foreign.items()]
     if files.problem is not None:
         found.problems.append(f"{path}: {files.problem}")
@@ -140,7 +145,7 @@ def recover_log(
     newest_read = newest is not None and newest.following is None and newest.segment.start == 0
     found.keys = _newest_keys(fs, found.segments, active_keys if newest_read else None, dedupe_keys)
     for segment in found.segments:
-        if segment.newest_deliver_at_ns > now_ns:
+        if segment.newest_deliver_at_ns > now_ns and segment.sha256 is None:  # else the clock was set back
             _find_scheduled(fs, segment, now_ns, max(first_id, 0), found)
     next_id = files.end(max(next_id, found.next_id))
     if next_id > found.next_id:
@@ -266,7 +271,7 @@ def _newest_keys(
     for segment in reversed(segments if active_keys is None else segments[:-1]):
         if have >= wanted:
             break
-        if segment.keyed:
+        if segment.keyed and segment.sha256 is None:  # what may be wanted stays on the disk, unless more is wanted now
             runs = _keys_of(fs, segment, wanted - have) + runs
             have += segment.keyed
     return runs

@@ -36,7 +36,7 @@ def removable_by_acks(
     """Sealed segments that all consumers have acked and that are old enough.
 
     A topic without consumers drops nothing by acks. One stuck message pins its own segment and not those behind it.
-    ``disk_low`` ignores the age.
+    ``disk_low`` ignores the age of what is on the disk.
     """
     if not consumers:
         return []
@@ -44,7 +44,7 @@ def removable_by_acks(
         segment
         for segment in segments
         if _free(segment, now_ns)
-        and (disk_low or now_ns - segment.age_ts_ns >= retain_acked_for_ns)
+        and ((disk_low and segment.sha256 is None) or now_ns - segment.age_ts_ns >= retain_acked_for_ns)
         and all(view.covers(segment.base_id, segment.next_id - 1) for view in consumers)
     ]
 
@@ -62,6 +62,31 @@ def removable_by_bytes(segments: Sequence[Segment], *, now_ns: int, bytes_max: i
         if excess <= 0:
             break
         if _free(segment, now_ns):
+            going.append(segment)
+            excess -= segment.end
+    return going
+
+
+def evictable(
+    segments: Sequence[Segment], *, now_ns: int, local_bytes: int | None, local_age_ns: int | None, keys_wanted: int
+) -> list[Segment]:
+    """Sealed segments that may leave the disk when the bucket has them: those that are older than an age, and the oldest until
+    the others take at most so many bytes (None: no limit).
+
+    What the next start reads stays: segments that hold one of the last ``keys_wanted`` keys, or a message that is delayed. So
+    do damaged ones, which only the disk can tell of.
+    """
+    excess = 0 if local_bytes is None else sum(segment.end for segment in segments if segment.sha256 is None) - local_bytes
+    keys_behind = sum(segment.keyed for segment in segments)
+    going = []
+    for segment in segments:
+        keys_behind -= segment.keyed
+        if segment.sha256 is not None:
+            continue
+        if excess <= 0 and (local_age_ns is None or now_ns - segment.age_ts_ns < local_age_ns):
+            break  # those behind it are younger
+        kept = segment.busy or segment.missing or segment.lacks_records or segment.has_surplus or segment.foreign_head_bytes
+        if not kept and _free(segment, now_ns) and (not segment.keyed or keys_behind >= keys_wanted):
             going.append(segment)
             excess -= segment.end
     return going

@@ -10,7 +10,7 @@ import errno
 import logging
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,6 +53,11 @@ def parse_segment_name(name: str) -> int | None:
     if not (name.endswith(".log") and len(stem) == 20 and stem.isdigit() and stem.isascii()):
         return None
     return base_id if (base_id := int(stem)) <= BASE_ID_MAX else None
+
+
+def bases_of(names: Iterable[str]) -> list[int]:
+    """First ids in the names of segment files, ascending."""
+    return sorted(base_id for name in names if (base_id := parse_segment_name(name)) is not None)
 
 
 def removed_name(ids: IdRange) -> str:
@@ -144,6 +149,10 @@ class Segment:
     changed below the broker, and is judged anew (ADR 0140)."""
     missing: bool = False
     """The file was removed below the running broker: what is open of it is read until it is closed."""
+    sha256: str | None = None
+    """Of a segment that left the disk for the bucket of ``--tier`` (ADR 0166); None for one that is on the disk."""
+    cached_path: str | None = None
+    """Where it is on the disk nevertheless, since it was fetched."""
 
     def __post_init__(self) -> None:
         if self.next_id < 0:
@@ -157,6 +166,11 @@ class Segment:
     def age_ts_ns(self) -> int:
         """Time from which the segment's age counts."""
         return self.newest_ts_ns if self.dated_ns is None else self.dated_ns
+
+    @property
+    def is_away(self) -> bool:
+        """It was evicted, and is to be fetched before it can be read."""
+        return self.sha256 is not None and self.cached_path is None
 
     @property
     def lacks_records(self) -> bool:
@@ -231,7 +245,7 @@ class Segment:
     def open(self, fs: FileSystem, *, write: bool = False) -> File:
         """Open the file once; a sealed segment for reading only."""
         if self.file is None:
-            file = fs.open(self.path, write=write or not self.sealed)
+            file = fs.open(self.cached_path or self.path, write=write or not self.sealed)
             if self.inode is not None and file.inode() != self.inode:
                 file.close()
                 raise OSError(errno.ESTALE, f"{self.path} was replaced below the running broker")

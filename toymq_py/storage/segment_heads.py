@@ -25,9 +25,11 @@ from toymq_py.disk_errors import LASTING
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
+from toymq_py.storage.evicted import Evicted
+from toymq_py.storage.evicted import load as load_evicted
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame
-from toymq_py.storage.segment import parse_removed_name, parse_segment_name, segment_name
+from toymq_py.storage.segment import bases_of, parse_removed_name, segment_name
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -60,6 +62,13 @@ class SegmentFiles:
     """Ranges that retention removed before the offsets could be told: marks stand for them (ADR 0065)."""
     first_id_known: bool | None = False
     """``LoadedOffsets.first_id_known``."""
+    evicted: Evicted = field(default_factory=Evicted)
+    """Segments that are in ``bases``, and whose files are in the bucket of ``--tier``."""
+
+    @property
+    def local(self) -> list[int]:
+        """Those of ``bases`` whose files are here."""
+        return [base_id for base_id in self.bases if base_id not in self.evicted.segments]
 
     def begin(self, first_id: int) -> int:
         """The first id of this log: what the offsets say, where they know it. Otherwise that of its first file, or that which
@@ -84,7 +93,7 @@ class SegmentFiles:
 
 def list_bases(fs: FileSystem, path: str) -> list[int]:
     """First ids in the names of all segment files, ascending. Raises: OSError."""
-    return sorted(base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None)
+    return bases_of(fs.listdir(path))
 
 
 def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = False) -> SegmentFiles:
@@ -97,7 +106,7 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
     """
     topic, heads, problem = _load(fs, path)  # first: a head is written when its file is there
     names = fs.listdir(path)
-    bases = sorted(base_id for name in names if (base_id := parse_segment_name(name)) is not None)
+    bases = bases_of(names)
     removed = sorted(ids for name in names if (ids := parse_removed_name(name)) is not None)
     theirs = topic if heads and topic != path.rpartition("/")[2] else None
     if theirs is not None:
@@ -111,8 +120,10 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
                 foreign[base_id] = reason
             elif hit:
                 foreign_heads[base_id] = hit
-    ours = [base_id for base_id in bases if base_id not in foreign]
-    return SegmentFiles(ours, foreign, foreign_heads, {} if theirs is not None else heads, problem, removed, first_id_known)
+    away = load_evicted(fs, path, names)
+    ours = sorted([*(base_id for base_id in bases if base_id not in foreign), *away.segments])
+    heads = {} if theirs is not None else heads
+    return SegmentFiles(ours, foreign, foreign_heads, heads, problem, removed, first_id_known, away)
 
 
 def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:

@@ -41,7 +41,7 @@ class InventoryEntry:
     following: int | None
     """The first id by the name of the next file; None for the newest."""
     scan: ScanResult | None = None
-    """None when the sidecar was trusted, or the file cannot be opened."""
+    """None when the sidecar was trusted, the file cannot be opened, or the segment was evicted."""
     missing: IdRange | None = None
     """Ids before it that no file is there for."""
     error: OSError | None = None
@@ -80,10 +80,13 @@ def segment_inventory(
     for at, base_id in enumerate(bases):
         following = bases[at + 1] if at + 1 < len(bases) else None
         reached = next((name for name in files.foreign if following is not None and base_id < name < following), next_id)
-        found = _look(
-            fs, f"{path}/{segment_name(base_id)}", base_id, following, reached, sidecars, visit, progress,
-            files.foreign_heads.get(base_id, 0),
-        )  # fmt: skip
+        if (away := files.evicted.segments.get(base_id)) is not None:
+            found = InventoryEntry(away, SegmentStatus.PART, following)
+        else:
+            found = _look(
+                fs, f"{path}/{segment_name(base_id)}", base_id, following, reached, sidecars, visit, progress,
+                files.foreign_heads.get(base_id, 0),
+            )  # fmt: skip
         segment = found.segment
         if following is not None and following <= first_id and segment.next_id <= first_id:
             found.status = SegmentStatus.BELOW

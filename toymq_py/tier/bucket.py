@@ -38,6 +38,9 @@ class Bucket(Protocol):
     def get(self, key: str) -> bytes | None:
         """The object; None when there is none."""
 
+    def size(self, key: str) -> int | None:
+        """The size of an object; None when there is none."""
+
     def keys(self) -> Iterator[str]:
         """All keys of the bucket's prefix."""
 
@@ -115,6 +118,14 @@ class DirectoryBucket:
             except FileNotFoundError:
                 return None
 
+    def size(self, key: str) -> int | None:
+        with _named():
+            self._check_root()
+            try:
+                return self._fs.file_size(f"{self._path}/{key}")
+            except FileNotFoundError:
+                return None
+
     def keys(self) -> Iterator[str]:
         with _named():
             self._check_root()
@@ -180,6 +191,13 @@ class ObjectStoreBucket:
         with _named():
             try:
                 return bytes(self._api.get(self._store, key).bytes())
+            except FileNotFoundError:
+                return None
+
+    def size(self, key: str) -> int | None:
+        with _named():
+            try:
+                return int(self._api.head(self._store, key)["size"])
             except FileNotFoundError:
                 return None
 

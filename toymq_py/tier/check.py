@@ -1,15 +1,16 @@
 """Compares a data directory with a bucket, in both directions, and mends what can be decided."""
 
-from collections.abc import Collection, Iterator
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 from toymq_py.errors import DamagedData
 from toymq_py.storage import offsets, topic_settings
+from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline.verify import topic_names
-from toymq_py.storage.segment import segment_name
-from toymq_py.storage.segment_heads import list_bases
+from toymq_py.storage.segment import Segment, segment_name
 from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key
 from toymq_py.tier.objects import Seal
@@ -43,7 +44,7 @@ def check(
         path = f"{data_dir}/topics/{name}"
         try:
             incarnation = topic_settings.load(fs, path).incarnation
-            bases = list_bases(fs, path)
+            bases, away = list_log(fs, path)
         except FileNotFoundError:  # deleted meanwhile
             continue
         if incarnation is None:
@@ -53,19 +54,22 @@ def check(
             continue
         place = Place(name, incarnation)
         on_disk.add(place)
-        yield from _check_topic(fs, bucket, place, path, bases, found.get(place, Holding()), repair=repair)
+        yield from _check_topic(fs, bucket, place, path, bases, away, found.get(place, Holding()), repair=repair)
     for place, holding in sorted(found.items(), key=lambda each: each[0]):
         if place not in on_disk:
             for first_id in [] if holding.deleted or place.topic in delete else sorted(holding.segments & holding.seals):
-                yield from _compare(bucket, place, first_id, None, 0, repair=repair)
+                yield from _compare(bucket, place, first_id, None, 0, None, repair=repair)
             yield _check_absent(bucket, place, holding, repair=repair, unwanted=place.topic in delete)
 
 
 def _check_topic(
-    fs: FileSystem, bucket: Bucket, place: Place, path: str, bases: list[int], holding: Holding, *, repair: bool
-) -> Iterator[Finding]:
+    fs: FileSystem, bucket: Bucket, place: Place, path: str, bases: list[int], away: Mapping[int, Segment], holding: Holding,
+    *, repair: bool,
+) -> Iterator[Finding]:  # fmt: skip
     following = dict(pairwise(bases))
-    todo = plan(bases, 1 << 64, holding, offsets.load(fs, path).state.has_removed)
+    todo = plan(bases, 1 << 64, holding, offsets.load(fs, path).state.has_removed, away)
+    for first_id in todo.lost:
+        yield _check_lost(bucket, place, away[first_id], repair=repair)
     for first_id in todo.upload:
         finding = Finding(place, f"{segment_key(place, first_id)} is on the disk alone")
         data = read_if_there(fs, f"{path}/{segment_name(first_id)}")
@@ -91,11 +95,26 @@ def _check_topic(
             yield Finding(place, f"{segment_key(place, first_id)} is in the bucket alone: the disk lost it, and it is kept")
         if first_id in holding.seals:
             next_id = following.get(first_id, 0)
-            yield from _compare(bucket, place, first_id, data, next_id, repair=repair)
+            yield from _compare(bucket, place, first_id, data, next_id, away.get(first_id), repair=repair)
+
+
+def _check_lost(bucket: Bucket, place: Place, segment: Segment, *, repair: bool) -> Finding:
+    """A segment that was evicted, of which the bucket lacks the object or its seal."""
+    key = segment_key(place, segment.base_id)
+    data = bucket.get(key)
+    if data is None or segment.sha256 != hashlib.sha256(data).hexdigest():
+        why = "is gone from the bucket" if data is None else "is damaged"
+        text = f"{key} {why}, and the segment had left the disk: records {segment.base_id} to {segment.next_id - 1} are lost"
+        return Finding(place, text)
+    finding = Finding(place, f"{key} has no seal")
+    if repair:
+        bucket.put(seal_key(place, segment.base_id), Seal.of(data, segment.next_id).encode())
+        finding.mended = "written anew"
+    return finding
 
 
 def _compare(
-    bucket: Bucket, place: Place, first_id: int, data: bytes | None, next_id: int, *, repair: bool
+    bucket: Bucket, place: Place, first_id: int, data: bytes | None, next_id: int, evicted: Segment | None, *, repair: bool
 ) -> Iterator[Finding]:
     """Compare a segment object with its seal, and with the segment of the disk, if that has it.
 
@@ -122,6 +141,8 @@ def _compare(
             bucket.put(key, data)
             finding.mended = "replaced by the segment of the disk"
         yield finding
+    elif evicted is not None and seal.sha256 != evicted.sha256:
+        yield Finding(place, f"{key} is not the segment that left the disk: readers wait for the right one")
     if data is not None and not seal.fits(data):
         yield Finding(place, f"{key} and the segment of the disk differ")
 

@@ -33,6 +33,12 @@ class Seal:
         found = hashlib.sha256(data).hexdigest()
         return None if found == self.sha256 else f"its SHA-256 is {found[:16]}…, and its seal says {self.sha256[:16]}…"
 
+    def misfit_of_size(self, size: int | None) -> str | None:
+        """As ``misfit``, of an object of which only the size is known; None: there is none."""
+        if size is None:
+            return "it is gone"
+        return None if size == self.size else f"it has {size} bytes, and its seal says {self.size}"
+
     def encode(self) -> bytes:
         return checked_json.encode("seal", {"next_id": self.next_id, "bytes": self.size, "sha256": self.sha256})
 

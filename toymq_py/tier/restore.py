@@ -1,7 +1,8 @@
 """Makes a data directory from a bucket alone, and says which ids the bucket never had.
 
 A topic's newest state says which ids it had handed out. What was not sealed then is lost with the disk: these ids stay a hole,
-and are used by no other message. The log goes on in a segment of its own, since those of the bucket are sealed.
+and are used by no other message. Ids may have been handed out since that state, too, so the log goes on ``IDS_LEFT_OUT`` behind
+it (ADR 0165), in a segment of its own, since those of the bucket are sealed.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,9 @@ from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
 
+IDS_LEFT_OUT = 10_000_000
+"""Ten seconds, the age of a state, at a million messages a second. Readers pass them as removed ids: they are not lost."""
+
 
 @dataclass(slots=True)
 class Restored:
@@ -32,6 +36,8 @@ class Restored:
     segments: int = 0
     unsealed: list[IdRange] = field(default_factory=list)
     """Ids that the bucket never had, as far as the state knows."""
+    next_id: int = 0
+    """Where the log goes on."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -106,14 +112,17 @@ def _restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holdin
     next_id = max(end, known.next_id, state.next_id)
     if next_id > end:
         done.unsealed.append((end, next_id - 1))
+    done.next_id = next_id + IDS_LEFT_OUT
     # Of its own: what is sealed in the bucket is appended to no more.
-    write_synced(fs, f"{to}/{segment_name(next_id)}", b"", exclusive=True)
+    write_synced(fs, f"{to}/{segment_name(done.next_id)}", b"", exclusive=True)
     if state.settings is not None:
         replace_file(fs, f"{to}/{topic_settings.FILE_NAME}", state.settings)
     else:
         topic_settings.store(fs, to, TopicSettings(), place.incarnation)
     first_id = known.first_id if done.state_ns is not None or first is None else first
-    offsets.write(fs, to, offsets.encode(replace(known, first_id=first_id, next_id=next_id), place.topic))
+    removed = (*known.removed, (next_id, done.next_id - 1))
+    known = replace(known, first_id=first_id, next_id=done.next_id, removed=removed)
+    offsets.write(fs, to, offsets.encode(known, place.topic))
     fs.sync_dir(to)
     return done
 

@@ -10,14 +10,16 @@ an unknown outcome: the next round makes it again, and finds what is there.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+from toymq_py.errors import DamagedData
+from toymq_py.records import IdRange
 from toymq_py.storage import offsets, topic_settings
+from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.segment_heads import list_bases
 from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
@@ -26,6 +28,8 @@ from toymq_py.tier.plan import Plan, plan
 logger = logging.getLogger("toymq_py.tier")
 
 STATES_KEPT = 4
+PROVEN_MAX = 8
+"""So many segments of a topic leave the disk in a round: each is read once more."""
 STATE_INTERVAL_NS = 10_000_000_000
 """A state is stored this often at most, unless a segment goes."""
 
@@ -34,13 +38,17 @@ STATE_INTERVAL_NS = 10_000_000_000
 class TopicOnDisk:
     """A topic of the broker: where it is, and its next id. What reaches beyond that is not committed.
 
-    ``log``: first id and number of its segments; both say when one is sealed or removed.
+    ``log``: first id and number of its segments; both say when one is sealed or removed. ``evictable``: first ids of those that
+    may leave the disk when they stand in the bucket, each with the id behind it.
     """
 
     place: Place
     path: str
     committed_id: int
     log: tuple[int, int] = (0, 0)
+    evictable: Sequence[IdRange] = ()
+    sealed: Sequence[tuple[int, int]] = ()
+    """First ids and sizes of the sealed segments that are on the disk."""
 
 
 @dataclass(slots=True)
@@ -50,6 +58,8 @@ class Round:
     segments: int = 0
     uploaded_bytes: int = 0
     deleted: int = 0
+    proven: dict[Place, dict[int, str]] = field(default_factory=dict)
+    """First ids and SHA-256 of segments that may leave the disk, and stand in the bucket whole."""
 
 
 def store_segment(bucket: Bucket, place: Place, first_id: int, data: bytes, next_id: int) -> bool:
@@ -85,6 +95,9 @@ class Uploads:
         self._identity: object = None
         self._held: dict[Place, Holding] | None = None
         self._seen: set[Place] = set()
+        self._first_seen: dict[Place, int] = {}
+        self._proven: dict[Place, dict[int, str]] = {}
+        """Those of the last round; sealed segments do not change."""
         self._stored: dict[Place, bytes] = {}
         """The newest state of each topic, as it was stored."""
         self._conflicts: set[str] = set()
@@ -113,6 +126,7 @@ class Uploads:
             self._stored.clear()
             self._conflicts.clear()
             self._settled.clear()
+            self._proven.clear()
         for place in self._seen - {*present}:
             self._held.setdefault(place, Holding()).deleted = True
             self._bucket.put(deleted_key(place), b"")
@@ -124,8 +138,23 @@ class Uploads:
             if stopped():
                 break
             self._seen.add(topic.place)
-            self._bring(topic, self._held.setdefault(topic.place, Holding()), done, stopped)
+            holding = self._held.setdefault(topic.place, Holding())
+            self._bring(topic, holding, done, stopped)
+            if topic.evictable and (proven := self._prove_some(topic, holding, stopped)):
+                done.proven[topic.place] = proven
         return done
+
+    def behind_bytes(self, topics: Iterable[TopicOnDisk]) -> int:
+        """How much is sealed, on the disk, and not in the bucket. While that was never reached, what was sealed before the
+        first look is not counted: it may be there."""
+        lacking = 0
+        for topic in topics:
+            first_seen = self._first_seen.setdefault(topic.place, topic.sealed[-1][0] + 1 if topic.sealed else 0)
+            holding = None if self._held is None else self._held.get(topic.place, Holding())
+            for first_id, size in topic.sealed:
+                if first_id >= first_seen if holding is None else not holding.is_whole(first_id):
+                    lacking += size
+        return lacking
 
     def _end_deletion(self, place: Place, holding: Holding, present: Collection[Place], done: Round) -> None:
         assert self._held is not None
@@ -150,10 +179,10 @@ class Uploads:
             return  # only the state is another one: parsing thousands of acks would take time from the loop
         try:
             state, is_removed = self._read_state(topic)
-            bases = list_bases(self._fs, topic.path)
+            bases, away = list_log(self._fs, topic.path)
         except FileNotFoundError:  # it is being deleted
             return
-        todo = plan(bases, topic.committed_id, holding, is_removed)
+        todo = plan(bases, topic.committed_id, holding, is_removed, away)
         following = dict(pairwise(bases))
         for first_id in todo.upload:
             if stopped():
@@ -164,8 +193,51 @@ class Uploads:
         for first_id in todo.delete:
             delete_segment(self._bucket, topic.place, first_id, holding)
             done.deleted += 1
+        for first_id in todo.lost:
+            if (key := segment_key(topic.place, first_id)) not in self._conflicts:
+                self._conflicts.add(key)
+                logger.error("%s is not in the bucket, and not on the disk of %s any more", key, topic.path)
         if all(map(holding.is_whole, todo.upload)) and len(bases) == topic.log[1]:  # else one waits to be unlinked
             self._settled[topic.place] = look
+
+    def _prove_some(self, topic: TopicOnDisk, holding: Holding, stopped: Callable[[], bool]) -> dict[int, str]:
+        """First ids and SHA-256 of segments that stand in the bucket. One that did in the last round, and is still on the disk,
+        is not read again."""
+        proven: dict[int, str] = {}
+        known, self._proven[topic.place] = self._proven.get(topic.place, {}), proven
+        whole = [ids for ids in topic.evictable if holding.is_whole(ids[0])]
+        for first_id, next_id in [ids for ids in whole if segment_key(topic.place, ids[0]) not in self._conflicts][:PROVEN_MAX]:
+            if stopped():
+                break
+            sha256 = known.get(first_id) or self._prove(topic, first_id, next_id)
+            if sha256 is not None:
+                proven[first_id] = sha256
+        return proven
+
+    def _prove(self, topic: TopicOnDisk, first_id: int, next_id: int) -> str | None:
+        """The SHA-256 of a segment of the disk that stands in the bucket, with a seal that fits both; None: it does not."""
+        key = segment_key(topic.place, first_id)
+        sealed = self._bucket.get(seal_key(topic.place, first_id))
+        if (data := self._read(topic, first_id)) is None:
+            return None
+        try:
+            seal = Seal.decode(sealed or b"")
+            why = seal.misfit_of_size(self._bucket.size(key))
+            if why is None and not (seal.fits(data) and seal.next_id == next_id):
+                why = "it is not the segment of the disk"
+        except DamagedData as error:
+            seal, why = None, f"its seal: {error}"
+        if seal is not None and why is None:
+            return seal.sha256
+        self._conflicts.add(key)  # until a restart
+        logger.error("%s in the bucket: %s: the segment stays on the disk; `toymq tier check` compares them", key, why)
+        return None
+
+    def _read(self, topic: TopicOnDisk, first_id: int) -> bytes | None:
+        """A segment of the disk. None: retention was quicker, or the topic was made anew."""
+        data = read_if_there(self._fs, f"{topic.path}/{segment_name(first_id)}")
+        is_same = topic_settings.load(self._fs, topic.path).incarnation == topic.place.incarnation
+        return data if is_same else None
 
     def _stamp(self, path: str) -> object:
         try:
@@ -188,9 +260,8 @@ class Uploads:
         key = segment_key(topic.place, first_id)
         if key in self._conflicts:
             return
-        data = read_if_there(self._fs, f"{topic.path}/{segment_name(first_id)}")
-        if data is None or topic_settings.load(self._fs, topic.path).incarnation != topic.place.incarnation:
-            return  # retention was quicker; or it was read from a topic that was made anew
+        if (data := self._read(topic, first_id)) is None:
+            return
         holding.segments.add(first_id)  # also if the answer is lost: it may be there
         if not store_segment(self._bucket, topic.place, first_id, data, next_id):
             self._conflicts.add(key)  # until a restart: comparing means to fetch it

@@ -69,12 +69,15 @@ def due_times(log: Log, first: int, last: int) -> dict[int, int]:
 
 def _due_since_ns(log: Log, msg_id: int) -> int | None:
     """When a record was stored, or was due if that was later; None when it cannot be read."""
+    segment = log.segment_of(msg_id)
+    if segment.is_away:  # a figure is no reason to fetch it
+        return segment.index_ts_ns[0]
     with contextlib.suppress(OSError):
         run, row, _ = log.read(msg_id, 1, 1)
         if run is None:
             return None
         since_ns = run.ts_ns[row]
-        if log.segment_of(msg_id).newest_deliver_at_ns > since_ns:  # else it has no delay
+        if segment.newest_deliver_at_ns > since_ns:  # else it has no delay
             for frame in iter_frames(log.read_frames(msg_id, 1, 1)[0]):
                 since_ns = max(since_ns, frame.number(ATTRIBUTE_DELIVER_AT) or 0)
         return since_ns

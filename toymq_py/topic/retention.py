@@ -9,6 +9,7 @@ like a loss (ADR 0008): out of the log in memory, offsets that say so, then unli
 import contextlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from toymq_py.config.options import TopicSettings
 from toymq_py.disk_errors import NO_SPACE
@@ -17,6 +18,7 @@ from toymq_py.records import IdRange
 from toymq_py.storage import retention
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.commit.space_guard import SpaceGuard
+from toymq_py.storage.evicted import EvictedFile
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView, OffsetsState
 from toymq_py.storage.segment import Segment, removed_name
@@ -55,12 +57,16 @@ class Retention:
         fs: FileSystem,
         space: SpaceGuard,
         segment_bytes_max: int,
+        keys_kept: int,
         flush_offsets: Callable[[Flushed], None],
     ) -> None:
         """``channels`` is the topic's own, as it changes. ``flush_offsets`` calls its argument when the present state of the
         consumers is on stable storage, or with why it is not."""
         self.settings = TopicSettings()
         self.retain_acked_for_ms = 0
+        self.keys_wanted = 0
+        """So many keys the next start reads from the log, but ``keys_kept`` at least."""
+        self._keys_kept = keys_kept
         self.stored: OffsetsState | None = None
         self.suspended = False
         """The settings cannot be trusted: nothing is removed."""
@@ -80,6 +86,7 @@ class Retention:
         self._segment_bytes_max = segment_bytes_max
         self._flush_offsets = flush_offsets
         self._apply_at: float | None = None
+        self._evicted = EvictedFile(fs, path, self._log.segments, committer.run_behind, self._log.files.close)
         self._waiting: list[Segment] = []
         """Out of the log; their files wait for offsets that justify it."""
         self._marks: list[IdRange] = []
@@ -212,6 +219,37 @@ class Retention:
 
         self._context.scheduler.later(delay_s, due)
 
+    # -- the bucket of --tier
+
+    def evictable(self) -> list[IdRange]:
+        """Ids of the segments that are to leave the disk as soon as the bucket has them."""
+        settings = self.settings
+        local_bytes, local_age = settings.tier_local_bytes, settings.tier_local_age
+        if (local_bytes is None and local_age is None) or self.suspended or self._context.topic_deleted:
+            return []
+        now_ns, segments = self._context.clock.wall_ns(), self._log.segments
+        retention.date(segments, now_ns)
+        found = retention.evictable(
+            segments, now_ns=now_ns, local_bytes=local_bytes, keys_wanted=max(self.keys_wanted, self._keys_kept),
+            local_age_ns=None if local_age is None else local_age * MS_NS,
+        )  # fmt: skip
+        examined = self._log.examinations.concern
+        return [(each.base_id, each.next_id) for each in self._unpinned(found) if not examined(each.base_id)]
+
+    def evict(self, proven: Mapping[int, str]) -> None:
+        """Unlink segments that stand in the bucket, by first id and SHA-256, if they still may leave the disk."""
+        going = {first: proven[first] for first, _ in self.evictable() if first in proven}
+        if going:
+            self._evicted.change(going)
+
+    def describe(self) -> dict[str, Any]:
+        """The field ``evicted`` of DESCRIBE, where something is."""
+        away = [segment for segment in self._log.segments if segment.sha256 is not None]
+        if not away:
+            return {}
+        problem = self._log.files.cold.problem(away)
+        return {"evicted": {"segments": len(away), "bytes": sum(each.end for each in away), "problem": problem}}
+
     # -- removing
 
     def drop(self, first: int, last: int) -> None:
@@ -308,6 +346,9 @@ class Retention:
             marks: earlier ones that the offsets know of by now; they are removed.
         """
         fs, path = self._fs, self._path
+        if any(segment.sha256 is not None for segment in going):
+            self._evicted.change({})
+            going = [segment for segment in going if segment.sha256 is None]
         if marked:
             self._marks += [(segment.base_id, segment.next_id - 1) for segment in going if segment.next_id > segment.base_id]
 

@@ -58,8 +58,7 @@ class Topic:
         """
         recovered = recovered or RecoveredLog()
         clock, scheduler, options = services.clock, services.scheduler, services.options
-        self.name = name
-        self.path = path
+        self.name, self.path = name, path
         self.settings = settings
         self._services = services
         self._clock = clock
@@ -96,6 +95,7 @@ class Topic:
             self.context, path, self.channels,
             committer=self.committer, delays=self.delays, backlog=self.backlog, redrive_consumer=self.redrive_consumer,
             fs=services.fs, space=services.space, segment_bytes_max=options.segment_bytes, flush_offsets=self.offsets.flush,
+            keys_kept=keys_kept,
         )  # fmt: skip
         self.offsets.on_stored = self.retention.offsets_stored
         self.offsets.on_full = self.retention.apply_on_full_disk
@@ -162,7 +162,7 @@ class Topic:
     def _set_policy(self) -> None:
         self.context.policy = self._delivery_policy()
         self.publisher.ttl_ms = self.settings.ttl
-        self.retention.settings = self.settings
+        self.retention.settings, self.retention.keys_wanted = self.settings, self._setting("dedupe_keys")
         self.retention.retain_acked_for_ms = self._setting("retain_acked_for")
         self._max_attempts = 0 if self.is_dead_letters else self._setting("max_attempts")
         for channel in self.channels.values():
@@ -466,7 +466,7 @@ class Topic:
             described["offsets_problem"] = self.offsets.problem
         if self.settings_queue.problem is not None:
             described["settings_problem"] = self.settings_queue.problem
-        return described | (self.redrive_consumer.describe() if self.is_dead_letters else {})
+        return described | self.retention.describe() | (self.redrive_consumer.describe() if self.is_dead_letters else {})
 
     def describe_consumer(self, name: str) -> dict[str, Any]:
         """The JSON object of one consumer. Raises: NoSuchConsumer."""

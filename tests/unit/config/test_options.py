@@ -134,7 +134,8 @@ def test_settings_are_changed_unset_and_shown() -> None:
 def test_every_setting_of_the_contract_is_there_with_its_limits() -> None:
     names = [
         "visibility", "max_attempts", "nack_backoff_min", "nack_backoff_max", "dedupe_keys", "backlog_max_messages",
-        "backlog_max_bytes", "when_full", "retain_acked_for", "retain_max_age", "retain_max_bytes", "ttl",
+        "backlog_max_bytes", "when_full", "retain_acked_for", "retain_max_age", "retain_max_bytes", "ttl", "tier_local_bytes",
+        "tier_local_age",
     ]  # fmt: skip
     assert [field.name for field in fields(TopicSettings)] == names
     assert list(SETTINGS) == names

@@ -11,9 +11,11 @@ import pytest
 from tests.support.broker_process import environment
 from tests.support.buckets import MemoryBucket
 from tests.support.tiers import PAYLOAD, TierRig
+from toymq_py.errors import TierBehind
 from toymq_py.runtime import tier_thread
-from toymq_py.runtime.tier_thread import BACKOFF_MAX_S, INTERVAL_S, Look, TierThread, look_at
+from toymq_py.runtime.tier_thread import BACKOFF_MAX_S, INTERVAL_S, FetchThreads, Look, TierThread, look_at
 from toymq_py.tier.bucket import BucketError
+from toymq_py.tier.uploads import Uploads
 
 
 class AwayBucket(MemoryBucket):
@@ -46,6 +48,65 @@ def test_a_bucket_that_is_away_is_said_once_and_asked_seldom(caplog: pytest.LogC
         "tier file:///b: works again",
         f"tier file:///b: 2 segments ({2 * rig.broker.topic('t').log.segments[0].end} bytes) uploaded, 0 objects deleted",
     ]
+
+
+async def test_what_is_behind_refuses_publishes_until_the_bucket_has_it() -> None:
+    rig = TierRig(bucket := AwayBucket())
+    rig.publish("t", *[PAYLOAD] * 6)
+    rig.broker.topic("t").settings_queue.identify(lambda: None)
+    rig.loop.drain()
+    size = rig.broker.topic("t").log.segments[0].end
+    thread = TierThread(
+        lambda: look_at(rig.broker, sizes=True), asyncio.get_running_loop(), rig.uploads, rig.broker.metrics, "file:///b",
+        local_max_bytes=2 * size, fall_behind=rig.broker.space.fall_behind,
+    )  # fmt: skip
+
+    async def turn() -> None:
+        look = look_at(rig.broker, sizes=True)
+        thread.round(*look)
+        thread.compare(look[0])
+        await asyncio.sleep(0)
+
+    await turn()
+    rig.publish("t", *[PAYLOAD] * 10)
+    assert not rig.broker.space.low, "as much as the limit, and not more"
+    await turn()
+    with pytest.raises(TierBehind, match="--tier-local-max"):
+        rig.broker.topic_to_publish("u")
+    (refused,) = rig.broker.topic("t").publish([b""], [PAYLOAD])
+    assert refused.error.code == "TIER_BEHIND"  # type: ignore[union-attr]
+    assert rig.take(rig.subscribe("t")), "delivery goes on"
+    bucket.__class__ = MemoryBucket
+    await turn()
+    rig.publish("t", b"again")
+    assert rig.broker.topic("t").next_id == 17
+
+
+def test_what_was_sealed_before_a_bucket_was_ever_reached_may_be_in_it() -> None:
+    class Unreachable(MemoryBucket):
+        def identity(self) -> object:
+            raise BucketError("away")
+
+    rig = TierRig(MemoryBucket())
+    rig.publish("t", *[PAYLOAD] * 12)
+    rig.round()
+    uploads = Uploads(rig.disk, Unreachable(), rig.clock.wall_ns)
+    assert uploads.behind_bytes(look_at(rig.broker, sizes=True)[0]) == 0
+    rig.publish("t", *[PAYLOAD] * 5)
+    assert uploads.behind_bytes(look_at(rig.broker, sizes=True)[0]) == rig.broker.topic("t").log.segments[2].end
+
+
+async def test_threads_of_fetches_run_jobs_and_tell_the_loop() -> None:
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    threads, on = FetchThreads(loop), []
+
+    def job() -> None:
+        on.append(threading.get_ident())
+        raise ValueError("a bug")
+
+    threads.offload(job, done.set)
+    await done.wait()
+    assert on != [threading.get_ident()]
 
 
 async def test_it_asks_the_loop_and_ends_with_stop(monkeypatch: pytest.MonkeyPatch) -> None:

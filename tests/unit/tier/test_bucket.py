@@ -36,6 +36,7 @@ def test_objects_are_put_once_read_listed_and_deleted(bucket: Bucket) -> None:
     bucket.put("u/i/a", b"x" * 100_000)
     assert sorted(bucket.keys()) == ["t/i/a", "t/i/b", "u/i/a"]
     assert (bucket.get("t/i/a"), bucket.get("t/i/b"), len(bucket.get("u/i/a") or b"")) == (b"one", b"three", 100_000)
+    assert [bucket.size(key) for key in ("t/i/a", "u/i/a", "t/i/none")] == [3, 100_000, None]
     for _ in range(2):
         bucket.delete("t/i/a")
     assert sorted(bucket.keys()) == ["t/i/b", "u/i/a"]

@@ -7,6 +7,7 @@ from tests.support.buckets import MemoryBucket
 from tests.support.tiers import AGAIN, PAYLOAD, TierRig
 from toymq_py.errors import DataDirectoryError
 from toymq_py.tier.keys import seal_key, segment_key, state_key
+from toymq_py.tier.restore import IDS_LEFT_OUT
 
 
 def filled() -> tuple[TierRig, MemoryBucket]:
@@ -36,13 +37,29 @@ def test_no_id_is_used_twice_and_no_sealed_segment_is_appended_to() -> None:
     before = {key: data for key, data in bucket.objects.items() if key.endswith(".log")}
     again, _ = rig.restored()
     again.publish("t", b"later")
-    assert again.records("t")[-1][0] == 12, "10 and 11 were given out, and are lost"
+    assert again.records("t")[-1][0] == 12 + IDS_LEFT_OUT, "10 and 11 were given out, and are lost"
     assert again.broker.topic("t").log.lost == [(10, 11)]
     again.broker.close()
     tiered = TierRig(bucket, disk=rig.disk, data_dir=AGAIN)
     tiered.publish("t", *[PAYLOAD] * 12)
     tiered.round()
     assert before.items() <= bucket.objects.items(), "it goes on with the same bucket"
+
+
+def test_ids_that_were_handed_out_after_the_newest_state_are_used_by_no_other_message() -> None:
+    """The state is up to ten seconds old when the disk is lost: a reader may have seen more."""
+    rig, _ = filled()
+    rig.publish("t", *[PAYLOAD] * 2)
+    handed_out = rig.broker.topic("t").next_id
+    again, done = rig.restored()
+    topic = again.broker.topic("t")
+    again.publish("t", b"later")
+    assert again.records("t")[-1][0] >= handed_out
+    assert (topic.settings_queue.incarnation, done["t"].next_id) == (rig.place().incarnation, again.records("t")[-1][0])
+    assert topic.log.lost_count() == 2, "an id that may never have been there is not called lost"
+    assert topic.messages() == 11
+    _, count, next_id = topic.fetch(12, 10, 1000)
+    assert (count, next_id) == (1, topic.next_id), "a reader that stands there goes on at what is new"
 
 
 def test_a_restore_that_was_interrupted_begins_anew_and_nothing_is_overwritten() -> None:
@@ -96,7 +113,7 @@ def test_a_segment_without_seal_and_record_is_a_problem_of_its_topic(first_id: i
     assert done["t"].problems == [f"{key} has no seal and no record: it is left out"]
     assert again.records("t") == [record for record in rig.records("t")[:10] if record[0] // 5 != first_id / 5]
     assert again.records("u") == rig.records("u")[:5]
-    assert again.broker.topic("t").next_id == 12
+    assert again.broker.topic("t").next_id == 12 + IDS_LEFT_OUT
 
 
 @pytest.mark.parametrize("first_id", [0, 5])

@@ -94,7 +94,7 @@ def test_a_segment_that_is_out_of_the_log_and_not_unlinked_yet_is_not_forgotten(
     rig.round()
     rig.purge("t")
     with monkeypatch.context() as before_the_unlink:
-        before_the_unlink.setattr("toymq_py.tier.uploads.list_bases", lambda fs, path: [0, 5, 12])
+        before_the_unlink.setattr("toymq_py.tier.uploads.list_log", lambda fs, path: ([0, 5, 12], {}))
         rig.round()
     assert segments_of(bucket, rig) == [0, 5]
     rig.round()

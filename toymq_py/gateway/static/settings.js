@@ -19,6 +19,8 @@ const SETTINGS = [
   ["retain_acked_for", TIME, "Keep acked messages", "How long they stay in the log: 24h"],
   ["retain_max_age", TIME, "Drop messages after", "Acked or not: 30d"],
   ["retain_max_bytes", SIZE, "Log size at most", "Oldest segments go first: 1GiB"],
+  ["tier_local_bytes", SIZE, "Log size on the disk at most", "With --tier, older segments are in the bucket alone: 10GiB"],
+  ["tier_local_age", TIME, "Move to the bucket after", "With --tier: from then on it is in the bucket alone: 7d"],
   ["backlog_max_messages", COUNT, "Backlog at most, messages", "What is not acked yet"],
   ["backlog_max_bytes", SIZE, "Backlog at most, bytes", "What is not acked yet: 256MiB"],
   ["when_full", WORDS, "When the backlog is full", "", ["reject", "drop-oldest"]],

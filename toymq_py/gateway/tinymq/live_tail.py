@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 from types import TracebackType
 
+from toymq_py.disk_errors import BeingExamined
 from toymq_py.errors import NoSuchTopic
 from toymq_py.gateway.message_operations import PAGE_MAX, READ_BYTES
 from toymq_py.gateway.request_context import Gateway
@@ -83,7 +84,11 @@ class LiveTail:
             return []
         at = max(self._at[topic], topic.first_id)
         if at < topic.next_id:
-            run, row, at = topic.read(at, min(PAGE_MAX, topic.next_id - at), READ_BYTES)
+            try:
+                run, row, at = topic.read(at, min(PAGE_MAX, topic.next_id - at), READ_BYTES)
+            except BeingExamined as busy:
+                busy.when_done(partial(self._grew, topic))
+                return []
             while run is not None and row < len(run) and run.ids[row] < at:
                 if self._wanted is None or self._wanted.wants(run, row):
                     texts.append(json.dumps(describe(self.place, topic.name, run, row, 0)))

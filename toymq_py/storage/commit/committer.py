@@ -390,7 +390,7 @@ class Committer:
 
     def _record_heads(self) -> None:
         log = self._log
-        bases = [segment.base_id for segment in log.segments if segment.next_id > segment.base_id]
+        bases = [each.base_id for each in log.segments if each.next_id > each.base_id and each.sha256 is None]
 
         def keep(base_id: int) -> bool:
             return log.segments[0].base_id <= base_id and bool(subtract([(base_id, base_id)], log.removed))

@@ -1,10 +1,13 @@
-"""``--min-free-bytes``: refuses publishing on a full disk. Contract: storage.md, "Append and group commit"."""
+"""Refuses publishing on a full disk (``--min-free-bytes``), and while a bucket is too far behind (``--tier-local-max``).
+
+Contract: storage.md, "Append and group commit".
+"""
 
 import logging
 from collections.abc import Callable
 
 from toymq_py.clock import Clock
-from toymq_py.errors import DiskLow
+from toymq_py.errors import DiskLow, TierBehind
 from toymq_py.storage.fs import FileSystem
 
 logger = logging.getLogger("toymq_py.storage")
@@ -29,6 +32,9 @@ class SpaceGuard:
         self.min_free_bytes = min_free_bytes
         self._clock = clock
         self.low = False
+        """Publishing is refused."""
+        self._disk_low = False
+        self._behind: str | None = None
         self._checked_at = -LOW_CHECK_S
         self._near = False
         self._credit = 0  # bytes that may be written before the next look
@@ -78,45 +84,63 @@ class SpaceGuard:
 
     def refuse(self) -> None:
         """Begin to refuse publishes: a commit found too little space."""
-        if not self.low:
-            self.low = True
+        if not self._disk_low:
+            self._disk_low = True
             self._checked_at = self._clock.monotonic()
             logger.error("less than %d bytes are free: publishing is refused", self.min_free_bytes)
             self._reported_at = self._checked_at
             self.on_low()
             self._tell()
 
+    def fall_behind(self, why: str | None) -> None:
+        """Refuse publishes since the bucket of ``--tier`` lacks too much; None: it does not any more. Called on the loop."""
+        if why is None and self._behind is not None:
+            logger.warning("the bucket has caught up: publishing resumes")
+        elif why is not None and self._behind is None:
+            logger.error("%s: publishing is refused", why)
+        self._behind = why
+        self._tell()
+
     def _tell(self) -> None:
-        for call in list(self.on_change):
-            call()
+        low = self._disk_low or self._behind is not None
+        if low is not self.low:
+            self.low = low
+            for call in list(self.on_change):
+                call()
+
+    def refuses(self) -> bool:
+        """Whether a publish would be refused now. As ``is_low``."""
+        return self.is_low() or self._behind is not None
 
     def is_low(self) -> bool:
-        """Whether a publish would be refused now. Asks the disk at most once in ``LOW_CHECK_S``, also without a publish."""
+        """Whether the disk is too full for a publish. Asks the disk at most once in ``LOW_CHECK_S``, also without a publish."""
         now = self._clock.monotonic()
-        if (self.low or self.min_free_bytes > 0) and now - self._checked_at >= LOW_CHECK_S:
+        if (self._disk_low or self.min_free_bytes > 0) and now - self._checked_at >= LOW_CHECK_S:
             self._checked_at = now
             free = self.free_bytes()
             if free < self.min_free_bytes:
                 self.refuse()
-            elif self.low and free >= 2 * self.min_free_bytes:
-                self.low = False
+            elif self._disk_low and free >= 2 * self.min_free_bytes:
+                self._disk_low = False
                 logger.warning("space is back: publishing resumes")
                 self._tell()
-        return self.low
+        return self._disk_low
 
     def getting_low(self) -> bool:
         """Whether less than twice the mark is free: removable segments go at once."""
-        return self.low or (self.min_free_bytes > 0 and self.free_bytes() < 2 * self.min_free_bytes)
+        return self._disk_low or (self.min_free_bytes > 0 and self.free_bytes() < 2 * self.min_free_bytes)
 
     def admit(self) -> None:
-        """Called before an append; a commit finds that the disk got low. Raises: DiskLow while publishing is refused."""
-        if self.low and self.is_low():
+        """Called before an append; a commit finds that the disk got low. Raises: DiskLow, TierBehind."""
+        if self.low and self.refuses():
             raise self.refusal()
 
     def admit_topic(self) -> None:
-        """Called before a publish creates a topic: asks the disk, for no commit did yet. Raises: DiskLow."""
-        if self.is_low():
+        """Called before a publish creates a topic: asks the disk, for no commit did yet. Raises: DiskLow, TierBehind."""
+        if self.refuses():
             raise self.refusal()
 
-    def refusal(self) -> DiskLow:
+    def refusal(self) -> DiskLow | TierBehind:
+        if self._behind is not None and not self._disk_low:
+            return TierBehind(f"{self._behind}; publish later")
         return DiskLow(f"less than {self.min_free_bytes} bytes are free; publish later")

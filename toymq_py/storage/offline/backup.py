@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import offsets, segment_heads, topic_settings
+from toymq_py.storage import evicted, offsets, segment_heads, topic_settings
 from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
@@ -233,7 +233,7 @@ class _Backup:
         fs.sync_dir(self._to)
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(f"{to}/{segment_heads.FILE_NAME}")
-        topic.end = max(topic.end, self._segments.copy(path, to, bases, lost, after.state.next_id))
+        topic.end = max(topic.end, self._segments.copy(path, to, bases, files.evicted.segments, lost, after.state.next_id))
         mark = self._mark(path) if topic.mark is None else self._head_now(path, topic)
         if mark != topic.mark:  # deleted and made anew, or the first record came: its acks are read anew, too
             self._topics[name] = self._look(name)
@@ -251,8 +251,22 @@ class _Backup:
         if files.heads:  # those of the listing: the topic may have been made anew since
             segment_heads.store(fs, to, segment_heads.read_heads(fs, to, _bases(fs, to), files.heads) | {**files.heads})
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
+        self._copy_evicted(name, files, to)
         self._copy_small(name, path, to)
         fs.sync_dir(to)
+
+    def _copy_evicted(self, name: str, files: segment_heads.SegmentFiles, to: str) -> None:
+        """Copy the list of what is in the bucket of ``--tier`` alone, as it was when the segments were listed."""
+        away = files.evicted
+        if away.problem is not None:
+            self.report.problem(f"topic {name}: {away.problem}: the backup has no list of what is in the bucket")
+        elif away.segments:
+            rows = [(segment, segment.sha256 or "") for segment in away.segments.values()]
+            evicted.store(self._fs, to, evicted.encode(name, rows, away.producers))
+        else:
+            for each in (evicted.FILE_NAME, evicted.OTHER_NAME):
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.unlink(f"{to}/{each}")
 
     def _head_now(self, path: str, topic: _Topic) -> Mark | None:
         """The mark as it is now. A segment that retention or PURGE took counts as unchanged."""

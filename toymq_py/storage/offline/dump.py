@@ -18,6 +18,8 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
     Raises: OSError.
     """
     files = list_segment_files(fs, path)
+    if files.evicted.problem is not None:
+        yield files.evicted.problem
     for base_id, reason in files.foreign.items():
         yield f"{base_id:020d}.log {reason}"
     loaded = load(fs, path)
@@ -31,6 +33,8 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
                 yield f"records {first} to {last} {'are lost' if (first, last) in lost else 'were removed by retention'}"
         if each.status is SegmentStatus.COPY:
             yield f"{segment.path} is {each.status.value}"
+        elif segment.is_away:
+            yield f"records {segment.base_id} to {segment.next_id - 1} are in the bucket of --tier alone"
         elif each.status is SegmentStatus.UNREADABLE:
             yield f"{segment.path} {each.status.value}"
         else:

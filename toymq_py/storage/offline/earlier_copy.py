@@ -20,7 +20,7 @@ def same_log(fs: FileSystem, path: str, to: str, copies: Iterable[int], files: S
         copies: first ids of the earlier backup's segments, in ``to``.
         files: the source's.
     """
-    theirs = {**segment_heads.read_heads(fs, path, {*copies} & {*files.bases}, files.heads), **files.heads}
+    theirs = {**segment_heads.read_heads(fs, path, {*copies} & {*files.local}, files.heads), **files.heads}
     ours = segment_heads.read_heads(fs, to, {*copies} & theirs.keys(), {})
     same = [head == theirs[base_id] for base_id, head in ours.items()]
     return any(same) if same else None
@@ -51,14 +51,14 @@ def lost_segments(
         following = next((other for other in every if other > base_id), None)
         stays = not subtract([(base_id, base_id)], known.ids)
         if not stays and (not subtract([(base_id, base_id)], removed) or (following is not None and following <= first_id)):
-            others |= not same and _is_younger(fs, to, base_id, path, files.bases)
+            others |= not same and _is_younger(fs, to, base_id, path, files.local)
             continue
         found = scan_segment(fs, f"{to}/{segment_name(base_id)}", base_id)
         next_id = found.segment.next_id
         if next_id == base_id and not found.torn_bytes:  # it has no record
             continue
         if base_id < first_id and next_id <= first_id and not stays:
-            others |= not same and _is_younger(fs, to, base_id, path, files.bases)
+            others |= not same and _is_younger(fs, to, base_id, path, files.local)
             continue
         if same or stays or _head(fs, to, base_id) == heads.get(base_id, ()):
             lost.append(found.segment)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
-from toymq_py.storage import offsets, segment_heads, topic_settings
+from toymq_py.storage import evicted, offsets, segment_heads, topic_settings
 from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file
@@ -201,6 +201,10 @@ class _TopicRepairer:
             segment, result = each.segment, each.scan
             if each.status is SegmentStatus.BELOW:
                 continue  # the next start will remove it
+            if segment.is_away:
+                present.append((segment.base_id, segment.next_id - 1))
+                end = max(end, segment.next_id)
+                continue
             if each.status is SegmentStatus.COPY:
                 self._copies.append(segment.path)
                 continue
@@ -249,6 +253,13 @@ class _TopicRepairer:
             fs.unlink(path)
             with contextlib.suppress(FileNotFoundError):
                 fs.unlink(path[:-4] + ".idx")
+        if files.evicted.problem is not None:
+            what = "what was in the bucket alone is given up here: `toymq restore` has it"
+            self._done.notes.append(f"{files.evicted.problem}: {what}")
+            for name in (evicted.FILE_NAME, evicted.OTHER_NAME):
+                if fs.exists(f"{self._path}/{name}"):
+                    self._bury(f"{self._path}/{name}")
+                    fs.unlink(f"{self._path}/{name}")
         heads = f"{self._path}/{segment_heads.FILE_NAME}"
         if files.problem is not None:
             self._bury(heads)

@@ -2,6 +2,7 @@
 
 import contextlib
 from bisect import bisect
+from collections.abc import Container
 from itertools import zip_longest
 
 from toymq_py.disk_errors import LASTING
@@ -40,11 +41,14 @@ class SegmentCopies:
         self._report = report
         self._progress = progress
 
-    def copy(self, path: str, to: str, bases: list[int], lost: list[Segment], next_id: int) -> int:
+    def copy(
+        self, path: str, to: str, bases: list[int], away: Container[int], lost: list[Segment], next_id: int
+    ) -> int:
         """Copy the segments of a topic.
 
         Args:
             bases: first ids of the source's segments, ascending.
+            away: those of them that are in the bucket of ``--tier``: a copy of an earlier backup stays.
             lost: copies of segments that the source has lost: they stay.
             next_id: the id that the last one should reach at least.
 
@@ -56,8 +60,8 @@ class SegmentCopies:
         before: tuple[str, Segment] | None = None
         followings = dict(zip_longest(bases, bases[1:]))
         gone = {segment.base_id: segment for segment in lost}
-        self._check_beside(path, to, bases, lost)
-        for base_id in sorted([*bases, *gone]):
+        self._check_beside(path, to, [base_id for base_id in bases if base_id not in away], lost)
+        for base_id in sorted([*(base_id for base_id in bases if base_id not in away), *gone]):
             file, copy = f"{path}/{segment_name(base_id)}", f"{to}/{segment_name(base_id)}"
             if base_id in gone:
                 before = copy, gone[base_id]

@@ -101,6 +101,8 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
     loaded = offsets.load(fs, path)  # after the files: retention tells the offsets before it removes
     files = replace(files, first_id_known=loaded.first_id_known)
     report.findings += [Finding(f"{path}/{base_id:020d}.log", reason) for base_id, reason in files.foreign.items()]
+    if files.evicted.problem is not None:
+        report.findings.append(Finding(path, f"what is in the bucket is not known: {files.evicted.problem}"))
     if files.problem is not None:
         report.findings.append(Finding(path, files.problem))
     state = _check_offsets(fs, path, loaded, report)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.fake_clock import FakeClock
-from toymq_py.errors import DiskLow
+from toymq_py.errors import DiskLow, TierBehind
 from toymq_py.storage.commit.space_guard import SpaceGuard
 
 
@@ -41,6 +41,32 @@ def test_the_reserve_is_refused_and_given_back_at_twice_the_mark(caplog: pytest.
     clock.advance(0.2)
     guard.admit()
     assert not guard.low
+
+
+def test_a_bucket_that_is_behind_refuses_publishes_and_makes_no_room(caplog: pytest.LogCaptureFixture) -> None:
+    disk, clock = Free(1000), FakeClock()
+    guard = SpaceGuard(disk, "/data", 100, clock)  # type: ignore[arg-type]
+    told: list[bool] = []
+    guard.on_change.append(lambda: told.append(guard.low))
+    guard.fall_behind("5 bytes lack")
+    guard.fall_behind("6 bytes lack")
+    for admit in (guard.admit, guard.admit_topic):
+        with pytest.raises(TierBehind, match="6 bytes lack; publish later") as refused:
+            admit()
+        assert refused.value.retryable
+    assert not guard.is_low()
+    assert not guard.getting_low(), "no acked segment goes before its time"
+    disk.free = 50
+    clock.advance(0.2)
+    with pytest.raises(DiskLow, match="100 bytes"):
+        guard.admit()
+    guard.fall_behind(None)
+    assert guard.low, "the disk is full, too"
+    disk.free = 1000
+    clock.advance(0.2)
+    guard.admit()
+    assert told == [True, False]
+    assert caplog.text.count("publishing is refused") == 2
 
 
 def test_a_low_disk_is_noticed_without_a_publish(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,38 @@
+"""The first record at or after a time, also of what is in a bucket alone."""
+
+from tests.support.buckets import MemoryBucket
+from tests.support.tiers import PAYLOAD, TierRig
+from toymq_py.disk_errors import BeingFetched
+from toymq_py.storage.time_search import id_at_time
+
+
+def found(rig: TierRig, ts_ns: int) -> tuple[int, int]:
+    """The id, and how many segments had to be fetched."""
+    log = rig.broker.topic("t").log
+    for fetches in range(10):
+        try:
+            return id_at_time(log, ts_ns), fetches
+        except BeingFetched:
+            rig.loop.drain()
+    raise AssertionError("it does not come to an end")
+
+
+def test_a_time_is_found_where_the_records_are_and_no_more_is_fetched_than_one_segment() -> None:
+    rig = TierRig(MemoryBucket())
+    assert rig.change("create", "t", tier_local_bytes="0") == "OK"
+    times = []
+    for n in range(40):
+        rig.clock.advance(1)
+        times.append(rig.clock.wall_ns())
+        rig.publish("t", b"%d" % n + PAYLOAD)
+    here = [found(rig, ts_ns) for ts_ns in times]
+    assert here == [(msg_id, 0) for msg_id in range(40)]
+    rig.rounds(3)
+    assert len(rig.away()) == 7
+    assert found(rig, times[10]) == (10, 0), "the list knows the time of a segment's first record"
+    for msg_id, ts_ns in enumerate(times):
+        at, fetches = found(rig, ts_ns)
+        assert at == msg_id
+        assert fetches <= 1
+    assert found(rig, times[-1] + 1) == (40, 0)
+    assert found(rig, 0) == (0, 0)

@@ -1,0 +1,221 @@
+"""What left the disk for the bucket is read as before; while it is fetched, readers wait, and nothing else does."""
+
+import pytest
+
+from tests.support.broker_rig import DIR
+from tests.support.buckets import MemoryBucket
+from tests.support.tiers import PAYLOAD, TierRig
+from toymq_py.disk_errors import BeingFetched, storage_error
+from toymq_py.storage.evicted import NoCold
+from toymq_py.tier.bucket import BucketError
+from toymq_py.tier.cold import KEPT_MIN
+from toymq_py.tier.keys import segment_key
+
+
+def evicted(count: int = 40, **options: object) -> tuple[TierRig, MemoryBucket]:
+    """A topic of which all sealed segments, of five records each, are in the bucket alone."""
+    rig = TierRig(bucket := MemoryBucket(), **options)
+    assert rig.change("create", "t", tier_local_bytes="0") == "OK"
+    rig.publish("t", *[b"%d " % n + PAYLOAD for n in range(count)])
+    rig.rounds(3)
+    return rig, bucket
+
+
+def test_segments_leave_the_disk_and_everything_is_still_there() -> None:
+    rig, _ = evicted()
+    sealed = len(rig.broker.topic("t").log.segments) - 1
+    assert len(rig.away()) == sealed == 7
+    assert len(rig.segment_files("t")) == 1
+    assert [each[2].split()[0] for each in rig.records("t")] == [b"%d" % n for n in range(40)]
+    numbers = rig.numbers("t")
+    assert (numbers["messages"], numbers["state"], numbers["segments"], numbers["lost"]) == (40, "ok", 8, 0)
+    assert numbers["bytes"] > 40 * len(PAYLOAD)
+    assert numbers["evicted"]["segments"] == 7
+    assert rig.findings() == []
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_a_restart_knows_what_was_evicted(power_cut: bool) -> None:
+    rig, _ = evicted()
+    before = rig.records("t")
+    described = rig.numbers("t")
+    rig.reopen(power_cut=power_cut)
+    rig.uploads = rig.another_process()
+    assert rig.numbers("t") | {"evicted": None} == described | {"evicted": None}
+    assert rig.records("t") == before
+    rig.rounds(2)  # unlinked files may be back after a power cut
+    assert (rig.numbers("t"), rig.records("t")) == (described, before)
+    assert rig.away() == [0, 5, 10, 15, 20, 25, 30]
+
+
+def test_a_consumer_gets_all_of_it_in_order() -> None:
+    rig, _ = evicted()
+    assert rig.take(rig.subscribe("t")) == []
+    subscription = rig.subscribe("t")
+    found: list[int] = []
+    for _ in range(100):
+        found += [msg_id for msg_id, _ in rig.take(subscription)]
+        rig.advance(0.1)
+    assert found == list(range(40))
+
+
+def test_a_reader_that_goes_forward_has_the_next_segment_fetched_ahead() -> None:
+    rig, bucket = evicted()
+    log = rig.broker.topic("t").log
+    with pytest.raises(BeingFetched):
+        log.read(0, 5)
+    rig.loop.drain()
+    assert [segment.cached_path is not None for segment in log.segments[:4]] == [True, True, False, False]
+    log.read(0, 5)
+    log.read(5, 5)  # the one that was fetched ahead
+    rig.loop.drain()
+    assert log.segments[2].cached_path is not None
+    with pytest.raises(BeingFetched):
+        log.read(22, 1)  # in the middle: a look
+    rig.loop.drain()
+    assert [segment.cached_path is not None for segment in log.segments[3:6]] == [False, True, False]
+    assert bucket.objects
+
+
+def test_the_cache_is_bounded_and_cleaned_at_the_start() -> None:
+    rig, _ = evicted(cache_bytes=1)
+    for _ in range(3):
+        rig.records("t")
+    assert len(rig.disk.listdir(f"{DIR}/tier-cache")) == KEPT_MIN
+    rig.reopen()
+    assert rig.disk.listdir(f"{DIR}/tier-cache") == []
+    assert len(rig.records("t")) == 40
+
+
+def test_a_bucket_that_fails_makes_its_readers_wait_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    rig, bucket = evicted()
+    get = bucket.get
+
+    def failing(key: str) -> bytes | None:
+        raise BucketError("the bucket: no route to host")
+
+    bucket.get = failing  # type: ignore[method-assign]
+    subscription = rig.subscribe("t")
+    for _ in range(10):
+        assert rig.take(subscription) == []
+        rig.advance(10)
+    rig.publish("u", b"others go on")
+    assert rig.take(rig.subscribe("u")) == [(0, 1)]
+    assert rig.numbers("t")["evicted"]["problem"] == "the bucket: no route to host"
+    assert rig.broker.metrics.tier_fetch_failing == 1
+    with pytest.raises(BeingFetched) as refused:
+        rig.broker.topic("t").fetch(0, 5, 1 << 20)
+    error = storage_error(refused.value)
+    assert (error.code, error.retryable) == ("TIER_AWAY", True)
+    assert "no route to host" in str(error)
+    assert caplog.text.count("cannot be fetched from the bucket") == 1, "once"
+    bucket.get = get  # type: ignore[method-assign]
+    found: list[int] = []
+    for _ in range(100):
+        taken = [msg_id for msg_id, _ in rig.take(subscription)]
+        if taken:
+            rig.ack("t", taken[0], taken[-1])
+        found += taken
+        rig.advance(1)
+    assert found == list(range(40)), "nothing was skipped"
+    assert rig.broker.metrics.tier_fetch_failing == 0
+    assert rig.numbers("t")["evicted"]["problem"] is None
+
+
+def test_a_damaged_object_is_never_served_and_never_skipped() -> None:
+    rig, bucket = evicted()
+    key = segment_key(rig.place(), 0)
+    right = bucket.objects[key]
+    bucket.objects[key] = right[:-1] + b"\xff"
+    subscription = rig.subscribe("t")
+    for _ in range(5):
+        assert rig.take(subscription) == []
+        rig.advance(10)
+    assert "it is not what was evicted" in rig.numbers("t")["evicted"]["problem"]
+    assert any("is damaged" in text for text in rig.findings())
+    bucket.objects[key] = right
+    rig.advance(60)
+    assert rig.take(subscription)[0] == (0, 1)
+    assert rig.numbers("t")["lost"] == 0
+
+
+def test_a_fetched_file_that_is_damaged_or_removed_is_fetched_again() -> None:
+    rig, _ = evicted()
+    before = rig.records("t")
+    log = rig.broker.topic("t").log
+    (path,) = {segment.cached_path for segment in log.segments[:1]}
+    assert path is not None
+    file = rig.disk.open(path)
+    file.pwrite(b"\xff" * 100, 900)
+    file.close()
+    log.close()
+    assert rig.records("t") == before
+    rig.disk.unlink(log.segments[0].cached_path)  # type: ignore[arg-type]
+    log.close()
+    assert rig.records("t") == before
+    assert (log.lost, log.unreadable) == ([], [])
+
+
+def test_without_a_tier_what_was_evicted_waits_for_one() -> None:
+    rig, _ = evicted()
+    before = rig.records("t")
+    rig.reopen()
+    cold = rig.broker.files.cold
+    rig.broker.files.cold = NoCold()
+    assert rig.take(rig.subscribe("t")) == []
+    assert "--tier" in rig.numbers("t")["evicted"]["problem"]
+    rig.broker.files.cold = cold
+    assert rig.records("t") == before
+
+
+def test_dead_letters_that_left_the_disk_are_redriven() -> None:
+    rig = TierRig(MemoryBucket())
+    rig.publish("t", *[b"%d " % n + PAYLOAD for n in range(20)])
+    assert len(rig.take(rig.subscribe("t"))) == 20
+    rig.nack("t", 0, 19, dead=True)
+    assert rig.change("configure", "t.dlq", tier_local_bytes="0", dedupe_keys="0") == "OK"
+    rig.broker.topic("t.dlq").retention._keys_kept = 0  # else they stay until there are many more
+    rig.rounds(3)
+    assert len(rig.away("t.dlq")) > 2
+    answers: list[tuple[int, object]] = []
+    rig.broker.redrive("t.dlq", None, None, lambda count, error: answers.append((count, error)))
+    for _ in range(10):
+        rig.advance(1)
+    assert answers == [(20, None)]
+    assert rig.broker.topic("t").messages() == 40
+
+
+def test_a_redrive_whose_bucket_fails_says_so_and_goes_on_later() -> None:
+    rig, bucket = evicted()
+    rig.publish("u", PAYLOAD)
+    rig.take(rig.subscribe("u"))
+    rig.nack("u", 0, 0, dead=True)
+    rig.broker.topic("u.dlq").retention._keys_kept = 0
+    rig.broker.topic("u.dlq").committer.begin_segment()
+    rig.loop.drain()
+    assert rig.change("configure", "u.dlq", tier_local_bytes="0", dedupe_keys="0") == "OK"
+    rig.rounds(3)
+    assert rig.away("u.dlq") == [0]
+    get = bucket.get
+
+    def failing(key: str) -> bytes | None:
+        raise BucketError("the bucket: no route to host")
+
+    bucket.get = failing  # type: ignore[method-assign]
+    assert rig.redrive("u.dlq") == (0, "STORAGE")
+    bucket.get = get  # type: ignore[method-assign]
+    rig.advance(60)
+    assert rig.redrive("u.dlq") == (1, None)
+
+
+def test_figures_of_what_is_in_the_bucket_fetch_nothing() -> None:
+    rig, bucket = evicted()
+    rig.subscribe("t")
+    fetched: list[str] = []
+    get = bucket.get
+    bucket.get = lambda key: fetched.append(key) or get(key)  # type: ignore[func-returns-value, method-assign, assignment]
+    rig.advance(5)
+    assert rig.numbers("t")["consumers"]["c"]["oldest_unacked_age_s"] > 0
+    rig.broker.stats()
+    rig.loop.drain()
+    assert fetched == []

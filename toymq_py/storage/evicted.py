@@ -1,0 +1,262 @@
+"""``evicted.json``: the sealed segments of a topic that left the disk for the bucket of ``--tier`` (ADR 0166).
+
+A row stands for a file that is elsewhere, and is treated as a name in the directory is: written before the file is unlinked,
+taken out behind the offsets that say it was removed. Where the file is there, too, the file counts. So any two steps may have a
+kill between them. One file for all of them: a topic may have 16,000.
+
+Two generations hold the same, one written behind the other, since the records of all rows hang on it.
+"""
+
+import errno
+import logging
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Protocol
+
+from toymq_py.disk_errors import BeingFetched
+from toymq_py.errors import DamagedData
+from toymq_py.storage import checked_json
+from toymq_py.storage.fs import FileSystem, read_if_there, replace_file
+from toymq_py.storage.scanner import ScanResult, scan_segment
+from toymq_py.storage.segment import Producers, Segment, bases_of, join_producers, load_sidecar, segment_name
+
+logger = logging.getLogger("toymq_py.storage")
+
+FILE_NAME, OTHER_NAME = "evicted.json", "evicted.json.prev"
+VERSION = 1
+_COLUMNS = ("base_id", "next_id", "end", "keyed", "newest_ts_ns", "newest_deliver_at_ns", "expiring", "newest_expires_at_ns")
+_fields = attrgetter(*_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What the file holds. ``producers``: those of all its segments."""
+
+    segments: Mapping[int, Segment] = field(default_factory=dict)
+    """By first id; without those whose file is on the disk."""
+    producers: Producers = field(default_factory=dict)
+    problem: str | None = None
+    """Both generations are damaged: nothing is known of what was evicted."""
+
+
+Adopt = Callable[[Segment, ScanResult], None]
+
+
+class Cold(Protocol):
+    """Brings what was evicted, as long as it is read. Belongs to the event loop."""
+
+    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> None:
+        """A reader is about to read an evicted segment, the first of ``following``, which are two at most: it may go on.
+
+        Args:
+            from_id: where it reads.
+            adopt: told what stands in a file that was fetched, before those that wait.
+
+        Raises: BeingFetched while it is not here.
+        """
+
+    def spoilt(self, segment: Segment) -> None:
+        """What was fetched of a segment is damaged, or gone from the disk."""
+
+
+    def problem(self, segments: Iterable[Segment]) -> str | None:
+        """Why readers wait for one of these longer than a fetch takes; None: they do not."""
+
+
+WITHOUT_TIER = "the broker was started without --tier, and these records are in its bucket"
+
+
+class NoCold:
+    """A broker without a tier: nothing can be fetched."""
+
+    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> None:
+        raise BeingFetched(following[0].path, lambda call: None, WITHOUT_TIER)
+
+    def spoilt(self, segment: Segment) -> None:
+        raise AssertionError("nothing was fetched")
+
+    def problem(self, segments: Iterable[Segment]) -> str | None:
+        return WITHOUT_TIER
+
+
+def load(fs: FileSystem, path: str, names: Iterable[str]) -> Evicted:
+    """Load what was evicted of the topic in a directory.
+
+    Args:
+        names: what is in the directory, listed before: a segment is in the file before it is unlinked.
+
+    Raises: OSError.
+    """
+    names = set(names)
+    if FILE_NAME not in names and OTHER_NAME not in names:
+        return Evicted()
+    problems = []
+    for name in (FILE_NAME, OTHER_NAME):
+        data = read_if_there(fs, f"{path}/{name}")
+        if data is None:
+            continue
+        try:
+            segments, producers = _decode(path, data)
+        except DamagedData as error:
+            problems.append(f"{name}: {error}")
+            continue
+        there = {base_id: each for base_id, each in segments.items() if segment_name(base_id) not in names}
+        return Evicted(there, producers)
+    return Evicted(problem="; ".join(problems) or f"{FILE_NAME} is gone")
+
+
+def list_log(fs: FileSystem, path: str) -> tuple[list[int], Mapping[int, Segment]]:
+    """First ids of all segments of a topic, ascending, and which of them were evicted. Raises: OSError."""
+    names = fs.listdir(path)
+    away = load(fs, path, names)
+    if away.problem is not None:
+        raise OSError(errno.EIO, away.problem, path)
+    return sorted([*bases_of(names), *away.segments]), away.segments
+
+
+def _decode(path: str, data: bytes) -> tuple[dict[int, Segment], Producers]:
+    """Raises: DamagedData."""
+    found = checked_json.decode("evicted", data)
+    try:
+        if found["version"] != VERSION:
+            raise DamagedData(f"version {found['version']!r} is unknown: this toymq reads version {VERSION}")
+        if found["topic"] != path.rpartition("/")[2]:
+            raise DamagedData(f"it is of topic {str(found['topic'])[:200]!a}")
+        columns = [checked_json.numbers(found[name]) for name in (*_COLUMNS, "first_ts_ns")]
+        producers = {}
+        for name, pair in found["producers"].items():
+            seq, msg_id = checked_json.numbers(pair)
+            producers[name.encode("latin-1")] = seq, msg_id
+        segments = {}
+        for *numbers, first_ts_ns, sha256 in zip(*columns, found["sha256"], strict=True):
+            segment = segments[numbers[0]] = Segment(f"{path}/{segment_name(numbers[0])}", numbers[0], sealed=True)
+            for name, number in zip(_COLUMNS, numbers, strict=True):
+                setattr(segment, name, number)
+            segment.sha256 = str(sha256)
+            _keep_first_entry(segment, first_ts_ns)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise DamagedData(f"it lacks what it should have: {error!r}") from None
+    return segments, producers
+
+
+def _keep_first_entry(segment: Segment, ts_ns: int) -> None:
+    """The sparse index of a segment that is not here: where it begins, and when."""
+    segment.index_ids, segment.index_positions = array("Q", (segment.base_id,)), array("Q", (segment.start,))
+    segment.index_keyed, segment.index_ts_ns = array("Q", (0,)), array("Q", (ts_ns,))
+
+
+def send_away(segment: Segment) -> None:
+    """Nothing of an evicted segment is on the disk any more. Assumes that it is closed."""
+    segment.cached_path = segment.inode = segment.stamp = None
+    _keep_first_entry(segment, segment.index_ts_ns[0])
+
+
+def encode(topic: str, segments: Iterable[tuple[Segment, str]], producers: Producers) -> bytes:
+    """Encode the file of segments and the SHA-256 of each."""
+    rows = [(*_fields(segment), segment.index_ts_ns[0], sha256) for segment, sha256 in segments]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * (len(_COLUMNS) + 2)
+    names = {name.decode("latin-1"): entry for name, entry in producers.items()}
+    value = {"version": VERSION, "topic": topic, "producers": names}
+    value |= dict(zip((*_COLUMNS, "first_ts_ns", "sha256"), columns, strict=True))
+    return checked_json.encode_pieces("evicted", checked_json.pieces_of(value))
+
+
+def store(fs: FileSystem, path: str, data: bytes) -> None:
+    """Write both generations to stable storage. Raises: OSError."""
+    for name in (FILE_NAME, OTHER_NAME):
+        replace_file(fs, f"{path}/{name}", data)
+
+
+class EvictedFile:
+    """Writes the file of one topic, one change at a time. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        segments: Sequence[Segment],
+        run_behind: Callable[[Callable[[], None], Callable[[], None]], None],
+        left: Callable[[Segment], None],
+    ) -> None:
+        """
+        Args:
+            path: of the topic's directory.
+            segments: the log's own, as they change.
+            run_behind: runs a job on a sync thread, then the other one on the loop.
+            left: told a segment whose file will be unlinked: from now on it is evicted.
+        """
+        self._fs = fs
+        self._path = path
+        self._segments = segments
+        self._producers: Producers | None = None  # until the file is read, or written
+        self._run_behind = run_behind
+        self._left = left
+        self._waiting: deque[tuple[Mapping[int, str], Callable[[], None]]] = deque()  # the one at the head runs
+
+    def change(self, going: Mapping[int, str], done: Callable[[], None] = lambda: None) -> None:
+        """Evict segments, by first id and SHA-256, and forget those that are not in the log any more. ``done`` is called at the
+        end, whatever became of it: what failed is logged, and stays."""
+        self._waiting.append((going, done))
+        if len(self._waiting) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        going, done = self._waiting[0]
+        fs, path, known = self._fs, self._path, self._producers
+        rows = [(segment, segment.sha256) for segment in self._segments if segment.sha256 is not None]
+        new = [segment for segment in self._segments if segment.base_id in going and segment.sha256 is None]
+        stored: list[Producers] = []
+
+        def job() -> None:
+            try:
+                producers = dict(load(fs, path, fs.listdir(path)).producers if known is None else known)
+                for segment in new:
+                    found = load_sidecar(fs, segment.path, segment.base_id, segment.next_id)
+                    if found is None:
+                        found = scan_segment(fs, segment.path, segment.base_id, next_id=segment.next_id).segment
+                    join_producers(producers, found.producers)
+                    rows.append((segment, going[segment.base_id]))
+                rows.sort(key=lambda row: row[0].base_id)
+                kept = {name: entry for name, entry in producers.items() if rows and entry[1] >= rows[0][0].base_id}
+                store(fs, path, encode(path.rpartition("/")[2], rows, kept))
+                stored.append(kept)
+            except OSError as error:
+                level = logging.DEBUG if error.errno == errno.ENOENT else logging.WARNING  # retention was quicker
+                logger.log(level, "%s/%s not written: %s", path, FILE_NAME, error)
+
+        def written() -> None:
+            self._waiting.popleft()
+            if stored:
+                self._producers = stored[0]
+                self._unlink(new, going)
+            if self._waiting:
+                self._begin()
+            done()
+
+        self._run_behind(job, written)
+
+    def _unlink(self, new: Sequence[Segment], going: Mapping[int, str]) -> None:
+        """Unlink what is written down. What retention took meanwhile it unlinks itself, and the file is to forget it."""
+        present = {id(segment) for segment in self._segments}
+        left = [segment for segment in new if id(segment) in present]
+        if len(left) < len(new):
+            self._waiting.append(({}, lambda: None))
+        for segment in left:
+            segment.sha256 = going[segment.base_id]
+            self._left(segment)
+            send_away(segment)
+        fs, names = self._fs, [name for segment in left for name in (segment.path, segment.sidecar_path)]
+
+        def job() -> None:
+            for name in names:
+                try:
+                    fs.unlink(name)
+                except OSError as error:
+                    if error.errno != errno.ENOENT:  # it takes space until the next start, which finds it in the log again
+                        logger.warning("%s not removed: %s", name, error)
+
+        if names:
+            self._run_behind(job, lambda: None)

@@ -1,0 +1,244 @@
+"""Reads of segments that are in the bucket alone: each is fetched by a thread, checked, and kept as a file for a while.
+
+    reader ── use ──▶ not here: BeingFetched ── a thread: get, SHA-256, file, scan ──▶ adopt, wake those that wait
+                                                  └── failed: wake them, too, and try again later ──┘
+
+A reader that goes forward has the next segment fetched ahead. Nothing is kept over a restart.
+"""
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from toymq_py.callbacks import call_all
+from toymq_py.disk_errors import BeingFetched
+from toymq_py.metrics import Metrics
+from toymq_py.storage.evicted import Adopt, send_away
+from toymq_py.storage.fs import FileSystem, remove_tree, write_all
+from toymq_py.storage.open_files import OpenFiles
+from toymq_py.storage.scanner import ScanResult, scan_segment
+from toymq_py.storage.segment import Segment
+from toymq_py.tier.bucket import Bucket, BucketError
+from toymq_py.tier.keys import Place, segment_key
+
+logger = logging.getLogger("toymq_py.tier")
+
+RETRY_MIN_S, RETRY_MAX_S = 1.0, 30.0
+"""When a fetch that failed is made again; twice as long each time."""
+UNASKED_MAX = 10
+"""So many tries of it while nothing waits: a reader that got an error comes again, or does not."""
+DIRECTORY_NAME = "tier-cache"
+KEPT_MIN = 3
+"""So many segments are kept whatever their size: one that is read, the one ahead, and one of another reader."""
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """A segment that is on its way, or whose last fetch failed."""
+
+    topic: str
+    segment: Segment
+    adopt: Adopt
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    problem: str | None = None
+    retry_s: float = RETRY_MIN_S
+    unasked: int = 0
+    """Tries since a reader waited for it."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """Of one try. Without a scan it failed."""
+
+    path: str
+    scan: ScanResult | None = None
+    problem: str = "it could not be fetched"
+
+
+def _write(fs: FileSystem, path: str, data: bytes) -> None:
+    """Make a file, which need not outlive the process."""
+    file = fs.open(path, create=True, exclusive=True)
+    try:
+        write_all(file, data, 0)
+    finally:
+        file.close()
+
+
+class ColdReads:
+    """Implements ``Cold``. Belongs to the event loop; ``offload`` runs the jobs."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        bucket: Bucket,
+        directory: str,
+        *,
+        cache_bytes: int,
+        files: OpenFiles,
+        metrics: Metrics,
+        place_of: Callable[[str], Place | None],
+        offload: Callable[[Callable[[], None], Callable[[], None]], None],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """
+        Args:
+            directory: for the files; what is in it is removed, it is made.
+            cache_bytes: of all files.
+            files: those that are open.
+            place_of: the place of a topic's objects.
+            offload: runs a job on a thread that may wait for the bucket, and then the other one on the loop.
+            later: calls after a time.
+
+        Raises: OSError.
+        """
+        self._fs = fs
+        self._bucket = bucket
+        self._directory = directory
+        self._cache_bytes = cache_bytes
+        self._files = files
+        self._metrics = metrics
+        self._place_of = place_of
+        self._offload = offload
+        self._later = later
+        self._fetches: dict[int, _Fetch] = {}
+        self._kept: OrderedDict[int, Segment] = OrderedDict()
+        """By identity, the one that was not used for longest first."""
+        self._kept_bytes = 0
+        self._ahead: set[int] = set()
+        """Fetched ahead, and not read yet."""
+        self._count = 0
+        remove_tree(fs, directory)
+        fs.mkdir(directory)
+
+    # -- Cold
+
+    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> None:
+        segment = following[0]
+        here = segment.cached_path is not None
+        if here:
+            self._kept.move_to_end(id(segment))
+        goes_on = id(segment) in self._ahead or (not here and from_id == segment.base_id)
+        if goes_on and len(following) > 1 and following[1].is_away:
+            self._begin(topic, following[1], adopt, is_ahead=True)
+        self._ahead.discard(id(segment))
+        if not here:
+            fetch = self._begin(topic, segment, adopt)
+            raise BeingFetched(segment.path, lambda call: self._wait(fetch, call), fetch.problem)
+
+    def spoilt(self, segment: Segment) -> None:
+        if segment.cached_path is not None:
+            logger.warning("%s, fetched for %s, was damaged or removed: it is fetched again", segment.cached_path, segment.path)
+            self._drop(segment)
+
+    def problem(self, segments: Iterable[Segment]) -> str | None:
+        if not self._fetches:
+            return None
+        found = (self._fetches.get(id(segment)) for segment in segments)
+        return next((fetch.problem for fetch in found if fetch is not None and fetch.problem is not None), None)
+
+    def _wait(self, fetch: _Fetch, call: Callable[[], None]) -> None:
+        if self._fetches.get(id(fetch.segment)) is fetch:
+            fetch.waiting.append(call)
+        else:
+            call()
+
+    # -- fetching
+
+    def _begin(self, topic: str, segment: Segment, adopt: Adopt, *, is_ahead: bool = False) -> _Fetch:
+        fetch = self._fetches.get(id(segment))
+        if fetch is not None and not is_ahead:
+            fetch.unasked = 0
+        if fetch is None:
+            fetch = self._fetches[id(segment)] = _Fetch(topic, segment, adopt)
+            if is_ahead:
+                self._ahead.add(id(segment))
+            self._try(fetch)
+        return fetch
+
+    def _try(self, fetch: _Fetch) -> None:
+        self._count += 1
+        segment, outcome = fetch.segment, _Outcome(f"{self._directory}/{self._count:020d}.log")
+        place = self._place_of(fetch.topic)
+        base_id, next_id, sha256 = segment.base_id, segment.next_id, segment.sha256
+
+        def job() -> None:
+            if place is None:
+                outcome.problem = "the topic has no incarnation, so its objects are not known"
+                return
+            try:
+                key = segment_key(place, base_id)
+                data = self._bucket.get(key)
+                if data is None:
+                    outcome.problem = f"{key} is gone"
+                elif hashlib.sha256(data).hexdigest() != sha256:
+                    outcome.problem = f"{key} is damaged: it is not what was evicted"
+                else:
+                    _write(self._fs, outcome.path, data)
+                    outcome.scan = scan_segment(self._fs, outcome.path, base_id, next_id=next_id)
+            except (BucketError, OSError) as error:
+                outcome.problem = str(error)
+
+        self._offload(job, lambda: self._end(fetch, outcome))
+
+    def _end(self, fetch: _Fetch, outcome: _Outcome) -> None:
+        segment, waiting, fetch.waiting = fetch.segment, fetch.waiting, []
+        if outcome.scan is not None:
+            del self._fetches[id(segment)]
+            segment.cached_path = outcome.path
+            self._kept[id(segment)] = segment
+            self._kept_bytes += segment.end
+            self._metrics.tier_fetched_bytes_total += segment.end
+            fetch.adopt(segment, outcome.scan)
+            self._make_room()
+            if fetch.problem is not None:
+                logger.warning("%s was fetched from the bucket: its readers go on", segment.path)
+        elif id(segment) in self._ahead and not waiting:
+            self._forget(fetch)
+        else:
+            if fetch.problem is None:
+                logger.error("%s cannot be fetched from the bucket: %s: what reads it waits", segment.path, outcome.problem)
+            fetch.problem = outcome.problem
+            self._later(fetch.retry_s, lambda: self._again(fetch))
+            fetch.retry_s = min(2 * fetch.retry_s, RETRY_MAX_S)
+        self._show()
+        call_all(waiting)
+
+    def _again(self, fetch: _Fetch) -> None:
+        fetch.unasked = 0 if fetch.waiting else fetch.unasked + 1
+        if fetch.unasked < UNASKED_MAX:
+            self._try(fetch)
+        else:
+            self._forget(fetch)
+            self._show()
+
+    def _forget(self, fetch: _Fetch) -> None:
+        """Nothing waits for it any more; the next reader begins anew."""
+        del self._fetches[id(fetch.segment)]
+        self._ahead.discard(id(fetch.segment))
+
+    def _show(self) -> None:
+        self._metrics.tier_fetch_failing = int(any(each.problem is not None for each in self._fetches.values()))
+
+    # -- keeping
+
+    def _make_room(self) -> None:
+        while self._kept_bytes > self._cache_bytes and len(self._kept) > KEPT_MIN:
+            self._drop(next(iter(self._kept.values())))
+
+    def _drop(self, segment: Segment) -> None:
+        del self._kept[id(segment)]
+        self._ahead.discard(id(segment))
+        self._kept_bytes -= segment.end
+        path = segment.cached_path
+        self._files.close(segment)
+        send_away(segment)
+
+        def unlink() -> None:
+            try:
+                self._fs.unlink(f"{path}")
+            except OSError as error:
+                logger.warning("%s not removed: %s", path, error)
+
+        self._offload(unlink, lambda: None)
