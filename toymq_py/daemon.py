@@ -181,7 +181,7 @@ async def _serve(
     clock = SystemClock()
     reloads = {**reloads, **files.reloads(options)}
     with contextlib.ExitStack() as bound:
-        listeners = bind_all(options, bound) if of_worker is None else of_worker.listeners
+        listeners = bind_all(options, options.listeners(), bound) if of_worker is None else of_worker.listeners
         url = f"toymq://{shown_address(listeners['--listen'][0])}"
         with opened_tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url) as broker:
             if of_worker is not None:
@@ -349,9 +349,9 @@ def _http_server(
     )  # fmt: skip
 
 
-def bind_all(options: ServeOptions, bound: contextlib.ExitStack) -> Listeners:
-    """Bind all listeners; see ``_bind``. Raises: ConfigError, DataDirectoryError."""
-    listeners = {option: _bind(option, where, options, bound) for option, where in options.listeners().items()}
+def bind_all(options: ServeOptions, addresses: Mapping[str, str], bound: contextlib.ExitStack) -> Listeners:
+    """Bind listeners by their options; see ``_bind``. Raises: ConfigError, DataDirectoryError."""
+    listeners = {option: _bind(option, where, options, bound) for option, where in addresses.items()}
     check_apart([
         (f"{option} {shown_address(each)}", each.getsockname()[:2]) for option, some in listeners.items() for each in some
     ])  # fmt: skip

@@ -1,8 +1,8 @@
 """``toymq serve --workers N``: broker processes over one data directory, each with a part of the topics, and their parent.
 
-Contract: groups.md, stage 2; ADR 0128. Loaded only with several workers. The parent holds the lock of the whole directory and
-the bound sockets, has no threads and no loop, and forks; a worker's broker holds the lock of its own directory. A worker that
-dies is replaced, with a back-off when it lives short, and the others go on.
+Contract: groups.md, stage 2; ADR 0128, 0177. Loaded only with several workers. The parent holds the lock of the whole
+directory and the bound sockets, has no threads and no loop, and forks; a worker's broker holds the lock of its own directory. A
+worker that dies is replaced, with a back-off when it lives short, and the others go on.
 """
 
 import contextlib
@@ -66,8 +66,11 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
         except OSError as error:
             raise DataDirectoryError(f"cannot divide {root}: {error.strerror or error}") from error
         each = [options.of_worker(worker, worker_path(root, worker)) for worker in range(options.workers)]
-        bound = [dict(daemon.bind_all(one, held)) for one in each]
+        of_all = daemon.bind_all(options, options.of_all_workers(), held)
+        bound = [dict(daemon.bind_all(one, one.listeners(), held)) for one in each]
         addresses = [_shown(listeners) for listeners in bound]
+        for listeners in bound:  # behind its own: the first address of each kind is the one that MOVED names
+            listeners.update({option: [*listeners[option], *some] for option, some in of_all.items()})
         directory = held.enter_context(_opened(f"{root}/workers"))
         sockets: dict[str, list[str]] = {"--listen": [], "--http": []}
         for worker, listeners in enumerate(bound):
@@ -210,11 +213,12 @@ class Workers:
                 each.pid = fork(lambda lives, seat=each.seat: self._become(seat, lives), line)  # type: ignore[misc] # its default
 
     def _become(self, seat: Seat, lives: int) -> int:
-        """In the child."""
+        """In the child: leave to the others what is theirs alone."""
+        ours = {listener for some in seat.listeners.values() for listener in some}
         for other in self._processes:
-            if other.seat is not seat:
-                for some in other.seat.listeners.values():
-                    for listener in some:
+            for some in other.seat.listeners.values():
+                for listener in some:
+                    if listener not in ours:
                         listener.close()
         seat.lives = lives
         return self._run(seat)

@@ -147,7 +147,7 @@ def test_the_blocking_client_goes_on_when_workers_are_killed(workers: Workers) -
 async def test_workers_that_are_at_other_ports_now_are_found(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """The supervisor is killed, and under the next one worker 1 has the port of worker 0 and that one another: what waits for
     worker 1 at its old port, where nothing is any more, goes on at the new one."""
-    there, port = topic_of(1, 2), reserved_port(request, 3)
+    there, port = topic_of(1, 2), reserved_port(request, 4)
     with serving(tmp_path / "data", 2, "--listen", f"127.0.0.1:{port + 1}") as workers:
         workers.ready(2)
         async with toymq.connect(url(workers), backoff_max_s=0.2) as mq:
@@ -159,7 +159,7 @@ async def test_workers_that_are_at_other_ports_now_are_found(request: pytest.Fix
                 publishing = asyncio.ensure_future(mq.pub(there, b"1"))
                 with serving(tmp_path / "data", 2, "--listen", f"127.0.0.1:{port}") as following:
                     await asyncio.to_thread(following.ready, 2)
-                    assert following.ports == {0: port, 1: port + 1}
+                    assert following.ports == {0: port + 1, 1: port + 2}
                     assert (await publishing).msg_id == 1
                     assert (await messages.next(60)).payload == b"1"
                     assert (await mq.pull(topic_of(0, 2), "c")) == []

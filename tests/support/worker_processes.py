@@ -38,6 +38,8 @@ class Workers:
             stderr = self.process.stderr
         assert self.process.stdout is not None
         self._streams = self.process.stdout, stderr
+        self.port = 0
+        """The one at which every worker takes connections."""
         self.ports: dict[int, int] = {}
         self.pids: dict[int, int] = {}
         self.said = ""
@@ -69,10 +71,10 @@ class Workers:
         """Wait for so many workers to be ready."""
         for _ in range(count):
             line = self._lines.get(timeout=WITHIN_S)
-            found = re.search(r"toymq 127\.0\.0\.1:(\d+) .*workers/(\d+).*\(pid (\d+)\)", line)
+            found = re.search(r"toymq 127\.0\.0\.1:(\d+) 127\.0\.0\.1:(\d+) .*workers/(\d+).*\(pid (\d+)\)", line)
             assert found is not None, line or f"it has ended: {self.said}"
-            worker = int(found[2])
-            self.ports[worker], self.pids[worker] = int(found[1]), int(found[3])
+            worker, self.port = int(found[3]), int(found[2])
+            self.ports[worker], self.pids[worker] = int(found[1]), int(found[4])
 
     def wire(self, worker: int) -> Wire:
         return Wire(self.ports[worker])

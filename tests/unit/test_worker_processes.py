@@ -98,6 +98,7 @@ def test_a_worker_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> 
         ((), "is divided over 2 workers: `toymq serve --workers 2` serves it"),
         (("--workers", "2", "--listen", "0.0.0.0:6789", "--insecure-public"), "give an address of this machine"),
         (("--workers", "2", "--listen", "127.0.0.1:6789", "--http", "127.0.0.1:6790"), "of worker"),
+        (("--workers", "2", "--listen", "127.0.0.1:6789", "--http", "127.0.0.1:6788"), "is the address of --listen "),
         (("--workers", "2", "--definitions", "some.toml"), "--definitions and --workers exclude each other"),
         (("--workers", "2", "--amqp", "127.0.0.1:0"), "--amqp and --workers exclude each other"),
         (("--workers", "2", "--listen", "127.0.0.1:65535"), "65536"),
@@ -283,7 +284,7 @@ def test_a_supervisor_that_follows_a_killed_one_at_once_waits_for_its_workers(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """They shut down gracefully, and wait here for the ack of a delivery; until then they hold directory and addresses."""
-    topic, listen = topic_of(1, 2), ("--listen", f"127.0.0.1:{reserved_port(request, 2)}")
+    topic, listen = topic_of(1, 2), ("--listen", f"127.0.0.1:{reserved_port(request, 3)}")
     with serving(tmp_path / "data", 2, *listen, "--shutdown-timeout", "4s") as workers:
         workers.ready(2)
         with workers.wire(1) as wire:
@@ -331,6 +332,52 @@ def test_a_kill_while_it_starts(tmp_path: Path, killed: str) -> None:
         with workers.wire(0) as wire:
             for topic in topics:
                 assert publish(wire, topic, "x") == (b"OK 3" if killed == "worker" else b"OK 0")
+
+
+def asked(port: int) -> int:
+    """Connect, and return which worker has taken the connection."""
+    with Wire(port) as wire:
+        assert wire.ask(b"CLUSTER\n").startswith(b"JSON")
+        return int(json.loads(wire.line())["worker"])
+
+
+def test_any_worker_takes_a_connection_at_the_address_that_was_given(tmp_path: Path) -> None:
+    """Whichever can: one that is stopped, or dead, keeps no client waiting, nor what waits to be accepted."""
+    with serving(tmp_path / "data", 3) as workers:
+        workers.ready(3)
+        for only in (0, 1, 2):
+            others = [workers.pids[worker] for worker in (0, 1, 2) if worker != only]
+            for pid in others:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                assert {asked(workers.port) for _ in range(5)} == {only}
+            finally:
+                for pid in others:
+                    os.kill(pid, signal.SIGCONT)
+        for worker in (0, 1, 2):
+            for pid in workers.pids.values():
+                os.kill(pid, signal.SIGSTOP)
+            waiting = [Wire(workers.port) for _ in range(8)]  # in the queue: no worker takes them yet
+            os.kill(workers.pids[worker], signal.SIGKILL)
+            for other in {0, 1, 2} - {worker}:
+                os.kill(workers.pids[other], signal.SIGCONT)
+            for wire in waiting:
+                with wire:
+                    assert wire.ask(b"PING\n") == b"PONG"
+            workers.ready(1)
+        assert workers.stop() == 0
+
+
+def test_a_client_that_connects_while_workers_are_killed_is_served_at_once(tmp_path: Path) -> None:
+    """Each connection is answered, or was with the worker that was killed; none waits for its successor."""
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        for turn in range(6):
+            killed = turn % 2
+            os.kill(workers.pids[killed], signal.SIGKILL)
+            assert asked(workers.port) == 1 - killed, "before the other one is replaced, as that takes a tenth of a second"
+            workers.ready(1)
+        assert workers.stop() == 0
 
 
 def test_a_data_directory_with_a_long_path(tmp_path: Path) -> None:

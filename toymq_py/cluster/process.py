@@ -100,7 +100,7 @@ class _NodeProcess:
         self._loop = loop
         self._clock = SystemClock()
         self._fs = RealFileSystem()
-        self._listeners = daemon.bind_all(options, bound)
+        self._listeners = daemon.bind_all(options, options.listeners(), bound)
         self._advertised = options.advertise or daemon.shown_address(self._listeners["--listen"][0])
         self._lock = made_and_locked(self._fs, options.data_dir, os.getpid(), f"toymq://{self._advertised}")
         bound.callback(self._lock.release)

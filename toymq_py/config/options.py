@@ -42,6 +42,9 @@ FsyncMode = Literal["always", "interval", "never"]
 CommitMode = Literal["auto", "thread", "inline"]
 LogFormat = Literal["text", "json"]
 OVER_TLS = ("--tls-listen", "--https", "--amqps")
+OF_ALL_WORKERS = ("--listen", "--tls-listen")
+"""With --workers each of them takes connections there. Not HTTP: what a page shows of one worker would change with each
+connection (ADR 0177)."""
 OF_CLUSTER = ("etcd", "etcd_ca", "etcd_cert", "etcd_key", "name", "advertise", "replicate_token_file", "replicate_cert",
               "replicate_key", "replicate_ca", "replicate_plaintext")  # fmt: skip
 WhenFull = Literal["reject", "drop-oldest"]
@@ -298,17 +301,30 @@ class ServeOptions(BrokerOptions):
         if is_unspecified(host):
             raise ConfigError(f"--listen {self.listen}: with --workers clients are sent there: give an address of this machine")
         check_apart([
-            (f"{option} {where} of worker {worker}", parse_address(where))
-            for worker in range(self.workers) for option, where in self.of_worker(worker, self.data_dir).listeners().items()
+            *((f"{option} {where}", parse_address(where)) for option, where in self.of_all_workers().items()),
+            *(
+                (f"{option} {where} of worker {worker}", parse_address(where))
+                for worker in range(self.workers) for option, where in self._places_of(worker).items()
+            ),
         ])  # fmt: skip
 
+    def of_all_workers(self) -> dict[str, str]:
+        """The addresses at which every worker takes connections, by option."""
+        return {option: where for option, where in self.listeners().items() if option in OF_ALL_WORKERS}
+
     def of_worker(self, worker: int, data_dir: str) -> "ServeOptions":
-        """The options of one worker's process: ports count up from those of worker 0; a port 0 takes a free one."""
+        """The options of one worker's process."""
+        places = {option.removeprefix("--").replace("-", "_"): where for option, where in self._places_of(worker).items()}
+        return replace(self, workers=1, data_dir=data_dir, **places)  # type: ignore[arg-type] # addresses
+
+    def _places_of(self, worker: int) -> dict[str, str]:
+        """A worker's own addresses, by option. Ports count up from those that were given, or from behind one that all workers
+        have; a port 0 takes a free one."""
         places: dict[str, str] = {}
         for option, where in self.listeners().items():
             host, _, port = where.rpartition(":")
-            places[option.removeprefix("--").replace("-", "_")] = f"{host}:{int(port) + worker if int(port) else 0}"
-        return replace(self, workers=1, data_dir=data_dir, **places)  # type: ignore[arg-type] # addresses
+            places[option] = f"{host}:{int(port) + worker + (option in OF_ALL_WORKERS) if int(port) else 0}"
+        return places
 
     def listeners(self) -> dict[str, str]:
         """The address of each listener, by its option."""
