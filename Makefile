@@ -124,8 +124,9 @@ simulate-cluster: $(READY) ## run simulated clusters, shrink the plan of one tha
 model: $(READY) ## search the replication protocol for a lost message: make model MODEL="--nodes 3 --records 1" (default: all)
 	$(if $(MODEL),$(BIN)/python -m tests.model $(MODEL),$(BIN)/python -m tests.model --rules && $(BIN)/python -m tests.model --long)
 
-chaos: $(READY) ## break a running broker, then check what its clients saw: make chaos DURATION=90s SEED=1
-	$(BIN)/toymq-chaos run --duration "$(or $(DURATION),90s)" $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
+chaos: $(READY) ## break a running broker, then check what its clients saw: make chaos DURATION=90s SEED=1 WORKERS=2
+	$(BIN)/toymq-chaos run --duration "$(or $(DURATION),90s)" $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) \
+	  $(if $(OUT),--out $(OUT))
 
 soak: $(READY) ## hours of load, then check that memory, descriptors and disk return: make soak HOURS=0.5 OUT=DIR
 	$(BIN)/toymq-chaos soak --duration "$$(awk 'BEGIN { printf "%.0f", 3600 * $(or $(HOURS),1) }')s" \

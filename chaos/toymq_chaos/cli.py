@@ -17,9 +17,9 @@ import click
 
 from toymq.click_support import HELP_SETTINGS, Duration, OneLineErrors
 from toymq_chaos import history, leaks, soak
-from toymq_chaos.checker import Checker
 from toymq_chaos.experiment import ACK_WINDOW_NS, Experiment, Options, Report
 from toymq_chaos.verdict import Verdict
+from toymq_chaos.views import Views
 from toymq_py.command_line import install_hint
 from toymq_py.errors import ConfigError, DamagedData
 
@@ -85,10 +85,12 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--rate", type=Rate(1), default=250.0, help="Messages per second of each publisher."),
         click.option("--consumers", type=click.IntRange(1), default=2, help="Consumers of each topic."),
+        click.option("--workers", type=click.IntRange(1, 8), default=1, help="Broker processes, one more in every second "
+                     "life: each is killed, and so is their supervisor."),
         click.option("--publishers", type=click.IntRange(1), default=4, help="Publishing clients."),
         OUT,
         duration("90s", "How long faults are injected."),
-    ):
+    ):  # fmt: skip
         command = option(command)
     return command
 
@@ -103,6 +105,8 @@ def run(seed: int | None, spark_verify: bool, **values: Any) -> None:
     if seed is None:
         seed = random.randrange(1_000_000)
     options = _options(seed, {**values, "keep_log": spark_verify})
+    if spark_verify and options.workers > 1:
+        raise ConfigError("--spark-verify compares with one log: leave out --workers")
     pipeline = Path(sys.executable).with_name("toymq-pipeline")
     if spark_verify and not pipeline.exists():
         raise ConfigError(f"--spark-verify needs {pipeline}: {install_hint('spark')}")
@@ -174,7 +178,7 @@ def soak_command(seed: int | None, out: Path | None, duration_s: float) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 def check(file: Path, ack_window_s: float, unfinished: bool, as_json: bool) -> None:
     """Check a recorded history against the delivery guarantees."""
-    checker = Checker(ack_window_ns=int(ack_window_s * 1e9))
+    checker = Views(ack_window_ns=int(ack_window_s * 1e9))
     with click.progressbar(
         length=file.stat().st_size, label="checking", file=sys.stderr, update_min_steps=1 << 20
     ) as bar:  # fmt: skip
@@ -199,7 +203,7 @@ def again(options: Options) -> str:
     """The command that repeats the plan."""
     return (
         f"toymq-chaos replay --seed {options.seed} --duration {options.duration_s * 1000:.0f}ms "
-        f"--publishers {options.publishers} --consumers {options.consumers} --rate {options.rate}"
+        f"--publishers {options.publishers} --consumers {options.consumers} --rate {options.rate} --workers {options.workers}"
     )
 
 

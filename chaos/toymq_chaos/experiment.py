@@ -22,13 +22,14 @@ from typing import TextIO
 from toymq.broker_process import TOYMQ
 from toymq_chaos import nemesis, queueing, users
 from toymq_chaos.amqp_users import amqp_users
-from toymq_chaos.checker import Checker
 from toymq_chaos.history import Event, Recorder
 from toymq_chaos.nemesis import Fault, Life
 from toymq_chaos.small_disk import SmallDisk
 from toymq_chaos.supervisor import BrokerFailed, Supervisor
 from toymq_chaos.users import User
 from toymq_chaos.verdict import Verdict
+from toymq_chaos.views import Views
+from toymq_chaos.worker_supervisor import WorkerSupervisor
 from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
 from toymq_py.errors import ConnectionLost
 from toymq_py.protocol import Hello
@@ -70,6 +71,8 @@ class Options:
     """Most messages per second and publisher."""
     keep_log: bool = False
     """Remove nothing from the log, so that it can be compared with the history."""
+    workers: int = 1
+    """Broker processes; above 1 their number changes between lives, from this one to one more and back."""
 
 
 @dataclass(slots=True)
@@ -107,10 +110,12 @@ class Experiment:
         self._began = time.monotonic()  # noqa: TID251 (real time is what this is about)
         self._epoch_ns = time.time_ns()  # noqa: TID251
         self.recorder = Recorder(self._now_ns, self._take)
-        self._checker = Checker(ack_window_ns=ACK_WINDOW_NS)
+        self._checker = Views(ack_window_ns=ACK_WINDOW_NS)
         self.report = Report(Verdict())
         self._history: TextIO
         self._broker: Supervisor
+        self._entries = random.Random(f"entries {options.seed}")
+        self._divisions = random.Random(f"divisions {options.seed}")
         self._disk: SmallDisk | None = None
         self._clients: set[Client] = set()
         self._subscribed: set[tuple[str, str]] = set()
@@ -142,7 +147,8 @@ class Experiment:
         while True:
             if self._broker.ready_line:
                 with suppress(OSError):
-                    await loop.create_connection(lambda: client, "127.0.0.1", self._broker.port)
+                    port = self._entries.choice(self._broker.ports)
+                    await loop.create_connection(lambda: client, "127.0.0.1", port)
                     self._clients.add(client)
                     self.recorder(client.name, "connect")
                     if self._with_tokens:
@@ -199,14 +205,16 @@ class Experiment:
                 auth = ["--auth-file", str(file)]
             lives = nemesis.lives(options.seed, small_disk=self._disk is not None)
             data_dir = data / "d"
-            self._broker = Supervisor(
-                data_dir, options.out / "broker.log", options.out / "clock",
-                [
-                    "--visibility", f"{VISIBILITY_MS}ms",
-                    "--retain-acked-for", f"{self._retain_acked_for_ms}ms", "--shutdown-timeout", "1s",
-                    "--amqp", "127.0.0.1:0", *auth,
-                ],
-            )  # fmt: skip
+            common = [
+                "--visibility", f"{VISIBILITY_MS}ms", "--retain-acked-for", f"{self._retain_acked_for_ms}ms",
+                "--shutdown-timeout", "1s", *auth,
+            ]  # fmt: skip
+            files = options.out / "broker.log", options.out / "clock"
+            if options.workers > 1:
+                self._broker = WorkerSupervisor(data_dir, *files, common, options.workers + 1)
+                lives = nemesis.of_workers(lives, options.seed, options.workers)
+            else:
+                self._broker = Supervisor(data_dir, *files, ["--amqp", "127.0.0.1:0", *common])
             try:
                 await self._live_through(lives)
             except* BrokerFailed as failures:
@@ -215,10 +223,12 @@ class Experiment:
                 self._broker.signal(signal.SIGKILL)
                 await self._broker.ended()
             if self.report.failure is None:
-                self.report.failure = await asyncio.to_thread(_complaint_of_verify, data_dir)
+                parts = sorted(path for path in data_dir.glob("workers/[0-9]*") if path.is_dir())
+                for directory in parts or [data_dir]:
+                    self.report.failure = self.report.failure or await asyncio.to_thread(_complaint_of_verify, directory)
             self.report.verdict = self._checker.verdict()
             if not self.report.ok and self._disk is not None:
-                shutil.copytree(data_dir, options.out / "data-kept")
+                shutil.copytree(data_dir, options.out / "data-kept", ignore=shutil.ignore_patterns("*.listen"))
         return self.report
 
     async def _live_through(self, lives: Iterator[Life]) -> None:
@@ -261,7 +271,9 @@ class Experiment:
         self._tell(f"a life of {life.lasts_s:.1f} s until {life.how}; point {life.point}; {faults_told or 'no faults'}")
         options = ["--min-free-bytes", str(life.reserve_bytes), "--segment-bytes", str(life.segment_bytes)]
         options += ["--commit", life.commit]
-        if not await self._broker.come_up(life.point, *options):
+        if isinstance(self._broker, WorkerSupervisor):
+            await self._start_workers(self._broker, life.workers, *options)
+        elif not await self._broker.come_up(life.point, *options):
             self._ended("kill", f"{life.point} while it started")
             await self._broker.come_up(None, *options)
         self._started()
@@ -270,18 +282,30 @@ class Experiment:
             faults = tasks.create_task(self._do(life.faults))
             work = tasks.create_task(self._work(lasts_s))
             await asyncio.wait({end, work}, return_when=asyncio.FIRST_COMPLETED)
+            if life.workers > 1:  # on a busy machine a worker takes a while to be replaced; each one is killed that is planned
+                await asyncio.wait({end, faults}, return_when=asyncio.FIRST_COMPLETED)
             work.cancel()
             by_itself = end.done()
             faults.cancel()
             await asyncio.wait({faults})
             self._broker.signal(signal.SIGTERM if life.how == "stop" else signal.SIGKILL)
         code = end.result()
+        if isinstance(self._broker, WorkerSupervisor) and self._broker.surprises:
+            raise BrokerFailed(f"{self._broker.surprises[0]}: see {self._options.out / 'broker.log'}")
         if code == -signal.SIGKILL and (life.point is not None or not by_itself):
             self._ended("kill", str(life.point) if by_itself else None)
         elif code == 0 and life.how == "stop" and not by_itself:
             self._ended("stop", None)
         else:
             raise BrokerFailed(f"the broker ended with code {code}: {self._broker.last_line()}")
+
+    async def _start_workers(self, broker: WorkerSupervisor, workers: int, *options: str) -> None:
+        """Start as many as that, after a change of their number that is killed again and again."""
+        if broker.workers not in (0, workers):
+            kills = await broker.divide(workers, self._divisions)
+            self.report.counts["kill of toymq workers --set"] += kills
+            self._tell(f"{self._elapsed_s():6.1f} s  {workers} workers, after {kills} kills of toymq workers --set")
+        await broker.start_workers(workers, *options)
 
     async def _work(self, lasts_s: float) -> None:
         """Return when a life's seconds are over, its publishes and those missing of earlier lives are answered, and every real
@@ -312,17 +336,22 @@ class Experiment:
         url = f"toymq://{token}@127.0.0.1:{self._broker.port}" if token else f"toymq://127.0.0.1:{self._broker.port}"
         where = users.Surroundings(
             self.recorder, url, lambda: self._broker.amqp, token or "guest", habits, lambda: self.calm, self.ready,
-            self.subscribed,
+            self.subscribed, self._options.workers > 1,
         )  # fmt: skip
         seed = self._options.seed
         if self._options.keep_log:  # each publish is looked up in it, by the id of its answer
             return users.users(where, seed, numbered=False)
+        if where.workers:  # without AMQP
+            return users.users(where, seed, numbered=True)
         return users.users(where, seed, numbered=True) + amqp_users(where, seed)
 
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
         """Without faults: publish and deliver everything, also what a clock that was ahead delayed."""
         self._set_clock(self._farthest_ns)
-        await self._broker.come_up(None, "--min-free-bytes", "0")
+        if isinstance(self._broker, WorkerSupervisor):
+            await self._broker.start_workers(self._broker.workers, "--min-free-bytes", "0")
+        else:
+            await self._broker.come_up(None, "--min-free-bytes", "0")
         self._started()
         await self._work(0)
         self.calm = True
@@ -341,7 +370,10 @@ class Experiment:
         return sum(user.owes() for user in self._users)
 
     def _started(self) -> None:
-        self.recorder("broker", "start", visibility_ms=VISIBILITY_MS, retain_acked_for_ms=self._retain_acked_for_ms)
+        workers = self._broker.workers if isinstance(self._broker, WorkerSupervisor) else None
+        self.recorder(
+            "broker", "start", visibility_ms=VISIBILITY_MS, retain_acked_for_ms=self._retain_acked_for_ms, workers=workers
+        )
         for user in self._users:
             user.diary.moved = False
 
@@ -371,17 +403,24 @@ class Experiment:
         for fault in faults:
             await asyncio.sleep(max(0.0, fault.at_s - now_s))
             now_s = max(now_s, fault.at_s)
-            self._counted(fault.kind)
+            self._counted("kill of a worker" if fault.kind == "worker" else fault.kind)
             match fault.kind:
                 case "pause":
-                    self.recorder("nemesis", "pause")
-                    self._broker.signal(signal.SIGSTOP)
+                    self.recorder("nemesis", "pause", worker=fault.worker)
+                    self._signal(signal.SIGSTOP, fault.worker)
                     try:
                         await asyncio.sleep(fault.for_s)
                     finally:
-                        self._broker.signal(signal.SIGCONT)
-                        self.recorder("nemesis", "resume")
+                        self._signal(signal.SIGCONT, fault.worker)
+                        self.recorder("nemesis", "resume", worker=fault.worker)
                     now_s += fault.for_s
+                case "worker":
+                    assert isinstance(self._broker, WorkerSupervisor)
+                    assert fault.worker is not None
+                    await self._broker.answers(fault.worker)
+                    self.recorder("broker", "kill", note=f"worker {fault.worker}", worker=fault.worker)
+                    self._broker.signal_worker(fault.worker, signal.SIGKILL)
+                    await self._broker.replaced(fault.worker)
                 case "full":
                     assert self._disk is not None
                     self.recorder("nemesis", "full")
@@ -401,6 +440,13 @@ class Experiment:
                             client.transport.abort()
                     for user in self._users:
                         user.cut()
+
+
+    def _signal(self, number: signal.Signals, worker: int | None) -> None:
+        if isinstance(self._broker, WorkerSupervisor) and worker is not None:
+            self._broker.signal_worker(worker, number)
+        else:
+            self._broker.signal(number)
 
 
 def token_of(seed: int) -> str:

@@ -24,7 +24,7 @@ CLOCK_BYTES = 8
 """The file that the clock variable names holds nanoseconds to add, signed, little endian."""
 
 PR_SET_PDEATHSIG = 1
-CALLS = ("open", "pwrite", "pread", "fdatasync", "fsync", "ftruncate", "replace", "unlink")
+CALLS = ("open", "pwrite", "pread", "fdatasync", "fsync", "ftruncate", "replace", "unlink", "mkdir", "rmdir")
 """Functions of ``os`` at which the process can die."""
 
 
@@ -46,7 +46,10 @@ PLACES = {
     "flush": Place(("pwrite", "fdatasync", "replace"), r"offsets\.json", 60),
     "retention": Place(("unlink",), r"\d{20}\.(log|idx)$", 6),
     "recovery": Place(CALLS, r"/topics/|LOCK$", 40),
+    "division": Place(("pwrite", "fdatasync", "fsync", "replace", "unlink", "mkdir", "rmdir"), r"/workers|/topics/", 12),
 }
+SERVING = tuple(name for name in PLACES if name != "division")
+"""The places in a broker that serves; the other one is in ``toymq workers --set``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ class Event:
     moved, a "purge" or "delete" removed, a limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is
     set ahead from then on.
 
+    A "start" with ``workers`` is of so many processes (``views``); a "kill", "pause" or "resume" with ``worker`` is of one.
+
     A "pub" noted "confirm" came by AMQP, whose confirms tell no id.
 
     Clients of the product's own (``users``) write the same. Their "sub" is noted "buffered"; an ack that waits for no answer is
@@ -73,6 +75,8 @@ class Event:
     count: int | None = None
     ahead_ns: int | None = None
     group: str | None = None
+    worker: int | None = None
+    workers: int | None = None
 
     def to_json(self) -> str:
         """One line, without what is not set."""

@@ -6,12 +6,12 @@ One seed is one plan: the same lives, faults and points at the same times. Its e
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from toymq_chaos.fault_injection import PLACES, Point
+from toymq_chaos.fault_injection import PLACES, SERVING, Point
 
-Kind = Literal["pause", "cut", "full", "clock"]
+Kind = Literal["pause", "cut", "full", "clock", "worker"]
 
 LIFE_S = 4.0
 """Mean life of a broker: some twenty kills in 90 seconds."""
@@ -22,13 +22,15 @@ AHEAD_NS = (-5 * SECOND_NS, -SECOND_NS, 0, SECOND_NS, 5 * SECOND_NS)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that the broker survives: frozen (SIGSTOP), disk full, connections cut, clock set."""
+    """A fault that the broker survives: frozen (SIGSTOP), disk full, connections cut, clock set, a worker killed."""
 
     kind: Kind
     at_s: float
     """Since the start of the life."""
     for_s: float
     ahead_ns: int
+    worker: int | None = None
+    """With several workers the one that is killed or frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,15 @@ class Life:
     """``--segment-bytes``: small ones roll often, large ones are made ahead."""
     commit: str
     """``--commit``: where records are written and synced."""
+    workers: int = 1
+    """``--workers``."""
 
 
 def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
     """Endless lives, one after the other; the disk fills only with ``small_disk``."""
     rng = random.Random(f"nemesis {seed}")
     kinds: list[Kind] = ["pause", "cut", "clock", "full"]
-    for place in itertools.cycle(PLACES):
+    for place in itertools.cycle(SERVING):
         lasts_s = LIFE_S * rng.uniform(0.3, 1.7)
         faults = []
         for kind in kinds:
@@ -68,3 +72,15 @@ def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
             rng.choice((128 << 10, 2 << 20)),
             rng.choice(("auto", "inline", "thread")),
         )
+
+
+def of_workers(plan: Iterator[Life], seed: int, workers: int) -> Iterator[Life]:
+    """Lives with several workers, which are killed again and again. Their number changes between two lives: ``workers`` or one
+    more. No life ends at a point inside its work: each successor of a worker would end there, too."""
+    rng = random.Random(f"workers {seed}")
+    for number, life in enumerate(plan):
+        count = workers + number % 2
+        faults = [replace(fault, worker=rng.randrange(count)) for fault in life.faults]
+        for _ in range(1 + round(life.lasts_s)):
+            faults.append(Fault("worker", rng.uniform(0.2, life.lasts_s), 0.0, 0, rng.randrange(count)))
+        yield replace(life, point=None, workers=count, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))

@@ -35,6 +35,11 @@ class Supervisor(BrokerProcess):
         self._clock = clock
         clock.write_bytes(bytes(fault_injection.CLOCK_BYTES))
 
+    @property
+    def ports(self) -> list[int]:
+        """Where it takes connections."""
+        return [self.port]
+
     async def come_up(self, point: Point | None, *options: str) -> bool:
         """Start it. Returns: False when it died at its ``point`` before it was ready.
 

@@ -26,6 +26,7 @@ from toymq import Client, ClientClosed, Connected, ConnectionLost, Disconnected,
 from toymq.link import Link
 from toymq.message import Delivery
 from toymq.sync.link import BlockingLink
+from toymq.url import Address
 from toymq_chaos.history import CONFIRM, Recorder, Result, digest_of
 from toymq_chaos.leases import BUFFERED
 from toymq_chaos.workload import Habits
@@ -209,6 +210,8 @@ class Surroundings(NamedTuple):
     calm: Callable[[], bool]
     ready: Callable[[], Awaitable[None]]
     subscribed: Callable[[str, str], None]
+    workers: bool = False
+    """The broker is several processes."""
 
 
 class User(ABC):
@@ -232,6 +235,20 @@ class User(ABC):
             if (number := link.descriptor) is not None and number >= 0:
                 with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
                     connection.shutdown(socket.SHUT_RDWR)
+
+    def tell_each_loss(self) -> None:
+        """The client tells of an outage, which ends when all its connections are back. With several workers it has one to each:
+        every loss gives back what was delivered over it."""
+        if not self._where.workers or self.client is None:
+            return
+        outages, diary = self.client._outages, self.diary
+        down = outages.down
+
+        def told(link: object, address: Address, reason: ToymqError) -> None:
+            down(link, address, reason)
+            diary.close()
+
+        outages.down = told  # type: ignore[method-assign]
 
     def owes(self) -> int:
         """Confirmed messages that it has not seen, where only it knows that."""
@@ -257,6 +274,7 @@ class AsyncPublisher(User):
         await self._where.ready()
         async with connect(self._where.url, **self._client()) as mq, asyncio.TaskGroup() as tasks:
             self.client = mq
+            self.tell_each_loss()
             for _ in range(AT_A_TIME):
                 tasks.create_task(self._publish(mq))
         self.diary.close()
@@ -283,6 +301,7 @@ class AsyncSubscriber(User):
     async def run(self) -> None:
         where, diary = self._where, self.diary
         self.client = mq = await connect(where.url, **self._client())
+        self.tell_each_loss()
         try:
             messages = await mq.sub(TOPIC, diary.name, window=self._window)
             diary.subscribed()
@@ -349,6 +368,7 @@ class BlockingPublisher(_InThread):
         again: Item | None = None
         with sync.connect(self._where.url, **self._client()) as mq:
             self.client = mq
+            self.tell_each_loss()
             while not ending.is_set() and (again is not None or not self._where.calm()):
                 item = again or next(self._source)
                 sent_ns, losses = self.diary.now_ns, self.diary.losses
@@ -374,6 +394,7 @@ class BlockingSubscriber(_InThread):
     def _work(self, ending: threading.Event, loop: asyncio.AbstractEventLoop) -> None:
         where, diary = self._where, self.diary
         self.client = mq = sync.connect(where.url, **self._client())
+        self.tell_each_loss()
         try:
             messages = mq.sub(TOPIC, diary.name, window=self._window)
             diary.subscribed()

@@ -11,7 +11,7 @@ from toymq_chaos.experiment import Options
 
 
 def test_again_runs_the_same_plan() -> None:
-    options = Options(seed=7, duration_s=12.345, out=Path("out"), publishers=3, consumers=5, rate=33.3)
+    options = Options(seed=7, duration_s=12.345, out=Path("out"), publishers=3, consumers=5, rate=33.3, workers=3)
     program, command, *arguments = shlex.split(again(options))
     assert (program, command) == ("toymq-chaos", "replay")
     assert Options(**replay.make_context("replay", [*arguments, "--out", "out"]).params) == options

@@ -1,0 +1,136 @@
+"""Checks a history of a broker with ``--workers N``: the same ``Checker``, once for each topic.
+
+A topic is with one worker at a time, so its history is that of one broker, which ends when that worker does. A view is what
+concerns one topic: its own events, those of no topic, and the ends of its worker. Pure.
+
+A connection may outlive the worker of a topic, as another worker took it and passes its commands on. To a topic's view it is
+another connection then, from the next command on: ``name~n`` after the n-th end.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+
+from toymq_chaos.checker import ACK_WINDOW_NS, Checker
+from toymq_chaos.history import Event
+from toymq_chaos.verdict import Verdict
+from toymq_py.names import DEAD_LETTERS, is_pattern
+from toymq_py.placement import worker_of
+
+
+class Views:
+    """Fed with events in order; ``verdict`` at the end. The history of one process is one view."""
+
+    def __init__(self, *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> None:
+        """See ``Checker``."""
+        self._make: Callable[[], Checker] = lambda: Checker(
+            ack_window_ns=ack_window_ns, keys_end_with_acks=keys_end_with_acks
+        )  # fmt: skip
+        self._before: list[Event] = []  # before the first start, which tells how many workers there are
+        self._one: Checker | None = None
+        self._views: dict[str, _View] = {}
+        self._of_all: list[tuple[Event, int]] = []  # of no topic, or a pattern; and among how many workers: for later views
+        self._workers = 0
+        self._kills = 0
+
+    @property
+    def missing(self) -> str | None:
+        """See ``Checker``."""
+        one = self._one or next((view.checker for view in self._views.values()), None)
+        return (one or self._make()).missing
+
+    def feed(self, event: Event) -> None:
+        if self._one is not None:
+            self._one.feed(event)
+        elif self._workers or (event.op == "start" and event.workers is not None):
+            self._feed_workers(event)
+        elif event.op == "start":
+            self._one = self._make()
+            for each in (*self._before, event):
+                self._one.feed(each)
+        else:
+            self._before.append(event)
+
+    def _feed_workers(self, event: Event) -> None:
+        if event.op == "start":
+            self._workers = event.workers or 1
+            before, self._before = self._before, []
+            for each in before:
+                self._feed_workers(each)
+        self._kills += event.op == "kill"
+        topic = (event.topic or "").removesuffix(DEAD_LETTERS)
+        if topic and not is_pattern(topic):
+            self._view(topic).take(event, self._workers)
+            return
+        self._of_all.append((event, self._workers))
+        for view in self._views.values():
+            view.take(event, self._workers)
+
+    def _view(self, topic: str) -> "_View":
+        view = self._views.get(topic)
+        if view is None:
+            view = self._views[topic] = _View(topic, self._make())
+            for event, workers in self._of_all:
+                view.take(event, workers)
+        return view
+
+    def verdict(self) -> Verdict:
+        """Return counts and violations. A message, and a kill, count once."""
+        if self._one is not None:
+            return self._one.verdict()
+        total = Verdict()
+        for view in self._views.values():
+            found = view.checker.verdict()
+            for name in ("attempted", "acknowledged", "recovered", "lost", "unexpected", "delivered", "acked"):
+                setattr(total, name, getattr(total, name) + getattr(found, name))
+            total.duplicated += found.duplicated
+            total.violations += found.violations
+        total.kills = self._kills
+        return total
+
+
+class _View:
+    """What concerns one topic."""
+
+    def __init__(self, topic: str, checker: Checker) -> None:
+        self.checker = checker
+        self._topic = topic
+        self._ends: list[int] = []  # when its worker ended
+        self._begun: dict[str, int] = {}  # by connection: ends before it
+        self._listening: dict[str, int] = {}  # by connection: ends before its last SUB or PULL
+
+    def take(self, event: Event, workers: int) -> None:
+        if event.worker is not None and event.worker != worker_of(self._topic, workers):
+            return
+        name = event.process
+        match event.op:
+            case "connect":
+                self._begun[name] = len(self._ends)
+            case "disconnect":
+                begun = self._begun.pop(name, len(self._ends))
+                self._listening.pop(name, None)
+                for number in range(begun + 1, len(self._ends) + 1):
+                    self.checker.feed(replace(event, process=f"{name}~{number}"))
+            case "kill" | "stop":
+                self.checker.feed(event)
+                self._ends.append(event.t_ns)
+                for other in self._begun:
+                    self.checker.feed(Event(event.t_ns, f"{other}~{len(self._ends)}", "connect"))
+                return
+            case _ if name in self._begun:
+                event = replace(event, process=self._name(event))
+            case _:
+                pass
+        self.checker.feed(event)
+
+    def _name(self, event: Event) -> str:
+        """The connection as the topic's worker knows it."""
+        begun = self._begun[event.process]
+        if event.op == "deliver":
+            number = self._listening.get(event.process, begun)
+        else:
+            sent_ns = event.t_ns if event.sent_ns is None else event.sent_ns
+            number = max(begun, bisect_left(self._ends, sent_ns))
+            if event.op in ("sub", "pull"):
+                self._listening[event.process] = number
+        return event.process if number == begun else f"{event.process}~{number}"

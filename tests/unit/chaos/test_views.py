@@ -1,0 +1,125 @@
+"""A history of several workers: an end of one excuses what concerns its topics, and nothing else."""
+
+from dataclasses import replace
+
+from tests.support.histories import DRAINED, LIFE, MS, START, TOO_EARLY, ack, deliver, of, pub, sub
+from toymq_chaos.checker import check
+from toymq_chaos.history import Event
+from toymq_chaos.verdict import Verdict
+from toymq_chaos.views import Views
+from toymq_py.placement import worker_of
+
+WORKERS = 2
+HERE = worker_of("t", WORKERS)
+BEGIN = replace(START, workers=WORKERS)
+
+
+def kill_of(t_ms: int, worker: int | None) -> Event:
+    return replace(of(t_ms, "kill"), worker=worker)
+
+
+def connect(t_ms: int, *processes: str) -> list[Event]:
+    return [of(t_ms, "connect", process) for process in processes]
+
+
+def verdict_of(*events: Event) -> Verdict:
+    views = Views()
+    for event in events:
+        views.feed(event)
+    return views.verdict()
+
+
+def broken(*events: Event) -> list[str]:
+    return [violation.promise for violation in verdict_of(*events).violations]
+
+
+def again_after(kill: Event) -> list[str]:
+    """A message that is not acked comes again over another connection, after a kill."""
+    first, second = connect(0, "p.1", "c.1"), connect(20, "c.2")
+    return broken(
+        BEGIN, *first, sub(1, "c.1"), pub(2, 0), deliver(3, 0), kill, *second, sub(21, "c.2"),
+        deliver(22, 0, attempt=2, process="c.2"), ack(23, 0, process="c.2"), DRAINED,
+    )  # fmt: skip
+
+
+def test_the_end_of_its_worker_explains_a_redelivery() -> None:
+    assert again_after(kill_of(10, HERE)) == []
+    assert again_after(kill_of(10, None)) == [], "of the supervisor"
+
+
+def test_the_end_of_another_worker_does_not() -> None:
+    assert again_after(kill_of(10, 1 - HERE)) == [TOO_EARLY]
+
+
+def test_an_ack_may_be_lost_with_the_worker_that_answered_it_alone() -> None:
+    for worker, found in ((HERE, []), (1 - HERE, ["an acked message was delivered again"])):
+        assert broken(
+            BEGIN, *connect(0, "p.1", "c.1"), sub(1, "c.1"), pub(2, 0), deliver(3, 0), ack(4, 0), kill_of(10, worker),
+            *connect(20, "c.2"), sub(21, "c.2"), deliver(22, 0, attempt=2, process="c.2"), ack(23, 0, process="c.2"), DRAINED,
+        ) == found  # fmt: skip
+
+
+def test_a_connection_that_outlives_the_worker_is_another_one_from_its_next_command_on() -> None:
+    """The worker that took it lives. What it pulls after the kill is of the next life."""
+    def pull(t_ms: int) -> Event:
+        return replace(sub(t_ms, "c.1"), op="pull")
+
+    events = [
+        BEGIN, *connect(0, "p.1", "c.1"), pull(1), pub(2, 0), deliver(3, 0), ack(4, 0), kill_of(10, HERE), pull(30),
+        deliver(31, 0, attempt=2), ack(32, 0), of(40, "disconnect", "c.1"), DRAINED,
+    ]  # fmt: skip
+    verdict = verdict_of(*events)
+    assert verdict.ok, verdict.violations[0]
+    assert verdict.duplicated == {"its ack was lost in a kill window": 1}
+    assert broken(*(event for event in events if event.op != "kill")) == ["an acked message was delivered again"]
+
+
+def test_what_was_delivered_before_the_end_and_read_after_it_is_of_the_life_before() -> None:
+    assert broken(
+        BEGIN, *connect(0, "p.1", "c.1"), sub(1, "c.1"), pub(2, 0), kill_of(10, HERE), deliver(11, 0),
+        of(12, "disconnect", "c.1"), *connect(20, "c.2"), sub(21, "c.2"), deliver(22, 0, process="c.2"),
+        ack(23, 0, process="c.2"), DRAINED,
+    ) == []  # fmt: skip
+
+
+def test_a_topic_that_is_with_another_worker_after_a_change_of_their_number_ends_with_that_one() -> None:
+    topic = next(f"m{n}" for n in range(99) if worker_of(f"m{n}", 2) != worker_of(f"m{n}", 3))
+    for worker, found in ((worker_of(topic, 3), []), (worker_of(topic, 2), [TOO_EARLY])):
+        later = [
+            *connect(200, "p.1", "c.1"), sub(201, "c.1"), pub(202, 0), deliver(203, 0), kill_of(210, worker),
+            *connect(220, "c.2"), sub(221, "c.2"), deliver(222, 0, attempt=2, process="c.2"), ack(223, 0, process="c.2"),
+        ]  # fmt: skip
+        moved = [replace(event, topic=event.topic and topic) for event in later]
+        assert broken(BEGIN, of(100, "stop"), replace(START, t_ns=150 * MS, workers=3), *moved, DRAINED) == found
+
+
+def test_messages_of_all_topics_and_patterns_count_once() -> None:
+    pattern = replace(sub(1, "c.1"), topic="a.*")
+    events = [BEGIN, *connect(0, "p.1", "c.1"), pattern]
+    for n in range(6):
+        topic = f"a.{n % 3}"
+        events += [
+            replace(pub(2 + 3 * n, n, msg_id=n // 3), topic=topic), replace(deliver(3 + 3 * n, n, msg_id=n // 3), topic=topic),
+            replace(ack(4 + 3 * n, n // 3), topic=topic),
+        ]  # fmt: skip
+    verdict = verdict_of(*events, kill_of(90, 0), kill_of(91, None), DRAINED)
+    assert verdict.ok, verdict.violations[0]
+    assert (verdict.acknowledged, verdict.delivered, verdict.acked, verdict.kills) == (6, 6, 6, 2)
+    lost = [event for event in events if event.op != "deliver" or event.topic != "a.1"]
+    assert verdict_of(*lost, DRAINED).lost == 2
+
+
+def test_a_history_of_one_process_has_the_verdict_of_the_checker() -> None:
+    spoilt = [*LIFE, deliver(5, 0, attempt=2, process="c.1"), ack(6, 0), DRAINED]
+    assert verdict_of(*spoilt).as_dict() == check(spoilt).as_dict()
+    assert verdict_of(*spoilt).violations
+
+
+def test_what_is_missing_is_told() -> None:
+    views = Views()
+    assert "no start" in str(views.missing)
+    for event in (BEGIN, pub(2, 0)):
+        views.feed(event)
+    assert 'no "drained"' in str(views.missing)
+    views.feed(DRAINED)
+    assert views.missing is None
