@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo cluster-demo celery-demo test test-amqp-peers test-all test-compiled test-spark-slow test-browser pictures spark-demo simulate simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare bench-replicated torture torture-cluster check lint types imports docs site audit dist coverage clean
+.PHONY: help setup fast run demo cluster-demo celery-demo test test-amqp-peers test-all test-compiled test-spark-slow test-browser pictures spark-demo simulate simulate-workers simulate-cluster model chaos soak fuzz bench profile bench-peers bench-compare bench-replicated torture torture-cluster check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -116,6 +116,9 @@ spark-demo: $(TESTABLE) ## publish data, archive it with Spark, kill both in the
 
 simulate: $(READY) ## run simulated worlds with crashes and power cuts: make simulate SEEDS=5000 FROM=0
 	$(BIN)/python -m tests.simulation --seeds "$(or $(SEEDS),1000)" --from "$(or $(FROM),0)"
+
+simulate-workers: $(READY) ## run simulated brokers of several processes, each killed on its own: make simulate-workers SEEDS=2000 FROM=0
+	$(BIN)/python -m tests.simulation --workers --seeds "$(or $(SEEDS),500)" --from "$(or $(FROM),0)"
 
 simulate-cluster: $(READY) ## run simulated clusters, shrink the plan of one that fails: make simulate-cluster SEEDS=5000 FROM=0 JOBS=2
 	$(BIN)/python -m tests.simulation --cluster --seeds "$(or $(SEEDS),1000)" --from "$(or $(FROM),0)" --jobs "$(or $(JOBS),2)" \

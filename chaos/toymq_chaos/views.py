@@ -4,7 +4,9 @@ A topic is with one worker at a time, so its history is that of one broker, whic
 concerns one topic: its own events, those of no topic, and the ends of its worker. Pure.
 
 A connection may outlive the worker of a topic, as another worker took it and passes its commands on. To a topic's view it is
-another connection then, from the next command on: ``name~n`` after the n-th end.
+another connection then: ``name~n`` after the n-th end. A command that was sent before an end and answered long after it was
+still on its way, since what the dead worker had taken ends with the connection. One with a subscription there does not outlive
+it.
 """
 
 from bisect import bisect_left
@@ -16,6 +18,9 @@ from toymq_chaos.history import Event
 from toymq_chaos.verdict import Verdict
 from toymq_py.names import DEAD_LETTERS, is_pattern
 from toymq_py.placement import worker_of
+
+REPLACED_NS = 50_000_000
+"""A worker that was killed has no successor for longer than this."""
 
 
 class Views:
@@ -98,6 +103,7 @@ class _View:
         self._ends: list[int] = []  # when its worker ended
         self._begun: dict[str, int] = {}  # by connection: ends before it
         self._listening: dict[str, int] = {}  # by connection: ends before its last SUB or PULL
+        self._subscribed: set[str] = set()  # connections
 
     def take(self, event: Event, workers: int) -> None:
         if event.worker is not None and event.worker != worker_of(self._topic, workers):
@@ -109,6 +115,7 @@ class _View:
             case "disconnect":
                 begun = self._begun.pop(name, len(self._ends))
                 self._listening.pop(name, None)
+                self._subscribed.discard(name)
                 for number in range(begun + 1, len(self._ends) + 1):
                     self.checker.feed(replace(event, process=f"{name}~{number}"))
             case "kill" | "stop":
@@ -126,11 +133,14 @@ class _View:
     def _name(self, event: Event) -> str:
         """The connection as the topic's worker knows it."""
         begun = self._begun[event.process]
-        if event.op == "deliver":
+        if event.op == "deliver" or event.process in self._subscribed:
             number = self._listening.get(event.process, begun)
         else:
             sent_ns = event.t_ns if event.sent_ns is None else event.sent_ns
-            number = max(begun, bisect_left(self._ends, sent_ns))
+            surely_ns = sent_ns if event.result == "unknown" else max(sent_ns, event.t_ns - REPLACED_NS)
+            number = max(begun, bisect_left(self._ends, surely_ns))
             if event.op in ("sub", "pull"):
                 self._listening[event.process] = number
+            if event.op == "sub" and event.result == "ok":
+                self._subscribed.add(event.process)
         return event.process if number == begun else f"{event.process}~{number}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tests.simulation import workers as worker_worlds
 from tests.simulation.cluster_mutants import RULES
 from tests.simulation.cluster_runs import look_at_all, smallest
 from tests.simulation.world import QUEUES, Plan, run, shrink
@@ -19,29 +20,36 @@ from toymq_chaos import history
 @click.option("--cluster", is_flag=True, help="Two or three brokers that replicate, and an etcd.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="With --cluster: how many processes.")
 @click.option("--without", type=click.Choice(sorted(RULES)), help="With --cluster: leave a rule out of the code.")
-def main(seeds: int, first: int, out: Path | None, cluster: bool, jobs: int, without: str | None) -> None:
+@click.option("--workers", is_flag=True, help="A broker of several processes, which are killed one by one.")
+def main(seeds: int, first: int, out: Path | None, cluster: bool, jobs: int, without: str | None, workers: bool) -> None:
     """Run the broker in simulated worlds and check what its clients saw."""
     if cluster:
         clusters(range(first, first + seeds), jobs, without)
     else:
-        brokers(range(first, first + seeds), out)
+        brokers(range(first, first + seeds), out, workers=workers)
 
 
-def brokers(seeds: range, out: Path | None) -> None:
-    """One broker in each world."""
+def brokers(seeds: range, out: Path | None, *, workers: bool) -> None:
+    """One broker in each world, of one process or of several."""
     began = time.perf_counter()
     messages = deliveries = kills = 0
     with click.progressbar(seeds, label="worlds", file=sys.stderr) as bar:
         for seed in bar:
-            plan = QUEUES if seed % 2 else Plan()
-            events, verdict = run(seed, plan)
+            if workers:
+                events, verdict = worker_worlds.run(seed)
+            else:
+                events, verdict = run(seed, QUEUES if seed % 2 else Plan())
             if out is not None:
                 history.write(out, events)
             messages += verdict.acknowledged
             deliveries += verdict.delivered
             kills += verdict.kills
             if not verdict.ok:
-                plan, smallest_verdict = shrink(seed, plan)
+                plan: Plan | worker_worlds.Plan
+                if workers:
+                    plan, smallest_verdict = worker_worlds.shrink(seed, worker_worlds.Plan())
+                else:
+                    plan, smallest_verdict = shrink(seed, QUEUES if seed % 2 else Plan())
                 click.echo(f"\nseed {seed} with {plan}:\n{smallest_verdict.violations[0]}", err=True)
                 raise SystemExit(1)
     took_s = time.perf_counter() - began

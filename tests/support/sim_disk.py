@@ -272,6 +272,22 @@ class SimDisk:
             self._alive = False
             return after
 
+    def beside(self) -> "SimDisk":
+        """The disk as another process sees it at the same time."""
+        with self._lock:
+            self._check_alive("/")
+            other = self._successor(self.rng)
+            other._tree = self._tree
+            return other
+
+    def end(self) -> None:
+        """Kill the process, and none of those ``beside``: this object and its handles are dead, its locks are free."""
+        with self._lock:
+            self._alive = False
+            for inode in inodes(self._tree.root):
+                if inode.lock_owner is not None and inode.lock_owner._disk is self:
+                    inode.lock_owner = None
+
     # FileSystem
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:

@@ -73,6 +73,14 @@ class SimEventLoop(base_events.BaseEventLoop):
         fd.knocked, knocked = None, fd.knocked
         return knocked is not None
 
+    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:
+        fd.writable = lambda: callback(*args)
+        fd.can_write()
+
+    def remove_writer(self, fd: Any) -> bool:
+        fd.writable, writable = None, fd.writable
+        return writable is not None
+
     async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **_: Any) -> tuple[Any, Any]:  # type: ignore[override]
         protocol = protocol_factory()
         transport = sock.attach(protocol)

@@ -74,6 +74,17 @@ def test_a_connection_that_outlives_the_worker_is_another_one_from_its_next_comm
     assert broken(*(event for event in events if event.op != "kill")) == ["an acked message was delivered again"]
 
 
+def test_a_command_on_its_way_when_the_worker_ends_is_of_the_next_life() -> None:
+    """It was sent before the kill, and passed on after it: its answer comes when there is a successor."""
+    pull = replace(sub(9, "c.1"), op="pull", t_ns=100 * MS)
+    first = replace(sub(1, "c.1"), op="pull")
+    verdict = verdict_of(
+        BEGIN, *connect(0, "p.1", "c.1"), first, pub(2, 0), deliver(3, 0), ack(4, 0), kill_of(10, HERE), pull,
+        deliver(101, 0, attempt=2), ack(102, 0), DRAINED,
+    )  # fmt: skip
+    assert verdict.ok, verdict.violations[0]
+
+
 def test_what_was_delivered_before_the_end_and_read_after_it_is_of_the_life_before() -> None:
     assert broken(
         BEGIN, *connect(0, "p.1", "c.1"), sub(1, "c.1"), pub(2, 0), kill_of(10, HERE), deliver(11, 0),
