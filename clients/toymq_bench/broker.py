@@ -1,18 +1,20 @@
 """The broker that is measured: one that this harness starts, or one that runs already."""
 
+import json
 import os
 import resource
 import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from toymq import sync
-from toymq.broker_process import BrokerProcess
+from toymq.broker_process import READY_S, BrokerProcess
 from toymq_bench import process
 from toymq_bench.errors import BenchError
 
@@ -22,6 +24,18 @@ def connect(host: str, port: int) -> socket.socket:
     connection = socket.create_connection((host, port), timeout=20)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
+
+
+def _patiently(host: str, port: int) -> socket.socket:
+    """Connect to a worker, which may still be starting. Raises: OSError."""
+    until = time.perf_counter() + READY_S
+    while True:
+        try:
+            return connect(host, port)
+        except ConnectionRefusedError:
+            if time.perf_counter() > until:
+                raise
+        time.sleep(0.02)
 
 
 class Broker:
@@ -35,6 +49,8 @@ class Broker:
         self.pid = pid
         self.data_dir: Path | None = None
         """None: unknown."""
+        self.workers = False
+        """It is several processes."""
 
     def __enter__(self) -> "Broker":
         return self
@@ -42,8 +58,19 @@ class Broker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """A broker that this harness did not start stays."""
 
-    def connect(self) -> socket.socket:
-        return connect(self.host, self.port)
+    def connect(self, topic: str | None = None) -> socket.socket:
+        """Connect; ``topic``: to the process that has it, where there are several. Raises: OSError."""
+        connection = connect(self.host, self.port)
+        if topic is None or not self.workers:
+            return connection
+        connection.sendall(b"CLUSTER moved=1\nDESCRIBE %b\n" % topic.encode())
+        connection.shutdown(socket.SHUT_WR)
+        with connection, connection.makefile("rb") as replies:
+            _, cluster, described = replies.read().split(b"\n")[:3]
+        here = json.loads(cluster)
+        moved = described.startswith(b"ERR MOVED ")
+        host, _, port = (described.split()[2].decode() if moved else here["workers"][here["worker"]][0]).rpartition(":")
+        return _patiently(host, int(port))
 
     def client(self) -> sync.Client:
         """A blocking client, for requests that are not measured."""
@@ -54,10 +81,10 @@ class Broker:
             return client.stats()
 
     def cpu_s(self) -> float:
-        return process.cpu_s([self.pid])
+        return process.cpu_s(process.family(self.pid))
 
     def rss_bytes(self) -> int:
-        return process.rss_bytes([self.pid])
+        return process.rss_bytes(process.family(self.pid))
 
 
 class StartedBroker(Broker):
@@ -80,6 +107,7 @@ class StartedBroker(Broker):
             self.__exit__(None, None, None)
             raise
         self.data_dir = self._process.data_dir
+        self.workers = "--workers" in options
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.kill()

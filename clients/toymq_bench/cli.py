@@ -17,6 +17,7 @@ from toymq_bench.options import DATA_DIR, POSITIVE, attachable, place, started, 
 from toymq_bench.peers_command import peers
 from toymq_bench.result import Session
 from toymq_bench.traffic import Plan, Traffic, measure_with_pings
+from toymq_py.consumer_options import Mode
 from toymq_py.records import PAYLOAD_BYTES_LIMIT
 
 
@@ -34,6 +35,7 @@ def main() -> None:
         toymq-bench e2e --seconds 10s --runs 5 --json e2e.json
         toymq-bench pub --connect 127.0.0.1:6789 --pid 4711
         toymq-bench pub -- --segment-bytes 16MiB
+        toymq-bench pub --topics 16 --no-keys -- --workers 2
     """
 
 
@@ -83,6 +85,8 @@ def pub(bench: Bench, producers: int, window: int, size: int, topics: int, keyed
 @click.option("--window", type=POSITIVE, default=4096, help="Unanswered publishes per connection.")
 @CONSUMER_WINDOW
 @click.option("--single-acks", is_flag=True, help="Ack each message by itself; default: one range per socket read.")
+@click.option("--mode", type=click.Choice(["shared", "keyed"]), help="The consumers share the messages so, and ack each by "
+              "itself; default: each gets all.")  # fmt: skip
 @SIZE
 @TOPICS
 @KEYS
@@ -91,12 +95,14 @@ def pub(bench: Bench, producers: int, window: int, size: int, topics: int, keyed
 @attachable
 def e2e(
     bench: Bench, producers: int, consumers: int, window: int, consumer_window: int, single_acks: bool, size: int, topics: int,
-    keyed: bool, rate: float | None,
+    keyed: bool, rate: float | None, mode: Mode | None,
 ) -> None:  # fmt: skip
     """Publish and consume at the same time, and ack every message."""
     check_stamp(size, keyed)
-    traffic = Traffic(producers, window, size, topics, consumers, consumer_window, rate, keyed, single_acks)
-    acks = {"acks": "single"} if single_acks else {}
+    if mode is not None and not keyed:
+        raise click.UsageError("--mode needs the keys: they are the groups, and carry the send time")
+    traffic = Traffic(producers, window, size, topics, consumers, consumer_window, rate, keyed, single_acks, mode)
+    acks = {"mode": mode} if mode else {"acks": "single"} if single_acks else {}
     run_traffic(bench, "e2e", traffic, producers=producers, consumers=consumers, window=window, topics=topics, **acks)
 
 

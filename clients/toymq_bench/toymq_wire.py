@@ -5,6 +5,7 @@ import struct
 
 from toymq_bench.errors import WrongReply
 from toymq_bench.frames import BLOCK, MARK, STAMP_BYTES, Chunk, Template, payload
+from toymq_py.consumer_options import Mode
 from toymq_py.protocol import Publish, Subscribe, encode_command
 
 _OKS = re.compile(rb"(?:OK \d+\n)+")
@@ -51,9 +52,9 @@ class ToymqConsumer:
         self._next_id = 0
 
     @staticmethod
-    def subscribe(topic: str, consumer: str, window: int) -> bytes:
+    def subscribe(topic: str, consumer: str, window: int, mode: Mode | None = None) -> bytes:
         """The SUB command."""
-        return encode_command(Subscribe(topic, consumer, window=window))
+        return encode_command(Subscribe(topic, consumer, window=window, mode=mode))
 
     def deliveries(self, data: bytes) -> Chunk:
         """Raises: WrongReply for anything but the next id."""
@@ -97,3 +98,34 @@ class ToymqConsumer:
         """Position after the replies to ACKs at ``at``."""
         found = _OKS.match(data, at)
         return at if found is None else found.end()
+
+
+class SharingConsumer:
+    """One of several subscriptions of a shared or keyed consumer: any ids, in any order; acks each message by itself."""
+
+    def __init__(self, topic: str, consumer: str) -> None:
+        """Assumes messages with keys that begin with the send time."""
+        self._ack = b"ACK %b %b " % (topic.encode(), consumer.encode())
+        self._unparsed = b""
+
+    def deliveries(self, data: bytes) -> Chunk:
+        """Raises: WrongReply for anything but deliveries and OK."""
+        data = self._unparsed + data
+        stamps: list[bytes] = []
+        acks: list[bytes] = []
+        at = 0
+        while (end := data.find(b"\n", at)) >= 0:
+            words = data[at:end].split()
+            if words[0] == b"MSG":
+                frame_end = end + 2 + int(words[6])
+                if frame_end > len(data):
+                    break
+                stamps.append(words[5][:STAMP_BYTES])
+                acks.append(self._ack + words[2] + b"\n")
+                at = frame_end
+            elif words[0] == b"OK":
+                at = end + 1
+            else:
+                raise WrongReply(f"expected a delivery, not {data[at:end][:200].decode(errors='replace')!r}")
+        self._unparsed = data[at:]
+        return Chunk(stamps, b"".join(acks))

@@ -12,7 +12,8 @@ from toymq_bench.latency import summary_ms
 from toymq_bench.load import Load, Meter, Publisher, Schedule, Subscriber, now_us
 from toymq_bench.pings import pings
 from toymq_bench.progress import phase
-from toymq_bench.toymq_wire import ToymqConsumer, ToymqProducer
+from toymq_bench.toymq_wire import SharingConsumer, ToymqConsumer, ToymqProducer
+from toymq_py.consumer_options import Mode
 
 FILLERS, FILL_WINDOW = 4, 1024
 """Connections, and their windows, that publish a backlog."""
@@ -43,6 +44,8 @@ class Traffic:
     rate: float | None = None
     keyed: bool = True
     single_acks: bool = False
+    mode: Mode | None = None
+    """The consumers of a topic are one consumer, which shares its messages so."""
 
 
 def names(count: int) -> list[str]:
@@ -51,10 +54,12 @@ def names(count: int) -> list[str]:
     return [f"b{run}-{number}" for number in range(count)]
 
 
-def subscriber(broker: Broker, topic: str, consumer: str, window: int, wire: Consuming, meter: Meter) -> Subscriber:
+def subscriber(
+    broker: Broker, topic: str, consumer: str, window: int, wire: Consuming, meter: Meter, mode: Mode | None = None
+) -> Subscriber:
     """Connect a subscriber and wait for the OK of its SUB. Raises: WrongReply, OSError."""
-    connection = broker.connect()
-    connection.sendall(ToymqConsumer.subscribe(topic, consumer, window))
+    connection = broker.connect(topic)
+    connection.sendall(ToymqConsumer.subscribe(topic, consumer, window, mode))
     reply = b""
     while not reply.endswith(b"\n"):  # byte by byte: deliveries belong to the load
         reply += (byte := connection.recv(1))
@@ -77,7 +82,7 @@ def publisher(
 ) -> Publisher:
     """Connect a publisher. Raises: ValueError, OSError."""
     wire = ToymqProducer(topic, number, traffic.window, traffic.size, keyed=traffic.keyed)
-    return Publisher(broker.connect(), wire, meter, traffic.window, schedule)
+    return Publisher(broker.connect(topic), wire, meter, traffic.window, schedule)
 
 
 def measure(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[str, float]:
@@ -86,9 +91,13 @@ def measure(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[st
     meter = Meter()
     subscribers = []
     for number in range(traffic.consumers):
-        topic, consumer = topics[number % len(topics)], f"c{number}"
-        wire = ToymqConsumer(topic, consumer, traffic.size, keyed=traffic.keyed, single=traffic.single_acks)
-        subscribers.append(subscriber(broker, topic, consumer, traffic.consumer_window, wire, meter))
+        topic, consumer = topics[number % len(topics)], f"c{number}" if traffic.mode is None else "c"
+        wire: Consuming
+        if traffic.mode is None:
+            wire = ToymqConsumer(topic, consumer, traffic.size, keyed=traffic.keyed, single=traffic.single_acks)
+        else:
+            wire = SharingConsumer(topic, consumer)
+        subscribers.append(subscriber(broker, topic, consumer, traffic.consumer_window, wire, meter, traffic.mode))
     publishers = []
     began_us = now_us()
     for number in range(traffic.producers):

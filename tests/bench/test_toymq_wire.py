@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.bench_messages import message
 from toymq_bench.errors import WrongReply
-from toymq_bench.toymq_wire import ToymqConsumer, ToymqProducer
+from toymq_bench.toymq_wire import SharingConsumer, ToymqConsumer, ToymqProducer
 
 
 def test_frames_of_all_producers_have_one_length() -> None:
@@ -24,6 +24,16 @@ def test_runs_of_equal_length_end_where_ids_grow_and_where_an_ok_stands() -> Non
     chunk = consumer.deliveries(data)
     assert [int(stamp, 16) for stamp in chunk.stamps] == list(range(1100))
     assert chunk.answer == b"ACK t c 0-1099\n"
+
+
+def test_a_consumer_that_shares_takes_any_ids_and_any_pieces() -> None:
+    data = b"OK 1\n" + b"".join(message(one, one) + b"OK 1\n" for one in (7, 3, 12))
+    consumer = SharingConsumer("t", "c")
+    chunks = [consumer.deliveries(data[at : at + 10]) for at in range(0, len(data), 10)]
+    assert [int(stamp, 16) for chunk in chunks for stamp in chunk.stamps] == [7, 3, 12]
+    assert b"".join(chunk.answer for chunk in chunks) == b"ACK t c 7\nACK t c 3\nACK t c 12\n"
+    with pytest.raises(WrongReply, match="ERR NOT_SUBSCRIBED"):
+        consumer.deliveries(b"ERR NOT_SUBSCRIBED no\n")
 
 
 def test_a_message_without_a_key_carries_its_send_time_in_the_payload() -> None:

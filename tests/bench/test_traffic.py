@@ -1,16 +1,19 @@
 """Loads on a broker: what they measure, and an answer that is not that of a broker."""
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq_bench.broker import Broker
+from toymq_bench.broker import Broker, StartedBroker
 from toymq_bench.errors import WrongReply
 from toymq_bench.load import Meter
+from toymq_bench.process import family
 from toymq_bench.toymq_wire import ToymqConsumer
 from toymq_bench.traffic import Plan, Traffic, measure, names, subscriber
+from toymq_py.consumer_options import Mode
 
 PLAN = Plan(0.2, 0.0)
 """Long enough for some messages on a busy machine."""
@@ -34,9 +37,28 @@ def test_a_run_counts_publishes_and_deliveries_and_leaves_nothing(target: Broker
     assert target.stats()["topics"] == [], "the broker keeps running: its topics are deleted"
 
 
+def test_with_several_workers_each_connection_is_to_the_one_that_has_the_topic(tmp_path: Path) -> None:
+    """So nothing is passed on; and the CPU is that of all of them."""
+    with StartedBroker(tmp_path, ("--min-free-bytes", "0", "--workers", "2")) as broker:
+        values = measure(broker, Traffic(producers=8, window=8, size=20, topics=8, consumers=8), PLAN, "load")
+        assert min(values[name] for name in ("publishes_per_s", "deliveries_per_s")) > 0
+        ports = set()
+        for number in range(8):
+            with broker.connect(f"t{number}") as connection:
+                ports.add(connection.getpeername()[1])
+        assert len(ports) == 2
+        assert len(family(broker.pid)) == 3
+
+
+@pytest.mark.parametrize("mode", ["shared", "keyed"])
+def test_consumers_that_share_have_each_message_once(target: Broker, mode: Mode) -> None:
+    values = measure(target, Traffic(producers=1, window=8, size=20, consumers=3, mode=mode), PLAN, "load")
+    assert 0 < values["deliveries_per_s"] < 2 * values["publishes_per_s"]
+
+
 def test_another_answer_than_ok_is_shown(target: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
-    monkeypatch.setattr(target, "connect", lambda: ours)
+    monkeypatch.setattr(target, "connect", lambda topic: ours)
     theirs.sendall(b"ERR TOO_MANY_CONSUMERS no\n")
     wire = ToymqConsumer("t", "c", 20, keyed=True, single=False)
     with theirs, pytest.raises(WrongReply, match=r"SUB was answered with: ERR TOO_MANY_CONSUMERS no"):
