@@ -54,7 +54,7 @@ $(RUN)/.stamp-bench: $(RUN)/.stamp-run
 	@touch $@
 
 %/.stamp-tests: %/.stamp
-	$(call EDITABLE,$*) '.[dev,spark]'
+	$(call EDITABLE,$*) '.[dev,spark,tables]'
 	@$*/bin/python -c 'import os, toymq_spark.java as java; java.ensure_java(os.environ)' 2>/dev/null \
 	  || $(call EDITABLE,$*) '.[java]'
 	@touch $@

@@ -3,8 +3,8 @@
 import sys
 
 EXTRAS = {
-    "hdrh": "bench", "matplotlib": "plots", "numpy": "spark", "obstore": "lake", "pandas": "spark", "pyarrow": "spark",
-    "pyspark": "spark", "rich": "tui", "textual": "tui",
+    "deltalake": "tables", "hdrh": "bench", "matplotlib": "plots", "numpy": "spark", "obstore": "lake", "pandas": "spark",
+    "pyarrow": "spark", "pyiceberg": "tables", "pyspark": "spark", "rich": "tui", "sqlalchemy": "tables", "textual": "tui",
 }  # fmt: skip
 """Package to the extra that brings it."""
 INTERRUPTED = 130

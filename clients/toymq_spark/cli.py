@@ -22,6 +22,7 @@ from toymq_py.command_group import CommandGroup, say
 from toymq_py.command_line import INTERRUPTED, missing
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.units import parse_duration_ms, parse_size
+from toymq_spark.archive_options import DIRECTORY, Archived, archive_option, parquet_archive, target, target_options
 from toymq_spark.console import Console, Ending
 from toymq_spark.errors import NoSpark, OptionError
 
@@ -217,7 +218,7 @@ def _refuse_topics(source: Mapping[str, Any]) -> None:
     """Refuse options of a source beside an archive. Raises: click.UsageError."""
     options = {"subscribe": "--subscribe", "pattern": "--pattern", "more": "--option", "data_dir": "--data-dir"}
     for name, option in options.items():
-        if source[name]:
+        if source.get(name):
             raise click.UsageError(f"--archive excludes {option}")
 
 
@@ -226,15 +227,6 @@ def _refuse_broker(beside: str = "--archive") -> None:
     for name in ("url", *ACCESS):
         if _given(name):
             raise click.UsageError(f"{beside} excludes --{name.replace('_', '-')}")
-
-
-def _archive(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Check the archive before Spark starts. Raises: NoArchive."""
-    if path is not None:
-        from toymq_spark.manifest import Archive  # --help should not wait for pyarrow
-
-        Archive(path).require()
-    return path
 
 
 def _with(what: str, options: tuple[str, ...], given: Mapping[str, str], taken: Mapping[str, str] = NOTHING) -> dict[str, str]:
@@ -263,54 +255,40 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print results as
 
 @main.command()
 @source_options
-@click.option("--to", required=True, type=click.Path(path_type=Path), help="Directory of the archive, shared by all nodes.")
+@target_options
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Directory of its progress; default: in the archive.")
 @click.option("--once", is_flag=True, help="Archive what is there now, then exit.")
 @click.option("--every", default="10s", help="Interval between batches.")
 @as_json
 @click.pass_obj
 def archive(
-    master: str | None, /, to: Path, checkpoint: Path | None, once: bool, every: str, as_json: bool, **source: Any
-) -> None:
-    """Write topics to Parquet, each record once, until stopped. Run it again to continue."""
+    master: str | None, /, to: str, kind: str, partition_by: str | None, checkpoint: Path | None, once: bool, every: str,
+    as_json: bool, **source: Any,
+) -> None:  # fmt: skip
+    """Write topics to Parquet or to a table, each record once, until stopped. Run it again to continue."""
     from toymq_spark.jobs import archive as job
-    from toymq_spark.metrics import Progress, progress_of
+    from toymq_spark.metrics import followed
 
     _refuse_beside_once(once, "--every")
     trigger = f"{parse_duration_ms(every)} milliseconds"
     options = _source(**source, taken=ARCHIVED)
+    place = target(to, kind, partition_by)
+    checkpoint = checkpoint or job.checkpoint_of(place)
     total = 0
-    last_batch = -1
-
-    def show(progress: Progress) -> None:
-        nonlocal total, last_batch
-        if progress.batch <= last_batch:
-            return
-        last_batch = progress.batch
-        total += progress.rows
-        if as_json:
-            click.echo(json.dumps({**asdict(progress), "behind_total": progress.behind_total, "rows_total": total}))
-        else:
-            click.echo(f"{total:,} rows archived, {progress.rows_per_s:,.0f}/s, {progress.behind_total:,} behind", err=True)
-
     with _session(master, "archive") as spark:
-        query = job.start(spark, options, to, once=once, trigger=trigger, checkpoint=checkpoint)
-        try:
-            ended = False
-            while not ended:
-                ended = bool(query.awaitTermination(1))
-                for found in query.recentProgress:
-                    show(progress_of(found))
-        finally:
-            query.stop()
+        for progress, total in followed(job.start(spark, options, place, checkpoint, once=once, trigger=trigger)):
+            if as_json:
+                click.echo(json.dumps({**asdict(progress), "behind_total": progress.behind_total, "rows_total": total}))
+            else:
+                said = f"{total:,} rows archived, {progress.rows_per_s:,.0f}/s, {progress.behind_total:,} behind"
+                click.echo(said, err=True)
     if not as_json:
         click.echo(f"archived {total:,} rows to {to}")
 
 
 @main.command()
 @source_options
-@click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path), callback=_archive,
-              help="Read an archive instead of topics.")  # fmt: skip
+@archive_option
 @click.option("--to", required=True, metavar="TOPIC", help="Topic that gets the records.")
 @click.option("--to-url", help="URL of the target broker, if it is not --url; access options of --url do not apply to it.")
 @click.option("--to-option", "to_more", multiple=True, metavar="NAME=VALUE", help="Another option of the sink; repeatable.")
@@ -319,7 +297,7 @@ def archive(
 @as_json
 @click.pass_obj
 def replay(
-    master: str | None, /, from_archive: Path | None, to: str, to_url: str | None, to_more: tuple[str, ...], state: Path,
+    master: str | None, /, from_archive: Archived, to: str, to_url: str | None, to_more: tuple[str, ...], state: Path,
     rate: int | None, as_json: bool, **source: Any,
 ) -> None:  # fmt: skip
     """Publish an archive, or a range of topics, into a topic, each record once. Run it again to continue.
@@ -362,7 +340,7 @@ def demo(master: str | None) -> None:
 
 
 @main.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), callback=_archive)
+@click.argument("directory", type=DIRECTORY, callback=parquet_archive)
 @click.option("--target", default="128MiB", help="Merge files smaller than this into files of about this size.")
 @click.option("--grace", default="1h", help="Time that a merged file stays for readers that still use it.")
 @as_json
@@ -382,14 +360,13 @@ def compact(master: str | None, directory: Path, target: str, grace: str, as_jso
 
 @main.command()
 @source_options
-@click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path), callback=_archive,
-              help="Read an archive instead of topics.")  # fmt: skip
+@archive_option
 @click.option("--window", default="1 minute", help="Width of a window, in Spark's words.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots; needs the extra plots.")
 @as_json
 @click.pass_obj
 def report(
-    master: str | None, /, from_archive: Path | None, window: str, html: Path | None, as_json: bool, **source: Any
+    master: str | None, /, from_archive: Archived, window: str, html: Path | None, as_json: bool, **source: Any
 ) -> None:
     """Report on topics or an archive, by topic and window: rates, sizes, keys, gaps, delays, dead letters."""
     from toymq_spark import report_table
@@ -405,11 +382,11 @@ def report(
     _refuse_set(source["more"], *job.SET)
     with _session(master, "report", bar=True) as spark:
         if from_archive is not None:
-            records = archive_job.read(spark, from_archive)
+            records = archive_job.records(spark, from_archive)
         else:
             options = {**_source(**source), **job.SET}
             records = spark.read.format("toymq").options(**options).load()
-        found = job.report(records, window, from_archive)
+        found = job.report(records, window, from_archive if isinstance(from_archive, Path) else None)
     if html is not None and draw is not None:
         html.write_text(draw(found))
     if as_json:
@@ -421,19 +398,29 @@ def report(
 
 @main.command()
 @source_options
+@archive_option
 @click.option("--stuck-after", default="1m", help="Report a consumer that settles nothing for this long.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Directory of its progress; without it runs start anew.")
 @click.option("--once", is_flag=True, help="Report gaps from the earliest record up to now; exit code 1 for any.")
 @as_json
 @click.pass_obj
-def watch(master: str | None, /, stuck_after: str, checkpoint: Path | None, once: bool, as_json: bool, **source: Any) -> None:
+def watch(
+    master: str | None, /, from_archive: Archived, stuck_after: str, checkpoint: Path | None, once: bool, as_json: bool,
+    **source: Any,
+) -> None:  # fmt: skip
     """Report gaps (ids without a record) and stuck consumers, each once, until stopped."""
+    from toymq_spark.jobs import archive as archive_job
     from toymq_spark.jobs import watch as job
 
     _refuse_beside_once(once, "--stuck-after")
     if source["data_dir"] is not None and _given("stuck_after"):
         raise click.UsageError("--data-dir excludes --stuck-after: a directory has no consumers")
     _refuse_set(source["more"], *job.SET)
+    if from_archive is not None:
+        _refuse_topics(source)
+        _refuse_broker()
+        if not once or checkpoint is not None:
+            raise click.UsageError("--archive needs --once, and no --checkpoint")
     stuck_after_ms = parse_duration_ms(stuck_after)
     count = 0
 
@@ -448,14 +435,18 @@ def watch(master: str | None, /, stuck_after: str, checkpoint: Path | None, once
 
     options = {"startingOffsets": "earliest" if once else "latest", **_source(**source)}
     with _session(master, "watch") as spark, tempfile.TemporaryDirectory(prefix="toymq-watch-") as place:
-        writer = job.findings(spark, options, stuck_after_ms=stuck_after_ms, once=once).writeStream.queryName("toymq-watch")
-        writer = writer.option("checkpointLocation", str(checkpoint or place)).foreachBatch(show)
-        query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start()
-        try:
-            while not query.awaitTermination(1):
-                pass
-        finally:
-            query.stop()
+        if from_archive is not None:
+            show(job.gaps(archive_job.records(spark, from_archive)), 0)
+        else:
+            found = job.findings(spark, options, stuck_after_ms=stuck_after_ms, once=once)
+            writer = found.writeStream.option("checkpointLocation", str(checkpoint or place)).foreachBatch(show)
+            writer = writer.queryName("toymq-watch")
+            query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start()
+            try:
+                while not query.awaitTermination(1):
+                    pass
+            finally:
+                query.stop()
     if once:
         click.echo(f"{count or 'no'} finding{'s' * (count != 1)}", err=True)
     if count and once:
@@ -465,16 +456,20 @@ def watch(master: str | None, /, stuck_after: str, checkpoint: Path | None, once
 @main.command()
 @click.argument("ledgers", nargs=-1, required=True)
 @place_options
+@archive_option
 @click.option("--show", type=click.IntRange(0), default=20, help="Most findings to print.")
 @as_json
 @click.pass_obj
 def verify(
-    master: str | None, /, ledgers: tuple[str, ...], show: int, as_json: bool, **given: Any
+    master: str | None, /, ledgers: tuple[str, ...], from_archive: Archived, show: int, as_json: bool, **given: Any
 ) -> None:
-    """Compare LEDGERS (histories of toymq-chaos, or patterns of files) with the log. Exit code 1 when they differ."""
+    """Compare LEDGERS (histories of toymq-chaos, or patterns of files) with a log or an archive. Exit code 1 if they differ."""
     from toymq_spark.jobs import verify as job
 
     place = _place(**given)
+    if from_archive is not None:
+        _refuse_topics(given)
+        _refuse_broker()
     with _session(master, "verify", bar=True) as spark:
         events = job.ledger(spark, ledgers).cache()
         torn = job.refuse_malformed(events)
@@ -483,7 +478,10 @@ def verify(
         topics = job.topics_of(events)
         if not topics:
             raise ConfigError(f"{', '.join(ledgers)}: no publish in these ledgers")
-        records, first_ids = job.log(spark, place, topics)
+        if from_archive is None:
+            records, first_ids = job.log(spark, place, topics)
+        else:
+            records, first_ids = job.archived(spark, from_archive, topics)
         tables = [events, records.cache(), job.findings(events, records, first_ids).cache()]
         found = tables[-1]
         counts = dict.fromkeys(job.KINDS, 0) | {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}

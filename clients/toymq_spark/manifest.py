@@ -1,4 +1,4 @@
-"""What belongs to an archive: manifests, one a batch, that name its files. Readers read what manifests name, and nothing else.
+"""What belongs to an archive of Parquet files: manifests, one a batch, that name its files. Readers read what they name.
 
     <archive>/
       manifest/0000000007.json              a batch of the archive job: it is there whole, or not at all
@@ -53,6 +53,15 @@ NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 class ArchiveMismatch(ConfigError):
     """The archive and the checkpoint do not belong together."""
+
+
+def check_query(place: str | Path, batch: int, found: str, query: str) -> None:
+    """Raises: ArchiveMismatch where a batch was written by another query than this one."""
+    if found != query:
+        raise ArchiveMismatch(
+            f"{place} has a batch {batch} of another query: it was written with another checkpoint. Use that checkpoint, or "
+            "archive to another place"
+        )
 
 
 class AlreadyCommitted(LocalError):
@@ -141,6 +150,11 @@ class Archive:
         if not paths:
             return dataset(pa.Table.from_pylist([], schema))
         return dataset(paths, schema, "parquet", partitioning=partitioning, partition_base_dir=str(self.path / "data"))
+
+    def offsets_of(self, files: Sequence[ArchiveFile]) -> pa.ChunkedArray:
+        """Ids of files, in any order. Raises: OSError."""
+        columns = [pq.ParquetFile(self.path / file.path).read(columns=["offset"])["offset"] for file in files]
+        return pa.chunked_array([chunk for column in columns for chunk in column.chunks])
 
     def find(self, name: str) -> Manifest | None:
         """Raises: DamagedData, OSError."""

@@ -1,7 +1,7 @@
 """Lag of streams: a listener that keeps the latest progress of each query."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,21 @@ def progress_of(found: dict[str, Any]) -> Progress:
         duration_ms=int(found.get("batchDuration", 0)),
         behind=behind,
     )
+
+
+def followed(query: StreamingQuery) -> Iterator[tuple[Progress, int]]:
+    """Each batch of a query once, with the rows so far, until the query ends. It is stopped when the reader ends."""
+    last_batch, total = -1, 0
+    try:
+        ended = False
+        while not ended:
+            ended = bool(query.awaitTermination(1))
+            for found in map(progress_of, query.recentProgress):
+                if found.batch > last_batch:
+                    last_batch, total = found.batch, total + found.rows
+                    yield found, total
+    finally:
+        query.stop()
 
 
 def _offsets(reported: Any) -> dict[str, int]:

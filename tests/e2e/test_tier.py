@@ -3,19 +3,14 @@
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import TIMEOUT_S, BrokerProcess, run
-from tests.support.ports import reserved
+from tests.support.broker_process import BrokerProcess, run
 from tests.support.requirements import require
+from tests.support.s3 import bucket
 from toymq import sync
 from toymq_py.clock import SystemClock
 from toymq_py.storage.record import iter_frames
@@ -108,28 +103,8 @@ def test_a_deleted_topic_leaves_the_bucket_and_a_wrong_url_is_refused(tmp_path: 
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server of S3's protocol, with an empty bucket."""
-    with reserved() as port:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            endpoint = f"http://127.0.0.1:{port}"
-            monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-            monkeypatch.setenv("AWS_REGION", "us-east-1")
-            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-                monkeypatch.setenv(name, "test")
-            for _ in range(10_000):
-                with (
-                    suppress(OSError),
-                    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/history", method="PUT"), timeout=TIMEOUT_S),
-                ):
-                    break
-            yield "s3://history/of/orders"
-        finally:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
+    with bucket(monkeypatch) as url:
+        yield url
 
 
 @require("s3")

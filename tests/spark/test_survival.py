@@ -15,10 +15,13 @@ from pyspark.sql import SparkSession
 from tests.spark.test_spark import records
 from tests.support.broker_process import BrokerProcess, environment
 from tests.support.requirements import require
+from tests.support.tables import KINDS, ids
 from toymq import sync
 from toymq.sockets import reserved_port
 from toymq_spark.jobs import archive
 from toymq_spark.manifest import Archive
+from toymq_spark.tables.opening import open_table
+from toymq_spark.tables.table import Files
 
 pytestmark = [require("java"), pytest.mark.spark_slow]
 
@@ -127,6 +130,32 @@ def test_source_to_parquet(broker: BrokerProcess, spark: SparkSession, tmp_path:
     assert sorted(table.column("offset").to_pylist()) == list(range(ROWS)), "seen by pyarrow"
     seen = archive.read(spark, to)
     assert seen.count() == seen.select("value").distinct().count() == ROWS, "seen by Spark"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_source_to_a_table(kind: str, broker: BrokerProcess, tmp_path: Path) -> None:
+    to = tmp_path / "archive"
+    before: set[Path] = set()
+
+    def start() -> Driver:
+        before.update(to.rglob("*.parquet"))
+        return Driver(
+            "-c", "from toymq_spark.cli import main; main()", "--master", "local[2]", "archive", "--url", url_of(broker),
+            "--subscribe", "source", "--to", str(to), "--format", kind, "--once", "--option", f"maxOffsetsPerTrigger={BATCH}",
+        )  # fmt: skip
+
+    def written() -> int:
+        """Rows that are committed, and more when files of the next batch are being written."""
+        table = open_table(str(to), kind)
+        if table.state() is None:
+            return 0
+        files = Files(table.snapshot()).files()
+        named = {Path(file.path).name for file in files}
+        begun = any(file not in before and file.name not in named for file in to.rglob("*.parquet"))
+        return sum(file.rows for file in files) + BATCH // 2 * begun
+
+    killed_and_resumed(start, written)
+    assert ids(kind, to) == list(range(ROWS))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -8,6 +8,7 @@ that a CI that claims to have them cannot skip in silence. The hooks are in test
 
 import functools
 import importlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -42,6 +43,11 @@ def _says(*command: str) -> str | None:
 def _any_of(*programs: str) -> str | None:
     found = any(shutil.which(program) for program in programs)
     return None if found else f"none of {', '.join(programs)} on PATH"
+
+
+def _installed(*packages: str) -> str | None:
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    return f"not installed: {', '.join(missing)}" if missing else None
 
 
 def _tmpfs() -> str | None:
@@ -90,6 +96,8 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "flower": lambda: _says(sys.executable, "-c", "import celery, flower"),
     "netns": machines.missing,
     "etcd": lambda: find_etcd() or _says("etcd", "--version"),
+    "delta": lambda: _installed("deltalake"),  # both come with '.[tables]'
+    "iceberg": lambda: _installed("pyiceberg", "sqlalchemy"),  # seconds to import
     "s3": lambda: _says(sys.executable, "-c", "import moto.server, obstore"),  # a server and its client, from PyPI
     "nc": lambda: _any_of("nc"),
     "proc": lambda: None if os.path.exists("/proc/self/statm") else "no /proc",  # noqa: PTH110 (a probe)

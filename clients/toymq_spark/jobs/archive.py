@@ -1,11 +1,11 @@
-"""``archive``: topics to Parquet, each record once, continuously or up to now.
+"""``archive``: topics to Parquet or to a table, each record once, continuously or up to now.
 
-A batch that Spark repeats after a crash either has its manifest, and is skipped, or is written anew.
+A batch that Spark repeats after a crash either is in the archive, and is skipped, or is written anew.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
-from toymq_py.errors import DamagedData
+from toymq_py.errors import ConfigError, DamagedData
+from toymq_spark.jobs import archive_table
 from toymq_spark.manifest import (
     COMPACTION,
     NAME_DIGITS,
@@ -24,6 +25,7 @@ from toymq_spark.manifest import (
     Archive,
     ArchiveMismatch,
     Manifest,
+    check_query,
     describe,
     sync,
     united,
@@ -31,6 +33,7 @@ from toymq_spark.manifest import (
 )
 from toymq_spark.schema import arrow_schema, source_schema
 from toymq_spark.sink import QUERY_ID
+from toymq_spark.tables.table import CHECKPOINT, Table
 
 GLOB = re.compile(r"[{}\[\]*?\\]")
 """Characters of a pattern in a path that Spark reads."""
@@ -39,36 +42,52 @@ GLOB = re.compile(r"[{}\[\]*?\\]")
 def start(
     spark: SparkSession,
     source: Mapping[str, str],
-    to: Path,
+    to: Path | Table,
+    checkpoint: Path,
     *,
     once: bool,
     trigger: str = "10 seconds",
-    checkpoint: Path | None = None,
 ) -> StreamingQuery:
     """Start the query that archives.
 
     Args:
         source: options of ``format("toymq")``: place, topics, size of a batch.
-        to: the archive.
+        to: directory of an archive of Parquet files, or a table.
+        checkpoint: belongs to this archive alone.
         once: end when everything up to now is archived.
         trigger: interval between batches, in Spark's words.
-        checkpoint: default ``<to>/checkpoint``; belongs to this archive alone.
 
-    Raises: ArchiveMismatch, DamagedData, OSError.
+    Raises: ConfigError, DamagedData, TableError, OSError.
     """
-    to = to.absolute()  # in a relative path Spark takes the text before a colon for a scheme
-    checkpoint = (checkpoint or to / "checkpoint").absolute()
-    check_checkpoint(Archive(to), checkpoint)
+    checkpoint = checkpoint.absolute()  # in a relative path Spark takes the text before a colon for a scheme
     options = {"startingOffsets": "earliest", **source, "includeHeaders": "true"}
     records = spark.readStream.format("toymq").options(**options).load()
-    check_values(Archive(to), records.schema)
+    write: Callable[[DataFrame, int], None]
+    if isinstance(to, Path):
+        archive = Archive(to.absolute())
+        check_checkpoint(archive, checkpoint)
+        check_values(archive, records.schema)
+        write = partial(write_batch, archive, checkpoint)
+    else:
+        state = to.state()
+        check_progress(to.place, {} if state is None else dict.fromkeys(range(state.batch + 1), state.query), checkpoint)
+        write = partial(append_batch, to, checkpoint)
     writer = (
-        dated(records)
+        (dated(records) if isinstance(to, Path) else records)
         .writeStream.queryName("toymq-archive")
         .option("checkpointLocation", str(checkpoint))
-        .foreachBatch(partial(write_batch, Archive(to), checkpoint))
+        .foreachBatch(write)
     )
     return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)).start()
+
+
+def checkpoint_of(to: Path | Table) -> Path:
+    """Where an archive has its progress, unless another place is given. Raises: ConfigError for a table in an object store."""
+    if isinstance(to, Path):
+        return to / "checkpoint"
+    if to.directory is None:
+        raise ConfigError(f"{to.place} is not a directory: give --checkpoint, a directory that all nodes share")
+    return to.directory / CHECKPOINT
 
 
 def dated(records: DataFrame) -> DataFrame:
@@ -78,23 +97,39 @@ def dated(records: DataFrame) -> DataFrame:
 
 def write_batch(archive: Archive, checkpoint: Path, batch: DataFrame, number: int) -> None:
     """Raises: ArchiveMismatch."""
-    query = str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
+    query = query_of(batch)
     name = f"{number:0{NAME_DIGITS}d}"
     if archive.find(name) is None:
         place = archive.attempt(name)
         ordered = batch.sortWithinPartitions("date", "topic", "offset")
         try:
             ordered.write.partitionBy("date", "topic").parquet(str(place))
-            # Spark does not sync: after a power cut it would take other records for this batch.
-            for file in (checkpoint / "offsets" / str(number), checkpoint / "offsets"):
-                sync(file)
+            sync_plan(checkpoint, number)
             archive.commit(Manifest(name, query, tuple(describe(archive.path, place))))
         except Exception:
             # Another attempt at the batch may have been faster, and removed these files.
             if archive.find(name) is None:
                 raise
     archive.discard_attempts(name)
-    _check_query(archive, archive.find(name), query)
+    written = archive.find(name)
+    if written is not None:
+        check_query(archive.path, number, written.query, query)
+
+
+def append_batch(table: Table, checkpoint: Path, batch: DataFrame, number: int) -> None:
+    """Raises: ArchiveMismatch, TableError, OSError."""
+    archive_table.append_batch(table, query_of(batch), batch, number, lambda: sync_plan(checkpoint, number))
+
+
+def query_of(batch: DataFrame) -> str:
+    """Id of the query that hands a batch over."""
+    return str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
+
+
+def sync_plan(checkpoint: Path, number: int) -> None:
+    """Sync the offsets of a batch. Spark does not: after a power cut it would take other records for this batch."""
+    for file in (checkpoint / "offsets" / str(number), checkpoint / "offsets"):
+        sync(file)
 
 
 def check_checkpoint(archive: Archive, checkpoint: Path) -> None:
@@ -102,23 +137,33 @@ def check_checkpoint(archive: Archive, checkpoint: Path) -> None:
 
     Raises: ArchiveMismatch, DamagedData, OSError.
     """
+    batches = [manifest for manifest in archive.manifests() if not manifest.name.startswith(COMPACTION)]
+    check_progress(archive.path, {int(manifest.name): manifest.query for manifest in batches}, checkpoint)
+
+
+def check_progress(place: str | Path, batches: Mapping[int, str], checkpoint: Path) -> None:
+    """
+    Args:
+        batches: the query that wrote each batch of an archive.
+
+    Raises: ArchiveMismatch, DamagedData, OSError.
+    """
     metadata = checkpoint / "metadata"
     query = str(load_json(metadata).get("id")) if metadata.exists() else "none yet"
-    batches = {manifest.name: manifest for manifest in archive.manifests() if not manifest.name.startswith(COMPACTION)}
-    for manifest in batches.values():
-        _check_query(archive, manifest, query)
+    for number, found in batches.items():
+        check_query(place, number, found, query)
     planned, done = _last_batch(checkpoint / "offsets"), _last_batch(checkpoint / "commits")
-    archived = max(map(int, batches), default=-1)
+    archived = max(batches, default=-1)
     if archived > planned:
         raise ArchiveMismatch(
-            f"{archive.path} has a batch {archived}, and the checkpoint {checkpoint} none after {planned}: it is older than "
+            f"{place} has a batch {archived}, and the checkpoint {checkpoint} none after {planned}: it is older than "
             "the archive, and its next batches would be skipped. Use the checkpoint that this archive was written with last, "
             "or archive to another place"
         )
     for number in range(done + 1):
-        if f"{number:0{NAME_DIGITS}d}" not in batches:
+        if number not in batches:
             raise ArchiveMismatch(
-                f"{archive.path} has no batch {number}, and in the checkpoint {checkpoint} all up to {done} are archived: it "
+                f"{place} has no batch {number}, and in the checkpoint {checkpoint} all up to {done} are archived: it "
                 "belongs to another archive. Give this archive its own checkpoint"
             )
 
@@ -135,13 +180,11 @@ def _last_batch(log: Path) -> int:
     return max((int(file.name) for file in log.glob("*") if file.name.isdecimal()), default=-1)
 
 
-def _check_query(archive: Archive, manifest: Manifest | None, query: str) -> None:
-    """Raises: ArchiveMismatch."""
-    if manifest is not None and manifest.query != query:
-        raise ArchiveMismatch(
-            f"{archive.path} has a batch {int(manifest.name)} of another query: it was written with another checkpoint. Use "
-            "that checkpoint, or archive to another place"
-        )
+def records(spark: SparkSession, archive: Path | Table) -> DataFrame:
+    """All records of an archive in the columns of the source. Raises: NoArchive, DamagedData, TableError, OSError."""
+    if isinstance(archive, Path):
+        return read(spark, archive).drop("date")
+    return archive_table.read(spark, archive.snapshot())
 
 
 def read(spark: SparkSession, archive: Path, paths: Sequence[str] | None = None) -> DataFrame:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -20,11 +20,15 @@ from toymq_py.errors import ConfigError, DamagedData, LocalError
 from toymq_spark import offsets
 from toymq_spark.errors import OptionError
 from toymq_spark.jobs import archive as archive_job
+from toymq_spark.jobs import archive_table
 from toymq_spark.jobs.replay_ranges import Piece, cut_anew, overlapping, pieces_of_archive, pieces_of_topics
 from toymq_spark.manifest import Archive, write_atomically
 from toymq_spark.options import parse_source
 from toymq_spark.record_sources import open_logs
+from toymq_spark.tables.table import Files, Table
 
+Source: TypeAlias = Mapping[str, str] | Path | Table
+"""Options of ``format("toymq")``, the directory of an archive of Parquet files, or an archive's table."""
 PIECE_ROWS = 200_000
 TASKS = 4
 """Tasks of a piece; fixed, since a task needs the same rows in every run."""
@@ -57,7 +61,7 @@ class Progress:
 
 def replay(
     spark: SparkSession,
-    source: Mapping[str, str] | Path,
+    source: Source,
     sink: Mapping[str, str],
     state: Path,
     *,
@@ -68,14 +72,14 @@ def replay(
     """Replay, piece by piece.
 
     Args:
-        source: an archive, or options of ``format("toymq")``.
+        source: an archive, or options of the source.
         sink: options of the sink, with the target as ``topic``.
         state: a directory for the plan and its progress.
         rate: most rows per second; a run that goes on may have another one.
 
-    Raises: ConfigError when the state belongs to another replay. NoArchive, DamagedData, and ArchiveChanged.
+    Raises: ConfigError when the state belongs to another replay. NoArchive, DamagedData, TableError and ArchiveChanged.
     """
-    what = {"source": str(source) if isinstance(source, Path) else _shown(source), "sink": _shown(sink)}
+    what = {"source": _shown(source) if isinstance(source, Mapping) else _name(source), "sink": _shown(sink)}
     done, piece_rows = _done(state), PIECE_ROWS if rate is None else min(rate, PIECE_ROWS)
     plan = _planned(state, what, lambda: _plan(source, what, piece_rows), done, piece_rows)
     began, rows = monotonic(), 0
@@ -85,7 +89,7 @@ def replay(
         count = _publish(_read(spark, source, piece), {**sink, "producerId": f"{plan.name}.{number}"})
         if piece.rows not in (None, count):
             raise ArchiveChanged(
-                f"{source}: topic {piece.topic} had {piece.rows} rows from {piece.start} to {piece.end - 1} when this "
+                f"{what['source']}: topic {piece.topic} had {piece.rows} rows from {piece.start} to {piece.end - 1} when this "
                 f"replay was planned, and has {count} now"
             )
         write_atomically(state / "done.json", {"pieces": number + 1})
@@ -106,6 +110,10 @@ def _publish(table: DataFrame, sink: Mapping[str, str]) -> int:
     return int(seen.get["rows"])
 
 
+def _name(archive: Path | Table) -> str:
+    return str(archive) if isinstance(archive, Path) else archive.place
+
+
 def _shown(options: Mapping[str, str]) -> dict[str, str]:
     """Options without secrets: a plan is a file."""
     shown = {name.lower(): value for name, value in options.items() if name.lower() != "toymq.token"}
@@ -114,10 +122,11 @@ def _shown(options: Mapping[str, str]) -> dict[str, str]:
     return shown
 
 
-def _plan(source: Mapping[str, str] | Path, what: dict[str, Any], piece_rows: int) -> Plan:
+def _plan(source: Source, what: dict[str, Any], piece_rows: int) -> Plan:
     name = f"replay-{uuid.uuid4().hex}"
-    if isinstance(source, Path):
-        return Plan(name, what, pieces_of_archive(Archive(source), piece_rows), piece_rows)
+    if not isinstance(source, Mapping):
+        archive = Archive(source) if isinstance(source, Path) else Files(source.snapshot())
+        return Plan(name, what, pieces_of_archive(archive, piece_rows), piece_rows)
     options = parse_source(source, "batch")
     if options.latest_by_key:
         raise OptionError("option startingOffsets: a replay is of all records of ids: latestByKey has no effect, leave it out")
@@ -130,11 +139,13 @@ def _plan(source: Mapping[str, str] | Path, what: dict[str, Any], piece_rows: in
         logs.close()
 
 
-def _read(spark: SparkSession, source: Mapping[str, str] | Path, piece: Piece) -> DataFrame:
+def _read(spark: SparkSession, source: Source, piece: Piece) -> DataFrame:
     if isinstance(source, Path):
         files = [file.path for file in overlapping(Archive(source).files(), piece)]
         archived = archive_job.read(spark, source, files)
         return archived.where((F.col("topic") == piece.topic) & F.col("offset").between(piece.start, piece.end - 1))
+    if not isinstance(source, Mapping):
+        return archive_table.read(spark, source.snapshot(), COLUMNS, piece.topic, piece.start, piece.end)
     ends = {
         "startingOffsets": f'{{"{piece.topic}": {{"0": {piece.start}}}}}',
         "endingOffsets": f'{{"{piece.topic}": {{"0": {piece.end}}}}}',

@@ -6,14 +6,14 @@ A piece names ids and no files: compaction keeps the rows. Known gaps belong to 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from toymq_py.errors import OutOfRange
 from toymq_py.storage.reader import walk_columns
 from toymq_spark import offsets
-from toymq_spark.manifest import Archive, ArchiveFile
+from toymq_spark.manifest import ArchiveFile
 from toymq_spark.options import SourceOptions
 from toymq_spark.record_sources import Logs
 
@@ -32,7 +32,17 @@ class Piece:
         return self.end - self.start if self.rows is None else self.rows
 
 
-def pieces_of_archive(archive: Archive, rows: int) -> list[Piece]:
+class Archived(Protocol):
+    """Files of an archive, whatever its format."""
+
+    def files(self) -> list[ArchiveFile]:
+        """By topic and id."""
+
+    def offsets_of(self, files: Sequence[ArchiveFile]) -> pa.ChunkedArray:
+        """Ids of files of one topic, in any order."""
+
+
+def pieces_of_archive(archive: Archived, rows: int) -> list[Piece]:
     """Pieces by topic and id, each of ``rows`` rows except a topic's last. Raises: NoArchive, DamagedData, OSError."""
     by_topic = groupby(archive.files(), lambda file: file.topic)
     return [piece for topic, files in by_topic for piece in _cut(topic, (_ids(archive, some) for some in _apart(files)), rows)]
@@ -112,13 +122,12 @@ def _apart(files: Iterable[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
         yield group
 
 
-def _ids(archive: Archive, files: list[ArchiveFile]) -> Sequence[int]:
+def _ids(archive: Archived, files: list[ArchiveFile]) -> Sequence[int]:
     """Ids of files, ascending; read only where ids are missing or mixed."""
     first, *others = files
     if not others and first.rows == first.last_id - first.first_id + 1:
         return range(first.first_id, first.last_id + 1)
-    columns = [pq.ParquetFile(archive.path / file.path).read(columns=["offset"])["offset"] for file in files]
-    found: Sequence[int] = pa.chunked_array([chunk for column in columns for chunk in column.chunks]).sort().to_numpy()
+    found: Sequence[int] = archive.offsets_of(files).sort().to_numpy()
     return found
 
 

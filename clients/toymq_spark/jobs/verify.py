@@ -9,12 +9,13 @@ Findings are rows:
     changed      a record or a delivery with another payload or key than was published
     duplicated   a key with more than one record
 
-Only topics with publishes in the ledgers are checked, and only ids that retention has kept.
+Only topics with publishes in the ledgers are checked, and only ids that retention has kept. An archive may stand for the log.
 """
 
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -23,9 +24,11 @@ from pyspark.sql import functions as F
 
 from toymq_py.errors import DamagedData, NoSuchTopic
 from toymq_spark import ledgers
+from toymq_spark.jobs import archive as archive_job
 from toymq_spark.ledgers import CONFIRMED
 from toymq_spark.options import parse_source
 from toymq_spark.record_sources import open_logs
+from toymq_spark.tables.table import Table
 
 LEDGER = "op string, result string, topic string, key string, digest string, id bigint, consumer string"
 RECORD = "topic string, id bigint, key string, digest string"
@@ -111,6 +114,19 @@ def log(spark: SparkSession, place: Mapping[str, str], topics: Sequence[str]) ->
     options = {**place, "subscribe": ",".join(present), "startingOffsets": "earliest", "failOnDataLoss": "false"}
     columns = "key binary, value binary, topic string, offset bigint"
     return spark.read.format("toymq").schema(columns).options(**options).load().mapInArrow(_digests, RECORD), first_ids
+
+
+def archived(spark: SparkSession, archive: Path | Table, topics: Sequence[str]) -> tuple[DataFrame, dict[str, int]]:
+    """The same of an archive: what is not archived yet counts as lost.
+
+    Raises: NoArchive, DamagedData, TableError, OSError.
+    """
+    chosen = archive_job.records(spark, archive).where(F.col("topic").isin(*topics))
+    found = chosen.select("key", "value", "topic", "offset").mapInArrow(_digests, RECORD)
+    first_ids = dict.fromkeys(topics, 0)
+    for row in found.groupBy("topic").agg(F.min("id").alias("first_id")).collect():
+        first_ids[row.topic] = row.first_id
+    return found, first_ids
 
 
 def _digests(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

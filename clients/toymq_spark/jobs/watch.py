@@ -19,7 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+from pyspark.sql.window import Window
 
 from toymq_spark.options import BrokerAddress, Topics, parse_source
 from toymq_spark.record_sources import BrokerLogs
@@ -69,6 +71,20 @@ def findings(
         ticks = own.readStream.format("rate").options(rowsPerSecond=1, numPartitions=1).load()
         sights = sights.union(ticks.mapInArrow(partial(_looks, parsed.place, parsed.topics), SIGHT))
     return sights.groupBy("topic").transformWithState(TopicWatch(stuck_after_ms), FINDING, "Append", "None")
+
+
+def gaps(records: DataFrame) -> DataFrame:
+    """Gaps in the ids of an archive, as ``FINDING``.
+
+    Args:
+        records: ``topic`` and ``offset``, at least.
+    """
+    before = F.lag("offset").over(Window.partitionBy("topic").orderBy("offset"))
+    missing = records.select("topic", "offset", (before + 1).alias("first_id")).where("offset > first_id")
+    return missing.selectExpr(
+        "topic", "'gap' AS kind", "CAST(NULL AS string) AS consumer", "first_id", "offset - 1 AS last_id",
+        "concat(offset - first_id, ' without a record') AS detail",
+    ).orderBy("topic", "first_id")  # fmt: skip
 
 
 def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
