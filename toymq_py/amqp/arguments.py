@@ -11,14 +11,15 @@ from toymq_py.units import DURATION_MS_MAX
 
 QUEUE_TYPES = ("classic", "quorum", "stream")
 """All are durable logs here; of a stream each consumer reads by itself (``streams``)."""
-UNSUPPORTED = ("x-dead-letter-strategy",)
-OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": None}
+OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": "reject"}
+STRATEGIES = ("at-most-once", "at-least-once")
+"""Of dead letters: each is stored before its message is gone, whatever is asked for."""
 NUMBERS = {
     "x-message-ttl": (0, DURATION_MS_MAX), "x-expires": (1, DURATION_MS_MAX), "x-max-length": (1, 1 << 62),
     "x-max-length-bytes": (1, 1 << 62), "x-delivery-limit": (0, (1 << 20) - 1),
     "x-max-priority": (0, 255),
 }  # fmt: skip
-STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key")
+STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy")
 """Short ones: no dead letter could be sent to a longer exchange or routing key."""
 
 
@@ -59,11 +60,13 @@ def drops_to_exchange(arguments: Mapping[str, Any]) -> bool:
     return limited and drops and arguments.get("x-dead-letter-exchange") is not None
 
 
+def refuses_to_exchange(arguments: Mapping[str, Any]) -> bool:
+    """Whether what a full queue refuses goes to its dead-letter exchange."""
+    return arguments.get("x-overflow") == "reject-publish-dlx" and arguments.get("x-dead-letter-exchange") is not None
+
+
 def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
     """The topic settings of a queue's arguments, as CREATE takes them. Raises: AmqpError."""
-    for name in UNSUPPORTED:
-        if arguments.get(name):
-            raise AmqpError(NOT_IMPLEMENTED, f"{name} is not supported")
     for name, (least, most) in NUMBERS.items():
         value = arguments.get(name)
         if value is not None and (type(value) is not int or not least <= value <= most):
@@ -84,12 +87,13 @@ def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
     settings = {}
     if (ttl := arguments.get("x-message-ttl")) is not None and arguments.get("x-dead-letter-exchange") is None:
         settings["ttl"] = str(max(ttl, 1))
-    if overflow is not None and OVERFLOWS.get(overflow) is None:
-        raise AmqpError(NOT_IMPLEMENTED, f"x-overflow {overflow} is not supported: there are drop-head and reject-publish")
+    for name, known in (("x-overflow", OVERFLOWS), ("x-dead-letter-strategy", STRATEGIES)):
+        if (value := arguments.get(name)) is not None and value not in known:
+            raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': {value[:40]!r} is none of {', '.join(known)}")
     given = {"backlog_max_messages": arguments.get("x-max-length"), "backlog_max_bytes": arguments.get("x-max-length-bytes")}
     limits = {name: str(limit) for name, limit in given.items() if limit is not None}
     if limits and not drops_to_exchange(arguments):
-        settings |= {**limits, "when_full": OVERFLOWS[overflow or "drop-head"] or ""}
+        settings |= {**limits, "when_full": OVERFLOWS[overflow or "drop-head"]}
     if (limit := arguments.get("x-delivery-limit")) is not None:
         to_exchange = arguments.get("x-dead-letter-exchange") is not None
         settings["max_attempts"] = "0" if to_exchange else str(limit + 1)  # 0: the channel counts, and knows the exchange

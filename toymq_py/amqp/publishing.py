@@ -13,7 +13,7 @@ from toymq_py.amqp import methods
 from toymq_py.amqp.queues import Queues
 from toymq_py.broker import Done
 from toymq_py.callbacks import call_all
-from toymq_py.errors import DiskLow, RequestError, TierBehind
+from toymq_py.errors import DiskLow, QueueFull, RequestError, TierBehind
 from toymq_py.topic import Published
 
 RUN_MAX = 256
@@ -73,13 +73,14 @@ class Publishes:
     """Appends publishes in runs, and tells what became of them in their order."""
 
     def __init__(
-        self, queues: Queues, held: Held, *, confirmed: Callable[[int, bool], None], refused: Callable[[RequestError], None],
+        self, queues: Queues, held: Held, *, confirmed: Callable[[int, bool], None],
+        refused: Callable[[RequestError, bool], None],
         progress: Callable[[], None], waits_for_space: Callable[[], bool],
     ) -> None:  # fmt: skip
         """
         Args:
             confirmed: called with how many publishes, the oldest that wait, were stored (True) or refused (False).
-            refused: called with the error of a publish that was not stored.
+            refused: called with the error of a publish that was not stored, and whether it goes to a dead-letter exchange.
             waits_for_space: whether a publish waits while the disk is low, and is not refused.
             progress: called when publishes were answered: there is room again.
         """
@@ -106,8 +107,11 @@ class Publishes:
         return sum(each.count for each in self._pending) + (0 if self._run is None else len(self._run.bodies))
 
     def when_answered(self, done: Done) -> None:
-        """Call ``done`` when no publish waits. Assumes that one does."""
-        self._when_answered.append(done)
+        """Call ``done`` when no publish waits: at once, where the last was answered since the caller looked."""
+        if self.waiting:
+            self._when_answered.append(done)
+        else:
+            done(None)
 
     def add(
         self, topics: tuple[str, ...], body: bytes, block: bytes, ttl_ms: int | None = None, delay_ms: int | None = None
@@ -233,7 +237,7 @@ class Publishes:
             if stored:
                 self._confirmed(stored, True)
                 stored = 0
-            self._refused(pending.error)
+            self._refused(pending.error, pending.error.code == QueueFull.code and self._dead_lettered(pending))
             self._confirmed(pending.count, False)
         if stored:
             self._confirmed(stored, True)
@@ -242,6 +246,18 @@ class Publishes:
         if not self._pending and self._when_answered:
             calls, self._when_answered = self._when_answered, []
             call_all(calls, None)
+
+
+    def _dead_lettered(self, pending: _Pending) -> bool:
+        """Queues were full. Returns: whether all of them have their dead-letter exchange take what they refused."""
+        taken = True
+        for topic in pending.failed:
+            expiry = self._queues.expiries.of_topic(topic)
+            for row in range(pending.start, pending.stop):
+                if expiry is None or not expiry.refused(pending.run.bodies[row], pending.run.blocks[row]):
+                    taken = False
+                    break
+        return taken
 
 
 class Confirms:

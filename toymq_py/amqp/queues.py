@@ -52,6 +52,9 @@ class ExpiringQueue(Protocol):
     def published(self, ttl_ms: int) -> None:
         """A message with an expiration of its own is stored."""
 
+    def refused(self, payload: bytes, block: bytes) -> bool:
+        """The queue is full, and a message was not stored. Returns: whether it goes to the dead-letter exchange."""
+
     def look(self) -> None:
         """Expire what has expired."""
 
@@ -347,8 +350,10 @@ class Queues:
 
     # -- consumers
 
-    def has_consumers(self, name: str) -> bool:
-        return bool(self._consumers.get(name))
+    def wake_consumer(self, name: str) -> bool:
+        """Have a consumer of a queue take what is ready. Returns: whether one does, soon: not without credit."""
+        its = self._consumers.get(name)
+        return its is not None and its.wake_one()
 
     def attach(self, name: str, consumer: QueueConsumer) -> bool:
         """Returns: whether it takes now. Raises: AmqpError (ACCESS_REFUSED), as ``QueueConsumers.add``."""

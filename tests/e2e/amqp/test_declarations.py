@@ -164,5 +164,6 @@ def test_a_wrong_declaration_closes_the_channel(wire: AmqpWire, again: dict[str,
 
 
 def test_arguments_that_are_not_supported_are_named(wire: AmqpWire) -> None:
-    wire.send(1, "queue.declare", queue="q", arguments={"x-dead-letter-strategy": "at-least-once"})
-    assert wire.closed_with("connection.close") == (540, "NOT_IMPLEMENTED - x-dead-letter-strategy is not supported")
+    wire.send(1, "queue.declare", queue="q", arguments={"x-queue-type": "heap"})
+    text = "NOT_IMPLEMENTED - x-queue-type heap is not supported: there are classic, quorum, stream"
+    assert wire.closed_with("connection.close") == (540, text)
