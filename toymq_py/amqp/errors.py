@@ -54,6 +54,14 @@ class AmqpError(Exception):
         return f"{NAMES.get(self.code, 'ERROR')} - {self.text}".encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
 
 
+def inequivalent(argument: str, of: str, given: object, has: object) -> AmqpError:
+    """A declaration that differs from what is there, in RabbitMQ's words, which clients match."""
+    received, current = (str(value).lower() if isinstance(value, bool) else str(value) for value in (given, has))
+    return AmqpError(
+        PRECONDITION_FAILED, f"inequivalent arg '{argument}' for {of}: received '{received}' but current is '{current}'"
+    )
+
+
 def amqp_error(error: AmqpError | RequestError | OSError) -> AmqpError:
     """An error of the broker or of its disk, as AMQP tells it."""
     if isinstance(error, AmqpError):

@@ -18,6 +18,7 @@ from toymq_py.amqp.errors import (
     PRECONDITION_FAILED,
     RESOURCE_LOCKED,
     AmqpError,
+    inequivalent,
 )
 from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.properties import priority_of
@@ -432,16 +433,11 @@ def _check_alike(present: Queue, wanted: Queue, vhost: str) -> None:
     for what in ("durable", "auto_delete", "exclusive"):
         given, has = getattr(wanted, what), getattr(present, what)
         if given != has:
-            raise AmqpError(PRECONDITION_FAILED, _differs(what, wanted.name, vhost, str(given).lower(), str(has).lower()))
+            raise inequivalent(what, f"queue '{wanted.name}' in vhost '{vhost}'", given, has)
     for name in sorted(present.arguments.keys() | wanted.arguments.keys()):
         given, has = wanted.arguments.get(name), present.arguments.get(name)
         if given != has:
-            raise AmqpError(PRECONDITION_FAILED, _differs(name, wanted.name, vhost, given, has))
-
-
-def _differs(argument: str, queue: str, vhost: str, given: object, has: object) -> str:
-    """RabbitMQ's words, which clients match."""
-    return f"inequivalent arg '{argument}' for queue '{queue}' in vhost '{vhost}': received '{given}' but current is '{has}'"
+            raise inequivalent(name, f"queue '{wanted.name}' in vhost '{vhost}'", given, has)
 
 
 def _never(subscription: Subscription) -> bool:

@@ -13,6 +13,7 @@ from toymq_py.amqp.errors import (
     NOT_FOUND,
     PRECONDITION_FAILED,
     AmqpError,
+    inequivalent,
 )
 from toymq_py.config.amqp_definitions import DEFAULT_VHOST
 from toymq_py.errors import DamagedData
@@ -109,8 +110,7 @@ class Topology:
             for what in ("type", "durable", "auto_delete", "internal", "arguments"):
                 given, has = getattr(wanted, what), getattr(present, what)
                 if given != has:
-                    text = f"inequivalent arg '{what}' for exchange '{wanted.name}': received {given!r}, current is {has!r}"
-                    raise AmqpError(PRECONDITION_FAILED, text)
+                    raise inequivalent(what, f"exchange '{wanted.name}' in vhost '{self.vhost}'", given, has)
             return False
         if wanted.type != DELAYED and wanted.type not in TYPES:
             text = f"unknown exchange type '{wanted.type}': there are {', '.join((*TYPES, DELAYED))}"
