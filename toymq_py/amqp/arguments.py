@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from toymq_py.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
+from toymq_py.amqp.errors import PRECONDITION_FAILED, AmqpError
 from toymq_py.amqp.fields import SHORT_STRING_MAX
 from toymq_py.amqp.streams import is_stream, stream_settings
 from toymq_py.units import DURATION_MS_MAX
@@ -60,6 +60,11 @@ def drops_to_exchange(arguments: Mapping[str, Any]) -> bool:
     return limited and drops and arguments.get("x-dead-letter-exchange") is not None
 
 
+def refuses_silently(arguments: Mapping[str, Any]) -> bool:
+    """Whether a publisher without confirms does not hear that a full queue refused: it was declared so."""
+    return arguments.get("x-overflow") in ("reject-publish", "reject-publish-dlx")
+
+
 def refuses_to_exchange(arguments: Mapping[str, Any]) -> bool:
     """Whether what a full queue refuses goes to its dead-letter exchange."""
     return arguments.get("x-overflow") == "reject-publish-dlx" and arguments.get("x-dead-letter-exchange") is not None
@@ -81,7 +86,8 @@ def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
         raise AmqpError(PRECONDITION_FAILED, f"invalid arg 'x-single-active-consumer': {str(single)[:40]!r} is not a boolean")
     kind, overflow = arguments.get("x-queue-type", "classic"), arguments.get("x-overflow")
     if kind not in QUEUE_TYPES:
-        raise AmqpError(NOT_IMPLEMENTED, f"x-queue-type {kind} is not supported: there are {', '.join(QUEUE_TYPES)}")
+        text = f"invalid arg 'x-queue-type': unsupported queue type {kind[:40]!r}, there are {', '.join(QUEUE_TYPES)}"
+        raise AmqpError(PRECONDITION_FAILED, text)
     if is_stream(arguments):
         return stream_settings(arguments)
     settings = {}

@@ -187,13 +187,14 @@ class Channel:
         if self._confirms is not None and not self._closed:
             self._outlet.write(self._confirms.frame(count, stored))
 
-    def _refused(self, error: RequestError, is_elsewhere: bool) -> None:
-        """A publish was not stored: without confirms nothing else would tell, where no dead-letter exchange has it."""
+    def _refused(self, error: RequestError, as_declared: bool) -> None:
+        """A publish was not stored: without confirms nothing else would tell. ``as_declared``: its full queue is there to
+        refuse."""
         told = amqp_error(error)
         told.method = PUBLISH
         if self._transaction is not None:
             self._transaction.failed = told
-        elif self._confirms is None and not self._closed and not is_elsewhere:
+        elif self._confirms is None and not self._closed and not as_declared:
             told.code = PRECONDITION_FAILED
             self._outlet.fail(self.number, told)
 

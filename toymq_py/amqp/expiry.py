@@ -79,14 +79,12 @@ class Expiry:
         self._pause_s = LOOK_MIN_S
         self.look_in(ttl_ms / 1000)
 
-    def refused(self, payload: bytes, block: bytes) -> bool:
-        """The queue is full, and a message was not stored. Returns: whether it goes to the dead-letter exchange."""
+    def refused(self, payload: bytes, block: bytes) -> None:
+        """The queue is full, and a message was not stored."""
         name = self._queue.name
         target = self._queues.dead_letter_target(name, envelope_of(name, block).routing_key)
-        if target is None or not refuses_to_exchange(self._queue.arguments):
-            return False
-        dead_letter_of_refused(self._queues, name, payload, block, target, self._clock.wall_ns() // 1_000_000_000)
-        return True
+        if target is not None and refuses_to_exchange(self._queue.arguments):
+            dead_letter_of_refused(self._queues, name, payload, block, target, self._clock.wall_ns() // 1_000_000_000)
 
     def begin(self) -> None:
         """Look now, and after each commit where the length is limited."""

@@ -80,7 +80,8 @@ class Publishes:
         """
         Args:
             confirmed: called with how many publishes, the oldest that wait, were stored (True) or refused (False).
-            refused: called with the error of a publish that was not stored, and whether it goes to a dead-letter exchange.
+            refused: called with the error of a publish that was not stored, and whether its queues were
+                declared to refuse.
             waits_for_space: whether a publish waits while the disk is low, and is not refused.
             progress: called when publishes were answered: there is room again.
         """
@@ -237,7 +238,7 @@ class Publishes:
             if stored:
                 self._confirmed(stored, True)
                 stored = 0
-            self._refused(pending.error, pending.error.code == QueueFull.code and self._dead_lettered(pending))
+            self._refused(pending.error, pending.error.code == QueueFull.code and self._overflowed(pending))
             self._confirmed(pending.count, False)
         if stored:
             self._confirmed(stored, True)
@@ -247,17 +248,14 @@ class Publishes:
             calls, self._when_answered = self._when_answered, []
             call_all(calls, None)
 
-
-    def _dead_lettered(self, pending: _Pending) -> bool:
-        """Queues were full. Returns: whether all of them have their dead-letter exchange take what they refused."""
-        taken = True
+    def _overflowed(self, pending: _Pending) -> bool:
+        """Queues were full: what they refused goes to their dead-letter exchange, where they were declared so. Returns: whether
+        all of them were declared to refuse, which RabbitMQ does without a word to a publisher without confirms."""
         for topic in pending.failed:
-            expiry = self._queues.expiries.of_topic(topic)
-            for row in range(pending.start, pending.stop):
-                if expiry is None or not expiry.refused(pending.run.bodies[row], pending.run.blocks[row]):
-                    taken = False
-                    break
-        return taken
+            if (expiry := self._queues.expiries.of_topic(topic)) is not None:
+                for row in range(pending.start, pending.stop):
+                    expiry.refused(pending.run.bodies[row], pending.run.blocks[row])
+        return all(map(self._queues.refuses_silently, pending.failed))
 
 
 class Confirms:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from toymq_py.amqp.arguments import topic_settings
+from toymq_py.amqp.arguments import refuses_silently, topic_settings
 from toymq_py.amqp.errors import (
     ACCESS_REFUSED,
     NOT_FOUND,
@@ -53,8 +53,8 @@ class ExpiringQueue(Protocol):
     def published(self, ttl_ms: int) -> None:
         """A message with an expiration of its own is stored."""
 
-    def refused(self, payload: bytes, block: bytes) -> bool:
-        """The queue is full, and a message was not stored. Returns: whether it goes to the dead-letter exchange."""
+    def refused(self, payload: bytes, block: bytes) -> None:
+        """The queue is full, and a message was not stored."""
 
     def look(self) -> None:
         """Expire what has expired."""
@@ -181,6 +181,13 @@ class Queues:
         if most and channel.consumer.priority_of is None:
             channel.prioritize(partial(priority_of, most))
         return subscription
+
+    def refuses_silently(self, topic: str) -> bool:
+        """Whether the queue of a topic was declared to refuse what is beyond its length."""
+        queue = self.topology.queues.get(topic)  # an ordinary name is itself
+        if queue is None or queue.topic != topic:
+            queue = next((each for each in self.topology.queues.values() if each.topic == topic), None)
+        return queue is not None and refuses_silently(queue.arguments)
 
     def is_stream(self, name: str) -> bool:
         queue = self.topology.queues.get(name)

@@ -107,10 +107,15 @@ class Topology:
         """Add an exchange, or confirm one that is alike. Returns: whether it is new. Raises: AmqpError."""
         present = self.exchanges.get(wanted.name)
         if present is not None:
-            for what in ("type", "durable", "auto_delete", "internal", "arguments"):
+            of = f"exchange '{wanted.name}' in vhost '{self.vhost}'"
+            for what in ("type", "durable", "auto_delete", "internal"):
                 given, has = getattr(wanted, what), getattr(present, what)
                 if given != has:
-                    raise inequivalent(what, f"exchange '{wanted.name}' in vhost '{self.vhost}'", given, has)
+                    raise inequivalent(what, of, given, has)
+            for what in sorted(wanted.arguments.keys() | present.arguments.keys()):
+                given, has = wanted.arguments.get(what), present.arguments.get(what)
+                if given != has:
+                    raise inequivalent(what, of, given, has)
             return False
         if wanted.type != DELAYED and wanted.type not in TYPES:
             text = f"unknown exchange type '{wanted.type}': there are {', '.join((*TYPES, DELAYED))}"

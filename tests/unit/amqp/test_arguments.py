@@ -44,7 +44,7 @@ def test_arguments_are_settings_of_the_topic(arguments: dict[str, Any], settings
         ({"x-max-priority": -1}, 406, "invalid arg 'x-max-priority': -1 is no number from 0 to 255"),
         ({"x-max-priority": 256}, 406, "invalid arg 'x-max-priority'"), ({"x-max-priority": "a"}, 406, "x-max-priority"),
         ({"x-max-priority": True}, 406, "x-max-priority"), ({"x-max-priority": 1 << 63}, 406, "x-max-priority"),
-        ({"x-queue-type": "heap"}, 540, "x-queue-type heap is not supported: there are classic, quorum, stream"),
+        ({"x-queue-type": "heap"}, 406, "invalid arg 'x-queue-type': unsupported queue type 'heap', there are classic, quorum"),
         ({"x-single-active-consumer": 1}, 406, "invalid arg 'x-single-active-consumer': '1' is not a boolean"),
         ({"x-message-ttl": "5"}, 406, "invalid arg 'x-message-ttl'"), ({"x-expires": 0}, 406, "invalid arg 'x-expires'"),
         ({"x-max-length": 5, "x-overflow": "drop-tail"}, 406, "invalid arg 'x-overflow': 'drop-tail' is none of drop-head"),
