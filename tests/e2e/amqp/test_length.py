@@ -148,6 +148,23 @@ def test_a_publisher_without_confirms_goes_on_where_the_exchange_has_what_was_re
     assert wire.closed_with()[0] == 406, "it is not stored where it was to be"
 
 
+def test_each_full_queue_of_an_exchange_gives_what_it_refuses_to_its_own(wire: AmqpWire) -> None:
+    """Only the first did: a refusal was the end of the publish. One is too short for the message at all."""
+    wire.ask(1, "exchange.declare", exchange="all", type="fanout")
+    limits = {"a": {"x-max-length": 1}, "b": {"x-max-length-bytes": 10}, "c": {"x-max-length": 1}, "d": {}}
+    for name, limit in limits.items():
+        declare(wire, f"{name}-letters")
+        to_own = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}-letters"}
+        declare(wire, name, arguments={**to_own, **limit, "x-overflow": "reject-publish-dlx"} if limit else {})
+        wire.ask(1, "queue.bind", queue=name, exchange="all")
+    wire.ask(1, "confirm.select")
+    for number in range(3):
+        wire.publish(b"%d" % number, "", exchange="all")
+        wire.expect("basic.nack")
+    for name, ready in {"a": 1, "b": 0, "c": 1, "d": 3, "a-letters": 2, "b-letters": 3, "c-letters": 2, "d-letters": 0}.items():
+        until(wire, name, ready)
+
+
 def test_a_queue_that_refuses_to_itself_ends(broker: BrokerProcess, wire: AmqpWire) -> None:
     to_itself = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "own"}
     declare(wire, "own", arguments={**to_itself, "x-max-length": 1, "x-overflow": "reject-publish-dlx"})
