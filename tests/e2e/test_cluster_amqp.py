@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,3 +176,46 @@ async def test_a_follower_that_leads_has_what_was_declared_and_nothing_that_was_
         assert wire.closed_with()[0] == 404
     await asyncio.to_thread(leader.start)
     await cluster.in_sync(3)
+
+
+def test_a_pair_below_its_minimum_refuses_publishes_and_takes_them_again(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, names=("n1", "n2"), min_in_sync=2, amqp=True) as rig:
+        asyncio.run(_pair(rig))
+
+
+async def _pair(rig: ClusterRig) -> None:
+    await rig.in_sync(2)
+    leader = await rig.leader()
+    await serves(leader)
+    follower = next(node for node in rig.nodes.values() if node is not leader)
+    with AmqpWire(f"amqp://127.0.0.1:{leader.amqp_port}") as wire:
+        wire.login()
+        declare(wire, "q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters"})
+        declare(wire, "letters")
+        wire.ask(1, "confirm.select")
+        wire.publish(b"a", "q")
+        assert wire.expect("basic.ack")["delivery_tag"] == 1
+        follower.kill_machine()
+        await rig.in_sync(1)
+        refused = 2
+        while True:  # the leader hears of it a moment later
+            wire.publish(b"b", "q")
+            if wire.event().name == "basic.nack":  # type: ignore[union-attr]
+                break
+            refused += 1
+        wire.open(2)
+        wire.publish(b"c", "q", channel=2)
+        code, text = wire.closed_with()
+        assert (code, "NOT_ENOUGH_REPLICAS" in text) == (406, True)
+        wire.open(3)
+        wire.ask(3, "basic.qos", prefetch_count=1)
+        wire.ask(3, "basic.consume", queue="q", consumer_tag="c")
+        assert wire.content().body == b"a", "deliveries go on"
+        wire.send(3, "basic.reject", delivery_tag=1, requeue=False)
+        await asyncio.to_thread(follower.start)
+        await rig.in_sync(2)
+        wire.open(4)
+        wire.send(4, "basic.consume", queue="letters", consumer_tag="d")
+        wire.expect("basic.consume-ok")
+        while (found := wire.content()).method["consumer_tag"] != "d":  # it came again, until its dead letter could be stored
+            wire.send(3, "basic.reject", delivery_tag=found.method["delivery_tag"], requeue=False)
