@@ -55,14 +55,13 @@ def consumer_priority(arguments: Mapping[str, Any]) -> int:
 
 def drops_to_exchange(arguments: Mapping[str, Any]) -> bool:
     """Whether what is beyond the length of a queue goes to its dead-letter exchange: then its topic has no limit."""
-    limited = any(arguments.get(name) is not None for name in ("x-max-length", "x-max-length-bytes"))
     drops = arguments.get("x-overflow") in (None, "drop-head")
-    return limited and drops and arguments.get("x-dead-letter-exchange") is not None
+    return is_limited(arguments) and drops and arguments.get("x-dead-letter-exchange") is not None
 
 
-def refuses_silently(arguments: Mapping[str, Any]) -> bool:
-    """Whether a publisher without confirms does not hear that a full queue refused: it was declared so."""
-    return arguments.get("x-overflow") in ("reject-publish", "reject-publish-dlx")
+def is_limited(arguments: Mapping[str, Any]) -> bool:
+    """Whether a queue was declared with a length."""
+    return any(arguments.get(name) is not None for name in ("x-max-length", "x-max-length-bytes"))
 
 
 def refuses_to_exchange(arguments: Mapping[str, Any]) -> bool:

@@ -188,8 +188,8 @@ class Channel:
             self._outlet.write(self._confirms.frame(count, stored))
 
     def _refused(self, error: RequestError, as_declared: bool) -> None:
-        """A publish was not stored: without confirms nothing else would tell. ``as_declared``: its full queue is there to
-        refuse."""
+        """A publish was not stored: without confirms nothing else would tell. ``as_declared``: its queue was
+        declared with a length, and is full."""
         told = amqp_error(error)
         told.method = PUBLISH
         if self._transaction is not None:

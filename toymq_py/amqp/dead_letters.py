@@ -38,16 +38,16 @@ def dead_letter_of(
 def dead_letter_of_refused(
     queues: Queues, queue: str, payload: bytes, block: bytes, target: tuple[str, str], at_s: int
 ) -> None:
-    """Publish to the dead-letter exchange what its full queue did not take (``reject-publish-dlx``). Nothing waits for it:
-    where a target is full, too, it is dropped, as by RabbitMQ; the publisher has heard that it was refused."""
-    try:
-        letter, topics = letter_of(queues, queue, block, target, "maxlen", at_s)
-        for topic in topics:
-            for outcome in queues.broker.topic_to_publish(topic).publish([b""], [payload], [letter]):
-                if outcome.error is not None:
-                    raise outcome.error
-    except (AmqpError, RequestError) as error:
-        logger.warning("queue %s is full, and a message is not dead-lettered: %s", queue, error)
+    """Publish to the dead-letter exchange what its full queue did not take (``reject-publish-dlx``). Nothing waits for it; the
+    publisher has heard that it was refused.
+
+    Raises: AmqpError, RequestError, where a target is full, too: then it is dropped, as by RabbitMQ.
+    """
+    letter, topics = letter_of(queues, queue, block, target, "maxlen", at_s)
+    for topic in topics:
+        for outcome in queues.broker.topic_to_publish(topic).publish([b""], [payload], [letter]):
+            if outcome.error is not None:
+                raise outcome.error
 
 
 def letter_of(

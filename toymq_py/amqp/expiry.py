@@ -33,6 +33,8 @@ TAKERS_FIRST_S = 0.01
 LOOK_MIN_S, LOOK_MAX_S = 1.0, 60.0
 """How often to look where messages have expirations of their own: behind the lowest one, one that has expired may become it."""
 LATEST_S = 86_400.0
+SAY_EVERY_S = 10.0
+"""Between two lines of the log about refused messages that a queue has lost."""
 
 
 def expires_at_ns(records: Records, row: int, ttl_ms: int | None) -> int | None:
@@ -56,6 +58,7 @@ class Expiry:
         if drops_to_exchange(queue.arguments):
             self._surplus = Surplus(LengthLimit(queue.arguments), self._subscribe, self._beyond)
         self._letters = 0  # on their way
+        self._lost, self._say_again_at = 0, 0.0  # refused messages that were not dead-lettered
         self._subscription: Subscription | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._own = True  # messages with an expiration of their own may be there
@@ -83,8 +86,15 @@ class Expiry:
         """The queue is full, and a message was not stored."""
         name = self._queue.name
         target = self._queues.dead_letter_target(name, envelope_of(name, block).routing_key)
-        if target is not None and refuses_to_exchange(self._queue.arguments):
+        if target is None or not refuses_to_exchange(self._queue.arguments):
+            return
+        try:
             dead_letter_of_refused(self._queues, name, payload, block, target, self._clock.wall_ns() // 1_000_000_000)
+        except (AmqpError, RequestError) as error:
+            self._lost += 1
+            if (now := self._loop.time()) >= self._say_again_at:
+                logger.warning("queue %s is full: %d refused messages were not dead-lettered: %s", name, self._lost, error)
+                self._lost, self._say_again_at = 0, now + SAY_EVERY_S
 
     def begin(self) -> None:
         """Look now, and after each commit where the length is limited."""

@@ -253,13 +253,13 @@ class Publishes:
 
     def _overflowed(self, pending: _Pending) -> bool:
         """What full queues refused goes to their dead-letter exchange, where they were declared so. Returns: whether none but
-        queues that were declared to refuse did: RabbitMQ says nothing then to a publisher without confirms."""
+        queues that were declared with a length did: RabbitMQ says nothing then to a publisher without confirms."""
         full = [topic for topic, error in pending.failed.items() if error.code in OVERFLOWS]
         for topic in full:
             if (expiry := self._queues.expiries.of_topic(topic)) is not None:
                 for row in range(pending.start, pending.stop):
                     expiry.refused(pending.run.bodies[row], pending.run.blocks[row])
-        return len(full) == len(pending.failed) and all(map(self._queues.refuses_silently, full))
+        return len(full) == len(pending.failed) and all(map(self._queues.is_limited, full))
 
 
 class Confirms:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from toymq_py.amqp.arguments import refuses_silently, topic_settings
+from toymq_py.amqp.arguments import is_limited, topic_settings
 from toymq_py.amqp.errors import (
     ACCESS_REFUSED,
     NOT_FOUND,
@@ -182,12 +182,12 @@ class Queues:
             channel.prioritize(partial(priority_of, most))
         return subscription
 
-    def refuses_silently(self, topic: str) -> bool:
-        """Whether the queue of a topic was declared to refuse what is beyond its length."""
+    def is_limited(self, topic: str) -> bool:
+        """Whether the queue of a topic was declared with a length."""
         queue = self.topology.queues.get(topic)  # an ordinary name is itself
         if queue is None or queue.topic != topic:
             queue = next((each for each in self.topology.queues.values() if each.topic == topic), None)
-        return queue is not None and refuses_silently(queue.arguments)
+        return queue is not None and is_limited(queue.arguments)
 
     def is_stream(self, name: str) -> bool:
         queue = self.topology.queues.get(name)
