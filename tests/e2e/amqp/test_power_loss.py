@@ -14,6 +14,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.fuse_disk import FuseDisk
 from tests.support.ports import reserved
 from tests.support.requirements import require
+from toymq import sync
 from toymq_py.amqp.connection import Content
 from toymq_py.amqp.methods import Method
 
@@ -102,6 +103,7 @@ class Ledger:
             declared = (*QUEUES, "letters", "limited", *sorted(self.queues))
             if gone := [name for name in declared if not is_there(wire, name)]:
                 return [f"{name} is gone" for name in gone]
+            until_none_is_under_way(broker, "limited")
             found = [
                 f"{len(missing)} confirmed are not in {name}" for name in QUEUES
                 if (missing := self.confirmed - all_of(wire, name))
@@ -116,6 +118,13 @@ class Ledger:
         return found
 
     _tag = 0
+
+
+def until_none_is_under_way(broker: BrokerProcess, queue: str) -> None:
+    """What is too much after the start is on its way to the letters: in neither of the two queues."""
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+        while any(consumer["inflight"] for consumer in client.describe(queue)["consumers"]):
+            pass
 
 
 def is_there(wire: AmqpWire, queue: str) -> bool:
