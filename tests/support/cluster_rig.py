@@ -122,7 +122,7 @@ class ClusterRig:
             name: ClusterNode(
                 directory, name, etcd, *options, machine=machines[at] if machines is not None else None, executed=executed,
                 amqp=amqp,
-            )  # fmt: skip
+            )
             for at, name in enumerate(names)
         }
 
