@@ -97,8 +97,8 @@ test-compiled: $(TESTABLE) ## run the end-to-end tests against the compiled whee
 	cp -r tests docs adr deploy Makefile *.md *.toml *.py LICENSE build/compiled/
 	cd build/compiled && env -u PYTHONPATH .venv/bin/python -m pytest --numprocesses 3 --dist loadfile $(or $(TESTS),tests/e2e)
 
-test-amqp-peers: $(READY) ## run the suites of py-amqp and kombu against a broker here; pika's, too: make test-amqp-peers PIKA=DIR
-	$(BIN)/python -m tests.amqp_peers $(if $(PIKA),--pika $(PIKA))
+test-amqp-peers: $(READY) ## run the suites of py-amqp and kombu against a broker here; pika's, too: PIKA=DIR; or tutorials: TUTORIALS=DIR
+	$(BIN)/python -m tests.amqp_peers $(if $(PIKA),--pika $(PIKA)) $(addprefix --tutorials ,$(TUTORIALS))
 
 test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, millions of rows
 	$(BIN)/python -m pytest -m spark_slow

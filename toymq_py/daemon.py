@@ -300,7 +300,7 @@ class Service:
         if self._web is not None:
             self._web.stop(within_s=within_s)
         if self._amqp is not None:
-            self._amqp.stop()
+            self._amqp.stop(within_s=within_s)
 
     def cut(self) -> None:
         """Close all connections now. Nothing more is said to any client."""

@@ -1,7 +1,8 @@
 """``make test-amqp-peers``: the integration suites of clients of RabbitMQ, unchanged, against a broker of this checkout.
 
 py-amqp's and kombu's are in their source distributions, which pip fetches in the version that is installed here. pika's is in
-its repository alone: ``--pika DIR`` names a checkout. Nothing of theirs is kept. docs/amqp.md has what they said, and why.
+its repository alone: ``--pika DIR`` names a checkout, and so does ``--tutorials DIR``. Nothing of theirs is kept. docs/amqp.md
+has what they said, and why.
 """
 
 import os
@@ -15,9 +16,10 @@ from pathlib import Path
 
 import click
 
+from tests.amqp_peers.tutorials import ADDRESS, failures
 from tests.support.broker_process import BrokerProcess
 
-ADDRESS, PORT = "127.0.0.1:5672", "5672"
+PORT = ADDRESS.rpartition(":")[2]
 """pika's suite knows no other."""
 PAYLOAD = "32MiB"
 """pika publishes 15 MB at once."""
@@ -48,9 +50,20 @@ def run(*command: str, at: Path, **variables: str) -> int:
 
 @click.command()
 @click.option("--pika", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A checkout of pika.")
-def main(pika: Path | None) -> None:
+@click.option(
+    "--tutorials", multiple=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A checkout with RabbitMQ's tutorials; with it no suites.",
+)  # fmt: skip
+def main(pika: Path | None, tutorials: tuple[Path, ...]) -> None:
     """Run the suites, one after the other; exit 1 when one has failures."""
     failed = []
+    for checkout in tutorials:
+        for line in failures(checkout):
+            click.echo(line)
+            failed.append(checkout.name)
+    if tutorials:
+        click.echo(f"tutorials with failures: {len(failed)}")
+        sys.exit(bool(failed))
     with tempfile.TemporaryDirectory() as there:
         directory = Path(there)
         python = str(directory / "venv" / "bin" / "python")

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess
 from tests.support.framework_rig import WorkerProcess, done, until
+from tests.support.recorded_sessions import RECORDED
 
-RECORDED = Path(__file__).parents[1] / "unit" / "amqp" / "recorded"
 IDLE_S = 0.2
 """Both sides have said what they had to."""
 

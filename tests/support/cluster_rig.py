@@ -34,15 +34,19 @@ class ClusterNode(BrokerProcess):
 
     def __init__(
         self, directory: Path, name: str, etcd: EtcdCluster, *options: str, machine: Machine | None = None,
-        executed: bool = False,
+        executed: bool = False, amqp: bool = False,
     ) -> None:  # fmt: skip
-        """``machine``: where it runs; None for here, on free ports. ``executed``: never forked."""
+        """``machine``: where it runs; None for here, on free ports. ``executed``: never forked. ``amqp``: it speaks AMQP,
+        on ``amqp_port``."""
         self.name = name
         self.machine = machine
         self.host = machine.data if machine is not None else LOCAL
         self.replicate_port = reserved_port(self)
         self.http_port = reserved_port(self)
         beyond = ("--insecure-public", "--replicate-plaintext") if machine is not None else ()
+        self.amqp_port = reserved_port(self) if amqp else 0
+        if amqp:
+            options = (*options, "--amqp", f"{self.host}:{self.amqp_port}")
         super().__init__(
             directory / name, "--cluster", CLUSTER, "--etcd", ",".join(etcd.urls), "--name", name,
             "--replicate", f"{self.host}:{self.replicate_port}", "--http", f"{self.host}:{self.http_port}", *beyond, *options,
@@ -109,14 +113,15 @@ class ClusterRig:
 
     def __init__(
         self, directory: Path, etcd: EtcdCluster, names: Sequence[str], *options: str, machines: Machines | None = None,
-        executed: bool = False,
+        executed: bool = False, amqp: bool = False,
     ) -> None:  # fmt: skip
         """``machines``: one for each node; None for all of them here. ``executed``: nodes are never forked."""
         self.directory = directory
         self.etcd = etcd
         self.nodes = {
             name: ClusterNode(
-                directory, name, etcd, *options, machine=machines[at] if machines is not None else None, executed=executed
+                directory, name, etcd, *options, machine=machines[at] if machines is not None else None, executed=executed,
+                amqp=amqp,
             )
             for at, name in enumerate(names)
         }
@@ -224,12 +229,12 @@ class ClusterRig:
 @contextlib.contextmanager
 def running_cluster(
     directory: Path, *options: str, names: Sequence[str] = ("n1", "n2", "n3"), members: int = 1, min_in_sync: int = 1,
-    ttl_s: float = 2.0,
+    ttl_s: float = 2.0, amqp: bool = False,
 ) -> Iterator[ClusterRig]:  # fmt: skip
     """Start etcd and all nodes; kill them at the end."""
     with (
         running_etcd(directory, members) as etcd,
-        ClusterRig(directory, etcd, names, *options).running(min_in_sync, ttl_s) as rig,
+        ClusterRig(directory, etcd, names, *options, amqp=amqp).running(min_in_sync, ttl_s) as rig,
     ):
         yield rig
 

@@ -100,7 +100,7 @@ def test_a_worker_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> 
         (("--workers", "2", "--listen", "127.0.0.1:6789", "--http", "127.0.0.1:6790"), "of worker"),
         (("--workers", "2", "--listen", "127.0.0.1:6789", "--http", "127.0.0.1:6788"), "is the address of --listen "),
         (("--workers", "2", "--definitions", "some.toml"), "--definitions and --workers exclude each other"),
-        (("--workers", "2", "--amqp", "127.0.0.1:0"), "--amqp and --workers exclude each other"),
+        (("--workers", "2", "--amqp", "127.0.0.1:0"), "--amqp and --workers exclude each other: leave one out"),
         (("--workers", "2", "--listen", "127.0.0.1:65535"), "65536"),
     ],
 )  # fmt: skip

@@ -4,21 +4,22 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from toymq_py.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
+from toymq_py.amqp.errors import PRECONDITION_FAILED, AmqpError
 from toymq_py.amqp.fields import SHORT_STRING_MAX
 from toymq_py.amqp.streams import is_stream, stream_settings
 from toymq_py.units import DURATION_MS_MAX
 
 QUEUE_TYPES = ("classic", "quorum", "stream")
 """All are durable logs here; of a stream each consumer reads by itself (``streams``)."""
-UNSUPPORTED = ("x-dead-letter-strategy",)
-OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": None}
+OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": "reject"}
+STRATEGIES = ("at-most-once", "at-least-once")
+"""Of dead letters: each is stored before its message is gone, whatever is asked for."""
 NUMBERS = {
     "x-message-ttl": (0, DURATION_MS_MAX), "x-expires": (1, DURATION_MS_MAX), "x-max-length": (1, 1 << 62),
     "x-max-length-bytes": (1, 1 << 62), "x-delivery-limit": (0, (1 << 20) - 1),
     "x-max-priority": (0, 255),
 }  # fmt: skip
-STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key")
+STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy")
 """Short ones: no dead letter could be sent to a longer exchange or routing key."""
 
 
@@ -54,16 +55,22 @@ def consumer_priority(arguments: Mapping[str, Any]) -> int:
 
 def drops_to_exchange(arguments: Mapping[str, Any]) -> bool:
     """Whether what is beyond the length of a queue goes to its dead-letter exchange: then its topic has no limit."""
-    limited = any(arguments.get(name) is not None for name in ("x-max-length", "x-max-length-bytes"))
     drops = arguments.get("x-overflow") in (None, "drop-head")
-    return limited and drops and arguments.get("x-dead-letter-exchange") is not None
+    return is_limited(arguments) and drops and arguments.get("x-dead-letter-exchange") is not None
+
+
+def is_limited(arguments: Mapping[str, Any]) -> bool:
+    """Whether a queue was declared with a length."""
+    return any(arguments.get(name) is not None for name in ("x-max-length", "x-max-length-bytes"))
+
+
+def refuses_to_exchange(arguments: Mapping[str, Any]) -> bool:
+    """Whether what a full queue refuses goes to its dead-letter exchange."""
+    return arguments.get("x-overflow") == "reject-publish-dlx" and arguments.get("x-dead-letter-exchange") is not None
 
 
 def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
     """The topic settings of a queue's arguments, as CREATE takes them. Raises: AmqpError."""
-    for name in UNSUPPORTED:
-        if arguments.get(name):
-            raise AmqpError(NOT_IMPLEMENTED, f"{name} is not supported")
     for name, (least, most) in NUMBERS.items():
         value = arguments.get(name)
         if value is not None and (type(value) is not int or not least <= value <= most):
@@ -78,18 +85,20 @@ def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
         raise AmqpError(PRECONDITION_FAILED, f"invalid arg 'x-single-active-consumer': {str(single)[:40]!r} is not a boolean")
     kind, overflow = arguments.get("x-queue-type", "classic"), arguments.get("x-overflow")
     if kind not in QUEUE_TYPES:
-        raise AmqpError(NOT_IMPLEMENTED, f"x-queue-type {kind} is not supported: there are {', '.join(QUEUE_TYPES)}")
+        text = f"invalid arg 'x-queue-type': unsupported queue type {kind[:40]!r}, there are {', '.join(QUEUE_TYPES)}"
+        raise AmqpError(PRECONDITION_FAILED, text)
     if is_stream(arguments):
         return stream_settings(arguments)
     settings = {}
     if (ttl := arguments.get("x-message-ttl")) is not None and arguments.get("x-dead-letter-exchange") is None:
         settings["ttl"] = str(max(ttl, 1))
-    if overflow is not None and OVERFLOWS.get(overflow) is None:
-        raise AmqpError(NOT_IMPLEMENTED, f"x-overflow {overflow} is not supported: there are drop-head and reject-publish")
+    for name, known in (("x-overflow", OVERFLOWS), ("x-dead-letter-strategy", STRATEGIES)):
+        if (value := arguments.get(name)) is not None and value not in known:
+            raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': {value[:40]!r} is none of {', '.join(known)}")
     given = {"backlog_max_messages": arguments.get("x-max-length"), "backlog_max_bytes": arguments.get("x-max-length-bytes")}
     limits = {name: str(limit) for name, limit in given.items() if limit is not None}
     if limits and not drops_to_exchange(arguments):
-        settings |= {**limits, "when_full": OVERFLOWS[overflow or "drop-head"] or ""}
+        settings |= {**limits, "when_full": OVERFLOWS[overflow or "drop-head"]}
     if (limit := arguments.get("x-delivery-limit")) is not None:
         to_exchange = arguments.get("x-dead-letter-exchange") is not None
         settings["max_attempts"] = "0" if to_exchange else str(limit + 1)  # 0: the channel counts, and knows the exchange

@@ -187,13 +187,14 @@ class Channel:
         if self._confirms is not None and not self._closed:
             self._outlet.write(self._confirms.frame(count, stored))
 
-    def _refused(self, error: RequestError) -> None:
-        """A publish was not stored: without confirms nothing else would tell."""
+    def _refused(self, error: RequestError, as_declared: bool) -> None:
+        """A publish was not stored: without confirms nothing else would tell. ``as_declared``: its queue was
+        declared with a length, and is full."""
         told = amqp_error(error)
         told.method = PUBLISH
         if self._transaction is not None:
             self._transaction.failed = told
-        elif self._confirms is None and not self._closed:
+        elif self._confirms is None and not self._closed and not as_declared:
             told.code = PRECONDITION_FAILED
             self._outlet.fail(self.number, told)
 

@@ -24,22 +24,73 @@ GO_BY_THEMSELVES = ("expired", "maxlen")
 
 
 def dead_letter_of(
-    queues: Queues, message: Unacked, target: tuple[str, str], reason: str, refused: Callable[[], None] | None = None
+    queues: Queues, message: Unacked, target: tuple[str, str], reason: str, settled: Callable[[bool], None] | None = None
 ) -> None:
     """Publish a message to the dead-letter exchange; it is acked in its queue when that is on stable storage. One that no queue
     gets, or whose exchange is gone, is dropped, as RabbitMQ does.
 
-    ``refused``: called when it was not stored; then the message is ready again at once, and the caller tries again. Without, it
-    comes again by itself.
+    ``settled``: called with True when it has left its queue, with False when it was not stored; then the message is ready again
+    at once, and the caller tries again. Without, it comes again by itself.
     """
-    _Letter(queues, message, target, reason, refused).send()
+    _Letter(queues, message, target, reason, settled).send()
+
+
+def dead_letter_of_refused(
+    queues: Queues, queue: str, payload: bytes, block: bytes, target: tuple[str, str], at_s: int
+) -> None:
+    """Publish to the dead-letter exchange what its full queue did not take (``reject-publish-dlx``). Nothing waits for it; the
+    publisher has heard that it was refused.
+
+    Raises: AmqpError, RequestError, where a target is full, too: then it is dropped, as by RabbitMQ.
+    """
+    letter, topics = letter_of(queues, queue, block, target, "maxlen", at_s)
+    for topic in topics:
+        for outcome in queues.broker.topic_to_publish(topic).publish([b""], [payload], [letter]):
+            if outcome.error is not None:
+                raise outcome.error
+
+
+def letter_of(
+    queues: Queues, queue: str, block: bytes, target: tuple[str, str], reason: str, at_s: int
+) -> tuple[bytes, list[str]]:
+    """The header block of a dead letter, and the topics that it goes to.
+
+    Args:
+        queue: that gives it up.
+        block: of the message.
+        at_s: the time of its death.
+
+    Raises: AmqpError, when the exchange is gone.
+    """
+    exchange, routing_key = target
+    envelope = envelope_of(queue, block)
+    found = with_death(properties.decode(envelope.properties), queue, envelope, reason, at_s)
+    passed = _passed(queues, reason, found["headers"]["x-death"])
+    topics = queues.targets(exchange, routing_key, found["headers"], internal=True)
+    if passed.intersection(topics):
+        logger.warning("queue %s: a message is dropped, without a rejection it goes round", queue)
+    letter = block_of(Envelope(exchange, routing_key, properties.encode(found)), found)
+    return letter, [topic for topic in topics if topic not in passed]
+
+
+def _passed(queues: Queues, reason: str, deaths: list[dict[str, Any]]) -> set[str]:
+    """Topics of the queues that a message has left because it expired or was too much, without a rejection since: it would go
+    round for ever, so RabbitMQ drops it there."""
+    if reason not in GO_BY_THEMSELVES:
+        return set()
+    passed = set[str]()
+    for death in deaths:
+        if death.get("reason") == "rejected":
+            break
+        passed.add(queues.topic_name(str(death.get("queue"))))
+    return passed
 
 
 class _Letter:
     """One message on its way."""
 
     def __init__(
-        self, queues: Queues, message: Unacked, target: tuple[str, str], reason: str, refused: Callable[[], None] | None
+        self, queues: Queues, message: Unacked, target: tuple[str, str], reason: str, settled: Callable[[bool], None] | None
     ) -> None:
         assert isinstance(message.source, Channel), "a stream gives up nothing"
         self._queues = queues
@@ -47,45 +98,25 @@ class _Letter:
         self._message = message
         self._target = target
         self._reason = reason
-        self._refused = refused
+        self._settled = settled
         self._waits = 1
         self._error: RequestError | None = None
 
     def send(self) -> None:
         queues, message = self._queues, self._message
-        exchange, routing_key = self._target
         try:
             run, row, _ = queues.broker.topic(self._source.context.topic).read(message.msg_id, 1)
             if run is not None:
-                envelope = envelope_of(message.queue, b"" if run.headers is None else run.headers[row])
-                found = with_death(properties.decode(envelope.properties), message.queue, envelope, self._reason,
-                                   run.ts_ns[row] // 1_000_000_000)  # fmt: skip
-                letter = Envelope(exchange, routing_key, properties.encode(found))
-                passed = self._passed(found["headers"]["x-death"])
-                for topic in queues.targets(exchange, routing_key, found["headers"], internal=True):
-                    if topic in passed:
-                        logger.warning(
-                            "queue %s, message %d: dropped, without a rejection it goes round", message.queue, message.msg_id
-                        )
-                        continue
-                    self._publish(topic, run.payloads[row], block_of(letter, found))
+                block = b"" if run.headers is None else run.headers[row]
+                at_s = run.ts_ns[row] // 1_000_000_000
+                letter, topics = letter_of(queues, message.queue, block, self._target, self._reason, at_s)
+                for topic in topics:
+                    self._publish(topic, run.payloads[row], letter)
         except AmqpError as error:
             logger.warning("queue %s, message %d: dropped, its dead-letter exchange: %s", message.queue, message.msg_id, error)
         except (RequestError, OSError) as error:
             self._error = error if isinstance(error, RequestError) else RequestError(str(error))
         self._done()
-
-    def _passed(self, deaths: list[dict[str, Any]]) -> set[str]:
-        """Topics of the queues that a message has left because it expired or was too much, without a rejection since: it would
-        go round for ever, so RabbitMQ drops it there."""
-        if self._reason not in GO_BY_THEMSELVES:
-            return set()
-        passed = set[str]()
-        for death in deaths:
-            if death.get("reason") == "rejected":
-                break
-            passed.add(self._queues.topic_name(str(death.get("queue"))))
-        return passed
 
     def _publish(self, topic: str, payload: bytes, block: bytes) -> None:
         """Raises: RequestError."""
@@ -109,11 +140,12 @@ class _Letter:
             self._source.ack(ids)
         else:
             logger.warning("queue %s, message %d: not dead-lettered yet: %s", message.queue, message.msg_id, self._error)
-            if self._refused is None:
+            if self._settled is None:
                 self._source.nack(ids, self._queues.retry_in_s(message.queue))
             else:
                 self._source.return_uncounted(ids)
-                self._refused()
+        if self._settled is not None:
+            self._settled(self._error is None)
 
 
 def with_death(found: dict[str, Any], queue: str, envelope: Envelope, reason: str, at_s: int) -> dict[str, Any]:

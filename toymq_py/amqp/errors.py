@@ -54,6 +54,24 @@ class AmqpError(Exception):
         return f"{NAMES.get(self.code, 'ERROR')} - {self.text}".encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
 
 
+def inequivalent(argument: str, of: str, given: object, has: object) -> AmqpError:
+    """A declaration that differs from what is there, in RabbitMQ's words, which clients match."""
+    one_is_none = given is None or has is None
+    received, current = (_shown(value, with_type=one_is_none) for value in (given, has))
+    text = f"inequivalent arg '{argument}' for {of}: received {received} but current is {current}"
+    return AmqpError(PRECONDITION_FAILED, text)
+
+
+def _shown(value: object, *, with_type: bool) -> str:
+    if value is None:
+        return "none"
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    if not with_type:
+        return f"'{shown}'"
+    kind = {"str": "longstr", "int": "signedint", "float": "double"}.get(type(value).__name__, type(value).__name__)
+    return f"the value '{shown}' of type '{kind}'"
+
+
 def amqp_error(error: AmqpError | RequestError | OSError) -> AmqpError:
     """An error of the broker or of its disk, as AMQP tells it."""
     if isinstance(error, AmqpError):

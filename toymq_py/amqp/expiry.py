@@ -9,31 +9,32 @@ queue. Belongs to the event loop.
 import asyncio
 import logging
 
-from toymq_py.amqp.arguments import drops_to_exchange
-from toymq_py.amqp.dead_letters import dead_letter_of
-from toymq_py.amqp.deliveries import WINDOW, Unacked, content_of
+from toymq_py.amqp.arguments import drops_to_exchange, refuses_to_exchange
+from toymq_py.amqp.dead_letters import dead_letter_of, dead_letter_of_refused
+from toymq_py.amqp.deliveries import WINDOW, Unacked
 from toymq_py.amqp.errors import AmqpError
-from toymq_py.amqp.length import LengthLimit
+from toymq_py.amqp.length import PAGE_BYTES, LengthLimit, Surplus
 from toymq_py.amqp.properties import envelope_of, expiration_of
 from toymq_py.amqp.queues import CONSUMER, Queues
 from toymq_py.amqp.topology import Queue
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError
 from toymq_py.records import Records
-from toymq_py.topic import Channel, Delivery, Subscription, Topic
+from toymq_py.topic import Delivery, Subscription, Topic
 
 logger = logging.getLogger("toymq_py.amqp")
 
 AT_ONCE = 64
 """Messages that expire in one go; others have their turn before it goes on."""
 DROPPED_AT_ONCE = 512
-"""Messages beyond the length: more than a publisher's turn appends, so that the queue does not outgrow its limit."""
+"""Dead letters of messages beyond the length in one go: more than publishers append meanwhile, so that they do not pile up."""
 TAKERS_FIRST_S = 0.01
-"""A queue with consumers is cut after so long: what they take at once was never beyond the length."""
+"""A queue with consumers that have credit is cut after so long: what they take at once was never beyond the length."""
 LOOK_MIN_S, LOOK_MAX_S = 1.0, 60.0
 """How often to look where messages have expirations of their own: behind the lowest one, one that has expired may become it."""
 LATEST_S = 86_400.0
-PAGE_BYTES = 64 * 1024
+SAY_EVERY_S = 10.0
+"""Between two lines of the log about refused messages that a queue has lost."""
 
 
 def expires_at_ns(records: Records, row: int, ttl_ms: int | None) -> int | None:
@@ -53,7 +54,11 @@ class Expiry:
         self._queue = queue
         self._loop = loop
         self._ttl_ms: int | None = queue.arguments.get("x-message-ttl")
-        self._limit = LengthLimit(queue.arguments) if drops_to_exchange(queue.arguments) else None
+        self._surplus = None
+        if drops_to_exchange(queue.arguments):
+            self._surplus = Surplus(LengthLimit(queue.arguments), self._subscribe, self._beyond)
+        self._letters = 0  # on their way
+        self._lost, self._say_again_at = 0, 0.0  # refused messages that were not dead-lettered
         self._subscription: Subscription | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._own = True  # messages with an expiration of their own may be there
@@ -77,6 +82,20 @@ class Expiry:
         self._pause_s = LOOK_MIN_S
         self.look_in(ttl_ms / 1000)
 
+    def refused(self, payload: bytes, block: bytes) -> None:
+        """The queue is full, and a message was not stored."""
+        name = self._queue.name
+        target = self._queues.dead_letter_target(name, envelope_of(name, block).routing_key)
+        if target is None or not refuses_to_exchange(self._queue.arguments):
+            return
+        try:
+            dead_letter_of_refused(self._queues, name, payload, block, target, self._clock.wall_ns() // 1_000_000_000)
+        except (AmqpError, RequestError) as error:
+            self._lost += 1
+            if (now := self._loop.time()) >= self._say_again_at:
+                logger.warning("queue %s is full: %d refused messages were not dead-lettered: %s", name, self._lost, error)
+                self._lost, self._say_again_at = 0, now + SAY_EVERY_S
+
     def begin(self) -> None:
         """Look now, and after each commit where the length is limited."""
         self.look_in(0.0)
@@ -84,12 +103,27 @@ class Expiry:
 
     def _listen(self) -> None:
         broker, name = self._queues.broker, self._queue.topic
-        if self._limit is not None and not self._closed and broker.has(name):
+        if self._surplus is not None and not self._closed and broker.has(name):
             broker.topic(name).when_committed(self._committed)
 
     def _committed(self) -> None:
+        """Cut the queue before any other can see that it is too long; the letters follow in turns of their own."""
         self._listen()
-        self.look_in(TAKERS_FIRST_S if self._queues.has_consumers(self._queue.name) else 0.0)
+        if self._queues.wake_consumer(self._queue.name):
+            self.look_in(TAKERS_FIRST_S)
+        elif self._surplus is not None and not self._closed and self._not_before <= self._loop.time():
+            broker, name = self._queues.broker, self._queue.topic
+            if broker.shutting_down or not broker.has(name):
+                return
+            try:
+                topic = broker.topic(name)
+                if (channel := topic.channels.get(CONSUMER)) is not None:
+                    self._surplus.lease(topic, channel)
+            except (RequestError, OSError):
+                self.look_in(0.0)  # which tells
+            else:
+                if self._surplus:
+                    self.look_in(0.0)
 
     def look_in(self, delay_s: float) -> None:
         """Look after so long, if not before."""
@@ -133,8 +167,11 @@ class Expiry:
             self._subscription.close()
             self._subscription = None
         channel = topic.channels.get(CONSUMER)
-        if self._limit is not None and channel is not None and not self._drop_head(topic, channel, self._limit):
-            return LOOK_MIN_S if self._not_before else 0.0
+        if self._surplus is not None and channel is not None:
+            self._surplus.lease(topic, channel)
+            self._give_up_surplus(self._surplus)
+            if self._surplus or self._not_before:
+                return LOOK_MIN_S if self._not_before else 0.0 if self._letters < WINDOW else None
         for _ in range(AT_ONCE):
             head = None if channel is None else channel.head()
             if head is None:
@@ -150,23 +187,21 @@ class Expiry:
                 return LOOK_MIN_S
         return 0.0
 
-    def _drop_head(self, topic: Topic, channel: Channel, limit: LengthLimit) -> bool:
-        """Give up what is beyond the length. Returns: whether that is all. Raises: RequestError, OSError."""
-        excess, excess_bytes = limit.excess(topic, channel)
-        left = DROPPED_AT_ONCE
-        while (excess > 0 or excess_bytes > 0) and left:
-            delivery = self._lease(topic).take(PAGE_BYTES, min(excess, left) if excess > 0 else 1)
-            if delivery is None:
-                return True  # all on their way; the window, or what becomes ready, wakes this
-            for row in range(delivery.start, delivery.stop):
-                msg_id = delivery.records.ids[row]
-                excess_bytes -= topic.log.bytes_between(msg_id, msg_id + 1)
-                self._give_up(delivery, row, "expired" if self._is_over(delivery.records, row) else "maxlen")
-            excess -= len(delivery)
-            left -= len(delivery)
-            if self._not_before:
-                return False
-        return left > 0
+    def _give_up_surplus(self, surplus: Surplus) -> None:
+        for message, reason in surplus.take(min(DROPPED_AT_ONCE, WINDOW - self._letters)):
+            self._give_up(message, reason)
+            if self._not_before:  # it was refused: what waits counts again, and leaves later in its order
+                surplus.give_back()
+                return
+
+    def _beyond(self, delivery: Delivery, row: int) -> tuple[Unacked, str]:
+        """What is known of a message beyond the length, and why it leaves."""
+        return self._unacked(delivery, row), "expired" if self._is_over(delivery.records, row) else "maxlen"
+
+    def _unacked(self, delivery: Delivery, row: int) -> Unacked:
+        records, name = delivery.records, self._queue.name
+        routing_key = envelope_of(name, b"" if records.headers is None else records.headers[row]).routing_key
+        return Unacked(name, delivery.subscription.channel, records.ids[row], routing_key, delivery.attempt)
 
     def _next_s(self, wanted_s: float | None) -> float | None:
         if self._subscription is not None:
@@ -176,44 +211,44 @@ class Expiry:
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, LOOK_MAX_S)
         return pause_s if wanted_s is None else min(wanted_s, pause_s)
 
-    def _lease(self, topic: Topic) -> Subscription:
-        """What leases messages that are given up. Raises: RequestError, OSError."""
-        if self._subscription is None or self._subscription.closed:
-            self._subscription = self._queues.subscribe(
-                self._queue.name, topic, window=WINDOW, wake=self._woken, ended=lambda _, code: None
-            )
-        return self._subscription
-
-    def _woken(self, _: Subscription) -> bool:
-        if self._limit is not None:
-            self.look_in(0.0)
-        return False
+    def _subscribe(self, topic: Topic, window: int) -> Subscription:
+        """Attach to the queue, to lease what is given up. Raises: RequestError, OSError."""
+        return self._queues.subscribe(
+            self._queue.name, topic, window=window, wake=lambda _: False, ended=lambda _, code: None
+        )
 
     def _take_expired(self, topic: Topic) -> bool:
         """Lease the next message and give it up. Returns: False when that has to wait. Raises: RequestError, OSError."""
-        subscription = self._lease(topic)
+        if self._subscription is None or self._subscription.closed:
+            self._subscription = self._subscribe(topic, WINDOW)
+        subscription = self._subscription
         delivery = subscription.take(PAGE_BYTES, 1)
         if delivery is None:
             return False
         if not self._is_over(delivery.records, delivery.start):
             subscription.unsend(delivery.first_id, delivery.first_id)
             return False
-        self._give_up(delivery, delivery.start, "expired")
+        self._give_up(self._unacked(delivery, delivery.start), "expired")
         return not self._not_before
 
-    def _give_up(self, delivery: Delivery, row: int, reason: str) -> None:
-        source, msg_id = delivery.subscription.channel, delivery.records.ids[row]
-        envelope, _ = content_of(self._queue.name, delivery, row)
-        gone = Unacked(self._queue.name, source, msg_id, envelope.routing_key, delivery.attempt)
-        target = self._queues.dead_letter_target(self._queue.name, envelope.routing_key)
+    def _give_up(self, message: Unacked, reason: str) -> None:
+        target = self._queues.dead_letter_target(self._queue.name, message.routing_key)
         if target is None:
-            source.ack([(msg_id, msg_id)])
+            message.source.ack([(message.msg_id, message.msg_id)])
         else:
             self._not_before = 0.0
-            dead_letter_of(self._queues, gone, target, reason, self._refused)
+            self._letters += 1
+            dead_letter_of(self._queues, message, target, reason, self._settled)
 
-    def _refused(self) -> None:
-        """A dead letter was not stored, its target is full, say: after 1, 2, 4 … 60 s the head is tried again."""
+    def _settled(self, stored: bool) -> None:
+        """A dead letter was stored, or refused, as its target is full, say: after 1, 2, 4 … 60 s the head is tried again."""
+        self._letters -= 1
+        if stored:
+            if self._surplus:
+                self.look_in(0.0)
+            elif self._surplus is not None:
+                self._surplus.rest()
+            return
         if self._not_before > self._loop.time():
             return  # one that was on its way together with the first
         self._refusals = min(self._refusals + 1, 6)
@@ -227,6 +262,8 @@ class Expiry:
             self._timer.cancel()
         if self._subscription is not None:
             self._subscription.close()
+        if self._surplus is not None:
+            self._surplus.close()
 
 
 class Expiries:

@@ -13,11 +13,13 @@ from toymq_py.amqp import methods
 from toymq_py.amqp.queues import Queues
 from toymq_py.broker import Done
 from toymq_py.callbacks import call_all
-from toymq_py.errors import DiskLow, RequestError, TierBehind
+from toymq_py.errors import DiskLow, PayloadTooLarge, QueueFull, RequestError, TierBehind
 from toymq_py.topic import Published
 
 RUN_MAX = 256
 """Publishes that are appended at once."""
+OVERFLOWS = frozenset((QueueFull.code, PayloadTooLarge.code))
+"""Errors of a queue that is full, or too short for the message at all."""
 
 
 @dataclass(slots=True)
@@ -61,8 +63,8 @@ class _Pending:
     size: int
     waits: int
     error: RequestError | None = None
-    failed: list[str] = field(default_factory=list)
-    """The topics in which they are not stored."""
+    failed: dict[str, RequestError] = field(default_factory=dict)
+    """The topics in which they are not stored, and why."""
 
     @property
     def count(self) -> int:
@@ -73,13 +75,15 @@ class Publishes:
     """Appends publishes in runs, and tells what became of them in their order."""
 
     def __init__(
-        self, queues: Queues, held: Held, *, confirmed: Callable[[int, bool], None], refused: Callable[[RequestError], None],
+        self, queues: Queues, held: Held, *, confirmed: Callable[[int, bool], None],
+        refused: Callable[[RequestError, bool], None],
         progress: Callable[[], None], waits_for_space: Callable[[], bool],
     ) -> None:  # fmt: skip
         """
         Args:
             confirmed: called with how many publishes, the oldest that wait, were stored (True) or refused (False).
-            refused: called with the error of a publish that was not stored.
+            refused: called with the error of a publish that was not stored, and whether its queues were
+                declared to refuse.
             waits_for_space: whether a publish waits while the disk is low, and is not refused.
             progress: called when publishes were answered: there is room again.
         """
@@ -106,8 +110,11 @@ class Publishes:
         return sum(each.count for each in self._pending) + (0 if self._run is None else len(self._run.bodies))
 
     def when_answered(self, done: Done) -> None:
-        """Call ``done`` when no publish waits. Assumes that one does."""
-        self._when_answered.append(done)
+        """Call ``done`` when no publish waits: at once, where the last was answered since the caller looked."""
+        if self.waiting:
+            self._when_answered.append(done)
+        else:
+            done(None)
 
     def add(
         self, topics: tuple[str, ...], body: bytes, block: bytes, ttl_ms: int | None = None, delay_ms: int | None = None
@@ -161,7 +168,7 @@ class Publishes:
         start = 0
         for outcome in self._published(run.topics[0], run.bodies, run.blocks, run.delays_ms or None, run.ttls_ms or None):
             if isinstance(outcome, RequestError):
-                self._pending.append(_Pending(run, start, len(sizes), sum(sizes[start:]), 0, outcome, [run.topics[0]]))
+                self._pending.append(_Pending(run, start, len(sizes), sum(sizes[start:]), 0, outcome, {run.topics[0]: outcome}))
                 return
             stop = start + outcome.count
             pending = _Pending(run, start, stop, sum(sizes[start:stop]), 1)
@@ -174,16 +181,17 @@ class Publishes:
         body, block = run.bodies[row], run.blocks[row]
         ttls_ms = [run.ttls_ms[row]] if run.with_ttl else None
         delays_ms = [run.delays_ms[row]] if run.with_delay else None
-        pending = _Pending(run, row, row + 1, len(body) + len(block), 0)
+        pending = _Pending(run, row, row + 1, len(body) + len(block), 1)  # for this loop: what is refused is answered at once
         self._pending.append(pending)
         for topic in run.topics:
             for outcome in self._published(topic, [body], [block], delays_ms, ttls_ms):
                 if isinstance(outcome, RequestError):
                     pending.error = pending.error or outcome
-                    pending.failed.append(topic)
+                    pending.failed[topic] = outcome
                     continue
                 pending.waits += 1
                 self._wait(pending, outcome, topic)
+        pending.waits -= 1  # the caller settles
 
     def _published(
         self, topic: str, bodies: list[bytes], blocks: list[bytes], delays_ms: list[int] | None, ttls_ms: list[int] | None
@@ -210,7 +218,7 @@ class Publishes:
         error = outcome.error or outcome.commit.error
         if error is not None:
             pending.error = pending.error or error
-            pending.failed.append(topic)
+            pending.failed[topic] = error
         pending.waits -= 1
         if not pending.waits and self._pending and self._pending[0] is pending:
             self._settle()
@@ -233,7 +241,7 @@ class Publishes:
             if stored:
                 self._confirmed(stored, True)
                 stored = 0
-            self._refused(pending.error)
+            self._refused(pending.error, self._overflowed(pending))
             self._confirmed(pending.count, False)
         if stored:
             self._confirmed(stored, True)
@@ -242,6 +250,16 @@ class Publishes:
         if not self._pending and self._when_answered:
             calls, self._when_answered = self._when_answered, []
             call_all(calls, None)
+
+    def _overflowed(self, pending: _Pending) -> bool:
+        """What full queues refused goes to their dead-letter exchange, where they were declared so. Returns: whether none but
+        queues that were declared with a length did: RabbitMQ says nothing then to a publisher without confirms."""
+        full = [topic for topic, error in pending.failed.items() if error.code in OVERFLOWS]
+        for topic in full:
+            if (expiry := self._queues.expiries.of_topic(topic)) is not None:
+                for row in range(pending.start, pending.stop):
+                    expiry.refused(pending.run.bodies[row], pending.run.blocks[row])
+        return len(full) == len(pending.failed) and all(map(self._queues.is_limited, full))
 
 
 class Confirms:

@@ -109,6 +109,10 @@ class QueueConsumers:
             consumer.order = self if ranked else None
         self._by_priority = sorted(self._all, key=lambda consumer: -consumer.priority) if ranked else []
 
+    def wake_one(self) -> bool:
+        """Returns: whether one takes, soon."""
+        return any(consumer.wake() for consumer in self._all)
+
     def must_wait(self, consumer: QueueConsumer) -> bool:
         """Whether one with a higher priority takes what is ready; it is woken, and so is this one when it may."""
         for other in self._by_priority:

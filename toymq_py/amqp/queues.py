@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from toymq_py.amqp.arguments import topic_settings
+from toymq_py.amqp.arguments import is_limited, topic_settings
 from toymq_py.amqp.errors import (
     ACCESS_REFUSED,
     NOT_FOUND,
@@ -18,6 +18,7 @@ from toymq_py.amqp.errors import (
     PRECONDITION_FAILED,
     RESOURCE_LOCKED,
     AmqpError,
+    inequivalent,
 )
 from toymq_py.amqp.names import topic_of
 from toymq_py.amqp.properties import priority_of
@@ -51,6 +52,9 @@ class ExpiringQueue(Protocol):
 
     def published(self, ttl_ms: int) -> None:
         """A message with an expiration of its own is stored."""
+
+    def refused(self, payload: bytes, block: bytes) -> None:
+        """The queue is full, and a message was not stored."""
 
     def look(self) -> None:
         """Expire what has expired."""
@@ -177,6 +181,13 @@ class Queues:
         if most and channel.consumer.priority_of is None:
             channel.prioritize(partial(priority_of, most))
         return subscription
+
+    def is_limited(self, topic: str) -> bool:
+        """Whether the queue of a topic was declared with a length."""
+        queue = self.topology.queues.get(topic)  # an ordinary name is itself
+        if queue is None or queue.topic != topic:
+            queue = next((each for each in self.topology.queues.values() if each.topic == topic), None)
+        return queue is not None and is_limited(queue.arguments)
 
     def is_stream(self, name: str) -> bool:
         queue = self.topology.queues.get(name)
@@ -347,8 +358,10 @@ class Queues:
 
     # -- consumers
 
-    def has_consumers(self, name: str) -> bool:
-        return bool(self._consumers.get(name))
+    def wake_consumer(self, name: str) -> bool:
+        """Have a consumer of a queue take what is ready. Returns: whether one does, soon: not without credit."""
+        its = self._consumers.get(name)
+        return its is not None and its.wake_one()
 
     def attach(self, name: str, consumer: QueueConsumer) -> bool:
         """Returns: whether it takes now. Raises: AmqpError (ACCESS_REFUSED), as ``QueueConsumers.add``."""
@@ -427,16 +440,11 @@ def _check_alike(present: Queue, wanted: Queue, vhost: str) -> None:
     for what in ("durable", "auto_delete", "exclusive"):
         given, has = getattr(wanted, what), getattr(present, what)
         if given != has:
-            raise AmqpError(PRECONDITION_FAILED, _differs(what, wanted.name, vhost, str(given).lower(), str(has).lower()))
+            raise inequivalent(what, f"queue '{wanted.name}' in vhost '{vhost}'", given, has)
     for name in sorted(present.arguments.keys() | wanted.arguments.keys()):
         given, has = wanted.arguments.get(name), present.arguments.get(name)
         if given != has:
-            raise AmqpError(PRECONDITION_FAILED, _differs(name, wanted.name, vhost, given, has))
-
-
-def _differs(argument: str, queue: str, vhost: str, given: object, has: object) -> str:
-    """RabbitMQ's words, which clients match."""
-    return f"inequivalent arg '{argument}' for queue '{queue}' in vhost '{vhost}': received '{given}' but current is '{has}'"
+            raise inequivalent(name, f"queue '{wanted.name}' in vhost '{vhost}'", given, has)
 
 
 def _never(subscription: Subscription) -> bool:

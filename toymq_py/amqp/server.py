@@ -64,6 +64,7 @@ class AmqpServer:
         self._last_number = 0
         broker.quotas.open_connections.sources.append(self._open_connections)
         self._stopping = asyncio.Event()
+        self._goodbye_s = GOODBYE_S
         self._none_left = asyncio.Event()
         if authority is not None:
             broker.quotas.guarded = True
@@ -114,7 +115,7 @@ class AmqpServer:
             self._entrance.abort_handshakes()
             await asyncio.gather(*(session.shut_down() for session in list(self._sessions)))
             with suppress(TimeoutError):
-                async with asyncio.timeout(GOODBYE_S):
+                async with asyncio.timeout(self._goodbye_s):
                     while self._sessions:
                         self._none_left.clear()
                         await self._none_left.wait()
@@ -123,8 +124,10 @@ class AmqpServer:
             self.vhosts.close()
             await self.vhosts.settle()
 
-    def stop(self) -> None:
-        """Begin the shutdown. Idempotent."""
+    def stop(self, *, within_s: float | None = None) -> None:
+        """Begin the shutdown; ``within_s``: how long clients may take to answer the goodbye, at most. Idempotent."""
+        if within_s is not None:
+            self._goodbye_s = min(self._goodbye_s, within_s)
         self._stopping.set()
 
     def cut(self) -> None:

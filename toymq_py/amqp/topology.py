@@ -13,6 +13,7 @@ from toymq_py.amqp.errors import (
     NOT_FOUND,
     PRECONDITION_FAILED,
     AmqpError,
+    inequivalent,
 )
 from toymq_py.config.amqp_definitions import DEFAULT_VHOST
 from toymq_py.errors import DamagedData
@@ -106,11 +107,15 @@ class Topology:
         """Add an exchange, or confirm one that is alike. Returns: whether it is new. Raises: AmqpError."""
         present = self.exchanges.get(wanted.name)
         if present is not None:
-            for what in ("type", "durable", "auto_delete", "internal", "arguments"):
+            of = f"exchange '{wanted.name}' in vhost '{self.vhost}'"
+            for what in ("type", "durable", "auto_delete", "internal"):
                 given, has = getattr(wanted, what), getattr(present, what)
                 if given != has:
-                    text = f"inequivalent arg '{what}' for exchange '{wanted.name}': received {given!r}, current is {has!r}"
-                    raise AmqpError(PRECONDITION_FAILED, text)
+                    raise inequivalent(what, of, given, has)
+            for what in sorted(wanted.arguments.keys() | present.arguments.keys()):
+                given, has = wanted.arguments.get(what), present.arguments.get(what)
+                if given != has:
+                    raise inequivalent(what, of, given, has)
             return False
         if wanted.type != DELAYED and wanted.type not in TYPES:
             text = f"unknown exchange type '{wanted.type}': there are {', '.join((*TYPES, DELAYED))}"

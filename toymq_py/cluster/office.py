@@ -13,7 +13,7 @@ from collections.abc import Callable
 from toymq_py import daemon
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
-from toymq_py.cluster.standby import Standby
+from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
 from toymq_py.config.options import ServeOptions
 from toymq_py.daemon import Files, Listeners, Service
 from toymq_py.errors import EtcdError
@@ -139,6 +139,10 @@ class BrokerOffice:
                 options, self._clock, self._loop, tracer, url,
                 fs=ShippingFileSystem(RealFileSystem(), root, stream), run_job=self._jobs.watched(tickets.run), lock=self._lock,
             ))  # fmt: skip
+        of_leader = {option: some for option, some in self._listeners.items() if option in LEADER_LISTENERS}
+        daemon.claim(of_leader)
+        for option, some in of_leader.items():
+            logger.info("this node leads: it listens on %s %s", option, ", ".join(map(daemon.shown_address, some)))
         broker.metrics.cluster = self._rows
         self._service = Service(
             options, broker, self._clock, self._loop, self._files.authority, self._files.certificates, self._listeners,

@@ -16,7 +16,7 @@ from toymq_py import daemon
 from toymq_py.clock import SystemClock
 from toymq_py.cluster.office import BrokerOffice
 from toymq_py.cluster.replica_listener import ReplicaListener, connect
-from toymq_py.cluster.standby import Standby
+from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
 from toymq_py.cluster.supervisor import TERM_ENDED
 from toymq_py.config.option_schema import is_public, is_unspecified, parse_address, parse_endpoints
 from toymq_py.config.options import ServeOptions
@@ -52,7 +52,9 @@ def preload(options: ServeOptions) -> None:
         with contextlib.suppress(ModuleNotFoundError):  # the node says what is missing
             import toymq_py.gateway  # (for its modules)
     if options.metrics is not None:
-        import toymq_py.observability.metrics_server  # noqa: F401
+        import toymq_py.observability.metrics_server
+    if options.amqp is not None or options.amqps is not None:
+        import toymq_py.amqp  # noqa: F401
 
 
 def run(
@@ -104,10 +106,12 @@ class _NodeProcess:
         self._advertised = options.advertise or daemon.shown_address(self._listeners["--listen"][0])
         self._lock = made_and_locked(self._fs, options.data_dir, os.getpid(), f"toymq://{self._advertised}")
         bound.callback(self._lock.release)
-        daemon.claim(self._listeners)
+        answering = {option: some for option, some in self._listeners.items() if option not in LEADER_LISTENERS}
+        daemon.claim(answering)
         certificates = files.certificates
+        self._answering = answering
         self._standby = Standby(
-            self._listeners, self, loop, lambda: certificates.context if certificates is not None else None,
+            answering, self, loop, lambda: certificates.context if certificates is not None else None,
             AllowedHosts(options.allowed_host),
         )  # fmt: skip
         self._scheduler = LoopScheduler(loop)
@@ -125,7 +129,7 @@ class _NodeProcess:
         daemon.reload_on_hangup(self._loop, reloads, lambda: self._debug_wire())
         ready([
             daemon.READY_AS[option].format(daemon.shown_address(each))
-            for option, some in self._listeners.items() for each in some
+            for option, some in self._answering.items() for each in some
         ])  # fmt: skip
         agreement = self._etcd = self._agreement()
         settings = await self._settings(agreement)

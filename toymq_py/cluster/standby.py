@@ -3,7 +3,8 @@
 Contract: replication.md, section 9; ADR 0179. On the client listeners of a follower: on TCP ``ERR NOT_LEADER <host:port>`` to
 the first command, held back for a moment while there may be another leader soon, this node among them; over HTTP 307 to the
 leader for GET and HEAD, 503 with ``Location`` for all else, ``/healthz``, ``/readyz``, ``/leader`` and ``/metrics``. Between
-``stop`` and the broker's service connections wait in the backlog. Belongs to the event loop.
+``stop`` and the broker's service connections wait in the backlog. AMQP is not answered at all. Belongs to
+the event loop.
 """
 
 import asyncio
@@ -42,6 +43,9 @@ HELD_MAX = CONNECTIONS_MAX // 2
 """Connections that are held at a time. More clients are answered at once: they would keep the others out."""
 TLS_LISTENERS = ("--tls-listen", "--https")
 HTTP_LISTENERS = ("--http", "--https", "--metrics")
+LEADER_LISTENERS = ("--amqp", "--amqps")
+"""Bound by every node, and listening where it leads: elsewhere the system refuses connections. Clients of AMQP, resolvers and
+load balancers go on to the next address then; the protocol has no words for where the leader is (ADR 0173)."""
 
 
 class View(Protocol):
@@ -89,7 +93,7 @@ class Standby:
 
     def start(self) -> None:
         for option, some in self._listeners.items():
-            if option == "--replicate":
+            if option == "--replicate" or option in LEADER_LISTENERS:
                 continue
             for listener in some:
                 acceptor = Acceptor(listener.dup(), self._loop, self._accepted(option))

@@ -278,8 +278,6 @@ class ServeOptions(BrokerOptions):
             raise ConfigError("--replicate-cert, --replicate-key and --replicate-ca belong together: each node shows its own")
         if self.replicate_plaintext and self.replicate_cert is not None:
             raise ConfigError("--replicate-plaintext contradicts --replicate-cert")
-        if self.amqp is not None or self.amqps is not None:
-            raise ConfigError("--amqp and --amqps are not supported with --cluster: its followers do not speak AMQP")
         if self.etcd is None:
             raise ConfigError("--cluster needs --etcd: the URLs of its members")
         if self.fsync != "always":
@@ -296,7 +294,7 @@ class ServeOptions(BrokerOptions):
             return
         for name in ("cluster", "definitions", "dialect", "advertise", "amqp", "amqps"):
             if getattr(self, name):
-                raise ConfigError(f"--{name} and --workers exclude each other")
+                raise ConfigError(f"--{name} and --workers exclude each other: leave one out. Another broker can have --{name}")
         host, _ = parse_address(self.listen)
         if is_unspecified(host):
             raise ConfigError(f"--listen {self.listen}: with --workers clients are sent there: give an address of this machine")

@@ -76,8 +76,32 @@ class Channel:
                 raise WrongReply(f"RabbitMQ closed: {one[11:].decode(errors='replace')!r}")
 
 
-class RabbitMQ(Peer):
+class AmqpPeer(Peer):
     """basic.publish with confirms; basic.deliver and an ack for each message."""
+
+    def ready(self) -> None:
+        with self.connect() as connection:
+            Channel(connection)
+
+    def create(self, topic: str) -> None:
+        quorum = short(b"x-queue-type") + b"S" + long(b"quorum")
+        with self.connect() as connection:
+            Channel(connection).call(50, 10, b"\0\0" + short(topic.encode()) + b"\x02" + long(quorum))
+
+    def producer(self, topic: str, number: int, window: int, size: int) -> tuple[socket.socket, Producing]:
+        channel = Channel(self.connect())
+        channel.call(85, 10, b"\0")
+        return channel.socket, RabbitProducer(topic.encode(), window, size)
+
+    def consumers(self, topic: str, window: int, size: int) -> list[tuple[socket.socket, Consuming]]:
+        channel = Channel(self.connect())
+        channel.call(60, 10, struct.pack(">IHB", 0, window, 0))
+        channel.call(60, 20, b"\0\0" + short(topic.encode()) + short(b"c") + b"\0" + long(b""))
+        return [(channel.socket, RabbitConsumer(size))]
+
+
+class RabbitMQ(AmqpPeer):
+    """Debian's server, a node of its own."""
 
     name = "RabbitMQ"
     program = str(SERVER)
@@ -109,26 +133,6 @@ class RabbitMQ(Peer):
         super().__exit__()
         # Erlang's name server is a daemon: it outlives the broker.
         subprocess.run(["epmd", "-port", str(self._epmd_port), "-kill"], capture_output=True, check=False)
-
-    def ready(self) -> None:
-        with self.connect() as connection:
-            Channel(connection)
-
-    def create(self, topic: str) -> None:
-        quorum = short(b"x-queue-type") + b"S" + long(b"quorum")
-        with self.connect() as connection:
-            Channel(connection).call(50, 10, b"\0\0" + short(topic.encode()) + b"\x02" + long(quorum))
-
-    def producer(self, topic: str, number: int, window: int, size: int) -> tuple[socket.socket, Producing]:
-        channel = Channel(self.connect())
-        channel.call(85, 10, b"\0")
-        return channel.socket, RabbitProducer(topic.encode(), window, size)
-
-    def consumers(self, topic: str, window: int, size: int) -> list[tuple[socket.socket, Consuming]]:
-        channel = Channel(self.connect())
-        channel.call(60, 10, struct.pack(">IHB", 0, window, 0))
-        channel.call(60, 20, b"\0\0" + short(topic.encode()) + short(b"c") + b"\0" + long(b""))
-        return [(channel.socket, RabbitConsumer(size))]
 
 
 class RabbitProducer:

@@ -16,11 +16,12 @@ from toymq_bench.peers.rabbitmq import RabbitMQ
 from toymq_bench.peers.redis import Redis
 from toymq_bench.peers.strace import SyncCounter
 from toymq_bench.peers.toymq import Toymq
+from toymq_bench.peers.toymq_amqp import ToymqAmqp
 from toymq_bench.progress import phase
 from toymq_bench.result import Result
 from toymq_bench.traffic import Plan, timed
 
-PEERS: tuple[type[Peer], ...] = (Toymq, Redis, Nats, RabbitMQ, Beanstalkd)
+PEERS: tuple[type[Peer], ...] = (Toymq, ToymqAmqp, RabbitMQ, Redis, Nats, Beanstalkd)
 BACKLOG_MAX = 2000
 """Most messages between publish and delivery: end-to-end latency is then the broker's, not a growing queue's."""
 

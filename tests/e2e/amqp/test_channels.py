@@ -10,7 +10,12 @@ from toymq_py.amqp.connection import Content
 from toymq_py.amqp.frames import HEADER, frame
 from toymq_py.amqp.properties import NOTHING
 
-FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
+
+def declare_limited(broker: BrokerProcess, wire: AmqpWire, queue: str) -> None:
+    """A queue whose topic an operator has limited to one message: one that was declared so refuses in silence."""
+    with broker.connect() as client:
+        assert client.ask(b"CREATE %b backlog_max_messages=1 when_full=reject\n" % queue.encode()).startswith(b"OK")
+    declare(wire, queue)
 
 
 def publish(queue: str, channel: int, body: bytes = b"") -> bytes:
@@ -20,7 +25,7 @@ def publish(queue: str, channel: int, body: bytes = b"") -> bytes:
 
 
 def test_a_refused_publish_closes_its_channel_alone(broker: BrokerProcess, wire: AmqpWire) -> None:
-    declare(wire, "full", arguments=FULL)
+    declare_limited(broker, wire, "full")
     declare(wire, "q")
     wire.publish(b"fits", "full")
     for channel in range(2, 9):
@@ -38,7 +43,7 @@ def test_a_refused_publish_closes_its_channel_alone(broker: BrokerProcess, wire:
 
 def test_publishes_behind_a_refused_one_hold_nothing(broker: BrokerProcess, wire: AmqpWire) -> None:
     """They were counted for ever, and at the limit of what a connection holds nothing more was applied."""
-    declare(wire, "full", arguments=FULL)
+    declare_limited(broker, wire, "full")
     declare(wire, "q")
     wire.publish(b"fits", "full")
     body = frame(3, 2, bytes(100_000))
@@ -54,7 +59,7 @@ def test_publishes_behind_a_refused_one_hold_nothing(broker: BrokerProcess, wire
 
 def test_nothing_is_done_on_a_channel_whose_publish_was_refused(broker: BrokerProcess, wire: AmqpWire) -> None:
     """What the client sent before it heard of it: no message is leased to it, no consumer attached."""
-    declare(wire, "full", arguments=FULL)
+    declare_limited(broker, wire, "full")
     declare(wire, "q")
     wire.publish(b"fits", "full")
     wire.publish(b"x", "q")

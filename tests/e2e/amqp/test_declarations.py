@@ -163,6 +163,18 @@ def test_a_wrong_declaration_closes_the_channel(wire: AmqpWire, again: dict[str,
     declare(wire, "q")
 
 
-def test_arguments_that_are_not_supported_are_named(wire: AmqpWire) -> None:
-    wire.send(1, "queue.declare", queue="q", arguments={"x-dead-letter-strategy": "at-least-once"})
-    assert wire.closed_with("connection.close") == (540, "NOT_IMPLEMENTED - x-dead-letter-strategy is not supported")
+def test_what_is_declared_again_otherwise_is_named_in_the_words_of_rabbitmq(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    how = {"exchange": "e", "type": "fanout", "durable": True}
+    wire.ask(1, "exchange.declare", **how, arguments={"alternate-exchange": "a"})
+    unlike = "received none but current is the value 'a' of type 'longstr'"
+    for name, values, text in (
+        ("queue.declare", {"queue": "q", "durable": True, "arguments": {"x-message-ttl": 6}},
+         "arg 'x-message-ttl' for queue 'q' in vhost '/': received the value '6' of type 'signedint' but current is none"),
+        ("exchange.declare", how,
+         f"arg 'alternate-exchange' for exchange 'e' in vhost '/': {unlike}"),
+    ):  # fmt: skip
+        wire.send(1, name, **values)
+        assert wire.closed_with() == (406, f"PRECONDITION_FAILED - inequivalent {text}")
+        wire.send(1, "channel.close-ok")
+        wire.open(1)

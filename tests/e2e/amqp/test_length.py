@@ -1,14 +1,16 @@
 """Queues whose length is limited beside a dead-letter exchange: what is dropped goes there. Contract: amqp.md, "Model"."""
 
+import contextlib
 from typing import Any
 
 import pytest
 
-from tests.support.amqp_wire import AmqpWire, bodies, declare
+from tests.support.amqp_wire import NOTHING, AmqpWire, bodies, declare
 from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
-from toymq_py.amqp import properties
+from toymq_py.amqp import methods, properties
 from toymq_py.amqp.connection import Content
+from toymq_py.amqp.frames import BODY, HEADER, frame
 
 TO_Q = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
 
@@ -80,6 +82,115 @@ def test_reject_publish_beside_a_dead_letter_exchange_refuses(wire: AmqpWire) ->
     wire.publish(b"refused", "full")
     wire.expect("basic.nack")
     assert [declare(wire, name, passive=True)["message_count"] for name in ("full", "q")] == [1, 0]
+
+
+def test_a_publisher_without_confirms_hears_nothing_of_a_queue_that_refuses(wire: AmqpWire) -> None:
+    """As from RabbitMQ 3.10, beside which this was tried; its channel was closed."""
+    declare(wire, "full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    declare(wire, "full@host", arguments={"x-max-length-bytes": 200, "x-overflow": "reject-publish"})
+    declare(wire, "short", arguments={"x-max-length-bytes": 10})
+    for name, fit in (("full", 1), ("full@host", 1), ("short", 0)):
+        for _ in range(3):
+            wire.publish(bytes(80), name)
+        assert declare(wire, name, passive=True)["message_count"] == fit
+
+
+@pytest.mark.parametrize("consumers", [0, 1])
+def test_a_queue_is_never_seen_longer_than_its_limit(broker: BrokerProcess, wire: AmqpWire, consumers: int) -> None:
+    """While three connections publish faster than dead letters are stored. A consumer without credit changes nothing."""
+    declare(wire, "q")
+    declare(wire, "short", arguments={**TO_Q, "x-max-length": 100})
+    if consumers:
+        wire.ask(1, "basic.qos", prefetch_count=1)
+        wire.ask(1, "basic.consume", queue="short", consumer_tag="c")
+    method = methods.encode(1, "basic.publish", exchange="", routing_key="short")
+    one = method + frame(HEADER, 1, b"\0\x3c\0\0" + (5).to_bytes(8) + NOTHING) + frame(BODY, 1, b"12345")
+    with contextlib.ExitStack() as stack:
+        publishers = [stack.enter_context(AmqpWire(broker.amqp)).login() for _ in range(3)]
+        for publisher in publishers:
+            publisher.socket.sendall(one * 2000)
+        if consumers:
+            assert wire.content().body == b"12345"
+        lengths = []
+        while not lengths or declare(publishers[0], "q", passive=True)["message_count"] < 5900 - consumers:
+            lengths.append(declare(wire, "short", passive=True)["message_count"])
+    assert max(lengths) <= 100, f"{max(lengths)} of {len(lengths)} looks"
+
+
+def test_what_a_full_queue_refuses_goes_to_the_exchange(wire: AmqpWire) -> None:
+    """And the publisher hears that it was refused, as from RabbitMQ."""
+    declare(wire, "q")
+    declare(wire, "full", arguments={**TO_Q, "x-max-length": 1, "x-overflow": "reject-publish-dlx"})
+    wire.ask(1, "confirm.select")
+    wire.publish(b"fits", "full")
+    wire.expect("basic.ack")
+    raw = properties.encode({"headers": {"n": 7}, "message-id": "m"})
+    wire.publish(b"refused", "full", raw=raw)
+    wire.expect("basic.nack")
+    until(wire, "q", 1)
+    assert declare(wire, "full", passive=True)["message_count"] == 1
+    wire.ask(1, "basic.consume", queue="q", no_ack=True)
+    found = wire.content()
+    entry, given = death(found), properties.decode(found.properties)
+    assert found.body == b"refused"
+    assert (entry["queue"], entry["reason"], entry["count"], entry["routing-keys"]) == ("full", "maxlen", 1, ["full"])
+    assert (given["message-id"], given["headers"]["n"]) == ("m", 7)
+
+
+def test_a_publisher_without_confirms_goes_on_where_the_exchange_has_what_was_refused(wire: AmqpWire) -> None:
+    declare(wire, "q")
+    declare(wire, "full", arguments={**TO_Q, "x-max-length": 2, "x-overflow": "reject-publish-dlx"})
+    for number in range(1000):
+        wire.publish(b"%d" % number, "full")
+    until(wire, "q", 998)
+    wire.ask(1, "tx.select")
+    wire.publish(b"in a transaction", "full")
+    wire.send(1, "tx.commit")
+    assert wire.closed_with()[0] == 406, "it is not stored where it was to be"
+
+
+def test_each_full_queue_of_an_exchange_gives_what_it_refuses_to_its_own(wire: AmqpWire) -> None:
+    """Only the first did: a refusal was the end of the publish. One is too short for the message at all."""
+    wire.ask(1, "exchange.declare", exchange="all", type="fanout")
+    limits = {"a": {"x-max-length": 1}, "b": {"x-max-length-bytes": 10}, "c": {"x-max-length": 1}, "d": {}}
+    for name, limit in limits.items():
+        declare(wire, f"{name}-letters")
+        to_own = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}-letters"}
+        declare(wire, name, arguments={**to_own, **limit, "x-overflow": "reject-publish-dlx"} if limit else {})
+        wire.ask(1, "queue.bind", queue=name, exchange="all")
+    wire.ask(1, "confirm.select")
+    for number in range(3):
+        wire.publish(b"%d" % number, "", exchange="all")
+        wire.expect("basic.nack")
+    for name, ready in {"a": 1, "b": 0, "c": 1, "d": 3, "a-letters": 2, "b-letters": 3, "c-letters": 2, "d-letters": 0}.items():
+        until(wire, name, ready)
+
+
+def test_a_queue_that_refuses_to_itself_ends(broker: BrokerProcess, wire: AmqpWire) -> None:
+    to_itself = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "own"}
+    declare(wire, "own", arguments={**to_itself, "x-max-length": 1, "x-overflow": "reject-publish-dlx"})
+    wire.ask(1, "confirm.select")
+    for _ in range(3):
+        wire.publish(b"x", "own")
+    assert wire.expect("basic.ack")["delivery_tag"] == 1
+    while wire.expect("basic.nack")["delivery_tag"] < 3:
+        pass
+    assert declare(wire, "own", passive=True)["message_count"] == 1
+    _, errors = broker.stop()
+    assert "Traceback" not in errors
+
+
+def test_a_refused_message_whose_target_is_full_too_is_dropped(broker: BrokerProcess, wire: AmqpWire) -> None:
+    declare(wire, "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    declare(wire, "full", arguments={**TO_Q, "x-max-length": 1, "x-overflow": "reject-publish-dlx"})
+    wire.ask(1, "confirm.select")
+    for name in ("basic.ack", "basic.nack", "basic.nack", "basic.nack"):
+        wire.publish(b"x", "full")
+        wire.expect(name)
+    until(wire, "q", 1)
+    assert declare(wire, "full", passive=True)["message_count"] == 1
+    _, errors = broker.stop()
+    assert errors.count("queue full is full: 1 refused messages were not dead-lettered") == 1
 
 
 def test_a_queue_that_drops_to_itself_ends(broker: BrokerProcess, wire: AmqpWire) -> None:

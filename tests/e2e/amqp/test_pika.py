@@ -52,21 +52,42 @@ def test_tutorial_2_work_queues(broker: BrokerProcess) -> None:
         busy.basic_ack(held.delivery_tag)
 
 
-def test_tutorials_3_to_5_exchanges(broker: BrokerProcess) -> None:
+def subscribed(channel: Any, exchange: str, kind: str, *keys: str) -> str:
+    """A queue of this connection alone, bound to a declared exchange."""
+    channel.exchange_declare(exchange=exchange, exchange_type=kind)
+    queue: str = channel.queue_declare(queue="", exclusive=True).method.queue
+    for key in keys:
+        channel.queue_bind(exchange=exchange, queue=queue, routing_key=key)
+    return queue
+
+
+def test_tutorial_3_publish_subscribe(broker: BrokerProcess) -> None:
+    with connect(broker) as connection, connect(broker) as another:
+        channel, other = connection.channel(), another.channel()
+        queues = [subscribed(each, "logs", "fanout", "") for each in (channel, other)]
+        channel.basic_publish(exchange="logs", routing_key="", body="info: Hello World!")
+        for each, queue in zip((channel, other), queues, strict=True):
+            assert received(each, queue, 1) == [("", b"info: Hello World!")]
+
+
+def test_tutorial_4_routing(broker: BrokerProcess) -> None:
     with connect(broker) as connection:
         channel = connection.channel()
-        for name, kind in (("logs", "fanout"), ("direct_logs", "direct"), ("topic_logs", "topic")):
-            channel.exchange_declare(exchange=name, exchange_type=kind)
-        queue = channel.queue_declare(queue="", exclusive=True).method.queue
-        channel.queue_bind(exchange="logs", queue=queue)
-        channel.queue_bind(exchange="direct_logs", queue=queue, routing_key="error")
-        channel.queue_bind(exchange="topic_logs", queue=queue, routing_key="*.critical")
-        for exchange, key in (
-            ("logs", ""), ("direct_logs", "info"), ("direct_logs", "error"), ("topic_logs", "kern.critical"),
-            ("topic_logs", "x"),
-        ):  # fmt: skip
-            channel.basic_publish(exchange=exchange, routing_key=key, body=exchange)
-        assert received(channel, queue, 3) == [("", b"logs"), ("error", b"direct_logs"), ("kern.critical", b"topic_logs")]
+        some = subscribed(channel, "direct_logs", "direct", "warning", "error")
+        for severity in ("info", "warning", "error"):
+            channel.basic_publish(exchange="direct_logs", routing_key=severity, body=severity)
+        assert received(channel, some, 2) == [("warning", b"warning"), ("error", b"error")]
+
+
+def test_tutorial_5_topics(broker: BrokerProcess) -> None:
+    with connect(broker) as connection:
+        channel = connection.channel()
+        every, kern, critical = (subscribed(channel, "topic_logs", "topic", key) for key in ("#", "kern.*", "*.critical"))
+        for key in ("kern.critical", "cron.info", "kern.info"):
+            channel.basic_publish(exchange="topic_logs", routing_key=key, body=key)
+        assert [key for key, _ in received(channel, every, 3)] == ["kern.critical", "cron.info", "kern.info"]
+        assert [key for key, _ in received(channel, kern, 2)] == ["kern.critical", "kern.info"]
+        assert [key for key, _ in received(channel, critical, 1)] == ["kern.critical"]
 
 
 def test_tutorial_6_remote_procedure_call(broker: BrokerProcess) -> None:

@@ -27,6 +27,10 @@ from toymq_py.amqp.errors import AmqpError
             {"x-max-length": 5, "x-overflow": "reject-publish", "x-dead-letter-exchange": "d"},
             {"backlog_max_messages": "5", "when_full": "reject"},
         ),
+        (
+            {"x-max-length": 5, "x-overflow": "reject-publish-dlx", "x-dead-letter-strategy": "at-least-once"},
+            {"backlog_max_messages": "5", "when_full": "reject"},
+        ),
     ],
 )  # fmt: skip
 def test_arguments_are_settings_of_the_topic(arguments: dict[str, Any], settings: dict[str, str]) -> None:
@@ -36,14 +40,14 @@ def test_arguments_are_settings_of_the_topic(arguments: dict[str, Any], settings
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ({"x-dead-letter-strategy": "at-least-once"}, 540, "x-dead-letter-strategy is not supported"),
+        ({"x-dead-letter-strategy": "never"}, 406, "invalid arg 'x-dead-letter-strategy': 'never' is none of at-most-once"),
         ({"x-max-priority": -1}, 406, "invalid arg 'x-max-priority': -1 is no number from 0 to 255"),
         ({"x-max-priority": 256}, 406, "invalid arg 'x-max-priority'"), ({"x-max-priority": "a"}, 406, "x-max-priority"),
         ({"x-max-priority": True}, 406, "x-max-priority"), ({"x-max-priority": 1 << 63}, 406, "x-max-priority"),
-        ({"x-queue-type": "heap"}, 540, "x-queue-type heap is not supported: there are classic, quorum, stream"),
+        ({"x-queue-type": "heap"}, 406, "invalid arg 'x-queue-type': unsupported queue type 'heap', there are classic, quorum"),
         ({"x-single-active-consumer": 1}, 406, "invalid arg 'x-single-active-consumer': '1' is not a boolean"),
         ({"x-message-ttl": "5"}, 406, "invalid arg 'x-message-ttl'"), ({"x-expires": 0}, 406, "invalid arg 'x-expires'"),
-        ({"x-max-length": 5, "x-overflow": "reject-publish-dlx"}, 540, "x-overflow reject-publish-dlx"),
+        ({"x-max-length": 5, "x-overflow": "drop-tail"}, 406, "invalid arg 'x-overflow': 'drop-tail' is none of drop-head"),
         ({"x-overflow": 5}, 406, "invalid arg 'x-overflow'"),
         ({"x-dead-letter-exchange": "x" * 256}, 406, "invalid arg 'x-dead-letter-exchange': it is longer than 255 bytes"),
     ],

@@ -3,29 +3,16 @@
 Contract: amqp.md, "Shape" (sans-IO).
 """
 
-import base64
-import json
 import random
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from tests.support import shares
-from toymq_py.amqp.connection import AmqpConnection, Content, Event, Signal
+from tests.support.recorded_sessions import CLIENTS, RECORDED, mutated, sides
+from toymq_py.amqp.connection import AmqpConnection, Content, Event, NotAmqp, Signal
+from toymq_py.amqp.errors import AmqpError
 from toymq_py.amqp.methods import Method
-
-CLIENTS = ("aio-pika", "celery", "dramatiq", "faststream", "kombu", "pika", "taskiq")
-RECORDED = Path(__file__).with_name("recorded")
-
-
-def sides(client: str) -> list[tuple[bytes, bool]]:
-    """What each side of each connection said, and whether it is the client's."""
-    found = json.loads((RECORDED / f"{client}.json").read_text())
-    return [
-        (base64.b64decode(said), of_client)
-        for connection in found["connections"] for said, of_client in zip(connection, (True, False), strict=True)
-    ]  # fmt: skip
 
 
 def events(pieces: list[bytes], *, of_client: bool) -> list[Event]:
@@ -79,3 +66,29 @@ def test_a_session_is_the_same_in_random_pieces(client: str) -> None:
             cuts = sorted(seeded.choices(range(len(data) + 1), k=seeded.randint(1, 40)))
             pieces = [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
             assert events(pieces, of_client=of_client) == whole, cuts
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_changed_session_is_events_or_an_error_however_it_is_cut(client: str) -> None:
+    seeded = random.Random(23)
+    for data, of_client in sides(client):
+        for _ in range(60):
+            changed = mutated(data, seeded)
+            whole = outcome([changed], of_client=of_client)
+            at = seeded.randrange(len(changed))
+            assert outcome([changed[:at], changed[at:]], of_client=of_client) == whole
+
+
+def outcome(pieces: list[bytes], *, of_client: bool) -> tuple[list[str], str]:
+    """The events up to an error, and the error."""
+    connection = AmqpConnection(frame_max=131_072, body_bytes_max=1 << 21, channel_max=2047, expects_header=of_client)
+    seen: list[str] = []
+    try:
+        for piece in pieces:
+            connection.received(piece)
+            with closing(connection.events()) as some:  # type: ignore[type-var]
+                for event in some:
+                    seen.append(str(event))
+    except (AmqpError, NotAmqp) as error:
+        return seen, str(error)
+    return seen, ""

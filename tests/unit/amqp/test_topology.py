@@ -106,8 +106,8 @@ def test_routes_that_are_known_change_with_the_bindings() -> None:
 @pytest.mark.parametrize(
     ("wanted", "text"),
     [
-        (Exchange("d", "fanout"), "inequivalent arg 'type' for exchange 'd'"),
-        (Exchange("d", "direct", durable=False), "inequivalent arg 'durable'"),
+        (Exchange("d", "fanout"), "inequivalent arg 'type' for exchange 'd' in vhost '/': received 'fanout' but current"),
+        (Exchange("d", "direct", durable=False), "received 'false' but current is 'true'"),
         (Exchange("amq.x", "direct"), "reserved prefix"),
         (Exchange("new", "x-consistent-hash"), "unknown exchange type 'x-consistent-hash'"),
     ],

@@ -86,7 +86,7 @@ class Rig:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Rig]:
-    listeners = {option: bound() for option in ("--listen", "--tls-listen", "--http", "--metrics", "--replicate")}
+    listeners = {option: bound() for option in ("--listen", "--tls-listen", "--http", "--metrics", "--replicate", "--amqp")}
     certificates = Certificates(CERT, KEY, None)
     view = View()
     answers = Standby(
@@ -290,3 +290,12 @@ async def test_silent_connections_are_few_and_end(monkeypatch: pytest.MonkeyPatc
 
 def test_a_head_may_be_as_long_as_the_gateways() -> None:
     assert standby.HEAD_BYTES_MAX == HEAD_BYTES_MAX
+
+
+async def test_nothing_is_accepted_for_amqp() -> None:
+    """The process does not let it listen, so that connections are refused."""
+    async with serving() as rig:
+        _, writer = await asyncio.open_connection("127.0.0.1", rig.listeners["--amqp"].getsockname()[1])
+        connection, _ = rig.listeners["--amqp"].accept()  # it is still in the backlog
+        connection.close()
+        writer.close()

@@ -103,6 +103,7 @@ def test_a_node_needs_a_cluster_and_etcd() -> None:
     assert "--replicate" not in ServeOptions().listeners()
     node = ServeOptions(cluster="c", etcd=urls, listen="0.0.0.0:6789", advertise="10.0.0.1:6789", insecure_public=True)
     assert node.listeners()["--replicate"] == "127.0.0.1:6791"
+    assert ServeOptions(**NODE, amqp="127.0.0.1:5672").listeners()["--amqp"] == "127.0.0.1:5672"
 
 
 @pytest.mark.parametrize(
