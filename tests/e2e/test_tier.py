@@ -1,14 +1,14 @@
 """``--tier``: sealed segments are in the bucket whatever dies, and the bucket alone makes the directory anew. ADR 0139."""
 
 import json
-import os
 import random
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, run
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess, run
 from tests.support.requirements import require
 from tests.support.s3 import bucket
 from toymq import sync
