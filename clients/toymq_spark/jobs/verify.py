@@ -25,7 +25,7 @@ from toymq_py.errors import DamagedData, NoSuchTopic
 from toymq_spark import ledgers
 from toymq_spark.ledgers import CONFIRMED
 from toymq_spark.options import parse_source
-from toymq_spark.record_sources import open_logs
+from toymq_spark.places import open_logs
 
 LEDGER = "op string, result string, topic string, key string, digest string, id bigint, consumer string"
 RECORD = "topic string, id bigint, key string, digest string"
