@@ -1,6 +1,7 @@
 """History of a topic from a bucket, in Spark. What the readers do by themselves is in tests/unit/spark/test_history.py."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.packaging.test_guides import text_of
 from tests.spark.conftest import WAIT_S
 from tests.spark.test_spark import forget_commit, records
 from tests.support.broker_process import BrokerProcess
@@ -49,6 +51,20 @@ def expected(start: int, end: int) -> tuple[int, ...]:
     return end - start, sum(range(start, end)), sum(range(start, end))
 
 
+def shown(spark: SparkSession, broker: BrokerProcess, bucket: str) -> DataFrame:
+    """Run the program of docs/spark.md. Returns: what it reads without a broker."""
+    (program,) = re.findall(r"^## History from a bucket\n.*?^```python\n(.*?)^```", text_of("spark"), re.MULTILINE | re.DOTALL)
+    for old, new in (
+        ("toymq://broker:6789", f"toymq://127.0.0.1:{broker.port}"), ("s3://history/orders", bucket), ('"orders"', '"batch"')
+    ):  # fmt: skip
+        assert old in program
+        program = program.replace(old, new)
+    names: dict[str, Any] = {"spark": spark}
+    exec(program, names)
+    assert names["orders"].count() == COUNT
+    return names["all_there_is"]  # type: ignore[no-any-return]
+
+
 def test_a_batch_from_bucket_and_broker_and_from_the_bucket_alone(
     spark: SparkSession, tiered: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -58,7 +74,7 @@ def test_a_batch_from_bucket_and_broker_and_from_the_bucket_alone(
     rows = spark.read.format("toymq").options(**place_of(tiered, bucket, "batch")).load()
     assert sums(rows) == expected(0, COUNT)
     assert sums(rows.where("offset >= 50 AND offset < 390")) == expected(50, 390)
-    alone = spark.read.format("toymq").option("subscribe", "batch").load(bucket)
+    alone = shown(spark, tiered, bucket)
     count, offsets, said = sums(alone)
     assert (offsets, said) == expected(0, count)[1:]
     assert COUNT - 100 < count < COUNT, "what is sealed"
