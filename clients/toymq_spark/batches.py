@@ -89,7 +89,7 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows += part.num_rows
             size += part.nbytes
             if rows >= ROWS_MAX or size >= BYTES_MAX:
-                yield pa.concat_batches(pending)
+                yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
                 pending, rows, size = [], 0, 0
     if pending:
         yield pa.concat_batches(pending)

@@ -1,13 +1,13 @@
 """Id ranges of a batch: start, end, shares of a limit, ranges of tasks, and lost ids.
 
 Knows nothing of Spark. An id range is [start, end). Spark stores offsets as JSON and compares them as strings, so their form is
-fixed: ``{"topic": {"0": id, "incarnation": word}}``, topics sorted, the word where it is known (ADR 0135).
+fixed: ``{"topic": {"0": id, "bucket": id, "incarnation": word}}``, topics sorted, the word where it is known (ADR 0135). The
+batch that ends here reads in a bucket what is below the second id; there is none when it reads nothing there (ADR 0167).
 """
 
-import itertools
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from toymq_py.errors import NoSuchTopic
@@ -24,22 +24,21 @@ Incarnations = dict[str, str]
 """Incarnation by topic, where it is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdSpan:
-    """Ids of one topic that one task reads, ``end`` excluded."""
-
-    topic: str
-    start: int
-    end: int
-    incarnation: str | None = None
-
-
-def to_json(offsets: Mapping[str, int], incarnations: Mapping[str, str]) -> dict[str, dict[str, int | str]]:
+def to_json(
+    offsets: Mapping[str, int], incarnations: Mapping[str, str], in_bucket: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, dict[str, int | str]]:
     """Offsets as Spark stores them."""
     return {
-        topic: {"0": offsets[topic]} | ({"incarnation": incarnations[topic]} if topic in incarnations else {})
+        topic: {"0": offsets[topic]}
+        | ({"bucket": in_bucket[topic]} if topic in in_bucket else {})
+        | ({"incarnation": incarnations[topic]} if topic in incarnations else {})
         for topic in sorted(offsets)
     }
+
+
+def in_bucket_of(found: Mapping[str, Any]) -> Offsets:
+    """Of stored offsets: where the part ends that was read in a bucket. Raises: OptionError for an invalid checkpoint."""
+    return from_json({topic: {"0": at["bucket"]} for topic, at in found.items() if "bucket" in at})
 
 
 def incarnations_of(found: Mapping[str, Any]) -> Incarnations:
@@ -134,26 +133,6 @@ def share(start: Mapping[str, int], end: Mapping[str, int], limit: int | None) -
         begin = start.get(topic, 0)
         reached[topic] = begin + part if end[topic] >= begin else end[topic]
     return reached
-
-
-def cut(
-    options: SourceOptions, start: Mapping[str, int], end: Mapping[str, int], incarnations: Mapping[str, str]
-) -> list[IdSpan]:
-    """Ranges of about equal size for tasks. Deterministic: a repeated batch is cut in the same way."""
-    total = sum(max(end[topic] - start.get(topic, 0), 0) for topic in end)
-    spans = []
-    for topic in sorted(end):
-        begin, stop = start.get(topic, 0), end[topic]
-        size = stop - begin
-        if size <= 0:
-            continue
-        parts = -(-size // options.max_records_per_partition)
-        if options.min_partitions is not None:
-            parts = max(parts, -(-size * options.min_partitions // total))
-        parts = min(parts, size)
-        edges = [begin + size * part // parts for part in range(parts + 1)]
-        spans += [IdSpan(topic, a, b, incarnations.get(topic)) for a, b in itertools.pairwise(edges)]
-    return spans
 
 
 def retained(

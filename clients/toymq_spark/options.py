@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, TypeVar
 
 from toymq.url import parse_url
+from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import BadName, ConfigError
 from toymq_py.names import check_name
 from toymq_py.records import MSG_ID_MAX
@@ -38,7 +39,7 @@ _ACCESS = ("toymq.token", "toymq.token.file", "toymq.tls", "toymq.tls.ca", "toym
 _EVERYWHERE = ("url", "toymq.bootstrap.servers", *_ACCESS)
 _TYPED = ("valueFormat", "valueSchema", "valueSchema.credentials.file")
 _SOURCE = (
-    *_EVERYWHERE, "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
+    *_EVERYWHERE, "path", "tier", "tierUrl", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions", "maxRecordsPerPartition",
     "failOnDataLoss", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "includeHeaders", *_TYPED, "badRows",
 )  # fmt: skip
@@ -74,6 +75,14 @@ class Directory:
     """A data directory or a backup."""
 
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A bucket of ``--tier``. ``alone``: nothing is read from a broker's log."""
+
+    url: str
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +136,9 @@ class ValueOptions:
 class SourceOptions:
     """Options of a source. Counts are of records."""
 
-    place: BrokerAddress | Directory
+    place: BrokerAddress | Directory | History
+    history: History | None
+    """The bucket of the broker at ``place``, if it is to be read."""
     topics: Topics
     start: Edge
     end: Edge
@@ -137,6 +148,8 @@ class SourceOptions:
     fail_on_data_loss: bool
     min_partitions: int | None
     max_records_per_partition: int
+    cuts_segments: bool
+    """Whether one of these two was given: a segment of a bucket with more records is read by several tasks."""
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -171,8 +184,11 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
     if options.text("maxTriggerDelay") is not None and options.text("minOffsetsPerTrigger") is None:
         options.fail("maxTriggerDelay", "needs minOffsetsPerTrigger")
     place = _place(options)
+    history = _history(options, place)
+    in_bucket = any(isinstance(each, History) and each.alone for each in (place, history))
     return SourceOptions(
         place=place,
+        history=history,
         topics=_topics(options),
         start=_start(options, mode),
         end=_end(options),
@@ -181,11 +197,12 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
         min_partitions=options.number("minPartitions", 1),
         max_records_per_partition=options.number("maxRecordsPerPartition", 1) or MAX_RECORDS_PER_PARTITION,
+        cuts_segments=any(options.text(name) is not None for name in ("minPartitions", "maxRecordsPerPartition")),
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
         min_offsets_per_trigger=options.number("minOffsetsPerTrigger", 1),
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         values=_values(options, source=True, broker=isinstance(place, BrokerAddress)),
-        latest_by_key=_latest_by_key(options, mode),
+        latest_by_key=_latest_by_key(options, mode, in_bucket=in_bucket),
     )
 
 
@@ -290,16 +307,31 @@ class _Options:
         return numbers
 
 
-def _place(options: _Options) -> BrokerAddress | Directory:
+def _place(options: _Options) -> BrokerAddress | Directory | History:
     name, value = options.one_of(("url", "toymq.bootstrap.servers", "path"))
     if name != "path":
         return _address(options)
     if not value:
-        options.fail("path", "is empty: name a data directory")
-    options.refuse(
-        (*_ACCESS, "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"), "a directory is read without a broker"
-    )
+        options.fail("path", "is empty: name a data directory, or the URL of a bucket")
+    of_a_broker = (*_ACCESS, "tier", "tierUrl", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+    if ":/" in value:
+        options.refuse(of_a_broker, "a bucket is read without a broker")
+        return History(options.checked("path", lambda: parse_tier(value)), alone=True)
+    options.refuse(of_a_broker, "a directory is read without a broker")
     return Directory(value)
+
+
+def _history(options: _Options, place: BrokerAddress | Directory | History) -> History | None:
+    url = options.text("tierUrl")
+    mode = options.choice("tier", ("auto", "broker", "bucket"), "auto")
+    if not isinstance(place, BrokerAddress):
+        return None
+    if url is None:
+        if options.text("tier") is not None and mode != "broker":
+            options.fail("tier", "needs tierUrl: the URL of the broker's --tier, as the executors reach it")
+        return None
+    options.checked("tierUrl", lambda: parse_tier(url))
+    return None if mode == "broker" else History(url, alone=mode == "bucket")
 
 
 def _address(options: _Options) -> BrokerAddress:
@@ -407,11 +439,13 @@ def _start(options: _Options, mode: Mode | None) -> Edge:
     return Edge("id", by_topic=numbers)
 
 
-def _latest_by_key(options: _Options, mode: Mode | None) -> bool:
+def _latest_by_key(options: _Options, mode: Mode | None, *, in_bucket: bool) -> bool:
     if (options.text("startingOffsets") or "").lower() != LATEST_BY_KEY.lower():
         return False
     if mode == "stream":
         options.fail("startingOffsets", f"{LATEST_BY_KEY} is of a batch: a stream has every record")
+    if in_bucket:
+        options.fail("startingOffsets", f"{LATEST_BY_KEY} seeks rows here and there, and a bucket has whole segments: use url")
     beside = ("startingTimestamp", "startingOffsetsByTimestamp", "minPartitions", "maxRecordsPerPartition")
     options.refuse(beside, f"{LATEST_BY_KEY} reads each topic from its beginning, in one task")
     return True

@@ -1,18 +1,19 @@
-"""Sources of records with one interface: a broker, or a data directory.
+"""Sources of records with one interface: a broker, or a data directory. ``bucket_logs`` has others.
 
 Knows nothing of Spark. For one thread: each Spark task opens its own.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from toymq.requests import TopicRange
 from toymq_py.errors import DamagedData, NoSuchTopic, OutOfRange
 from toymq_py.storage.reader import DirectoryReader, RecordRun, TopicReader, Walk
 from toymq_py.storage.record import Stop, valid_frame
+from toymq_py.tier.reader import SealedSegment
 from toymq_spark.broker import RetryingClient
-from toymq_spark.options import BrokerAddress, Directory
+from toymq_spark.options import BrokerAddress
 
 T = TypeVar("T")
 FETCH_COUNT_MAX = 10_000
@@ -25,7 +26,7 @@ AT_MS_MAX = 2**63 // 1_000_000
 
 
 class Logs(Protocol):
-    """Topics and their records. All may raise OSError and ToymqError."""
+    """Topics and their records. All may raise OSError, ToymqError and BucketError."""
 
     def topics(self) -> list[str]: ...
 
@@ -35,21 +36,20 @@ class Logs(Protocol):
     def id_at_time(self, topic: str, at_ms: int) -> int:
         """Id of the first record at or after a time, else the next id. Raises: NoSuchTopic."""
 
+    def history(self, topic: str, incarnation: str | None, start: int, end: int, *, again: bool = False) -> list[SealedSegment]:
+        """Segments with the first ids of a range, that are to be read in a bucket; ``again``: all below ``end`` were. Raises:
+        NoSuchTopic."""
+
     def read(
-        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None, segments: Sequence[int] = ()
     ) -> Iterator[RecordRun[T]]:
-        """Records of an id range in runs; missing ids are skipped. Raises: OutOfRange; NoSuchTopic, also for a topic of another
-        incarnation."""
+        """Records of an id range in runs; missing ids are skipped. ``segments``: first ids of those of ``history`` for it.
+        Raises: OutOfRange; NoSuchTopic, also for a topic of another incarnation; SegmentLost."""
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
         """Wait until the topic exceeds ``next_id``, at most ``seconds``."""
 
     def close(self) -> None: ...
-
-
-def open_logs(place: BrokerAddress | Directory) -> Logs:
-    """Open a source; a broker is connected to at its first request. Raises: DataDirectoryError."""
-    return BrokerLogs(place) if isinstance(place, BrokerAddress) else DirectoryLogs(place.path)
 
 
 class BrokerLogs:
@@ -72,8 +72,11 @@ class BrokerLogs:
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._broker.call(f"reading {topic}", lambda client: client.offsets(topic, at_ms=min(at_ms, AT_MS_MAX)))[0]
 
+    def history(self, topic: str, incarnation: str | None, start: int, end: int, *, again: bool = False) -> list[SealedSegment]:
+        return []
+
     def read(
-        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None, segments: Sequence[int] = ()
     ) -> Iterator[RecordRun[T]]:
         while from_id < to_id:
             batch = self._fetch(topic, from_id, min(to_id - from_id, FETCH_COUNT_MAX), incarnation=incarnation)
@@ -135,8 +138,11 @@ class DirectoryLogs:
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._topic(topic).id_at_time(min(at_ms, AT_MS_MAX) * 1_000_000)
 
+    def history(self, topic: str, incarnation: str | None, start: int, end: int, *, again: bool = False) -> list[SealedSegment]:
+        return []
+
     def read(
-        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None, segments: Sequence[int] = ()
     ) -> Iterator[RecordRun[T]]:
         found = self._topic(topic)
         if incarnation is not None and found.incarnation not in (None, incarnation):

@@ -13,7 +13,6 @@ from toymq_spark.java import ensure_java
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",  # between JVM and Python: a task costs 31 ms instead of 57
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Time for a Python worker to connect to the JVM: Spark's 15 s are too short on a busy machine, and end the query. (For the
     # worker of a streaming source 10 s are fixed.)
     "spark.python.authenticate.socketTimeout": "120s",

@@ -4,6 +4,7 @@ Contract: spark.md, "Source, batch and streaming". Readers are pickled and sent 
 connection. Nothing depends on ``commit`` or ``stop``: Spark calls them late or never.
 """
 
+import itertools
 import logging
 import sys
 import time
@@ -24,20 +25,24 @@ from pyspark.sql.types import StructType
 
 from toymq_py.errors import NoSuchTopic, OutOfRange
 from toymq_py.storage.reader import RecordRun, Walk
+from toymq_py.tier.reader import SegmentLost
 from toymq_spark import latest, offsets
 from toymq_spark.batches import joined
 from toymq_spark.frames import RowWalk
-from toymq_spark.offsets import IdSpan, Incarnations, Offsets
-from toymq_spark.options import BrokerAddress, SourceOptions
+from toymq_spark.offsets import Incarnations, Offsets
+from toymq_spark.options import BrokerAddress, History, SourceOptions
+from toymq_spark.places import open_logs
 from toymq_spark.pushdown import Bounds
-from toymq_spark.record_sources import POLL_INTERVAL_S, Logs, open_logs
+from toymq_spark.record_sources import POLL_INTERVAL_S, Logs
 from toymq_spark.schema import arrow_schema, check_projection
+from toymq_spark.spans import IdSpan, Segments, cut
 from toymq_spark.values.codec import Codec
 from toymq_spark.values.formats import codec_of
 from toymq_spark.values.letters import LetterBox
 from toymq_spark.values.typed import TypedRows
 
-logger = logging.getLogger("toymq_spark")
+plan_logger = logging.getLogger("toymq_spark.plan")
+plan_logger.setLevel(logging.INFO)  # so that Spark's log of Python workers has it; a handler of its own decides beyond that
 
 T = TypeVar("T")
 
@@ -94,7 +99,7 @@ class RowReader:
                 letters.close()
 
     def _rows(self, span: IdSpan, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        logs = open_logs(self._options.place)
+        logs = open_logs(self._options.place, self._options.history)
         try:
             read = self._newest_of if self._options.latest_by_key else self._records
             yield from joined(read(logs, span, wanted))
@@ -117,7 +122,7 @@ def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> I
     expected = span.start
     while True:
         try:
-            for run in logs.read(span.topic, expected, span.end, walk, span.incarnation):
+            for run in logs.read(span.topic, expected, span.end, walk, span.incarnation, span.segments):
                 if run.first_id > expected:
                     offsets.lost(options, span.topic, expected, run.first_id - 1, "the log holds no record of them")
                 yield run
@@ -129,11 +134,35 @@ def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> I
                 break  # past the end
             offsets.lost(options, span.topic, expected, first_id - 1, "retention removed them while they were read")
             expected = first_id
+        except SegmentLost as lost:
+            next_id = min(lost.next_id, span.end)
+            offsets.lost(options, span.topic, expected, next_id - 1, str(lost))
+            expected = next_id
         except NoSuchTopic:
             offsets.lost(options, span.topic, expected, span.end - 1, "the topic was deleted while they were read")
             return
     if expected < span.end:
         offsets.lost(options, span.topic, expected, span.end - 1, "the log ends before them")
+
+
+def _history(
+    options: SourceOptions, logs: Logs, topic: str, incarnation: str | None, start: int, end: int, known_end: int | None = None
+) -> Segments:
+    """The segments of a range that are read in a bucket. What one task reads is not worth a listing."""
+    waiting = (end if known_end is None else known_end) - start
+    return logs.history(topic, incarnation, start, end) if end > start and waiting >= options.max_records_per_partition else ()
+
+
+def _tell(options: SourceOptions, spans: list[IdSpan]) -> None:
+    """Log which ids are read where: Spark's plan has no place for it."""
+    history = options.place if isinstance(options.place, History) else options.history
+    if history is None:
+        return
+    for topic, of_topic in itertools.groupby(spans, lambda span: span.topic):
+        for in_bucket, some in itertools.groupby(of_topic, lambda span: bool(span.segments)):
+            parts, where = [*some], history.url if in_bucket or history.alone else "the broker"
+            plan_logger.info("topic %s: records %d to %d come from %s, in %d tasks",
+                             topic, parts[0].start, parts[-1].end - 1, where, len(parts))  # fmt: skip
 
 
 class BatchReader(DataSourceReader):
@@ -146,18 +175,23 @@ class BatchReader(DataSourceReader):
         self._bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
-        logs = open_logs(self._options.place)
+        logs = open_logs(self._options.place, self._options.history)
         try:
             seen: Incarnations = {}
             start = offsets.starting(self._options, logs, missing_is_empty=False, seen=seen)
             end = offsets.ending(self._options, logs, start)
             start, end = self._bounds.narrow(start, end, logs.id_at_time)
+            history = {}
+            if not self._options.latest_by_key:  # it seeks rows here and there
+                for topic in end:
+                    history[topic] = _history(self._options, logs, topic, seen.get(topic), start[topic], end[topic])
         finally:
             logs.close()
         if self._options.latest_by_key:
             spans = [IdSpan(topic, begin, end[topic], seen.get(topic)) for topic, begin in start.items() if end[topic] > begin]
         else:
-            spans = offsets.cut(self._options, start, end, seen)
+            spans = cut(self._options, start, end, seen, history)
+        _tell(self._options, spans)
         # Without a partition Spark would create one and read it.
         return [SpanPartition(span) for span in spans] or [SpanPartition(IdSpan("", 0, 0))]
 
@@ -240,7 +274,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = offsets.share(old, end, rows)
         # One that is gone has none; one that does not tell it now, on a full disk, keeps what is known.
         kept = {topic: incarnation for topic, incarnation in known.items() if reached.get(topic)}
-        found = offsets.to_json(reached, kept | self._seen)
+        in_bucket = {topic: at for topic, at in offsets.in_bucket_of(start).items() if reached.get(topic) == old.get(topic)}
+        for topic in reached.keys() & end.keys():
+            first_id, incarnation = old.get(topic, 0), self._seen.get(topic)
+            segments = _history(self._options, self._open(), topic, incarnation, first_id, reached[topic], end[topic])
+            ends = [each.next_id for each in segments if each.next_id <= reached[topic]]
+            if ends and rows is not None:  # the next batch begins with a whole segment
+                reached[topic] = ends[-1]
+            if segments:
+                in_bucket[topic] = min(segments[-1].next_id, reached[topic])
+        found = offsets.to_json(reached, kept | self._seen, in_bucket)
         if found != start:
             self._last_trigger_s = self._monotonic()
         return found
@@ -253,7 +296,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = offsets.from_json(start), offsets.from_json(end)
         known, planned = offsets.incarnations_of(start), offsets.incarnations_of(end)
         begin = offsets.retained(self._options, self._open(), begin, stop, known, planned)
-        return [SpanPartition(span) for span in offsets.cut(self._options, begin, stop, planned)]
+        history = {
+            topic: self._open().history(topic, planned.get(topic), begin.get(topic, 0), at, again=True)
+            for topic, at in offsets.in_bucket_of(end).items()
+            if begin.get(topic, 0) < at
+        }
+        spans = cut(self._options, begin, stop, planned, history)
+        _tell(self._options, spans)
+        return [SpanPartition(span) for span in spans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition)
@@ -266,7 +316,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> Logs:
         if self._logs is None:
-            self._logs = open_logs(self._options.place)
+            self._logs = open_logs(self._options.place, self._options.history)
         return self._logs
 
     def _look(self, begin: Offsets, known: Incarnations) -> Offsets:

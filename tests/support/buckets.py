@@ -37,8 +37,11 @@ class MemoryBucket:
     def size(self, key: str) -> int | None:
         return None if key not in self.objects else len(self.objects[key])
 
-    def keys(self) -> Iterator[str]:
-        yield from sorted(self.objects)
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        return None if key not in self.objects else self.objects[key][start : start + length]
+
+    def keys(self, folder: str = "") -> Iterator[str]:
+        yield from sorted(key for key in self.objects if key.startswith(folder and f"{folder}/"))
 
     def delete(self, key: str) -> None:
         self.objects.pop(key, None)
@@ -69,8 +72,11 @@ class FaultyBucket:
     def size(self, key: str) -> int | None:
         return self._try(lambda: self._bucket.size(key))
 
-    def keys(self) -> Iterator[str]:
-        yield from self._try(lambda: list(self._bucket.keys()))
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        return self._try(lambda: self._bucket.get_range(key, start, length))
+
+    def keys(self, folder: str = "") -> Iterator[str]:
+        yield from self._try(lambda: list(self._bucket.keys(folder)))
 
     def delete(self, key: str) -> None:
         self._try(lambda: self._bucket.delete(key))

@@ -144,7 +144,7 @@ class TopicReader:
             except FileNotFoundError:
                 raise self._overtaken() from None
             try:
-                for run in self._runs(segment, file, from_id, to_id, walk):
+                for run in segment_runs(segment, file, from_id, to_id, walk):
                     yield run
                     from_id = run.next_id
             finally:
@@ -158,29 +158,29 @@ class TopicReader:
             scanned = rescan(self._fs, segment, segment.next_id)
             adopt(segment, scanned, segment.end, segment.keyed, segment.expiring)
 
-    @staticmethod
-    def _runs(segment: Segment, file: File, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-        """Read up to the first missing record, unless the segment knows of that damage."""
-        msg_id, pos = segment.seek_id(from_id)
-        resumes = {damage.position: (damage.last_id + 1, damage.resume) for damage in segment.damages}
-        window = WINDOW_BYTES
-        while msg_id < to_id and pos < segment.end:
-            if pos in resumes:
-                msg_id, pos = resumes[pos]
-                continue
-            data = file.pread(min(window, segment.end - pos), pos)
-            used, stop = 0, Stop.END
-            if msg_id < from_id:
-                used, msg_id, stop = scan(data, 0, msg_id, max_count=from_id - msg_id)
-            if msg_id >= from_id:
-                first_id = msg_id
-                used, msg_id, stop, seen = walk(data, used, msg_id, to_id - msg_id)
-                if msg_id > first_id:
-                    yield RecordRun(first_id, msg_id, seen)
-            if used:
-                window = WINDOW_BYTES
-            elif stop is Stop.PARTIAL and window < FRAME_BYTES_MAX:
-                window *= 2
-            else:
-                return
-            pos += used
+
+def segment_runs(segment: Segment, file: File, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
+    """Read up to the first missing record, unless the segment knows of that damage."""
+    msg_id, pos = segment.seek_id(from_id)
+    resumes = {damage.position: (damage.last_id + 1, damage.resume) for damage in segment.damages}
+    window = WINDOW_BYTES
+    while msg_id < to_id and pos < segment.end:
+        if pos in resumes:
+            msg_id, pos = resumes[pos]
+            continue
+        data = file.pread(min(window, segment.end - pos), pos)
+        used, stop = 0, Stop.END
+        if msg_id < from_id:
+            used, msg_id, stop = scan(data, 0, msg_id, max_count=from_id - msg_id)
+        if msg_id >= from_id:
+            first_id = msg_id
+            used, msg_id, stop, seen = walk(data, used, msg_id, to_id - msg_id)
+            if msg_id > first_id:
+                yield RecordRun(first_id, msg_id, seen)
+        if used:
+            window = WINDOW_BYTES
+        elif stop is Stop.PARTIAL and window < FRAME_BYTES_MAX:
+            window *= 2
+        else:
+            return
+        pos += used

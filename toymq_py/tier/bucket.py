@@ -41,18 +41,26 @@ class Bucket(Protocol):
     def size(self, key: str) -> int | None:
         """The size of an object; None when there is none."""
 
-    def keys(self) -> Iterator[str]:
-        """All keys of the bucket's prefix."""
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        """A part of the object, shorter where it ends; None when there is none."""
+
+    def keys(self, folder: str = "") -> Iterator[str]:
+        """All keys of the bucket's prefix, or of a folder below it."""
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
 
 
-def open_bucket(url: str, fs: FileSystem) -> Bucket:
-    """Raises: ConfigError for an invalid URL, or without the extra."""
+def open_bucket(url: str, fs: FileSystem, *, read_only: bool = False) -> Bucket:
+    """
+    Args:
+        read_only: a directory that is not there is a bucket that is away; it is not made.
+
+    Raises: ConfigError for an invalid URL, or without the extra.
+    """
     parse_tier(url)
     if url.startswith("file:"):
-        return DirectoryBucket(fs, unquote(urlsplit(url).path))
+        return DirectoryBucket(fs, unquote(urlsplit(url).path), is_made=read_only)
     try:
         from obstore.store import from_url
     except ModuleNotFoundError:
@@ -71,10 +79,11 @@ class DirectoryBucket:
     file system that is not mounted.
     """
 
-    def __init__(self, fs: FileSystem, path: str) -> None:
+    def __init__(self, fs: FileSystem, path: str, *, is_made: bool = False) -> None:
+        """``is_made``: the directory should be there already."""
         self._fs = fs
         self._path = path.rstrip("/")
-        self._is_made = False
+        self._is_made = is_made
         self._times_away = 0
 
     def identity(self) -> object:
@@ -126,10 +135,22 @@ class DirectoryBucket:
             except FileNotFoundError:
                 return None
 
-    def keys(self) -> Iterator[str]:
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
         with _named():
             self._check_root()
-            yield from self._under("") if self._fs.is_dir(self._path) else ()
+            try:
+                file = self._fs.open(f"{self._path}/{key}", write=False)
+            except FileNotFoundError:
+                return None
+            try:
+                return file.pread(length, start)
+            finally:
+                file.close()
+
+    def keys(self, folder: str = "") -> Iterator[str]:
+        with _named():
+            self._check_root()
+            yield from self._under(folder and f"{folder}/") if self._fs.is_dir(f"{self._path}/{folder}") else ()
 
     def _under(self, folder: str) -> Iterator[str]:
         for name in self._fs.listdir(f"{self._path}/{folder}".rstrip("/")):
@@ -201,9 +222,17 @@ class ObjectStoreBucket:
             except FileNotFoundError:
                 return None
 
-    def keys(self) -> Iterator[str]:
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
         with _named():
-            for some in self._api.list(self._store):
+            try:
+                size = self._api.head(self._store, key)["size"]  # a store refuses a range behind the end
+                return bytes(self._api.get_range(self._store, key, start=start, length=length)) if start < size else b""
+            except FileNotFoundError:
+                return None
+
+    def keys(self, folder: str = "") -> Iterator[str]:
+        with _named():
+            for some in self._api.list(self._store, folder or None):
                 yield from (found["path"] for found in some)
 
     def delete(self, key: str) -> None:

@@ -97,7 +97,7 @@ def choose(found: dict[Place, Holding]) -> tuple[dict[Place, Holding], list[Plac
 def _restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding, to: str) -> Restored:
     done = Restored(place)
     fs.mkdir(to)
-    state, known = _newest_state(bucket, holding, done)
+    done.state_ns, state, known = newest_state(bucket, place, holding, done.problems.append)
     end, first = known.first_id, None
     for first_id in sorted(holding.segments | holding.seals):
         if known.has_removed(first_id):
@@ -127,19 +127,21 @@ def _restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holdin
     return done
 
 
-def _newest_state(bucket: Bucket, holding: Holding, done: Restored) -> tuple[State, offsets.OffsetsState]:
+def newest_state(
+    bucket: Bucket, place: Place, holding: Holding, problem: Callable[[str], None]
+) -> tuple[int | None, State, offsets.OffsetsState]:
+    """The newest state of a topic that is not damaged, its time, and its offsets. Raises: BucketError."""
     for at in sorted(holding.states, reverse=True):
-        data = bucket.get(state_key(done.place, at))
+        data = bucket.get(state_key(place, at))
         try:
             state = State.decode(data or b"")
-            known = offsets.OffsetsState() if state.offsets is None else offsets.decode(state.offsets, done.place.topic)
+            known = offsets.OffsetsState() if state.offsets is None else offsets.decode(state.offsets, place.topic)
         except DamagedData as error:
-            done.problems.append(f"{state_key(done.place, at)}: {error}: an older one counts")
+            problem(f"{state_key(place, at)}: {error}: an older one counts")
             continue
-        done.state_ns = at
-        return state, known
-    done.problems.append("it has no state: its consumers and settings are not known, nor which ids were not sealed")
-    return State(0, None, None), offsets.OffsetsState()
+        return at, state, known
+    problem("it has no state: its consumers and settings are not known, nor which ids were not sealed")
+    return None, State(0, None, None), offsets.OffsetsState()
 
 
 def _fetch(bucket: Bucket, place: Place, first_id: int, holding: Holding, done: Restored) -> tuple[bytes | None, int]:

@@ -24,7 +24,7 @@ from toymq_spark.jobs import archive_table
 from toymq_spark.jobs.replay_ranges import Piece, cut_anew, overlapping, pieces_of_archive, pieces_of_topics
 from toymq_spark.manifest import Archive, write_atomically
 from toymq_spark.options import parse_source
-from toymq_spark.record_sources import open_logs
+from toymq_spark.places import open_logs
 from toymq_spark.tables.table import Files, Table
 
 Source: TypeAlias = Mapping[str, str] | Path | Table
@@ -130,7 +130,7 @@ def _plan(source: Source, what: dict[str, Any], piece_rows: int) -> Plan:
     options = parse_source(source, "batch")
     if options.latest_by_key:
         raise OptionError("option startingOffsets: a replay is of all records of ids: latestByKey has no effect, leave it out")
-    logs = open_logs(options.place)
+    logs = open_logs(options.place, options.history)
     try:
         start = offsets.starting(options, logs, missing_is_empty=False)
         end = offsets.ending(options, logs, start)

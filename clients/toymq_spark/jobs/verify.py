@@ -27,7 +27,7 @@ from toymq_spark import ledgers
 from toymq_spark.jobs import archive as archive_job
 from toymq_spark.ledgers import CONFIRMED
 from toymq_spark.options import parse_source
-from toymq_spark.record_sources import open_logs
+from toymq_spark.places import open_logs
 from toymq_spark.tables.table import Table
 
 LEDGER = "op string, result string, topic string, key string, digest string, id bigint, consumer string"

@@ -1,7 +1,7 @@
 """Id ranges: limits, ranges for tasks, retention. No broker, no Spark."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import pytest
@@ -12,9 +12,9 @@ from tests.unit.spark.test_options import source
 from toymq.requests import TopicRange
 from toymq_py.errors import NoSuchTopic
 from toymq_py.storage.reader import RecordRun, Walk
+from toymq_py.tier.reader import SealedSegment
 from toymq_spark import offsets
 from toymq_spark.errors import DataLoss, OptionError
-from toymq_spark.offsets import IdSpan
 
 T = TypeVar("T")
 
@@ -38,8 +38,11 @@ class FakeLogs:
         first_id, next_id = self.present[topic]
         return min(max(-(-at_ms // 100), first_id), next_id)
 
+    def history(self, topic: str, incarnation: str | None, start: int, end: int, *, again: bool = False) -> list[SealedSegment]:
+        raise NotImplementedError
+
     def read(
-        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None, segments: Sequence[int] = ()
     ) -> Iterator[RecordRun[T]]:
         raise NotImplementedError
 
@@ -61,6 +64,11 @@ def test_the_json_is_what_spark_compares_as_a_string() -> None:
     text = json.dumps(offsets.to_json({"b": 1, "a": 2}, {"a": "f"}))
     assert text == '{"a": {"0": 2, "incarnation": "f"}, "b": {"0": 1}}'
     assert offsets.incarnations_of(json.loads(text)) == {"a": "f"}
+    with_bucket = json.loads(json.dumps(offsets.to_json({"b": 1, "a": 9}, {"a": "f"}, {"a": 7})))
+    assert json.dumps(with_bucket) == '{"a": {"0": 9, "bucket": 7, "incarnation": "f"}, "b": {"0": 1}}'
+    assert (offsets.in_bucket_of(with_bucket), offsets.from_json(with_bucket)) == ({"a": 7}, {"a": 9, "b": 1})
+    with pytest.raises(OptionError, match="invalid offsets"):
+        offsets.in_bucket_of({"a": {"0": 9, "bucket": "x"}})
     assert offsets.from_json(json.loads(text)) == {"a": 2, "b": 1}
     for other in ({"a": 1}, {"a": {"1": 1}}, {"a": {"0": "x"}}):
         with pytest.raises(OptionError, match="invalid offsets"):
@@ -130,26 +138,6 @@ def test_a_limit_is_shared_by_backlog_and_starves_nobody(topics: dict[str, tuple
 def test_new_topics_begin_at_0_and_vanished_ones_stay() -> None:
     assert offsets.share({"gone": 7}, {"new": 3}, None) == {"gone": 7, "new": 3}
     assert offsets.share({"a": 50}, {"a": 20}, 5) == {"a": 20}, "a topic that was made anew ends before it began"
-
-
-@given(sizes, st.one_of(st.none(), st.integers(1, 40)), st.integers(1, 300))
-def test_ranges_cover_each_id_once(topics: dict[str, tuple[int, int]], least: int | None, most: int) -> None:
-    named = {"minPartitions": str(least)} if least is not None else {}
-    options = source("batch", maxRecordsPerPartition=str(most), **named)
-    start = {topic: begin for topic, (begin, _) in topics.items()}
-    end = {topic: begin + waiting for topic, (begin, waiting) in topics.items()}
-    spans = offsets.cut(options, start, end, {})
-    assert spans == offsets.cut(options, start, end, {})
-    covered = [(span.topic, msg_id) for span in spans for msg_id in range(span.start, span.end)]
-    assert covered == [(topic, msg_id) for topic in sorted(topics) for msg_id in range(start[topic], end[topic])]
-    assert all(0 < span.end - span.start <= most for span in spans)
-    assert len(spans) >= min(least or 0, len(covered)) - len(topics), "minPartitions, where there are so many records"
-
-
-def test_ranges_of_a_size() -> None:
-    assert offsets.cut(source("batch", minPartitions="3"), {"t": 1}, {"t": 10}, {}) == [
-        IdSpan("t", 1, 4), IdSpan("t", 4, 7), IdSpan("t", 7, 10)
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from toymq_spark.options import (
     Certificates,
     Directory,
     Edge,
+    History,
     Mode,
     SourceOptions,
     Topics,
@@ -57,6 +58,15 @@ def test_places() -> None:
     assert encrypted == BrokerAddress("toymqs://h:7", certificates=Certificates("/ca"))
     shown = source(url="toymqs://h", toymq__tls__cert="/c", toymq__tls__key="/k").place
     assert shown == BrokerAddress("toymqs://h", certificates=Certificates(None, "/c", "/k"))
+    assert source(path="s3://b/p").place == History("s3://b/p", alone=True)
+    assert source(path="file:///mnt/b").place == History("file:///mnt/b", alone=True)
+    assert source().history is None
+    assert source(tierUrl="gs://b/p").history == History("gs://b/p", alone=False)
+    assert source(tierUrl="gs://b/p", tier="bucket").history == History("gs://b/p", alone=True)
+    assert source(tierUrl="gs://b/p", tier="broker").history is None
+    assert source(tier="broker").history is None
+    assert not source().cuts_segments
+    assert source(minPartitions="2").cuts_segments
     retrying = source(fetchOffset__numRetries="0", fetchOffset__retryIntervalMs="5")
     assert retrying.place == BrokerAddress("toymq://h:1", 0, 5)
 
@@ -137,6 +147,15 @@ def test_where_to_begin_and_end() -> None:
             {"path": "/d", "valueFormat": "json", "valueSchema": "a INT", "badRows": "deadletter"},
             "option badRows: deadletter publishes, and a path is read without a broker: use url",
         ),
+        ({"path": "http://h/b"}, "option path: invalid URL 'http://h/b': a tier is one of"),
+        ({"path": "s3://b/p", "toymq__token": "x"}, "has no effect here: a bucket is read without a broker"),
+        ({"path": "s3://b/p", "tierUrl": "s3://b/p"}, "option tierUrl: has no effect here"),
+        ({"path": "/d", "tier": "bucket"}, "option tier: has no effect here"),
+        ({"tierUrl": "/mnt/b"}, "option tierUrl: invalid URL '/mnt/b'"),
+        ({"tierUrl": "s3://b/p", "tier": "both"}, "option tier: invalid value 'both': write auto or broker or bucket"),
+        ({"tier": "auto"}, "option tier: needs tierUrl"),
+        ({"path": "s3://b/p", "startingOffsets": "latestByKey"}, "option startingOffsets: latestByKey seeks rows here"),
+        ({"tierUrl": "s3://b/p", "tier": "bucket", "startingOffsets": "latestByKey"}, "latestByKey seeks rows here"),
     ],
 )
 def test_a_batch_refuses(options: dict[str, str], named: str) -> None:

@@ -27,6 +27,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.logs import some_frames
+from tests.support.sealed_history import upload
 from toymq import ConnectFailed, sync
 from toymq_py.errors import NoSuchTopic
 from toymq_py.storage.segment import segment_name
@@ -57,9 +58,27 @@ def lower(options: dict[str, Any]) -> dict[str, str]:
     return {name.lower(): str(value) for name, value in options.items()}
 
 
-@pytest.fixture(params=["wire", "directory"])
+@pytest.fixture(scope="module")
+def buckets(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The broker's segments in buckets: what is sealed, and all of it."""
+    with sync.connect(url_of(broker)) as client:
+        for topic in ("numbers", "few"):
+            assert client.topic_range(topic).incarnation is not None
+    urls = {name: f"file://{tmp_path_factory.mktemp('bucket')}/{name}" for name in ("sealed", "all")}
+    for name, url in urls.items():
+        upload(broker.data_dir, url, tail=name == "all")
+    return urls
+
+
+@pytest.fixture(params=["wire", "directory", "wire and bucket", "bucket"])
 def place(request: pytest.FixtureRequest, broker: BrokerProcess) -> dict[str, str]:
-    return {"url": url_of(broker)} if request.param == "wire" else {"path": broker.data_dir}
+    """Records of one broker, however they are read."""
+    if "bucket" not in request.param:
+        return {"url": url_of(broker)} if request.param == "wire" else {"path": broker.data_dir}
+    buckets = request.getfixturevalue("buckets")
+    if request.param == "bucket":
+        return {"path": buckets["all"]}
+    return {"url": url_of(broker), "tierUrl": buckets["sealed"], "maxRecordsPerPartition": "400"}
 
 
 def batch(place: dict[str, str], cls: type[BatchReader] = BatchReader, **options: Any) -> BatchReader:
@@ -216,7 +235,7 @@ def test_a_stream_goes_on_where_it_was(place: dict[str, str]) -> None:
         at, batches = end, batches + 1
         if at == reader.reportLatestOffset():
             break
-    assert (found, batches) == (numbers(), 3)
+    assert (found, batches) == (numbers(), 4 if "tierUrl" in place else 3), "one ends with the segment"
     assert reader.partitions(at, at) == []
 
 
@@ -378,6 +397,7 @@ def test_news_ends_the_wait(broker: BrokerProcess) -> None:
     assert asked == ["fresh"]
 
 
+@pytest.mark.parametrize("place", ["wire", "directory"], indirect=True)
 def test_a_pattern_without_a_topic_waits_for_one(place: dict[str, str], broker: BrokerProcess) -> None:
     pauses: list[float] = []
     wanted = f"later-{'url' in place}"

@@ -1,0 +1,170 @@
+"""Topics of a bucket as a source of records: alone, or below the log of the broker that has it as its tier.
+
+Knows nothing of Spark. For one thread. Credentials come from the environment of the process that reads.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from toymq.requests import TopicRange
+from toymq_py.storage.reader import RecordRun, Walk
+from toymq_py.tier.bucket import BucketError
+from toymq_py.tier.keys import Place
+from toymq_py.tier.reader import BucketReader, BucketTopic, SealedSegment, SegmentLost
+from toymq_spark.record_sources import AT_MS_MAX, Logs
+from toymq_spark.spans import overlapping, whole
+
+logger = logging.getLogger("toymq_spark")
+
+T = TypeVar("T")
+
+LISTING_MAX_AGE_S = 30.0
+"""A listing is used so long: that of a long history takes seconds, and stores charge for it."""
+
+
+@contextmanager
+def named(url: str) -> Iterator[None]:
+    """Name the bucket in an error. Raises: BucketError."""
+    try:
+        yield
+    except BucketError as error:
+        raise BucketError(f"{url}: {error}") from error
+
+
+class BucketLogs:
+    """Topics of a bucket alone: what is sealed. A topic ends behind its last sealed segment."""
+
+    def __init__(
+        self, url: str, reader: BucketReader,
+        sleep: Callable[[float], None] = time.sleep, monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251
+    ) -> None:  # fmt: skip
+        self._url = url
+        self._reader = reader
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._known: dict[str, tuple[float, BucketTopic]] = {}
+
+    def topics(self) -> list[str]:
+        with named(self._url):
+            return self._reader.topics()
+
+    def bounds(self, topic: str) -> TopicRange:
+        found = self._topic(topic)
+        return TopicRange(found.first_id, found.next_id, found.place.incarnation)
+
+    def id_at_time(self, topic: str, at_ms: int) -> int:
+        with named(self._url):
+            return self._reader.id_at_time(self._topic(topic), min(at_ms, AT_MS_MAX) * 1_000_000)
+
+    def history(self, topic: str, incarnation: str | None, start: int, end: int, *, again: bool = False) -> list[SealedSegment]:
+        return overlapping(self._topic(topic).segments, start, end)
+
+    def read(
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None, segments: Sequence[int] = ()
+    ) -> Iterator[RecordRun[T]]:
+        with named(self._url):
+            place = self._topic(topic).place if incarnation is None else Place(topic, incarnation)
+            if not segments:
+                found = overlapping(self._reader.segments(place), from_id, to_id)
+                segments, to_id = [each.first_id for each in found], min(to_id, found[-1].next_id if found else from_id)
+            yield from self._reader.read(place, segments, from_id, to_id, walk)
+
+    def wait(self, topic: str, next_id: int, seconds: float) -> None:
+        self._sleep(seconds)
+
+    def close(self) -> None:
+        self._known.clear()
+
+    def _topic(self, topic: str) -> BucketTopic:
+        now = self._monotonic()
+        listed_at, found = self._known.get(topic, (0.0, None))
+        if found is None or now - listed_at > LISTING_MAX_AGE_S:
+            with named(self._url):
+                found = self._reader.topic(topic)
+            self._known[topic] = now, found
+        return found
+
+
+class TieredLogs:
+    """Topics of a broker and of its tier: what is sealed is read in the bucket; the rest, and all questions, go to the broker.
+
+    ``alone``: nothing is read from the broker, so a topic ends where the bucket does.
+    """
+
+    def __init__(
+        self, broker: Logs, url: str, reader: BucketReader, *, alone: bool,
+        sleep: Callable[[float], None] = time.sleep, monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251
+    ) -> None:  # fmt: skip
+        self._broker = broker
+        self._url = url
+        self._reader = reader
+        self._alone = alone
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._listed: dict[Place, tuple[float, list[SealedSegment]]] = {}
+
+    def topics(self) -> list[str]:
+        return self._broker.topics()
+
+    def bounds(self, topic: str) -> TopicRange:
+        found = self._broker.bounds(topic)
+        if not self._alone:
+            return found
+        segments = [] if found.incarnation is None else self._segments(Place(topic, found.incarnation), found.next_id)
+        return found._replace(next_id=max(found.first_id, min(found.next_id, segments[-1].next_id if segments else 0)))
+
+    def id_at_time(self, topic: str, at_ms: int) -> int:
+        found = self._broker.id_at_time(topic, at_ms)
+        return min(found, self.bounds(topic).next_id) if self._alone else found
+
+    def history(self, topic: str, incarnation: str | None, start: int, end: int, *, again: bool = False) -> list[SealedSegment]:
+        if incarnation is None:
+            return []
+        segments = self._segments(Place(topic, incarnation), end if again else start + 1)
+        return overlapping(segments, start, end) if self._alone or again else whole(segments, start, end)
+
+    def read(
+        self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None, segments: Sequence[int] = ()
+    ) -> Iterator[RecordRun[T]]:
+        if incarnation is None or not (segments or self._alone):
+            yield from self._broker.read(topic, from_id, to_id, walk, incarnation)
+            return
+        alone = BucketLogs(self._url, self._reader)
+        while from_id < to_id:
+            try:
+                for run in alone.read(topic, from_id, to_id, walk, incarnation, segments):
+                    yield run
+                    from_id = run.next_id
+            except SegmentLost as lost:
+                if self._alone:
+                    raise
+                logger.warning("topic %s: %s: records %d to %d are read from the broker",
+                               topic, lost, lost.first_id, lost.next_id - 1)  # fmt: skip
+                yield from self._broker.read(topic, lost.first_id, lost.next_id, walk, incarnation)
+                from_id = lost.next_id
+            else:
+                return
+
+    def wait(self, topic: str, next_id: int, seconds: float) -> None:
+        if self._alone:  # the broker has more, and would answer at once
+            self._sleep(seconds)
+        else:
+            self._broker.wait(topic, next_id, seconds)
+
+    def close(self) -> None:
+        self._broker.close()
+
+    def _segments(self, place: Place, reaching: int) -> list[SealedSegment]:
+        """What is sealed of a topic, as the newest listing says. It is listed anew, now and then, while it ends below
+        ``reaching``."""
+        now = self._monotonic()
+        listed_at, segments = self._listed.get(place, (0.0, None))
+        if segments is None or ((not segments or segments[-1].next_id < reaching) and now - listed_at > LISTING_MAX_AGE_S):
+            with named(self._url):
+                segments = self._reader.segments(place)
+            self._listed = {known: found for known, found in self._listed.items() if known.topic != place.topic}
+            self._listed[place] = now, segments
+        return segments
