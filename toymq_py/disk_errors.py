@@ -12,8 +12,6 @@ LASTING = (
     errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ESTALE,
 )  # fmt: skip
 """Permanent errors of opening a file: a retry would fail again. ESTALE: another file has its name."""
-
-
 Done = Callable[[OSError | RequestError | None], None]
 
 
@@ -28,7 +26,6 @@ class BeingExamined(BlockingIOError):
         self.when_done = when_done
         self.problem: str | None = None
         """Why the wait may be long: a request that can be made again is answered with it."""
-
 
     def begin_wait(self, call: Callable[[], None]) -> Callable[[], None]:
         """As ``when_done``. Returns: what withdraws the call: nothing need be done, it comes once."""

@@ -443,7 +443,6 @@ class Experiment:
                     for user in self._users:
                         user.cut()
 
-
     def _signal(self, number: signal.Signals, worker: int | None) -> None:
         if isinstance(self._broker, WorkerSupervisor) and worker is not None:
             self._broker.signal_worker(worker, number)

@@ -61,7 +61,6 @@ class Cold(Protocol):
     def spoilt(self, segment: Segment) -> None:
         """What was fetched of a segment is damaged, or gone from the disk."""
 
-
     def problem(self, segments: Iterable[Segment]) -> str | None:
         """Why readers wait for one of these longer than a fetch takes; None: they do not."""
 
