@@ -389,7 +389,7 @@ class Passing:
         if held is None:  # what ends a connection is said to the next command, whose reply will not come
             return bool(fatal and worker.expected and self._answer(worker, worker.expected[0], frame, word))
         if fatal:  # a run has fewer replies than commands, and what follows would be taken for them
-            held.released = lambda begin: self._end_soon()
+            held.released, held.last = lambda begin: self._end_soon(), True
         answer = b"".join(expected.pieces)
         subscribes = expected.subscribes if word == b"OK" else None
         if subscribes is not None:

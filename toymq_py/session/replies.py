@@ -39,15 +39,16 @@ class PendingReply:
     """A reply that is not due yet.
 
     ``make`` is set when it is due and called when it is at the head, so that many large replies are not in memory at once.
-    ``released`` is then called with the offset of its first byte in the write.
+    ``released`` is then called with the offset of its first byte in the write. Behind one that is ``last`` nothing is written.
     """
 
-    __slots__ = ("cost", "make", "released")
+    __slots__ = ("cost", "last", "make", "released")
 
     def __init__(self, cost: int = MADE_COST_BYTES) -> None:
         self.cost = cost
         self.make: MakeReply | None = None
         self.released: Callable[[int], None] | None = None
+        self.last = False
 
 
 class Replies:
@@ -184,6 +185,11 @@ class Replies:
                 text, cost, reply.make = made, reply.cost, None
                 if reply.released is not None:
                     reply.released(size)
+                if reply.last:
+                    fifo.clear()
+                    fifo.append(PendingReply())  # it has its place, and is never filled
+                    out.append(text)
+                    return out
             fifo.popleft()
             out.append(text)
             freed += cost

@@ -234,6 +234,22 @@ async def test_a_worker_that_refuses_the_connection_is_heard_and_ends_the_sessio
         await rig.aborted.wait()
 
 
+async def test_behind_an_error_that_ends_a_connection_nothing_is_written(rig: Rig) -> None:
+    """A run of two PUBs had one reply, SHUTTING_DOWN, and the OK of a PUB behind them was taken for the second one's: it was not
+    stored. Found by chaos over workers."""
+    assert rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
+    rig.replies.add(b"OK 61\n")
+    await rig.hears(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
+    rig.says("ERR SHUTTING_DOWN the broker is shutting down\n")
+    async with asyncio.timeout(10):
+        await rig.aborted.wait()
+    rig.replies.add(b"OK 62\n")
+    rig.replies.wake()
+    await asyncio.sleep(0)
+    assert rig.written == b"ERR SHUTTING_DOWN the broker is shutting down\n"
+    assert rig.replies.take_due(float("inf")) == []
+
+
 async def test_a_subscription_ends_with_its_worker_and_an_idle_connection_is_made_anew(rig: Rig) -> None:
     rig.take(f"PUB {THERE} - 1\nx\n")
     await rig.hears(f"PUB {THERE} - 1\nx\n")
