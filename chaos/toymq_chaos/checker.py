@@ -352,6 +352,8 @@ class Checker:
             if answered:
                 self._find_strange(answered[0], attempts)
             elif shown is not None and all(attempt.result == "err" for attempt in attempts):
+                if self._drained is None:  # it may have been sent again: of a history that was cut off the answer is missing
+                    continue
                 verdict.unexpected += 1
                 verdict.broken("a refused message was delivered", attempts[-1], shown)
             elif shown is not None:
@@ -366,7 +368,7 @@ class Checker:
             self._attempts, verdict, drained=self._drained is not None, digest_of=self._digest_of,
             gone=self._may_be_gone, removed=self._may_be_removed,
         )  # fmt: skip
-        self._key_order.judge(verdict)
+        self._key_order.judge(verdict, drained=self._drained is not None)
         if self._drained is not None:
             drained_ns = self._drained.t_ns
             self._leases.judge(

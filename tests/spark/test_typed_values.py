@@ -40,7 +40,7 @@ def test_an_archive_of_typed_values_and_its_report(
     client.pub("typed", b"not json")
     options = {"url": url, "subscribe": "typed", "badRows": "deadletter"}
     typed = {"valueFormat": "json", "valueSchema": "id BIGINT, day DATE"}
-    query = archive.start(spark, {**options, **typed}, tmp_path / "to", once=True)
+    query = archive.start(spark, {**options, **typed}, tmp_path / "to", tmp_path / "checkpoint", once=True)
     assert query.awaitTermination(WAIT_S)
     assert query.exception() is None
     archived = archive.read(spark, tmp_path / "to")
@@ -56,5 +56,6 @@ def test_an_archive_of_typed_values_and_its_report(
     assert (row["records"], row["largest"]) == (20, len('{"id":10,"day":"2026-11-28"}'))
     bad = spark.read.format("toymq").options(url=url, subscribe="typed.bad", includeHeaders="true").load()
     assert [(one["reason"], one["count"]) for one in report.report(bad, "1 hour").reasons] == [("value is not json", 1)]
+    others = {**options, **typed, "valueSchema": "id STRING"}
     with pytest.raises(ArchiveMismatch, match="in one archive: archive to another place"):
-        archive.start(spark, {**options, **typed, "valueSchema": "id STRING"}, tmp_path / "to", once=True)
+        archive.start(spark, others, tmp_path / "to", tmp_path / "checkpoint", once=True)

@@ -27,6 +27,9 @@ def ack(t_ns: int, msg_id: int, sent_ns: int, process: str = "c.1") -> Event:
     return Event(t_ns, process, "ack", topic="t", consumer="c", id=msg_id, sent_ns=sent_ns)
 
 
+DRAINED = Event(99, "supervisor", "drained")
+
+
 def broken(*events: Event) -> list[str]:
     published = [pub(2, 0, "red"), pub(3, 1, "red"), pub(4, 2, "blue")]
     return [violation.promise for violation in check([*START, *published, *events]).violations]
@@ -42,11 +45,15 @@ def test_an_answer_that_is_read_after_the_next_delivery_proves_nothing() -> None
 
 @pytest.mark.parametrize("events", [
     [deliver(5, 0, "red"), deliver(6, 1, "red", "d.1"), ack(9, 0, 7)],
-    [deliver(5, 0, "red"), deliver(6, 1, "red", "d.1")],
-    [deliver(6, 1, "red")],
+    [deliver(5, 0, "red"), deliver(6, 1, "red", "d.1"), DRAINED],
+    [deliver(6, 1, "red"), DRAINED],
 ], ids=["its ack was sent later", "it was not acked", "it was not delivered"])  # fmt: skip
 def test_a_message_that_overtakes_its_group_is_found(events: list[Event]) -> None:
     assert any("the one before it of its group" in promise for promise in broken(*events))
+
+
+def test_an_ack_that_a_cut_history_lacks_may_have_been_sent() -> None:
+    assert not broken(deliver(5, 0, "red"), deliver(6, 1, "red", "d.1"))
 
 
 def test_messages_without_a_group_have_no_order() -> None:

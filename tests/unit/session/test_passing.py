@@ -235,8 +235,8 @@ async def test_a_worker_that_refuses_the_connection_is_heard_and_ends_the_sessio
 
 
 async def test_behind_an_error_that_ends_a_connection_nothing_is_written(rig: Rig) -> None:
-    """A run of two PUBs had one reply, SHUTTING_DOWN, and the OK of a PUB behind them was taken for the second one's: it was not
-    stored. Found by chaos over workers."""
+    """A run of two PUBs had one reply, SHUTTING_DOWN, and the OK of a PUB behind them was taken for the second one's, which was
+    not stored. Found by chaos over workers."""
     assert rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
     rig.replies.add(b"OK 61\n")
     await rig.hears(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
