@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from toymq_py.errors import DamagedData
-from toymq_py.storage import offsets, topic_settings
+from toymq_py.storage import topic_settings
 from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline.verify import topic_names
@@ -15,7 +15,7 @@ from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key
 from toymq_py.tier.objects import Seal
 from toymq_py.tier.plan import plan
-from toymq_py.tier.uploads import delete_segment, store_segment
+from toymq_py.tier.uploads import delete_segment, known_of_copies, store_segment
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ def _check_topic(
     *, repair: bool,
 ) -> Iterator[Finding]:  # fmt: skip
     following = dict(pairwise(bases))
-    todo = plan(bases, 1 << 64, holding, offsets.load(fs, path).state.has_removed, away)
+    todo = plan(bases, 1 << 64, holding, known_of_copies(fs, path)[0].has_removed, away)
     for first_id in todo.lost:
         yield _check_lost(bucket, place, away[first_id], repair=repair)
     for first_id in todo.upload:

@@ -19,6 +19,7 @@ from toymq_py.records import IdRange
 from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
+from toymq_py.storage.offline import given_up
 from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
@@ -72,6 +73,15 @@ def store_segment(bucket: Bucket, place: Place, first_id: int, data: bytes, next
         return False
     bucket.put(seal_key(place, first_id), Seal.of(data, next_id).encode())
     return True
+
+
+def known_of_copies(fs: FileSystem, path: str) -> tuple[offsets.OffsetsState, bool]:
+    """What the offsets of a topic say, where what ``toymq repair`` gave up is not removed: the bucket may have it. And whether
+    they are lost. Raises: OSError."""
+    loaded = offsets.load(fs, path)
+    lost_ids = given_up.load(fs, path).ids
+    state = given_up.without(loaded.state, lost_ids) if lost_ids else loaded.state
+    return state, loaded.source is offsets.OffsetsSource.LOST
 
 
 def delete_segment(bucket: Bucket, place: Place, first_id: int, holding: Holding) -> None:
@@ -247,14 +257,13 @@ class Uploads:
 
     def _read_state(self, topic: TopicOnDisk) -> tuple[bytes | None, Callable[[int], bool]]:
         """The state to store, none when the offsets are damaged, and what says which ids were removed."""
-        loaded = offsets.load(self._fs, topic.path)
-        known = loaded.state
+        known, is_lost = known_of_copies(self._fs, topic.path)
         state = State(
             topic.committed_id,
             offsets.encode(known, topic.place.topic) if known != offsets.OffsetsState() else None,
             read_if_there(self._fs, f"{topic.path}/{topic_settings.FILE_NAME}"),
         )
-        return (None if loaded.source is offsets.OffsetsSource.LOST else state.encode()), known.has_removed
+        return (None if is_lost else state.encode()), known.has_removed
 
     def _upload(self, topic: TopicOnDisk, first_id: int, next_id: int, holding: Holding, done: Round) -> None:
         key = segment_key(topic.place, first_id)

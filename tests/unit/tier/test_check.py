@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.broker_rig import DIR
 from tests.support.buckets import MemoryBucket
 from tests.support.tiers import PAYLOAD, TierRig
 from toymq_py.storage.fs import write_synced
+from toymq_py.storage.offline.repair import repair
 from toymq_py.tier.check import check
 from toymq_py.tier.keys import Place, deleted_key, seal_key, segment_key
 from toymq_py.tier.objects import Seal
@@ -36,6 +38,30 @@ def test_what_the_disk_lost_is_kept_and_named() -> None:
     before = dict(bucket.objects)
     assert ["the disk lost it, and it is kept" in text for text in rig.findings(repair=True)] == [True]
     assert bucket.objects == before
+
+
+@pytest.mark.parametrize("first_ids", [[0, 5], [5], [5, 10]], ids=str)
+def test_what_a_repair_gave_up_stays_in_the_bucket(first_ids: list[int]) -> None:
+    """For the offsets it is removed. The next start deleted the only copies, and a restore did not name them."""
+    rig, bucket = filled()
+    rig.publish("t", *[PAYLOAD] * 12)
+    rig.round()
+    before = {key for key in bucket.objects if key.endswith(".log")}
+    place, published = rig.place(), rig.records("t")
+    rig.disk = rig.disk.kill()
+    for first_id in first_ids:
+        rig.disk.unlink(f"{DIR}/topics/t/{first_id:020}.log")
+    (repaired,) = repair(rig.disk, DIR, pid=1)
+    assert sum(last - first + 1 for first, last in repaired.lost) == 5 * len(first_ids)
+    rig.restart()
+    rig.uploads = rig.another_process()
+    for _ in range(3):
+        rig.round()
+    keys = [segment_key(place, first_id) for first_id in first_ids]
+    assert rig.findings(repair=True) == [f"{key} is in the bucket alone: the disk lost it, and it is kept" for key in keys]
+    assert {key for key in bucket.objects if key.endswith(".log")} >= before
+    again, _ = rig.restored()
+    assert again.records("t") == published[: rig.sealed_below()]
 
 
 def test_a_segment_that_changed_is_named() -> None:

@@ -1,17 +1,20 @@
-"""``given-up.json``: the ids of a topic that are lost, and that no rule or command removed. Only a backup reads it. ADR 0086.
+"""``given-up.json``: the ids of a topic that are lost, and that no rule or command removed. ADR 0086.
+
+Those read it that hold copies, a backup and the bucket of ``--tier``: what they have of these ids stays.
 
 In a data directory they are what ``toymq repair`` has entered in the offsets as removed: for the offsets a gap on purpose, as
 what retention removed. In a backup they are the records of segments that the source has lost: their copies stay.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData
 from toymq_py.records import MSG_ID_MAX, IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, replace_file
-from toymq_py.storage.id_ranges import union
+from toymq_py.storage.id_ranges import subtract, union
+from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.segment_heads import Head
 
 FILE_NAME = "given-up.json"
@@ -40,6 +43,15 @@ def load(fs: FileSystem, path: str) -> GivenUp:
         return GivenUp(ids, {base_id: (time_ns, checksum) for base_id, time_ns, checksum in rows})
     except (DamagedData, KeyError, TypeError, ValueError):
         return GivenUp([(0, MSG_ID_MAX)])
+
+
+def without(state: OffsetsState, ids: Iterable[IdRange]) -> OffsetsState:
+    """What the offsets say was removed, but for ids that are given up: of these there may be a copy."""
+    gone = subtract([*([(0, state.first_id - 1)] if state.first_id else []), *state.removed], ids)
+    first_id = 0
+    if gone and gone[0][0] == 0:
+        first_id, gone = gone[0][1] + 1, gone[1:]
+    return replace(state, first_id=first_id, removed=tuple(gone))
 
 
 def add(fs: FileSystem, path: str, ids: Iterable[IdRange], heads: Mapping[int, Head]) -> None:
