@@ -14,11 +14,12 @@ from toymq_py.records import IdRange
 from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file, write_synced
+from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.offline.backup_directory import is_empty, make_directory
 from toymq_py.storage.record import scan
 from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
 from toymq_py.storage.segment import segment_name
-from toymq_py.tier.bucket import Bucket
+from toymq_py.tier.bucket import Bucket, BucketError
 from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
 
@@ -54,7 +55,7 @@ def restore(
     Raises:
         DataDirectoryError: ``data_dir`` is not empty, or the bucket has no topic.
         DirectoryLocked, OSError: of ``data_dir``.
-        BucketError: the bucket cannot be read.
+        BucketError: the bucket cannot be read. One that cannot be written is a problem of each topic.
     """
     if not is_empty(fs, data_dir, besides=(DIRECTORY_NAME,) if is_interrupted(fs, data_dir) else ()):
         raise DataDirectoryError(f"{data_dir} is not empty: name a new directory, nothing was overwritten")
@@ -110,8 +111,8 @@ def _restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holdin
         done.segments += 1
         first = first_id if first is None else first
     next_id = max(end, known.next_id, state.next_id)
-    if next_id > end:
-        done.unsealed.append((end, next_id - 1))
+    if next_id > end:  # what an earlier restore left out was no message's
+        done.unsealed += subtract([(end, next_id - 1)], known.removed)
     done.next_id = next_id + IDS_LEFT_OUT
     # Of its own: what is sealed in the bucket is appended to no more.
     write_synced(fs, f"{to}/{segment_name(done.next_id)}", b"", exclusive=True)
@@ -122,8 +123,14 @@ def _restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holdin
     first_id = known.first_id if done.state_ns is not None or first is None else first
     removed = (*known.removed, (next_id, done.next_id - 1))
     known = replace(known, first_id=first_id, next_id=done.next_id, removed=removed)
-    offsets.write(fs, to, offsets.encode(known, place.topic))
+    encoded = offsets.encode(known, place.topic)
+    offsets.write(fs, to, encoded)
     fs.sync_dir(to)
+    try:  # behind the newest, so that the next restore goes on behind this one, whatever becomes of this directory
+        at_ns = max(holding.states, default=0) + 1
+        bucket.put(state_key(place, at_ns), State(done.next_id, encoded, state.settings).encode())
+    except BucketError as error:
+        done.problems.append(f"the bucket was not told ({error}): another restore would use its ids from {done.next_id} on")
     return done
 
 

@@ -111,6 +111,8 @@ class Uploads:
         self._stored: dict[Place, bytes] = {}
         """The newest state of each topic, as it was stored."""
         self._conflicts: set[str] = set()
+        self._lacking: set[Place] = set()
+        """Topics of which something was evicted that this bucket does not have."""
         self._settled: dict[Place, tuple[object, ...]] = {}
         """What each topic looked like when nothing was left to do, but for a state that was not due."""
 
@@ -135,6 +137,7 @@ class Uploads:
             self._identity = identity
             self._stored.clear()
             self._conflicts.clear()
+            self._lacking.clear()
             self._settled.clear()
             self._proven.clear()
         for place in self._seen - {*present}:
@@ -150,6 +153,8 @@ class Uploads:
             self._seen.add(topic.place)
             holding = self._held.setdefault(topic.place, Holding())
             self._bring(topic, holding, done, stopped)
+            if topic.place in self._lacking:  # its history is in another bucket: nothing more of it is to leave the disk
+                continue
             if topic.evictable and (proven := self._prove_some(topic, holding, stopped)):
                 done.proven[topic.place] = proven
         return done
@@ -203,6 +208,8 @@ class Uploads:
         for first_id in todo.delete:
             delete_segment(self._bucket, topic.place, first_id, holding)
             done.deleted += 1
+        if todo.lost:
+            self._lacking.add(topic.place)
         for first_id in todo.lost:
             if (key := segment_key(topic.place, first_id)) not in self._conflicts:
                 self._conflicts.add(key)

@@ -123,6 +123,21 @@ def test_an_eviction_that_is_cut_off_loses_nothing(steps: int, power_cut: bool) 
     assert (rig.records("t"), len(rig.away()), rig.findings()) == (before, 7, [])
 
 
+def test_nothing_more_leaves_the_disk_for_a_bucket_that_lacks_what_left_it_before(caplog: pytest.LogCaptureFixture) -> None:
+    """Started with the URL of another bucket, the broker divided the history over both."""
+    rig = uploaded()
+    rig.rounds(2)
+    away = rig.away()
+    assert away
+    objects(rig).clear()
+    rig.reopen()
+    rig.uploads = rig.another_process()
+    rig.publish("t", *[PAYLOAD] * 20)
+    rig.rounds(3)
+    assert rig.away() == away
+    assert f"{segment_key(rig.place(), away[0])} is not in the bucket, and not on the disk" in caplog.text
+
+
 @pytest.mark.parametrize("steps", range(12))
 @pytest.mark.parametrize("first", ["purge", "eviction"])
 def test_what_is_purged_while_it_is_evicted_does_not_come_back(first: str, steps: int) -> None:

@@ -6,6 +6,7 @@ from tests.support.broker_rig import BrokerRig
 from tests.support.buckets import MemoryBucket
 from tests.support.tiers import AGAIN, PAYLOAD, TierRig
 from toymq_py.errors import DataDirectoryError
+from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import seal_key, segment_key, state_key
 from toymq_py.tier.restore import IDS_LEFT_OUT
 
@@ -60,6 +61,31 @@ def test_ids_that_were_handed_out_after_the_newest_state_are_used_by_no_other_me
     assert topic.messages() == 11
     _, count, next_id = topic.fetch(12, 10, 1000)
     assert (count, next_id) == (1, topic.next_id), "a reader that stands there goes on at what is new"
+
+
+def test_a_second_restore_goes_on_behind_the_first_whatever_became_of_it() -> None:
+    """The restored broker was killed, with its disk, before its first state was in the bucket: its ids were given again."""
+    rig, _ = filled()
+    first, one = rig.restored()
+    first.publish("t", b"acknowledged")
+    acknowledged = first.records("t")[-1][0]
+    rig.disk.rename(AGAIN, "/data/first")
+    second, two = rig.restored()
+    second.publish("t", b"later")
+    assert second.records("t")[-1][0] > acknowledged
+    assert two["t"].unsealed == one["t"].unsealed == [(10, 11)], "the ids between were no message's"
+
+
+def test_a_bucket_that_is_not_told_of_its_restore_is_a_problem() -> None:
+    rig, bucket = filled()
+
+    def full(key: str, data: bytes) -> None:
+        raise BucketError("it is full")
+
+    bucket.put = full  # type: ignore[method-assign]
+    again, done = rig.restored()
+    assert len(again.records("t")) == 10
+    assert ["it is full" in problem for problem in done["t"].problems] == [True]
 
 
 def test_a_restore_that_was_interrupted_begins_anew_and_nothing_is_overwritten() -> None:
@@ -150,7 +176,7 @@ def test_damaged_states_go_back_to_an_older_one_or_to_none() -> None:
     again, done = rig.restored()
     assert again.broker.topic("t").channel("c").consumer.last_acked == 6
     assert [problem.startswith(f"{newer}: ") for problem in done["t"].problems] == [True]
-    del bucket.objects[at]
+    del bucket.objects[at], bucket.objects[state_key(rig.place(), 2**62 + 1)]
     rig.disk.rename(AGAIN, "/data/first")
     bare, done = rig.restored()
     assert bare.records("t") == rig.records("t")[:10]
