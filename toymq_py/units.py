@@ -94,6 +94,14 @@ def format_size(size: int) -> str:
     return f"{size}B"
 
 
+def rounded_size(value: int) -> str:
+    """A measured size for people: 49.3GiB."""
+    for power in (40, 30, 20, 10):
+        if value >= 1 << power:
+            return f"{value / (1 << power):.1f}".removesuffix(".0") + format_size(1 << power).removeprefix("1")
+    return format_size(value)
+
+
 DURATION_SETTINGS = frozenset(
     ("visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl", "tier_local_age")
 )

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from toymq.click_support import Duration
-from toymq_py.units import format_duration, format_size
+from toymq_py.units import format_duration, format_size, rounded_size
 from toymqctl.broker import Broker
 from toymqctl.gateway import gateway_of, path_of
 from toymqctl.quantities import TOPIC
@@ -87,7 +87,8 @@ def _trouble(found: dict[str, Any], trouble: dict[str, Any]) -> str:
     where = trouble["topic"] or "disk"
     if trouble["consumer"]:
         where = f"consumer {trouble['consumer']} of {where}"
-    return f"{where}: {_value(found, trouble['value'])}"
+    value = trouble["value"]
+    return f"{where}: {rounded_size(value) if found['unit'] == 'bytes' else _value(found, value)}"
 
 
 def _value(found: dict[str, Any], value: int) -> str:

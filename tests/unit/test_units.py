@@ -13,6 +13,7 @@ from toymq_py.units import (
     parse_number,
     parse_setting,
     parse_size,
+    rounded_size,
 )
 
 
@@ -74,3 +75,8 @@ def test_a_number_of_a_document_is_a_whole_number_within_its_bounds(value: objec
     assert check_number("window", 7, 1, 7) == 7
     with pytest.raises(BadArgument, match=r"^invalid window '.{1,50}': write a whole number from 1 to 7$"):
         check_number("window", value, 1, 7)
+
+
+@pytest.mark.parametrize(("size", "shown"), [(0, "0B"), (1023, "1023B"), (52_979_458_048, "49.3GiB"), (1 << 40, "1TiB")])
+def test_a_measured_size_is_rounded(size: int, shown: str) -> None:
+    assert rounded_size(size) == shown

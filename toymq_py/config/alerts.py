@@ -16,9 +16,9 @@ from toymq_py.units import (
     counted,
     duration_doubt,
     format_duration,
-    format_size,
     parse_duration_ms,
     parse_size,
+    rounded_size,
 )
 
 Condition = Literal["lag", "age", "letters", "unattached", "disk"]
@@ -131,7 +131,7 @@ class Alert:
     def shown(self, value: int) -> str:
         """A value for people: ``1200 messages``, ``5m``, ``10GiB``."""
         if self.unit == "bytes":
-            return _rounded_size(value)
+            return rounded_size(value)
         if self.unit == "ms":
             return format_duration(value if value < 1000 else value // 1000 * 1000)
         return counted(value, "message")
@@ -202,10 +202,3 @@ def _duration_ms(name: str, text: str) -> int:
         return parse_duration_ms(text)
     except ConfigError as error:
         raise BadArgument(f"{name}: {error}") from None
-
-
-def _rounded_size(value: int) -> str:
-    for power in (40, 30, 20, 10):
-        if value >= 1 << power:
-            return f"{value / (1 << power):.1f}".removesuffix(".0") + format_size(1 << power).removeprefix("1")
-    return format_size(value)

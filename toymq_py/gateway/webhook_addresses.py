@@ -67,5 +67,5 @@ def allowed_address(target: Target, addresses: Sequence[str], *, private: bool) 
         for address in addresses:
             if not is_public(address) or is_own(address):
                 named = address if target.host == address else f"{target.host} is {address}, and"
-                raise Forbidden(f"{named} is of this machine or its network (--private-webhooks allows it)")
+                raise Forbidden(f"{named} is of this machine or its network (toymq serve --private-webhooks allows it)")
     return addresses[0]
