@@ -64,6 +64,28 @@ def test_what_a_repair_gave_up_stays_in_the_bucket(first_ids: list[int]) -> None
     assert again.records("t") == published[: rig.sealed_below()]
 
 
+@pytest.mark.parametrize("msg_id", [5, 7, 9])
+def test_a_record_that_a_repair_gave_up_comes_back_with_a_restore(msg_id: int) -> None:
+    """The segment was divided at it, and the bucket has it whole."""
+    rig = TierRig(bucket := MemoryBucket())
+    rig.publish("t", *[b"%02d" % n + PAYLOAD for n in range(24)])
+    rig.round()
+    before, published = dict(bucket.objects), rig.records("t")
+    rig.disk = rig.disk.kill()
+    path = f"{DIR}/topics/t/{5:020}.log"
+    data = rig.disk.read_file(path)
+    at = data.index(b"%02d" % msg_id + PAYLOAD) + 20
+    write_synced(rig.disk, path, data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+    assert [found.lost for found in repair(rig.disk, DIR, pid=1)] == [[(msg_id, msg_id)]]
+    rig.restart()
+    rig.uploads = rig.another_process()
+    rig.rounds(3)
+    rig.findings(repair=True)
+    assert all(bucket.objects[key] == data for key, data in before.items() if key.endswith(".log"))
+    again, _ = rig.restored()
+    assert again.records("t") == published[:20]
+
+
 def test_a_segment_that_changed_is_named() -> None:
     rig, bucket = filled()
     path, before = f"{rig.broker.topic('t').path}/{0:020}.log", dict(bucket.objects)
