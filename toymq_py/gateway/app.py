@@ -166,7 +166,8 @@ class Endpoint:
         except ClientDisconnect:
             return None
         except OSError as error:
-            logger.error("%s %s failed: %s", request.method, request.url.path, error)  # noqa: TRY400 (the disk, not us)
+            if not isinstance(error, BeingExamined):  # which passes, and is said to the client alone
+                logger.error("%s %s failed: %s", request.method, request.url.path, error)  # noqa: TRY400 (the disk, not us)
             refusal = storage_error(error)
         except Exception:
             logger.exception("bug in %s %s", request.method, request.url.path)

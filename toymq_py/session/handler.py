@@ -13,7 +13,7 @@ from typing import Any
 from toymq_py.auth import audit
 from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
-from toymq_py.disk_errors import storage_error
+from toymq_py.disk_errors import BeingExamined, storage_error
 from toymq_py.errors import (
     BadArgument,
     BadVersion,
@@ -148,8 +148,8 @@ class Handler:
         except RequestError as error:
             self._refuse(command, error)
         except OSError as error:
-            about = _trace_fields(command)
-            logger.error("session %d: %s failed: %s", self._number, _verb(command), error, extra=about)  # noqa: TRY400 (the disk)
+            if not isinstance(error, BeingExamined):  # which passes, and is said to the client alone
+                logger.error("session %d: %s failed: %s", self._number, _verb(command), error, extra=_trace_fields(command))  # noqa: TRY400
             refusal = storage_error(error)
             if isinstance(command, ADMINISTRATIVE):
                 self._audit(command, refusal.code)

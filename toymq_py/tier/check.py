@@ -12,8 +12,8 @@ from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline.verify import topic_names
 from toymq_py.storage.segment import Segment, segment_name
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key
-from toymq_py.tier.objects import Seal
+from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
+from toymq_py.tier.objects import Seal, State
 from toymq_py.tier.plan import plan
 from toymq_py.tier.uploads import delete_segment, known_of_copies, store_segment
 
@@ -56,7 +56,9 @@ def check(
         on_disk.add(place)
         yield from _check_topic(fs, bucket, place, path, bases, away, found.get(place, Holding()), repair=repair)
     for place, holding in sorted(found.items(), key=lambda each: each[0]):
-        if place not in on_disk:
+        if place in on_disk:
+            yield from _check_states(bucket, place, holding)
+        else:
             for first_id in [] if holding.deleted or place.topic in delete else sorted(holding.segments & holding.seals):
                 yield from _compare(bucket, place, first_id, None, 0, None, repair=repair)
             yield _check_absent(bucket, place, holding, repair=repair, unwanted=place.topic in delete)
@@ -145,6 +147,24 @@ def _compare(
         yield Finding(place, f"{key} is not the segment that left the disk: readers wait for the right one")
     if data is not None and not seal.fits(data):
         yield Finding(place, f"{key} and the segment of the disk differ")
+
+
+def _check_states(bucket: Bucket, place: Place, holding: Holding) -> Iterator[Finding]:
+    """A restore takes the newest that is not damaged."""
+    whole = 0
+    for at in sorted(holding.states):
+        key = state_key(place, at)
+        if (data := bucket.get(key)) is None:  # a newer one has replaced it meanwhile
+            whole += 1
+            continue
+        try:
+            State.decode(data)
+            whole += 1
+        except DamagedData as error:
+            yield Finding(place, f"{key} is damaged: {error}")
+    if holding.segments and not whole:
+        text = f"topic {place.topic}, incarnation {place.incarnation}, has no state in the bucket"
+        yield Finding(place, f"{text}: a restore would have neither consumers nor settings; a broker that starts stores one")
 
 
 def _check_absent(bucket: Bucket, place: Place, holding: Holding, *, repair: bool, unwanted: bool) -> Finding:

@@ -136,6 +136,21 @@ def test_damage_in_a_topic_of_the_bucket_alone_is_named() -> None:
     assert ["in the bucket is damaged: its SHA-256 is " in text for text in rig.findings(repair=True)] == [True, False]
 
 
+@pytest.mark.parametrize("damage", [flipped, None], ids=["damaged", "gone"])
+def test_a_topic_without_a_state_is_named(damage: Callable[[bytes], bytes] | None) -> None:
+    rig, bucket = filled()
+    (key,) = (key for key in bucket.objects if "/state-" in key)
+    data = bucket.objects.pop(key)
+    if damage is not None:
+        bucket.objects[key] = damage(data)[:-9]
+    found = rig.findings(repair=True)
+    assert [text.startswith(f"{key} is damaged: ") for text in found[:-1]] == [True] * (damage is not None)
+    assert "has no state in the bucket: a restore would have neither consumers nor settings" in found[-1]
+    rig.uploads = rig.another_process()
+    rig.round()
+    assert len(rig.findings()) == (damage is not None), "the damaged one, until four newer ones are there"
+
+
 def test_a_topic_of_the_bucket_alone_is_kept_unless_it_is_marked_or_named() -> None:
     rig, bucket = filled()
     other = Place("gone", "0123456789abcdef")
