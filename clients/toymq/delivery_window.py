@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, TypeVar
+from weakref import ref
 
 from toymq.errors import ConsumerDeleted, SubscriptionEnded, TakenOver
 from toymq.message import lines_of, to_ranges
@@ -137,9 +138,7 @@ class Feed:
         self.pulled = False
         """It has the messages of one PULL, whose leases do not end with the connection."""
         self.wake = wake
-        self.new_link: Any = None
-        """The client's connection to which it has gone, until its subscription takes note: no longer, since the two refer to
-        each other."""
+        self._gone_to: ref[Any] | None = None  # weakly: the connection refers to its feeds
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
         self.state = FeedState.ASKED
         self.error: ToymqError | None = None
@@ -166,10 +165,15 @@ class Feed:
         self._acks: dict[str, AckList] = {}
 
     def link(self, present: L) -> L:
-        """The client's connection that it is on; ``present``: as far as its subscription knows."""
-        link: L = present if self.new_link is None else self.new_link
-        self.new_link = None
-        return link
+        """The client's connection that it is on; ``present``: the one that it was on before."""
+        if self._gone_to is None:
+            return present
+        link: L | None = self._gone_to()
+        return present if link is None else link
+
+    def goes_to(self, link: object) -> None:
+        """It goes on over another connection of its client, as do all acks, also of what came over an earlier one."""
+        self._gone_to = ref(link)
 
     def overlaps(self, topic: str) -> bool:
         """Whether a message could belong to this and to a subscription of ``topic``; of two patterns: assumed."""

@@ -141,5 +141,5 @@ class Following(Generic[L]):
         target = client._free_link(topic)
         if target is link:
             return None
-        feed.new_link = target
+        feed.goes_to(target)
         return target.conversation

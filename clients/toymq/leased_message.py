@@ -1,4 +1,4 @@
-"""What the messages of both clients share: a delivery with its lease, to be settled over the connection that it came from."""
+"""What the messages of both clients share: a delivery with its lease, to be settled over the connection of its subscription."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
@@ -29,14 +29,19 @@ _NO_SPAN = nullcontext()
 class LeasedMessage(Delivery, Generic[C]):
     """A delivery that is leased to a consumer."""
 
-    __slots__ = ("_feed", "_given_back", "_link")
+    __slots__ = ("_came_over", "_feed", "_given_back")
 
     def __init__(self, push: MessagePush, feed: Feed, link: C) -> None:
         super().__init__(push)
         self._feed = feed
-        self._link = link
+        self._came_over = link
         self._given_back = False
         """It was nacked or sent to the dead letters: ``process`` and ``auto_ack`` leave it alone."""
+
+    @property
+    def _link(self) -> C:
+        """The connection that settles it: that of its subscription, which may have gone to another worker."""
+        return self._feed.link(self._came_over)
 
     @property
     def lease(self) -> int | None:

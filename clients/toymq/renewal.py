@@ -1,6 +1,7 @@
 """Renewal of a subscription's leases on an event loop: the asyncio client's own, or that of the blocking client's thread."""
 
 import asyncio
+from collections.abc import Callable
 
 from toymq import requests
 from toymq.conversation import Conversation
@@ -17,8 +18,10 @@ class Renewal:
     Owns a timer. Reads the feed, which another thread may own.
     """
 
-    def __init__(self, feed: Feed, conversation: Conversation, visibility_s: float, loop: asyncio.AbstractEventLoop) -> None:
-        """``conversation``: sends the TOUCH; a lease may be renewed from any connection."""
+    def __init__(
+        self, feed: Feed, conversation: Callable[[], Conversation], visibility_s: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """``conversation``: of the connection that sends the TOUCH; a lease may be renewed from any."""
         self._feed = feed
         self._conversation = conversation
         self._visibility_s = visibility_s
@@ -41,10 +44,11 @@ class Renewal:
         if self._feed.state is FeedState.ENDED:
             return
         self.start()  # first: an error below does not end the renewals
-        consumer, lease = self._feed.command.consumer, self._conversation.lease_of(self._feed)
+        conversation = self._conversation()
+        consumer, lease = self._feed.command.consumer, conversation.lease_of(self._feed)
         by_topic: dict[str, list[int]] = {}
         for topic, msg_id in self._feed.leased():
             by_topic.setdefault(topic, []).append(msg_id)
         for topic, ids in by_topic.items():
             for line in lines_of(to_ranges(ids)):
-                self._conversation.send_now(requests.touch(topic, consumer, line, self._visibility_s, lease=lease).slot)
+                conversation.send_now(requests.touch(topic, consumer, line, self._visibility_s, lease=lease).slot)

@@ -177,7 +177,8 @@ class Subscription(AsyncWith, AsyncFor):
         self._renewal: Renewal | None = None
         if auto_extend_s is not None:
             self._feed.is_kept = True
-            self._renewal = Renewal(self._feed, link.conversation, auto_extend_s, asyncio.get_running_loop())
+            feed = self._feed
+            self._renewal = Renewal(feed, lambda: feed.link(link).conversation, auto_extend_s, asyncio.get_running_loop())
         self._timeout_s = timeout_s
         self._last: list[Message] = []
         """What ``auto_ack`` acks next."""

@@ -14,6 +14,7 @@ import pytest
 import toymq
 import toymq.sync
 from tests.support.broker_process import environment
+from tests.support.lost_worker import losing_a_worker
 from tests.support.worker_processes import Workers, serving, topic_of
 from toymq.sockets import reserved_port
 from toymq_py.placement import worker_of
@@ -226,3 +227,48 @@ async def test_in_circles_the_caller_gets_moved() -> None:
                         ask()
 
         await asyncio.to_thread(block)
+
+
+async def test_a_synced_ack_of_the_blocking_client_follows_its_subscription() -> None:
+    """The worker dies on the ACK: the subscription goes elsewhere, the ack with it, and the call reads there. It waited on the
+    old connection until its time-out."""
+
+    def block(url: str) -> None:
+        with toymq.sync.connect(url, timeout_s=20) as mq, mq.sub("t", "c") as messages:
+            messages.next(10).ack(sync=True)
+            assert messages.next(10).id == 1
+
+    async with losing_a_worker() as (broker, url):
+        await asyncio.to_thread(block, url)
+    assert broker.acks == ["0"]
+
+
+async def test_an_ack_behind_a_move_goes_where_the_subscription_is() -> None:
+    """Of what the old worker had delivered, which never comes back at its address: such an ack, and all later ones of the topic
+    with it, waited for the old connection for ever."""
+    async with losing_a_worker() as (broker, url), toymq.connect(url) as mq:
+        async with mq.sub("t", "c", visibility=1, auto_extend=True) as messages:
+            before = await messages.next(10)
+            broker.lose()
+            after = await messages.next(10)
+            async with asyncio.timeout(10):
+                await broker.touched.wait()
+            await before.ack()
+            await after.ack(sync=True)
+    assert broker.acks == ["0-1"]
+
+
+async def test_an_ack_of_the_blocking_client_behind_a_move_goes_where_the_subscription_is() -> None:
+    loop = asyncio.get_running_loop()
+    async with losing_a_worker() as (broker, url):
+
+        def block() -> None:
+            with toymq.sync.connect(url) as mq, mq.sub("t", "c") as messages:
+                before = messages.next(10)
+                loop.call_soon_threadsafe(broker.lose)
+                after = messages.next(10)
+                before.ack()
+                after.ack(sync=True)
+
+        await asyncio.to_thread(block)
+        assert ",".join(broker.acks) in {"0-1", "0,1"}

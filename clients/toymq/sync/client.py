@@ -263,7 +263,11 @@ class Client(ClientBase, PlainWith):
         link.conversation.subscribe(feed)
         while feed.state is FeedState.ASKED:
             link = feed.link(link)
-            if not link.until(lambda: feed.state is not FeedState.ASKED or feed.new_link is not None, deadline):
+
+            def news(link: BlockingLink = link) -> bool:
+                return feed.state is not FeedState.ASKED or feed.link(link) is not link
+
+            if not link.until(news, deadline):
                 raise link.overdue(f"the OK of SUB {feed.command.topic} {feed.command.consumer}")
         if feed.error is not None:
             raise feed.error

@@ -138,7 +138,8 @@ class LeaseKeeper:
     def _begin(self, feed: Feed, visibility_s: float) -> None:
         assert self._link is not None, "keep() is called after the connection is open"
         if not self._leaving:
-            self._renewals[feed] = renewal = Renewal(feed, self._link.conversation, visibility_s, self._loop)
+            conversation = self._link.conversation
+            self._renewals[feed] = renewal = Renewal(feed, lambda: conversation, visibility_s, self._loop)
             renewal.start()
 
     def _end(self, feed: Feed) -> None:

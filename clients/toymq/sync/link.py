@@ -207,11 +207,19 @@ class BlockingLink:
             self.exchange(0.0)
 
     def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """Ack, and wait until that is on stable storage. Raises: RequestError, ClientClosed, RequestTimeout."""
+        """Ack, and wait until that is on stable storage, on the connection that the feed is on, also when it goes to another
+        meanwhile. Raises: RequestError, ClientClosed, RequestTimeout."""
         told: list[ToymqError | None] = []
-        self.conversation.ack_synced(feed, topic, msg_id, told.append)
-        if not self.until(lambda: bool(told), now() + self.options.timeout_s):
-            raise self.overdue(f"the synced ack of {topic} {msg_id}")
+        link, deadline = self, now() + self.options.timeout_s
+        link.conversation.ack_synced(feed, topic, msg_id, told.append)
+        while not told:
+
+            def news(link: BlockingLink = link) -> bool:
+                return bool(told) or feed.link(link) is not link
+
+            if not link.until(news, deadline):
+                raise link.overdue(f"the synced ack of {topic} {msg_id}")
+            link = feed.link(link)
         if told[0] is not None:
             raise told[0]
 

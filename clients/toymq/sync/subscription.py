@@ -299,7 +299,7 @@ class Subscription(PlainWith, PlainFor):
     def _has_news(self) -> bool:
         """Whether there is something to hand out, or nothing more to expect of its connection."""
         feed = self._feed
-        return bool(feed.arrived) or feed.state is not FeedState.LIVE or feed.new_link is not None
+        return bool(feed.arrived) or feed.state is not FeedState.LIVE or feed.link(self._held) is not self._held
 
     def _next_push(self, deadline: float | None) -> MessagePush | None:
         feed = self._feed

@@ -38,7 +38,7 @@ def test_leases_are_renewed_several_times_within_their_length_until_they_are_set
     feed = peer.subscribe()
     assert peer.said() == ["SUB t c"]
     peer.hear(b"OK 0\n" + message(1) + message(2) + message(3))
-    renewal = Renewal(feed, peer.conversation, 30.0, cast(asyncio.AbstractEventLoop, loop))
+    renewal = Renewal(feed, lambda: peer.conversation, 30.0, cast(asyncio.AbstractEventLoop, loop))
     renewal.start()
     renewal.start()
     assert [delay_s for delay_s, _, _ in loop.due] == [30.0 / EXTENDS_PER_LEASE]
@@ -59,7 +59,7 @@ def test_a_renewal_names_the_lease() -> None:
     feed = peer.subscribe()
     peer.said()
     peer.hear(b"OK 0\n" + message(1))
-    Renewal(feed, peer.conversation, 30.0, cast(asyncio.AbstractEventLoop, loop)).start()
+    Renewal(feed, lambda: peer.conversation, 30.0, cast(asyncio.AbstractEventLoop, loop)).start()
     loop.tick()
     assert peer.said() == [f"TOUCH t c 1 visibility=30000 lease={feed.lease}"]
 
@@ -69,7 +69,7 @@ def test_a_subscription_that_the_broker_ended_is_not_renewed() -> None:
     feed = peer.subscribe()
     peer.said()
     peer.hear(b"OK 0\n" + message(1))
-    Renewal(feed, peer.conversation, 30.0, cast(asyncio.AbstractEventLoop, loop)).start()
+    Renewal(feed, lambda: peer.conversation, 30.0, cast(asyncio.AbstractEventLoop, loop)).start()
     peer.conversation.end(feed, TakenOver("by another"))
     loop.tick()
     assert (peer.said(), loop.due) == ([], [])

@@ -1,0 +1,75 @@
+"""A fake broker of two workers, one of which is lost for good: its topic is with the other one from then on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+_ANSWERS = {b"HELLO": b"HELLO 1 server=x/1 max_payload=99 workers=1\n", b"CLUSTER": b"JSON 2\n{}\n"}
+
+
+class LostWorker:
+    """Worker 1 has the topic, and delivers message 0. It is lost at the first ACK, or by ``lose``; then worker 0 has it, and
+    delivers message 1."""
+
+    def __init__(self) -> None:
+        self.touched = asyncio.Event()
+        """Worker 0 got a TOUCH."""
+        self.acks: list[str] = []
+        """The ids of the ACKs that worker 0 got."""
+        self._servers: list[asyncio.Server] = []
+        self._wires: list[asyncio.StreamWriter] = []  # of worker 1
+        self._lost = False
+
+    async def start(self) -> str:
+        """Returns: the URL of worker 0."""
+        self._servers = [await asyncio.start_server(serve, "127.0.0.1", 0) for serve in (self._serve_0, self._serve_1)]
+        return f"toymq://127.0.0.1:{self._port(0)}"
+
+    def _port(self, worker: int) -> int:
+        return int(self._servers[worker].sockets[0].getsockname()[1])
+
+    async def _serve_0(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            match line.split():
+                case [b"SUB", *_]:
+                    writer.write(_delivering(1) if self._lost else b"ERR MOVED 127.0.0.1:%d has it\n" % self._port(1))
+                    continue
+                case [b"ACK", _, _, ids, *_]:
+                    self.acks.append(ids.decode())
+                case [b"TOUCH", *_]:
+                    self.touched.set()
+            writer.write(_ANSWERS.get(line.split()[0], b"OK 0\n"))
+        writer.close()
+
+    async def _serve_1(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._wires.append(writer)
+        while (line := await reader.readline()) and not line.startswith(b"ACK"):
+            writer.write(_delivering(0) if line.startswith(b"SUB") else _ANSWERS.get(line.split()[0], b"OK 0\n"))
+        if line:
+            self.lose()
+        writer.close()
+
+    def lose(self) -> None:
+        """Worker 1 is gone, and nothing listens at its address."""
+        self._lost = True
+        self._servers[1].close()
+        for wire in self._wires:
+            wire.transport.abort()
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+def _delivering(msg_id: int) -> bytes:
+    """To a SUB."""
+    return b"OK 0\nMSG t %d 1 1781767800000000000 - 1\nx\n" % msg_id
+
+
+@asynccontextmanager
+async def losing_a_worker() -> AsyncIterator[tuple[LostWorker, str]]:
+    broker = LostWorker()
+    try:
+        yield broker, await broker.start()
+    finally:
+        broker.close()
