@@ -22,6 +22,8 @@ from toymq_chaos.verdict import Verdict
 ACK_WINDOW_NS = 100_000_000
 """Acks of the last 100 ms before a kill may be lost (delivery.md); an unfinished flush may lose older ones."""
 
+OF_EITHER = "of either worker"
+"""Note of a "disconnect" that ``views`` add: what was pulled there may have been lost with its worker."""
 POWER = "power"
 """Ends the note of a "kill" that lost unsynced data, as a power cut does."""
 
@@ -120,7 +122,7 @@ class Checker:
                 self._retain_acked_for_ms = event.retain_acked_for_ms
                 self._leases.started(event)
             case "disconnect":
-                self._leases.disconnected(event.process)
+                self._leases.disconnected(event.process, with_leases=event.note == OF_EITHER)
             case "kill":
                 self._verdict.kills += 1
                 self._ends.append((event.t_ns, True))

@@ -64,6 +64,7 @@ class Leases:
         self._shared: set[tuple[str, str]] = set()  # declared: topic or pattern, and consumer
         self._first: dict[tuple[str, str], str] = {}  # by topic and consumer: the first connection that may have subscribed
         self._gone: set[str] = set()
+        self._uncertain: set[str] = set()  # that may have lost what they pulled
         self._lived_ns: dict[str, int] = defaultdict(int)  # by connection: when it last was not lost
         self._sent: dict[Message, int] = {}  # earliest time that the latest delivery was sent
         self._answers: dict[Message, list[Event]] = defaultdict(list)
@@ -74,8 +75,11 @@ class Leases:
         """Set the visibility timeout; without one no time is checked."""
         self._visibility_ns = None if event.visibility_ms is None else event.visibility_ms * MS
 
-    def disconnected(self, process: str) -> None:
+    def disconnected(self, process: str, *, with_leases: bool = False) -> None:
+        """``with_leases``: what it had pulled may be lost, too, and may have been so before it was read."""
         self._gone.add(process)
+        if with_leases:
+            self._uncertain.add(process)
 
     def share(self, topic: str, consumer: str) -> None:
         """Several connections share the consumer."""
@@ -160,7 +164,8 @@ class Leases:
         if before.process != event.process and before.process in self._gone and not (leased and leased.pulled):
             verdict.duplicated["its connection was lost"] += 1
             return
-        if before.process != event.process and event.attempt < before.attempt:
+        uncertain = before.process in self._uncertain or event.process in self._uncertain
+        if before.process != event.process and (event.attempt < before.attempt or uncertain):
             verdict.duplicated["it was read late"] += 1
             return
         left_out = before.process == event.process and event.attempt > before.attempt + 1

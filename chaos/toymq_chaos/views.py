@@ -4,23 +4,26 @@ A topic is with one worker at a time, so its history is that of one broker, whic
 concerns one topic: its own events, those of no topic, and the ends of its worker. Pure.
 
 A connection may outlive the worker of a topic, as another worker took it and passes its commands on. To a topic's view it is
-another connection then: ``name~n`` after the n-th end. A command that was sent before an end and answered long after it was
-still on its way, since what the dead worker had taken ends with the connection. One with a subscription there does not outlive
-it.
+another connection then: ``name~n`` after the n-th end. One with a subscription there does not outlive it.
+
+A command that was sent before an end and answered after it was answered by either worker: the dead one, whose answer was read
+late, or its successor, which it reached when it was passed on. Until there can be a successor it is the dead one's. Behind that
+neither is certain on a busy machine, and the checker gives the benefit of the doubt: an ack does not bind, and what was pulled
+may come again. The second is a connection of its own, ``name~n?``.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
-from toymq_chaos.checker import ACK_WINDOW_NS, Checker
+from toymq_chaos.checker import ACK_WINDOW_NS, OF_EITHER, Checker
 from toymq_chaos.history import Event
 from toymq_chaos.verdict import Verdict
 from toymq_py.names import DEAD_LETTERS, is_pattern
 from toymq_py.placement import worker_of
 
-REPLACED_NS = 50_000_000
-"""A worker that was killed has no successor for longer than this."""
+REPLACED_NS = 100_000_000
+"""A worker that was killed has no successor for longer than this: so long its supervisor waits at least."""
 
 
 class Views:
@@ -102,7 +105,7 @@ class _View:
         self._topic = topic
         self._ends: list[int] = []  # when its worker ended
         self._begun: dict[str, int] = {}  # by connection: ends before it
-        self._listening: dict[str, int] = {}  # by connection: ends before its last SUB or PULL
+        self._listening: dict[str, str] = {}  # by connection: its name at its last SUB or PULL
         self._subscribed: set[str] = set()  # connections
 
     def take(self, event: Event, workers: int) -> None:
@@ -124,23 +127,32 @@ class _View:
                 for other in self._begun:
                     self.checker.feed(Event(event.t_ns, f"{other}~{len(self._ends)}", "connect"))
                 return
+            case "deliver" if name in self._begun:
+                event = replace(event, process=self._listening.get(name, name))
             case _ if name in self._begun:
-                event = replace(event, process=self._name(event))
+                event = self._of_its_worker(event)
             case _:
                 pass
         self.checker.feed(event)
+        if event.process.endswith("?") and event.op == "pull":
+            self.checker.feed(Event(event.t_ns, event.process, "disconnect", note=OF_EITHER))
 
-    def _name(self, event: Event) -> str:
-        """The connection as the topic's worker knows it."""
-        begun = self._begun[event.process]
-        if event.op == "deliver" or event.process in self._subscribed:
-            number = self._listening.get(event.process, begun)
-        else:
-            sent_ns = event.t_ns if event.sent_ns is None else event.sent_ns
-            surely_ns = sent_ns if event.result == "unknown" else max(sent_ns, event.t_ns - REPLACED_NS)
-            number = max(begun, bisect_left(self._ends, surely_ns))
-            if event.op in ("sub", "pull"):
-                self._listening[event.process] = number
-            if event.op == "sub" and event.result == "ok":
-                self._subscribed.add(event.process)
-        return event.process if number == begun else f"{event.process}~{number}"
+    def _of_its_worker(self, event: Event) -> Event:
+        """A command of the connection as the topic's worker knows that."""
+        name, begun = event.process, self._begun[event.process]
+        if name in self._subscribed:
+            return replace(event, process=self._listening.get(name, name))
+        sent_ns = event.t_ns if event.sent_ns is None else event.sent_ns
+        first = max(begun, bisect_left(self._ends, sent_ns))
+        last = max(first, bisect_left(self._ends, event.t_ns - REPLACED_NS))
+        if event.result == "ok" and first < last and event.op in ("ack", "nack") and not event.sync:
+            event = replace(event, result="unknown")
+        number = first if event.result == "unknown" else last
+        process = name if number == begun else f"{name}~{number}"
+        if event.op == "pull" and number > first:
+            process += "?"
+        if event.op in ("sub", "pull"):
+            self._listening[name] = process
+        if event.op == "sub" and event.result == "ok":
+            self._subscribed.add(name)
+        return replace(event, process=process)

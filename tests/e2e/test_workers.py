@@ -246,15 +246,17 @@ async def test_a_synced_ack_of_the_blocking_client_follows_its_subscription() ->
 async def test_an_ack_behind_a_move_goes_where_the_subscription_is() -> None:
     """Of what the old worker had delivered, which never comes back at its address: such an ack, and all later ones of the topic
     with it, waited for the old connection for ever."""
-    async with losing_a_worker() as (broker, url), toymq.connect(url) as mq:
-        async with mq.sub("t", "c", visibility=1, auto_extend=True) as messages:
-            before = await messages.next(10)
-            broker.lose()
-            after = await messages.next(10)
-            async with asyncio.timeout(10):
-                await broker.touched.wait()
-            await before.ack()
-            await after.ack(sync=True)
+    async with (
+        losing_a_worker() as (broker, url), toymq.connect(url) as mq,
+        mq.sub("t", "c", visibility=1, auto_extend=True) as messages,
+    ):  # fmt: skip
+        before = await messages.next(10)
+        broker.lose()
+        after = await messages.next(10)
+        async with asyncio.timeout(10):
+            await broker.touched.wait()
+        await before.ack()
+        await after.ack(sync=True)
     assert broker.acks == ["0-1"]
 
 

@@ -27,6 +27,7 @@ from toymq_chaos.views import Views
 from toymq_chaos.workload import Client
 from toymq_py.broker import Broker
 from toymq_py.data_directory import made_and_locked
+from toymq_py.forking import BACK_OFF_MIN_S
 from toymq_py.placement import Placement
 from toymq_py.protocol import Cluster
 from toymq_py.server import Server
@@ -35,7 +36,7 @@ from toymq_py.storage.offline.redistribute import redistribute
 from toymq_py.storage.workers_file import divide, load, worker_path
 
 ROOT = "/data/d"
-REPLACED_S = 0.06
+REPLACED_S = BACK_OFF_MIN_S
 """A worker that was killed has no successor for so long; see ``views``."""
 STEPS = 3_000_000
 FOLLOWS = 0.3

@@ -6,7 +6,8 @@ from tests.support.histories import DRAINED, LIFE, MS, START, TOO_EARLY, ack, de
 from toymq_chaos.checker import check
 from toymq_chaos.history import Event
 from toymq_chaos.verdict import Verdict
-from toymq_chaos.views import Views
+from toymq_chaos.views import REPLACED_NS, Views
+from toymq_py.forking import BACK_OFF_MIN_S
 from toymq_py.placement import worker_of
 
 WORKERS = 2
@@ -76,13 +77,39 @@ def test_a_connection_that_outlives_the_worker_is_another_one_from_its_next_comm
 
 def test_a_command_on_its_way_when_the_worker_ends_is_of_the_next_life() -> None:
     """It was sent before the kill, and passed on after it: its answer comes when there is a successor."""
-    pull = replace(sub(9, "c.1"), op="pull", t_ns=100 * MS)
+    pull = replace(sub(9, "c.1"), op="pull", t_ns=200 * MS)
     first = replace(sub(1, "c.1"), op="pull")
     verdict = verdict_of(
         BEGIN, *connect(0, "p.1", "c.1"), first, pub(2, 0), deliver(3, 0), ack(4, 0), kill_of(10, HERE), pull,
-        deliver(101, 0, attempt=2), ack(102, 0), DRAINED,
+        deliver(201, 0, attempt=2), ack(202, 0), DRAINED,
     )  # fmt: skip
     assert verdict.ok, verdict.violations[0]
+
+
+def pulled_over_an_end(answered_ms: int, *, sent_ms: int = 9) -> list[str]:
+    """A PULL around the end of its worker, and the same message for another connection, which has it as the first, too."""
+    pull = replace(sub(sent_ms, "c.1"), op="pull", t_ns=answered_ms * MS)
+    share = replace(of(0, "declare", "supervisor"), topic="t", consumer="c", note="share")
+    found = [pull, deliver(answered_ms + 1, 0), *connect(answered_ms + 2, "c.2"), sub(answered_ms + 3, "c.2")]
+    again = [deliver(answered_ms + 300, 0, process="c.2"), ack(answered_ms + 301, 0, process="c.2")]
+    events = [share, BEGIN, *connect(0, "p.1", "c.1"), pub(2, 0), kill_of(10, HERE), *found, *again, DRAINED]
+    return broken(*events)
+
+
+def test_an_answer_that_was_read_late_may_be_of_the_worker_that_ended() -> None:
+    assert REPLACED_NS == BACK_OFF_MIN_S * 1e9
+    assert pulled_over_an_end(71) == [], "there is no other one yet"
+    assert pulled_over_an_end(171) == [], "there may be one, on a busy machine as well as not"
+    assert pulled_over_an_end(171, sent_ms=11) == [TOO_EARLY], "it was sent behind the end"
+
+
+def test_an_ack_that_was_answered_by_either_worker_does_not_bind() -> None:
+    for sync, found in ((None, []), (True, ["an acked message was delivered again although its ack was on the disk"])):
+        assert broken(
+            BEGIN, *connect(0, "p.1", "c.1"), replace(sub(1, "c.1"), op="pull"), pub(2, 0), deliver(3, 0), kill_of(10, HERE),
+            ack(171, 0, sent_ms=9, sync=sync), of(172, "disconnect", "c.1"), *connect(180, "c.2"), sub(181, "c.2"),
+            deliver(300, 0, attempt=2, process="c.2"), ack(301, 0, process="c.2"), DRAINED,
+        ) == found  # fmt: skip
 
 
 def test_what_was_delivered_before_the_end_and_read_after_it_is_of_the_life_before() -> None:
