@@ -17,7 +17,7 @@ from toymq.link import Link, settle
 from toymq.mixups import AsyncFor, AsyncWith
 from toymq.nack_reason import DeadOn, Reason
 from toymq.renewal import Renewal
-from toymq_py.errors import ConfigError, ConnectionLost, ToymqError
+from toymq_py.errors import ConfigError, ConnectionLost, Moved, ToymqError
 from toymq_py.protocol import MessagePush, Subscribe
 
 logger = logging.getLogger("toymq")
@@ -78,7 +78,7 @@ class Message(LeasedMessage[Link]):
         self._feed.settle(self.topic, self.id)
         if self._in_reach:
             await self._link.ask(request.slot)
-            with suppress(ConnectionLost):  # which gives it back, too, at once or by its time
+            with suppress(ConnectionLost, Moved):  # a worker that is gone gives it back, too, at once or by its time
                 request.result()
 
     async def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
@@ -116,7 +116,7 @@ class Message(LeasedMessage[Link]):
         await self._link.ask(request.slot)
         try:
             return request.result() > 0
-        except ConnectionLost:
+        except (ConnectionLost, Moved):
             return False
 
     def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> "_Processing":

@@ -274,3 +274,23 @@ async def test_an_ack_of_the_blocking_client_behind_a_move_goes_where_the_subscr
 
         await asyncio.to_thread(block)
         assert ",".join(broker.acks) in {"0-1", "0,1"}
+
+
+async def test_what_was_pulled_from_a_worker_that_is_gone_comes_again_by_its_time_without_an_error() -> None:
+    loop = asyncio.get_running_loop()
+    async with losing_a_worker() as (broker, url), toymq.connect(url) as mq:
+        (message,) = await mq.pull("t", "c")
+        broker.lose()
+        async with asyncio.timeout(10):
+            await message.nack(0)
+    async with losing_a_worker() as (broker, url):
+
+        def block() -> None:
+            with toymq.sync.connect(url) as mq:
+                first, second = mq.pull("t", "c") + mq.pull("t", "c")
+                loop.call_soon_threadsafe(broker.lose)
+                while first.extend():
+                    pass
+                second.nack(0)
+
+        await asyncio.to_thread(block)

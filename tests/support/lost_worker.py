@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-_ANSWERS = {b"HELLO": b"HELLO 1 server=x/1 max_payload=99 workers=1\n", b"CLUSTER": b"JSON 2\n{}\n"}
+_ANSWERS = {b"HELLO": b"HELLO 1 server=x/1 max_payload=99 workers=1 lease=1\n", b"CLUSTER": b"JSON 2\n{}\n"}
 
 
 class LostWorker:
@@ -31,8 +31,8 @@ class LostWorker:
     async def _serve_0(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             match line.split():
-                case [b"SUB", *_]:
-                    writer.write(_delivering(1) if self._lost else b"ERR MOVED 127.0.0.1:%d has it\n" % self._port(1))
+                case [b"SUB" | b"PULL" as word, *_]:
+                    writer.write(_delivering(word, 1) if self._lost else b"ERR MOVED 127.0.0.1:%d has it\n" % self._port(1))
                     continue
                 case [b"ACK", _, _, ids, *_]:
                     self.acks.append(ids.decode())
@@ -44,7 +44,8 @@ class LostWorker:
     async def _serve_1(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._wires.append(writer)
         while (line := await reader.readline()) and not line.startswith(b"ACK"):
-            writer.write(_delivering(0) if line.startswith(b"SUB") else _ANSWERS.get(line.split()[0], b"OK 0\n"))
+            word = line.split()[0]
+            writer.write(_delivering(word, 0) if word in (b"SUB", b"PULL") else _ANSWERS.get(word, b"OK 0\n"))
         if line:
             self.lose()
         writer.close()
@@ -61,9 +62,10 @@ class LostWorker:
             server.close()
 
 
-def _delivering(msg_id: int) -> bytes:
-    """To a SUB."""
-    return b"OK 0\nMSG t %d 1 1781767800000000000 - 1\nx\n" % msg_id
+def _delivering(word: bytes, msg_id: int) -> bytes:
+    """To a SUB, or a PULL."""
+    message = b"MSG t %d 1 1781767800000000000 - 1\nx\n" % msg_id
+    return b"OK 0\n" + message if word == b"SUB" else message + b"OK 1\n"
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from toymq.mixups import PlainFor, PlainWith
 from toymq.nack_reason import DeadOn, Reason
 from toymq.sync.call_guard import HOLDER, CallGuard, one_thread, refused
 from toymq.sync.link import BlockingLink, now
-from toymq_py.errors import ConnectionLost
+from toymq_py.errors import ConnectionLost, Moved
 from toymq_py.protocol import MessagePush
 
 
@@ -80,7 +80,7 @@ class Message(LeasedMessage[BlockingLink]):
         self._feed.settle(self.topic, self.id)
         if self._in_reach:
             self._link.ask(request.slot)
-            with suppress(ConnectionLost):  # which gives it back, too, at once or by its time
+            with suppress(ConnectionLost, Moved):  # a worker that is gone gives it back, too, at once or by its time
                 request.result()
 
     @one_thread
@@ -113,7 +113,7 @@ class Message(LeasedMessage[BlockingLink]):
         self._link.ask(request.slot)
         try:
             return request.result() > 0
-        except ConnectionLost:
+        except (ConnectionLost, Moved):
             return False
 
     def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> "_Processing":
