@@ -94,7 +94,8 @@ class Diary:
         self.name = name
         self._connected = False
         self._subscribed = False
-        self._since_ns = recorder.now_ns()
+        self.since_ns = recorder.now_ns()
+        """Since when its subscription may have been sent."""
 
     @property
     def now_ns(self) -> int:
@@ -111,7 +112,7 @@ class Diary:
         if self._connected:
             self._recorder(self.process, "disconnect")
             self.losses += 1
-            self._since_ns = self.now_ns
+            self.since_ns = self.now_ns
         self._connected = self._subscribed = False
 
     def subscribed(self) -> None:
@@ -120,7 +121,7 @@ class Diary:
         if not self._subscribed:
             self._subscribed = True
             self._recorder(
-                self.process, "sub", topic=TOPIC, consumer=self.name, sent_ns=self._since_ns, note=BUFFERED
+                self.process, "sub", topic=TOPIC, consumer=self.name, sent_ns=self.since_ns, note=BUFFERED
             )
 
     def connected(self) -> None:
@@ -238,15 +239,18 @@ class User(ABC):
 
     def tell_each_loss(self) -> None:
         """The client tells of an outage, which ends when all its connections are back. With several workers it has one to each:
-        every loss gives back what was delivered over it."""
+        every loss gives back what was delivered over it. A subscription on another one goes on as it is."""
         if not self._where.workers or self.client is None:
             return
         outages, diary = self.client._outages, self.diary
         down = outages.down
 
-        def told(link: object, address: Address, reason: ToymqError) -> None:
+        def told(link: Any, address: Address, reason: ToymqError) -> None:
+            since_ns = diary.since_ns
             down(link, address, reason)
             diary.close()
+            if not link.conversation.feeds:
+                diary.since_ns = since_ns
 
         outages.down = told  # type: ignore[method-assign]
 

@@ -384,6 +384,8 @@ class Client(ClientBase, AsyncWith):
     def _new_link(self, home: Address | None = None) -> Link:
         link = Link(self._options, self._outages, home)
         link.conversation.elsewhere = Following(self, link, Link.deadline)
+        if home is not None and self._main is not None:  # another worker of the same broker
+            link.conversation.server = self._main.conversation.server
         self._links.append(link)
         return link
 

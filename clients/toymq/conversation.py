@@ -24,14 +24,7 @@ from toymq.streams import Streams
 from toymq.subscribe_slots import SubscribeSlot, UnsubscribeSlot
 from toymq.wire_log import Wire
 from toymq_py.errors import Moved, ProtocolViolation, RequestError, ToymqError
-from toymq_py.protocol import (
-    ClientConnection,
-    ClosedPush,
-    ErrReply,
-    Hello,
-    HelloReply,
-    MessagePush,
-)
+from toymq_py.protocol import ClientConnection, ClosedPush, ErrReply, Hello, HelloReply, MessagePush
 from toymq_py.records import IdRange
 
 logger = logging.getLogger("toymq")
@@ -282,18 +275,26 @@ class Conversation:
 
     def adopt_feed(self, feed: Feed, acks: Sequence[AckList]) -> None:
         """Subscribe in place of another connection, behind the acks that it has not sent."""
-        for one in acks:
-            one.listed = False
-            self._list(one)
+        Conversation.adopt_acks(self, acks)
         if self.online:
             self._send_acks()
         Conversation.subscribe(self, feed)
+
+    def adopt_acks(self, acks: Sequence[AckList]) -> None:
+        """Send them in place of another connection. Any worker passes an ACK on."""
+        for one in acks:
+            one.listed = False
+            self._list(one)
 
     def hand_back(self) -> None:
         """The worker cannot be reached at this address: what waits for it goes on where ``elsewhere`` says now."""
         gone = Moved("-")
         for feed in list(self.feeds):
             self._feed_goes(feed, gone)
+        for acks in self._acks.copy():  # of what was pulled
+            if self.elsewhere is not None and (target := self.elsewhere.publishes(acks.topic, gone)) is not None:
+                self._acks.remove(acks)
+                target.adopt_acks((acks,))
         for _ in range(len(self._waiting)):  # the rest stays there: it belongs to the stream that leaves with the first
             slot = self._waiting.popleft()
             if not self._goes_elsewhere(slot, gone):

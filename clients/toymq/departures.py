@@ -36,6 +36,10 @@ class Target(Protocol):
         """Subscribe, behind the acks that the other connection has not sent."""
         ...
 
+    def adopt_acks(self, acks: Sequence[AckList]) -> None:
+        """Send them."""
+        ...
+
 
 class Elsewhere(Protocol):
     """Finds the connection on which the publishes to a topic, or a subscription, go on.

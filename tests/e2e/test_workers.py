@@ -276,13 +276,42 @@ async def test_an_ack_of_the_blocking_client_behind_a_move_goes_where_the_subscr
         assert ",".join(broker.acks) in {"0-1", "0,1"}
 
 
+def test_what_the_blocking_client_pulled_from_another_worker_is_settled_at_once(workers: Workers) -> None:
+    """Over a connection that only those calls use."""
+    topic = topic_of(1, 2)
+    with toymq.sync.connect(url(workers)) as mq, toymq.sync.connect(url(workers, 1)) as other:
+        for number in range(3):
+            other.pub(topic, b"%d" % number)
+        acked, extended, given_back = mq.pull(topic, "c", 3)
+        acked.ack()
+        assert extended.extend(60)
+        given_back.nack(0)
+        (again,) = mq.pull(topic, "c", wait=5)
+        assert (again.payload, again.attempt) == (b"2", 2)
+        assert other.describe(topic)["consumers"][0]["last_acked"] == 0
+
+
+async def test_what_the_asyncio_client_pulled_from_another_worker_is_given_back_at_once(workers: Workers) -> None:
+    topic = topic_of(1, 2)
+    async with toymq.connect(url(workers)) as mq, toymq.connect(url(workers, 1)) as other:
+        await other.pub(topic, b"0")
+        (message,) = await mq.pull(topic, "c")
+        await message.nack(0)
+        (again,) = await mq.pull(topic, "c", wait=5)
+        assert again.attempt == 2
+
+
 async def test_what_was_pulled_from_a_worker_that_is_gone_comes_again_by_its_time_without_an_error() -> None:
     loop = asyncio.get_running_loop()
     async with losing_a_worker() as (broker, url), toymq.connect(url) as mq:
         (message,) = await mq.pull("t", "c")
         broker.lose()
         async with asyncio.timeout(10):
+            while await message.extend():
+                pass
             await message.nack(0)
+            await message.ack(sync=True)
+        assert broker.acks
     async with losing_a_worker() as (broker, url):
 
         def block() -> None:
@@ -292,5 +321,8 @@ async def test_what_was_pulled_from_a_worker_that_is_gone_comes_again_by_its_tim
                 while first.extend():
                     pass
                 second.nack(0)
+                second.ack()
+                mq.pull("t", "c")
 
         await asyncio.to_thread(block)
+        assert broker.acks

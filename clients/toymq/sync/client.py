@@ -298,6 +298,8 @@ class Client(ClientBase, PlainWith):
     def _new_link(self, home: Address | None = None) -> BlockingLink:
         link = BlockingLink(self._options, self._outages, self._links, self._guard, home)
         link.conversation.elsewhere = Following(self, link)
+        if home is not None:  # another worker of the same broker
+            link.conversation.server = self._conversation.server
         self._links.append(link)
         return link
 
@@ -333,6 +335,8 @@ class Client(ClientBase, PlainWith):
                 wait = deadline - now()
                 if pushes or wait <= 0:  # otherwise a broker that shuts down ended the wait early
                     home = self._home(topic)
+                    if pushes:
+                        home.send_off()
                     return [Message(push, feed, home) for push in pushes]
             except ConnectionLost as error:
                 wait = deadline - now()
@@ -423,8 +427,8 @@ class Client(ClientBase, PlainWith):
     def _ask_waiting(self, request: requests.Request[T]) -> T:
         """Make a request on a connection of its own, after sending what the other connections have to send."""
         self._open_or_raise()
-        for link in self._links:
-            link.exchange(0.0)
+        for link in list(self._links):
+            link.send_off()
         while True:
             home = self._homes.address(request.topic)
             self._leave_waiting_link(home)  # an exception may have come while the last call did

@@ -77,6 +77,7 @@ class GuardedConversation(Conversation):
     accept = _marked(Conversation.accept)
     forsake = _marked(Conversation.forsake)
     adopt_feed = _marked(Conversation.adopt_feed)
+    adopt_acks = _marked(Conversation.adopt_acks)
     hand_back = _marked(Conversation.hand_back)
 
     def mend(self) -> None:

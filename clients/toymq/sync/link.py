@@ -252,6 +252,9 @@ class BlockingLink:
             delay_s = self._backoff.next_s(self._route.wait_max_s)
             log_wait(delay_s)
             time.sleep(delay_s if left_s is None else min(delay_s, left_s))
+        self._try_to_connect(left_s)
+
+    def _try_to_connect(self, left_s: float | None) -> None:
         try:
             self._connect_round(left_s)
         except ToymqError as error:
@@ -325,6 +328,13 @@ class BlockingLink:
         for link in self._siblings:
             link.check()
         self._outages.up(self, address)
+
+    def send_off(self) -> None:
+        """Send what there is, for which it connects: an ack must not wait for a call that waits on this connection."""
+        self._mend_if_torn()
+        if self._socket is None and not self.conversation.is_closed and not (self._tried and self.conversation.idle):
+            self._try_to_connect(self.options.connect_timeout_s)
+        self.exchange(0.0)
 
     def exchange(self, wait_s: float | None) -> None:
         """Send and receive what is possible now, after one wait for either, of a day at most."""

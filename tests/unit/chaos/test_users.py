@@ -125,6 +125,23 @@ def test_the_nemesis_cuts_the_connections_of_the_products_clients() -> None:
         assert (ours.recv(1), theirs.recv(1)) == (b"", b""), "both ends see that it is over"
 
 
+def test_with_workers_only_the_loss_of_its_own_connection_begins_a_subscription_anew() -> None:
+    written = Written()
+    diary, where = written.diary, Surroundings(*[None] * 8, workers=True)  # type: ignore[arg-type]
+    user = AsyncPublisher(where, diary, random.Random(1), iter(()))
+    outages = SimpleNamespace(down=lambda link, address, reason: None)
+    user.client = SimpleNamespace(_outages=outages)  # type: ignore[assignment]
+    user.tell_each_loss()
+    for feeds in ([], ["its feed"]):
+        began_ns = written._now_ns
+        diary.on_event(UP)
+        diary.delivered(delivery(diary.losses))
+        outages.down(SimpleNamespace(conversation=SimpleNamespace(feeds=feeds)), "b", ConnectionLost("gone"))
+        diary.delivered(delivery(diary.losses))
+        sent_ns = [event.sent_ns or 0 for event in written.events if event.op == "sub"][-1]
+        assert (sent_ns > began_ns) == bool(feeds)
+
+
 def test_a_stalled_one_says_which() -> None:
     written = Written()
     written.diary.on_event(UP)
