@@ -188,7 +188,8 @@ class App:
                 self._jobs.remove(job)
                 needed = ", ".join(job.needed)
                 raise TypeError(
-                    f"{job.name} needs {needed}, and a tick has no arguments: give {needed} a default, or find it out there"
+                    f"{job.name} needs {needed}, and a tick has no arguments: give {needed} a default, or look it up in the"
+                    " function"
                 )
             self._schedules.append(Schedule(job, period_ms))
             return job
