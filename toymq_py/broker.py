@@ -458,7 +458,7 @@ class Broker:
             "disk_low": self.space.is_low(),
             "time_ms": self._clock.wall_ns() // 1_000_000,
             "gateways": self.gateways,
-            **metrics.cluster_stats(),
+            **metrics.cluster_stats(), **metrics.tier_stats(self.space.behind),
             "limits": {
                 "max_payload": self.options.max_payload_bytes,
                 **{name: getattr(self.options, name) for name in STATS_LIMITS},

@@ -39,7 +39,7 @@ class BeingFetched(BeingExamined):
 
     def __init__(self, path: str, when_done: Callable[[Callable[[], None]], None], problem: str | None) -> None:
         super().__init__(path, when_done)
-        text = "the bucket has these records, and they are being fetched" if problem is None else f"the bucket: {problem}"
+        text = "the bucket has these records, and they are being fetched" if problem is None else problem
         self.strerror = f"{text}; try again in a moment"
         self.problem = problem
 

@@ -16,12 +16,15 @@ def merged_topics(lists: Iterable[Iterable[dict[str, Any]]]) -> Iterator[dict[st
 
 
 def merged_stats(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figures of all workers: counts are added up; of times the longest is shown, and what is no number of the first worker."""
+    """Figures of all workers: counts are added up; of times the longest is shown, and what is no number of the first
+    that has it."""
     merged = dict(found[0])
     for name, value in merged.items():
         values = [one[name] for one in found if name in one]
         if isinstance(value, bool):
             merged[name] = any(values)
+        elif value is None:
+            merged[name] = next((one for one in values if one is not None), None)
         elif isinstance(value, int | float):
             merged[name] = max(values) if name in LARGEST else min(values) if name in SMALLEST else round(sum(values), 6)
     return merged

@@ -195,7 +195,8 @@ class Metrics:
                  "connections_torn_total", "deliver_total", "duplicate_total", "errors", "fsync_seconds", "limits_reached",
                  "loop_held_seconds", "nack_total",
                  "publish_seconds", "publish_total", "redeliver_total",
-                 "tier_failing", "tier_fetch_failing", "tier_fetched_bytes_total", "tier_uploaded_bytes_total")  # fmt: skip
+                 "tier_failing", "tier_fetch_failing", "tier_fetched_bytes_total", "tier_problem", "tier_uploaded_bytes_total",
+                 "tier_url")  # fmt: skip
 
     def __init__(self) -> None:
         self.channels_examining = 0
@@ -218,8 +219,11 @@ class Metrics:
         self.tier_fetch_failing = 0
         self.tier_fetched_bytes_total = 0
         self.tier_failing = 0
-        """This and the next are set by the thread of the tier."""
+        """This and the next two are set by the thread of the tier."""
+        self.tier_problem: str | None = None
+        """Why it fails."""
         self.tier_uploaded_bytes_total = 0
+        self.tier_url: str | None = None
         self.commit_messages = Histogram(BY_NAME["commit_messages"])
         self.fsync_seconds = Histogram(BY_NAME["fsync_seconds"])
         self.loop_held_seconds = Histogram(BY_NAME["loop_held_seconds"])
@@ -259,6 +263,13 @@ class Metrics:
         ]
         numbers = {"epoch": one("epoch"), "in_sync": one("isr_size"), "damaged_segments": one("damaged_segments")}
         return {"cluster": {**numbers, "followers": followers}}
+
+    def tier_stats(self, behind: str | None) -> dict[str, Any]:
+        """The fields of STATS for a bucket; nothing without ``--tier``. ``behind``: why publishes are refused for it."""
+        if self.tier_url is None:
+            return {}
+        refused = None if behind is None else f"publishing is refused: {behind}"
+        return {"tier": self.tier_url, "tier_problem": "; ".join(filter(None, (self.tier_problem, refused))) or None}
 
     def synced(self, seconds: float) -> None:
         """Record the time of one sync of a log."""

@@ -468,7 +468,8 @@ def connect(
     Args:
         urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several, or one with
             several hosts, ``toymq://a,b``, are tried in turn. In a cluster the client goes on to the node that leads, and with
-            ``--workers`` to the worker that has the topic, over a connection each.
+            ``--workers`` to the worker that has the topic, over a connection each. TOYMQ_URL is not read here: pass
+            ``os.environ["TOYMQ_URL"]``.
         token: for all URLs, in place of those in them; it needs no quoting here.
         name: name of this client, shown by the broker.
         ssl: for ``toymqs://``; default: the system's CAs.

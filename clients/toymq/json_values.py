@@ -23,6 +23,14 @@ from toymq_py.errors import BadArgument
 
 Reader = Callable[[str, Any], Any]
 """Converts a value of a JSON document; gets its name for errors. Raises: BadArgument."""
+
+
+class BytesText(str):
+    """Bytes in base64, as a sender has them before they are JSON: no reader of another type takes them for a text."""
+
+    __slots__ = ()
+
+
 DEPTH_MAX = 64
 """Of values within values: a document of ten thousand brackets is refused before it is walked."""
 _TEXTS: dict[type, tuple[Callable[[str], Any], str]] = {
@@ -50,7 +58,7 @@ def write(what: str, value: object, depth: int = 0) -> Any:
             raise BadArgument(f"{what} is {value}, which JSON cannot say")
         return value
     if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(value).decode()
+        return BytesText(base64.b64encode(value).decode())
     if isinstance(value, date | time):  # a datetime is a date
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -147,10 +155,12 @@ def _reader_of_class(what: str, kind: type, inner: tuple[Any, ...]) -> Reader | 
         return _exactly(lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number")
     if kind is float:
         return _number(float, "a number")
+    if kind is bytes:
+        return _text(*_TEXTS[bytes])
     if kind is str:
-        return _exactly(lambda value: isinstance(value, str), "a text")
+        return _str
     if kind in _TEXTS:
-        return _text(*_TEXTS[kind])
+        return _no_bytes(_text(*_TEXTS[kind]), _TEXTS[kind][1])
     if kind is timedelta:
         return _number(lambda value: timedelta(seconds=value), "a number of seconds")
     if issubclass(kind, enum.Enum):
@@ -168,8 +178,16 @@ def _reader_of_class(what: str, kind: type, inner: tuple[Any, ...]) -> Reader | 
     return None
 
 
+class _BytesForText(BadArgument):
+    """No other type of a union is tried: the worker would read the base64 as this one."""
+
+
 def _refused(name: str, wanted: str, value: object) -> BadArgument:
     return BadArgument(f"{name} is {wanted}, not {shown(value)}")
+
+
+def _bytes_refused(name: str, wanted: str, value: BytesText) -> BadArgument:
+    return _BytesForText(f"{name} is {wanted}, not {shown(base64.b64decode(value))}: decode the bytes")
 
 
 def _exactly(fits: Callable[[Any], bool], wanted: str) -> Reader:
@@ -177,6 +195,26 @@ def _exactly(fits: Callable[[Any], bool], wanted: str) -> Reader:
         if not fits(value):
             raise _refused(name, wanted, value)
         return value
+
+    return read
+
+
+def _str(name: str, value: Any) -> str:
+    if type(value) is BytesText:
+        raise _bytes_refused(name, "a text", value)
+    if not isinstance(value, str):
+        raise _refused(name, "a text", value)
+    return value
+
+
+def _no_bytes(reader: Reader, wanted: str) -> Reader:
+    """Refuse bytes whose base64 a worker would read as another type."""
+
+    def read(name: str, value: Any) -> Any:
+        found = reader(name, value)
+        if type(value) is BytesText:
+            raise _bytes_refused(name, wanted, value)
+        return found
 
     return read
 
@@ -211,6 +249,8 @@ def _any_of(readers: list[Reader]) -> Reader:
         for one in readers:
             try:
                 return one(name, value)
+            except _BytesForText:
+                raise
             except BadArgument as error:
                 refusals.append(str(error))
         raise BadArgument("; or ".join(refusals))

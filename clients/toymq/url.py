@@ -105,7 +105,7 @@ def _parse_one(at: int, url: str, count: int) -> Address:
     try:
         return parse_url(url)
     except ConfigError as error:
-        raise ConfigError(f"urls{f'[{at}]' if count > 1 else ''}: {error}") from None
+        raise ConfigError(f"urls[{at}]: {error}" if count > 1 else str(error)) from None
 
 
 def address_with_token(url: str, token: str | None, token_file: str | None) -> Address:

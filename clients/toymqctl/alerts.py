@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from toymq.click_support import Duration
+from toymq_py.names import is_pattern
 from toymq_py.units import format_duration, format_size, rounded_size
 from toymqctl.broker import Broker
 from toymqctl.gateway import gateway_of, path_of
@@ -133,12 +134,18 @@ def set_alert(
     if threshold is not None:
         body["threshold"] = threshold
     body |= secret_member(secret_file, no_secret=no_secret)
-    found = gateway_of(broker).ask("PUT", path_of("alerts", name), body)
+    gateway = gateway_of(broker)
+    found = gateway.ask("PUT", path_of("alerts", name), body)
     sign = "at most" if when == "disk" else "at least"
     click.echo(
         f"{name}: {when}{f' of {topic}' if topic else ''} {sign} {_value(found, found['threshold'])} for "
         f"{format_duration(found['for_ms'])} to {found['url'] or 'topic ' + found['to']}{', signed' if found['secret'] else ''}"
     )
+    if topic is not None and is_pattern(topic) and "workers" in found:
+        click.echo(
+            f"toymqctl: this rule watches the topics of one of {found['workers']} workers, {gateway.url}: set it at each, with "
+            "`toymqctl --http-url URL`", err=True,
+        )  # fmt: skip
 
 
 def _split(when: str, rest: tuple[str, ...]) -> tuple[str | None, str | None]:

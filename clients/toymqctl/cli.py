@@ -61,7 +61,7 @@ class _OneLineErrors(CommandGroup):
             sys.stderr.close()  # the reader of our output went away: no noise about it
             raise SystemExit(0) from None
         except ConfigError as error:
-            say(self, str(error).removeprefix("urls: "), ctx)  # a parameter of `connect`
+            say(self, str(error), ctx)
         except ToymqError as error:
             line = explain(ctx.obj.address, error) if isinstance(ctx.obj, Broker) else str(error)
         except OSError as error:

@@ -18,7 +18,7 @@ from toymqctl.letters import FailureGroup, described, error_of, grouped, traceba
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC, Ids, MessageId
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import facts, print_json, printable, screen_room, size, table
+from toymqctl.tables import facts, fitting, print_json, printable, screen_room, size, table
 
 T = TypeVar("T")
 
@@ -27,8 +27,14 @@ FETCH_COUNT = 1000
 REDRIVE_COUNT = 10_000
 """Most dead letters of one REDRIVE: its reply waits until all are stored, and a request has a time-out."""
 
-_COLUMNS = ("id", "died", "origin", "consumer", "attempts", "reason", "error", "key", "size")
-_GROUPED = ("letters", "first", "last", "died", "consumer", "reason", "last error")
+_DIED = f"{'died':20}"
+"""As wide as the times below it, which are never cut."""
+_COLUMNS = ("id", _DIED, "origin", "consumer", "attempts", "reason", "error", "key", "size")
+_CUT, _SPARE = (3, 5, 6, 7), (8, 2, 7, 4)
+_GROUPED = ("letters", "first", "last", _DIED, "consumer", "reason", "last error")
+_CUT_GROUPED, _SPARE_GROUPED = (4, 5, 6), (2, 1)
+LEAST = 24
+"""Characters of an error for which other columns are left out on a narrow terminal."""
 
 
 LISTED = "`toymqctl dlq list TOPIC` lists the ids"
@@ -86,8 +92,8 @@ def dlq() -> None:
 def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, group: bool, as_json: bool) -> None:
     """List the dead letters of TOPIC, or the topics that have dead letters.
 
-    `origin` is the message's id in TOPIC; letters that went back or were discarded are `settled`. Long values are cut to the
-    terminal; --json prints them whole.
+    `origin` is the message's id in TOPIC; letters that went back or were discarded are `settled`. A narrow terminal
+    leaves columns out for the error, and cuts long values; --json prints all.
     """
     if group and topic is None:
         raise click.UsageError("--group needs a TOPIC")
@@ -97,20 +103,21 @@ def list_letters(broker: Broker, topic: str | None, count: int, everything: bool
             return
         letters = _letters(client, _letters_of(topic), everything=everything)
         if group:
-            _show(grouped(letters)[:count], FailureGroup.to_json, _GROUPED, _group_line, (3, 4, 5, 6), as_json=as_json)
+            groups = grouped(letters)[:count]
+            _show(groups, FailureGroup.to_json, _GROUPED, _group_line, _CUT_GROUPED, _SPARE_GROUPED, as_json=as_json)
         else:
             rows = [described(row, went_back) for row, went_back in islice(letters, count)]
-            _show(rows, dict, _COLUMNS, _line, (1, 3, 5, 6, 7), as_json=as_json)
+            _show(rows, dict, _COLUMNS, _line, _CUT, _SPARE, as_json=as_json)
 
 
 def _show(
     found: list[T], to_json: Callable[[T], Any], columns: tuple[str, ...], line: Callable[[T], tuple[str, ...]],
-    text: tuple[int, ...], *, as_json: bool,
+    cut: tuple[int, ...], spare: tuple[int, ...], *, as_json: bool,
 ) -> None:  # fmt: skip
     if as_json:
         print_json(map(to_json, found))
     elif found:
-        click.echo(table([columns, *map(line, found)], text, screen_room()))
+        click.echo(fitting([columns, *map(line, found)], cut, screen_room(), spare, least=LEAST))
     else:
         click.echo("no dead letters")
 

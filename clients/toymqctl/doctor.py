@@ -70,6 +70,7 @@ def examine(
     yield _versions(server, own_version)
     yield _durability(stats)
     yield from _disk(stats)
+    yield from _tier(stats)
     yield from _limits(stats, max_payload)
     yield _clock(skew_s)
     yield from _tokens(stats)
@@ -117,6 +118,25 @@ def _disk(stats: dict[str, Any]) -> Iterator[Finding]:
     found = f"p99 {stats['fsync_p99_s'] * 1000:.2f} ms of {stats['fsync_total']}"
     advice = "give the broker a disk of its own, or a faster one; see what else writes to it" if slow else ""
     yield Finding("fsync", "warn" if slow else "ok", found, advice)
+
+
+def _tier(stats: dict[str, Any]) -> Iterator[Finding]:
+    waiting_for = [
+        f"readers of {topic['topic']} wait: {topic['evicted']['problem']}"
+        for topic in stats["topics"] if topic.get("evicted", {}).get("problem") is not None
+    ]  # fmt: skip
+    if "tier" not in stats:
+        if waiting_for:
+            yield Finding("tier", "FAIL", _worst(waiting_for), "start the broker with the --tier that it had")
+        return
+    advice = "see to the bucket: mount, network, credentials, `toymq tier check`; it is tried again by itself"
+    if stats["tier_problem"] is not None:
+        behind = f"{stats['tier']} gets no segments, they stay on the disk: {stats['tier_problem']}"
+        yield Finding("tier", "FAIL", "; ".join([behind, *waiting_for[:1]]), advice)
+    elif waiting_for:
+        yield Finding("tier", "FAIL", _worst(waiting_for), advice)
+    else:
+        yield Finding("tier", "ok", f"{stats['tier']} gets what is sealed")
 
 
 def _limits(stats: dict[str, Any], max_payload: int) -> Iterator[Finding]:
@@ -193,7 +213,8 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
             fine = False
             yield Finding(
                 name, "FAIL", f"{topic['state']}: {topic['lost']} messages are lost to damage, the others are served",
-                "`toymq verify DATA_DIR` names files and ids; look at the disk, publish again what you have elsewhere",
+                "`toymq verify DATA_DIR` names files and ids; look at the disk, publish again what you have elsewhere; stop the"
+                " broker, and `toymq repair DATA_DIR` accepts the loss",
             )  # fmt: skip
     if fine:
         yield Finding("topics", "ok", f"{len(topics)}, none degraded")
@@ -294,8 +315,8 @@ def _look(broker: Broker) -> Iterator[Finding]:
 @json_option
 @click.pass_obj
 def doctor(broker: Broker, as_json: bool) -> None:
-    """Check the broker and suggest remedies: reachability, versions, disk, limits, clock, tokens, degraded topics, lag of
-    consumers, dead letters.
+    """Check the broker and suggest remedies: reachability, versions, disk, bucket, limits, clock, tokens, degraded topics, lag
+    of consumers, dead letters.
 
     Exit code 1 when a check FAILs; warnings alone exit with 0.
     """

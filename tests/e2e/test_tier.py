@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, run
 from tests.support.requirements import require
 from tests.support.s3 import bucket
 from toymq import sync
 from toymq_py.clock import SystemClock
+from toymq_py.errors import TierAway
 from toymq_py.storage.record import iter_frames
 from toymq_py.tier.restore import IDS_LEFT_OUT
+from toymqctl.cli import main as toymqctl
 
 SEALED_OFTEN = ("--segment-bytes", "65536")
 
@@ -179,6 +182,32 @@ def test_what_left_the_disk_is_delivered_from_the_bucket(tmp_path: Path, seed: i
         settled(url, tmp_path / "d")
         broker.stop()
     assert run("verify", str(tmp_path / "d")).returncode == 0
+
+
+def test_a_directory_that_is_away_is_named_and_the_doctor_says_so(tmp_path: Path) -> None:
+    """Found by a trial: "0.log is gone", where the whole bucket was away."""
+    with BrokerProcess(tmp_path / "d", "--tier", f"file://{tmp_path}/bucket", *SEALED_OFTEN) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            mq.create("orders", {"tier_local_bytes": 0})
+            list(mq.pub_many("orders", [bytes(1000)] * 150))
+            until_evicted(broker, tmp_path / "d")
+            assert "ok    tier: file://" in diagnosis(broker)
+            (tmp_path / "bucket").rename(tmp_path / "away")
+            away = f"the directory {tmp_path}/bucket is gone: mount its file system, or make it"
+            with pytest.raises(TierAway, match=f"^the bucket: {away}"):
+                mq.fetch("orders", 0, 10)
+            assert away in mq.describe("orders")["evicted"]["problem"]
+            assert "FAIL  tier: " in (said := diagnosis(broker))
+            assert away in said
+            (tmp_path / "away").rename(tmp_path / "bucket")
+            while mq.describe("orders")["evicted"]["problem"] is not None:
+                pass
+        assert sorted(payloads(broker.port, "orders")) == list(range(150))
+
+
+def diagnosis(broker: BrokerProcess) -> str:
+    """What ``toymqctl doctor`` says."""
+    return CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{broker.port}", "doctor"]).output
 
 
 def test_http_reads_what_left_the_disk(tmp_path: Path) -> None:

@@ -94,6 +94,18 @@ def test_toymqctl_needs_one_address(workers: Workers) -> None:
     ctl("delete", topic, "--yes")
 
 
+def test_an_alert_on_a_pattern_says_that_one_worker_watches(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
+        workers.ready(2)
+        done = subprocess.run(
+            [sys.executable, "-m", "toymqctl", "--http-url", workers.http(1), "alerts", "set", "late", "lag", ">", "10",
+             "--to", topic_of(1, 2)],
+            env=environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout.startswith("late: lag of > at least 10"), done.stderr
+        assert f"the topics of one of 2 workers, {workers.http(1)}: set it at each" in done.stderr
+
+
 async def test_nothing_is_lost_or_doubled_while_workers_are_killed(workers: Workers) -> None:
     """Publishes go on through five kills of each worker; every receipt's message is there once, in its order."""
     counts = dict.fromkeys(TOPICS, 0)

@@ -31,5 +31,10 @@ def test_one_process_is_as_it_was() -> None:
     assert merged_stats([stats]) == stats
 
 
+def test_a_trouble_of_any_worker_is_shown() -> None:
+    assert merged_stats([{"a": None}, {"a": "away"}]) == {"a": "away"}
+    assert merged_stats([{"a": None}, {"a": None}]) == {"a": None}
+
+
 def test_a_figure_that_one_does_not_know_counts_for_the_others() -> None:
     assert merged_stats([{"a": 1}, {}, {"a": 2}]) == {"a": 3}

@@ -46,6 +46,13 @@ def test_refusals_are_counted_by_code_and_by_limit() -> None:
     assert set(metrics.limits_reached.values()) == {1}
 
 
+def test_a_bucket_is_in_stats_with_what_it_lacks() -> None:
+    metrics = Metrics()
+    assert metrics.tier_stats(None) == {}, "without --tier"
+    metrics.tier_url, metrics.tier_problem = "s3://b", "away"
+    assert metrics.tier_stats("too much") == {"tier": "s3://b", "tier_problem": "away; publishing is refused: too much"}
+
+
 def test_a_leader_says_how_its_cluster_is() -> None:
     metrics = Metrics()
     assert metrics.cluster_stats() == {}, "a broker that is in none"

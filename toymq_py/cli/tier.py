@@ -74,6 +74,9 @@ def restore_from(url: str, directory: str, *, as_json: bool) -> None:
         for each in restored:
             at = "" if each.state_ns is None else f", consumers and settings as of {utc(each.state_ns)}"
             click.echo(f"{each.place.topic}: {counted(each.segments, 'segment')}{at}; the next id is {each.next_id}")
-        click.echo(f"to serve it: toymq serve --data-dir {shlex.quote(directory)}")
+        name = shlex.quote(directory)
+        if bad:
+            click.echo(f"to accept the loss, or /readyz is 503: toymq repair {name}")
+        click.echo(f"to serve it: toymq serve --data-dir {name} --tier {shlex.quote(url)}")
     if bad:
         raise SystemExit(1)

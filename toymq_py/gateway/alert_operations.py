@@ -40,7 +40,9 @@ async def put_alert(gateway: Gateway, request: Request) -> Response:
             gateway.broker.placement.check(topic)
     gateway.refuse_late()
     new = await gateway.alerts.put(name, alert, keep_secret="secret" not in body)
-    return json_response(gateway.alerts.describe(name), 201 if new else 200)
+    workers = len(gateway.broker.placement.addresses)
+    watched = {"workers": workers} if workers > 1 else {}
+    return json_response(gateway.alerts.describe(name) | watched, 201 if new else 200)
 
 
 def _known(gateway: Gateway, request: Request) -> str:
@@ -112,6 +114,8 @@ DESCRIBED = {
         "troubles": {"type": "array", "items": _TROUBLE},
         "beyond": {"type": "integer", "description": "Topics in trouble beyond the 1,000 that a rule watches at a time."},
         "failure": {"type": ["string", "null"], "description": "Why the last notice was not taken."},
+        "workers": {"type": "integer", "description": "In the answer to PUT of a broker with --workers: how many it has. The "
+                    "rule watches the topics of this one."},
     },
 }
 OPERATIONS: tuple[Operation, ...] = (

@@ -19,6 +19,7 @@ from toymq_py.tier.bucket import BucketError, open_bucket
 from toymq_py.tier.cold import DIRECTORY_NAME, ColdReads
 from toymq_py.tier.keys import Place
 from toymq_py.tier.uploads import Round, TopicOnDisk, Uploads
+from toymq_py.units import counted
 
 logger = logging.getLogger("toymq_py.tier")
 
@@ -106,8 +107,9 @@ class TierThread:
                     self.round(*look)
                     waited_s = 0.0
                 self.compare(look[0])
-        except Exception:
+        except Exception as error:
             self._metrics.tier_failing = 1
+            self._metrics.tier_problem = f"a bug, nothing more is uploaded until a restart: {error!r}"
             logger.exception("bug in the tier: nothing more is uploaded until a restart")
 
     def round(self, topics: list[TopicOnDisk], present: set[Place]) -> Round | None:
@@ -118,18 +120,19 @@ class TierThread:
             if not self._failing:
                 logger.error("tier %s: %s: what is sealed stays on the disk, and is tried again", self._url, error)  # noqa: TRY400
             self._failing, self._pause_s = True, min(self._pause_s * 2, BACKOFF_MAX_S)
-            self._metrics.tier_failing = 1
+            self._metrics.tier_failing, self._metrics.tier_problem = 1, str(error)
             return None
         if self._failing:
             logger.warning("tier %s: works again", self._url)
         self._failing, self._pause_s = False, INTERVAL_S
-        self._metrics.tier_failing = 0
+        self._metrics.tier_failing, self._metrics.tier_problem = 0, None
         self._metrics.tier_uploaded_bytes_total += done.uploaded_bytes
         if done.proven:
             self._tell(lambda: self._evict(done.proven))
         if done.segments or done.deleted:
-            logger.info("tier %s: %d segments (%d bytes) uploaded, %d objects deleted",
-                        self._url, done.segments, done.uploaded_bytes, done.deleted)  # fmt: skip
+            deleted = f", {counted(done.deleted, 'object')} deleted: retention, PURGE or DELETE removed them from the topic"
+            logger.info("tier %s: %s (%d bytes) uploaded%s", self._url,
+                        counted(done.segments, "segment"), done.uploaded_bytes, deleted * bool(done.deleted))  # fmt: skip
         return done
 
     def compare(self, topics: list[TopicOnDisk]) -> None:
@@ -202,8 +205,9 @@ def tiered(url: str, broker: Broker, loop: asyncio.AbstractEventLoop, cache_byte
         lambda: look_at(broker, sizes=local_max_bytes > 0), loop, uploads, broker.metrics, url,
         lambda proven: evict(broker, proven), local_max_bytes, broker.space.fall_behind,
     )  # fmt: skip
+    broker.metrics.tier_url = url
     broker.files.cold = ColdReads(
-        fs, open_bucket(url, fs), f"{broker.directory.path}/{DIRECTORY_NAME}", cache_bytes=cache_bytes,
+        fs, open_bucket(url, fs, read_only=True), f"{broker.directory.path}/{DIRECTORY_NAME}", cache_bytes=cache_bytes,
         files=broker.files, metrics=broker.metrics, place_of=lambda topic: place_of(broker, topic),
         offload=FetchThreads(loop).offload, later=loop.call_later,
     )  # fmt: skip

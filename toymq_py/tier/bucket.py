@@ -51,6 +51,16 @@ class Bucket(Protocol):
         """Remove an object, if it is there."""
 
 
+def check_there(bucket: Bucket) -> None:
+    """Called when an object is missing. It is gone only if there is anything at all: a file system that is not mounted is an
+    empty directory, or none.
+
+    Raises: BucketError.
+    """
+    if next(bucket.keys(), None) is None:
+        raise BucketError("the bucket is empty: is its file system mounted, and the URL the one of --tier?")
+
+
 def open_bucket(url: str, fs: FileSystem, *, read_only: bool = False) -> Bucket:
     """
     Args:

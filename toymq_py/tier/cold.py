@@ -20,7 +20,7 @@ from toymq_py.storage.fs import FileSystem, remove_tree, write_all
 from toymq_py.storage.open_files import OpenFiles
 from toymq_py.storage.scanner import ScanResult, scan_segment
 from toymq_py.storage.segment import Segment
-from toymq_py.tier.bucket import Bucket, BucketError
+from toymq_py.tier.bucket import Bucket, BucketError, check_there
 from toymq_py.tier.keys import Place, segment_key
 
 logger = logging.getLogger("toymq_py.tier")
@@ -171,9 +171,10 @@ class ColdReads:
                 key = segment_key(place, base_id)
                 data = self._bucket.get(key)
                 if data is None:
-                    outcome.problem = f"{key} is gone"
+                    check_there(self._bucket)
+                    outcome.problem = f"{key} is gone from the bucket"
                 elif hashlib.sha256(data).hexdigest() != sha256:
-                    outcome.problem = f"{key} is damaged: it is not what was evicted"
+                    outcome.problem = f"{key} in the bucket is damaged: it is not what was evicted"
                 else:
                     _write(self._fs, outcome.path, data)
                     outcome.scan = scan_segment(self._fs, outcome.path, base_id, next_id=next_id)

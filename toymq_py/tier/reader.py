@@ -15,7 +15,7 @@ from toymq_py.storage.reader import RecordRun, Walk, segment_runs, walk_columns
 from toymq_py.storage.record import HEADER, Stop, scan
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import segment_name
-from toymq_py.tier.bucket import Bucket, BucketError, open_bucket
+from toymq_py.tier.bucket import Bucket, check_there, open_bucket
 from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key
 from toymq_py.tier.objects import Seal
 from toymq_py.tier.restore import choose, newest_state
@@ -70,7 +70,7 @@ class BucketReader:
         found = {place: each for place, each in holdings(self._bucket.keys(name)).items() if place.topic == name}
         chosen = choose(found)[0]
         if not chosen:
-            self._check_there()
+            check_there(self._bucket)
             raise NoSuchTopic(f"no topic {name} in the bucket")
         ((place, holding),) = chosen.items()
         at, state, known = newest_state(self._bucket, place, holding, lambda _problem: None)
@@ -142,7 +142,7 @@ class BucketReader:
         seal = self._seal(place, base_id, to_id, from_id)
         data = self._bucket.get(segment_key(place, base_id))
         if data is None:
-            self._check_there()
+            check_there(self._bucket)
             raise SegmentLost(from_id, to_id, f"{segment_key(place, base_id)} is gone from the bucket")
         misfit = seal.misfit(data)
         if misfit is not None:
@@ -164,7 +164,7 @@ class BucketReader:
         key = seal_key(place, base_id)
         data = self._bucket.get(key)
         if data is None:
-            self._check_there()
+            check_there(self._bucket)
             raise SegmentLost(base_id if from_id is None else from_id, to_id, f"{key} is gone from the bucket")
         try:
             seal = Seal.decode(data)
@@ -174,14 +174,6 @@ class BucketReader:
             why = f"{key} in the bucket is damaged: {error}"
             raise SegmentLost(base_id if from_id is None else from_id, to_id, why) from None
         return seal
-
-    def _check_there(self) -> None:
-        """What is missing is gone only if there is anything at all: a file system that is not mounted is an empty directory.
-
-        Raises: BucketError.
-        """
-        if next(self._bucket.keys(), None) is None:
-            raise BucketError("the bucket is empty: is its file system mounted, and the URL the one of --tier?")
 
 
 def _runs(data: bytes, base_id: int, next_id: int, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:

@@ -39,6 +39,8 @@ PATIENCE_S = 1.0
 """Behind it a worker says that it waits for its broker."""
 SHUTDOWN_S = 25.0
 """Below the 30 s that Kubernetes waits before it kills."""
+CRON_FIELDS = 5
+"""Words of a cron expression."""
 PERIODIC = "every"
 """First word of the topics of periodic jobs."""
 
@@ -55,6 +57,15 @@ def _check_called(name: str, example: str, argument: object) -> None:
     if callable(argument):
         function = getattr(argument, "__name__", "the function")
         raise TypeError(f'`@app.{name}` needs an argument: write `@app.{name}("{example}")` above {function}')
+
+
+def _period_ms(period: object) -> int:
+    """Raises: TypeError, BadArgument."""
+    if isinstance(period, str) and len(period.split()) >= CRON_FIELDS:
+        raise BadArgument(
+            f'period is a duration, "5m" say, not {period!r}: there are no cron expressions; look at the clock in the function'
+        )
+    return arguments.duration_ms("period", period, 1000)
 
 
 class App:
@@ -162,10 +173,10 @@ class App:
             topic: where its runs are published; default ``every.<name of the function>``.
             retries, backoff, dead_on, timeout, executor: as of ``worker``.
 
-        Raises: as ``worker``.
+        Raises: as ``worker``; TypeError for a function that needs an argument: a tick has none.
         """
         _check_called("every", "1h", period)
-        period_ms = arguments.duration_ms("period", period, 1000)
+        period_ms = _period_ms(period)
 
         def decorate(function: Callable[[], R]) -> Job[[], R]:
             name = arguments.topic(topic if topic is not None else f"{PERIODIC}.{getattr(function, '__name__', '')}")
@@ -173,6 +184,13 @@ class App:
                 name, retries=retries, backoff=backoff, dead_on=dead_on, timeout=timeout, executor=executor
             )
             job = decorated(function)
+            if job.needed:
+                self._jobs.remove(job)
+                needed = ", ".join(job.needed)
+                raise TypeError(
+                    f"{job.name} needs {needed}, and a tick has no arguments: give {needed} a default, or look it up in the"
+                    " function"
+                )
             self._schedules.append(Schedule(job, period_ms))
             return job
 

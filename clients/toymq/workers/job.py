@@ -133,6 +133,11 @@ class Job(Generic[P, R]):
             )
 
     @property
+    def needed(self) -> tuple[str, ...]:
+        """The arguments without a default, in the order of the function's parameters."""
+        return tuple(name for name in self._readers if name in self._needed)
+
+    @property
     def connection(self) -> Connection:
         """Raises: ClientClosed."""
         if self._connection is None:

@@ -111,7 +111,10 @@ class Replies:
         except TimeoutError as error:
             if isinstance(error, ToymqError):
                 raise
-            raise RequestTimeout(f"no result of {name} within {timeout_s:g} s") from None
+            raise RequestTimeout(
+                f"no result of {name} within {timeout_s:g} s: no worker began it, it still runs, or it failed and is tried"
+                " again, as the worker's log says; with retries=0 a failure is a JobFailed at once"
+            ) from None
         finally:
             self._waiting.pop(number, None)
         found = json_values.load(payload)

@@ -14,6 +14,19 @@ JITTER = 0.1
 """Jobs that failed together are not all tried again at once: a delay is longer by up to this part of it."""
 
 
+RANGE = 'a duration or a range of them, "1s..1m" say'
+
+
+def _backoff_s(value: object) -> float:
+    """Raises: TypeError, BadArgument."""
+    try:
+        return arguments.duration_ms("backoff", value, 1) / 1000
+    except BadArgument as error:
+        if not isinstance(value, str):
+            raise
+        raise BadArgument(f"{error}; backoff is {RANGE}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
     """Retries of one worker.
@@ -38,10 +51,10 @@ class Retries:
         if backoff is None:
             return cls(count, dead_on=dead_on)
         first, dots, last = backoff.partition("..") if isinstance(backoff, str) else (backoff, "", "")
-        first_s = arguments.duration_ms("backoff", first, 1) / 1000
-        last_s = arguments.duration_ms("backoff", last, 1) / 1000 if dots else first_s
+        first_s = _backoff_s(first)
+        last_s = _backoff_s(last) if dots else first_s
         if last_s < first_s:
-            raise BadArgument(f'backoff is a duration or a range of them, the shorter first, "1s..1m" say, not {backoff!r}')
+            raise BadArgument(f"backoff is {RANGE}, the shorter first, not {backoff!r}")
         return cls(count, first_s, last_s, dead_on)
 
     def is_last(self, attempt: int) -> bool:

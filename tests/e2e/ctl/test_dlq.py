@@ -1,9 +1,10 @@
 """``toymqctl dlq``."""
 
+import re
 from contextlib import suppress
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess
-from tests.support.ctl import Ctl, ok, refused, rows, values
+from tests.support.ctl import Ctl, ok, on_a_terminal, refused, rows, values
 from toymq import sync
 
 
@@ -43,6 +44,7 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     assert [row["id"] for row in values(ctl("dlq", "list", "jobs", "--json"))] == [0, 2]
     assert [row["redriven"] for row in values(ctl("dlq", "list", "jobs", "--all", "--json"))] == [False, True, False]
     assert len(rows(ctl("dlq", "list", "jobs", "-n", "1"))) == 2
+    assert "poison" in on_a_terminal(broker, "dlq", "list", "jobs", "--group")
     assert rows(ctl("dlq", "list")) == [["topic", "letters", "settled"], ["jobs.dlq", "2", "1"]]
     assert ok(ctl("dlq", "redrive", "jobs.dlq", "--max", "1")) == "sent back 1\n"
     assert ok(ctl("dlq", "redrive", "jobs")) == "sent back 1\n"
@@ -104,6 +106,10 @@ def test_dead_letters_say_why_and_those_that_failed_alike_are_counted(ctl: Ctl, 
     assert "KeyError: 'x'" in listed
     assert "two words" in listed
     assert not any(word in listed for word in ("~seq~", "\x1b", "\x07", "\u202e"))
+    head, first_line, *_, left_out = on_a_terminal(broker, "dlq", "list", "failing").splitlines()
+    assert head.split() == ["id", "died", "consumer", "reason", "error"], "80 columns are for the time and the error"
+    assert re.fullmatch(r" 0  \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ  w +rejected +ValueError: no template:.{9,}", first_line)
+    assert left_out == "the terminal is narrow: --json has origin, attempts, key, size, too"
     groups = values(ctl("dlq", "list", "failing", "--group", "--json"))
     named = ("count", "reason", "error_type", "first_id", "last_id")
     assert [tuple(group[name] for name in named) for group in groups] == [

@@ -60,5 +60,8 @@ def test_a_restore_names_what_was_not_sealed(data: Path, tmp_path: Path) -> None
     assert told.exit_code == 1
     assert "topic t: records 5 to 6 were not sealed: the bucket never had them" in told.output
     assert "t: 1 segment, consumers and settings as of " in told.output
+    accept, serve = told.stdout.splitlines()[-2:]
+    assert accept == f"to accept the loss, or /readyz is 503: toymq repair {tmp_path}/again"
+    assert serve == f"to serve it: toymq serve --data-dir {tmp_path}/again --tier {url}"
     assert toymq("restore", url, f"{tmp_path}/again").exit_code != 0, "nothing is overwritten"
     assert "--unfinished is for a backup" in toymq("restore", "--unfinished", url, f"{tmp_path}/other").output

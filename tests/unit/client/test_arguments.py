@@ -78,7 +78,7 @@ def check(method: str, name: str, said: dict[str, Any], error: Exception) -> Non
     if isinstance(error, toymq.RequestTimeout) and method == "next":
         return
     assert isinstance(error, TypeError | BadArgument | BadName | ConfigError), call
-    words = {"headers": "headers?", "items": "items|payload"}.get(name, name)
+    words = {"headers": "headers?", "urls": "urls|URL", "items": "items|payload"}.get(name, name)
     assert re.search(rf"\b({words})\b", str(error)), call
     assert not re.search(NOT_OURS, str(error)), call
 

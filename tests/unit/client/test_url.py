@@ -86,6 +86,14 @@ def test_a_url_is_read(url: str, address: Address) -> None:
     assert "ken" not in repr(address)
 
 
+def test_one_of_several_urls_is_named_by_its_place() -> None:
+    """And of a single one nothing but the URL is wrong: a user of TOYMQ_URL knows no `urls`."""
+    with pytest.raises(ConfigError, match=r"^a broker's URL is .*, not x://$"):
+        parse_urls("x://host")
+    with pytest.raises(ConfigError, match=r"^urls\[1\]: a broker's URL is"):
+        parse_urls(["host", "x://host"])
+
+
 @pytest.mark.parametrize("url", ["", "http://x", "toymq://", "toymq://h:x", "toymq://h:70000", "toymq://h/path", "toymq://h?q=1"])
 def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="a broker's URL is"):

@@ -32,6 +32,7 @@ def stats(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+WAITING = topic(evicted={"segments": 1, "bytes": 9, "problem": "no route"})
 UNRESERVED = stats()["limits"] | {"min_free_bytes": 0}
 """As with ``--min-free-bytes 0``: a full disk was ok."""
 
@@ -40,6 +41,12 @@ def found(
     told: dict[str, Any], *, server: str = "toymq/1.0", round_trip_s: float = 0.001, skew_s: float = 0.0
 ) -> list[Finding]:
     return list(examine(told, server, "1.0", 2 << 20, round_trip_s, skew_s))
+
+
+def test_a_bucket_that_takes_segments_is_said() -> None:
+    told = stats(tier="s3://b", tier_problem=None, topics=[topic(evicted={"segments": 1, "bytes": 9, "problem": None})])
+    (finding,) = (one for one in found(told) if one.check == "tier")
+    assert (finding.state, finding.found) == ("ok", "s3://b gets what is sealed")
 
 
 def test_a_token_that_expires_later_is_fine() -> None:
@@ -70,7 +77,10 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"connections": 90}, "limits", "warn", "90 of 100 connections", "a larger --max-connections"),
         ({"topics": [topic()] * 9}, "limits", "warn", "9 of 10 topics", "a larger --max-topics"),
         ({"topics": [topic(consumers=[consumer()] * 9)]}, "limits", "warn", "9 of 10 consumers", "a larger --max-consumers"),
-        ({"topics": [topic(state="degraded", lost=3)]}, "topic t", "FAIL", "3 messages are lost", "toymq verify"),
+        ({"topics": [topic(state="degraded", lost=3)]}, "topic t", "FAIL", "3 messages are lost", "repair DATA_DIR` accepts"),
+        ({"tier": "s3://b", "tier_problem": "away"}, "tier", "FAIL", "s3://b gets no segments, they stay", "mount"),
+        ({"tier": "s3://b", "tier_problem": None, "topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no", "network"),
+        ({"topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no route", "start the broker with the --tier"),
         ({"topics": [topic(state="failed")]}, "topic t", "FAIL", "publishing is refused", "restart the broker"),
         ({"topics": [topic(state="failed", problem="x is a dir")]}, "topic t", "FAIL", "not served: x is a", "toymq verify"),
         ({"time_ms": 10, "tokens": [{"name": "a", "expires_ms": 9}]}, "token a", "FAIL", "it is refused", "token create"),

@@ -56,7 +56,8 @@ async def test_a_topic_of_another_worker_is_refused(rig: HttpRig, member: str) -
     rig.broker.placement = Placement(0, ("host:1", "host:2"))
     problem = refused(await rig.ask("PUT", "/v1/alerts/late", json=RULE | {member: topic_of(1, 2)}), 421, "MOVED")
     assert problem["detail"] == f"host:2 (worker 1) has the topic {topic_of(1, 2)}"
-    assert (await rig.ask("PUT", "/v1/alerts/late", json=RULE | {"topic": "orders.*", "to": topic_of(0, 2)})).status_code == 201
+    made = await rig.ask("PUT", "/v1/alerts/late", json=RULE | {"topic": "orders.*", "to": topic_of(0, 2)})
+    assert (made.status_code, made.json()["workers"]) == (201, 2), "topics of the other one are not watched"
 
 
 async def test_a_rule_fires_by_itself_and_shows_what_is_in_trouble(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,17 +37,34 @@ def test_a_bucket_that_is_away_is_said_once_and_asked_seldom(caplog: pytest.LogC
     for _ in range(9):
         assert thread.round(*look_at(rig.broker)) is None
     assert (thread._pause_s, rig.broker.metrics.tier_failing) == (BACKOFF_MAX_S, 1)
+    rig.broker.metrics.tier_url = "file:///b"
+    assert rig.broker.stats().items() >= {"tier": "file:///b", "tier_problem": "away"}.items()
     bucket.__class__ = MemoryBucket
     assert thread.round(*look_at(rig.broker)) is not None
     assert (thread._pause_s, rig.broker.metrics.tier_failing) == (INTERVAL_S, 0)
+    assert rig.broker.stats()["tier_problem"] is None
     assert rig.broker.metrics.tier_uploaded_bytes_total == 2 * rig.broker.topic("t").log.segments[0].end
     thread._loop.close()
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING", "INFO"]
     assert caplog.messages == [
         "tier file:///b: away: what is sealed stays on the disk, and is tried again",
         "tier file:///b: works again",
-        f"tier file:///b: 2 segments ({2 * rig.broker.topic('t').log.segments[0].end} bytes) uploaded, 0 objects deleted",
+        f"tier file:///b: 2 segments ({2 * rig.broker.topic('t').log.segments[0].end} bytes) uploaded",
     ]
+
+
+def test_a_deletion_says_what_it_followed(caplog: pytest.LogCaptureFixture) -> None:
+    """Found by a trial: "0 segments uploaded, 1 objects deleted" looked like a loss."""
+    caplog.set_level(logging.INFO, "toymq_py.tier")
+    rig = TierRig(MemoryBucket())
+    rig.publish("t", *[PAYLOAD] * 12)
+    rig.rounds(2)
+    rig.purge("t")
+    thread = thread_of(rig)
+    thread.round(*look_at(rig.broker))
+    thread._loop.close()
+    said = "0 segments (0 bytes) uploaded, 2 objects deleted: retention, PURGE or DELETE removed them from the topic"
+    assert caplog.messages[-1] == f"tier file:///b: {said}"
 
 
 async def test_what_is_behind_refuses_publishes_until_the_bucket_has_it() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.buckets import MemoryBucket
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import ConfigError
 from toymq_py.storage.fs import RealFileSystem
-from toymq_py.tier.bucket import Bucket, BucketError, DirectoryBucket, ObjectStoreBucket, open_bucket
+from toymq_py.tier.bucket import Bucket, BucketError, DirectoryBucket, ObjectStoreBucket, check_there, open_bucket
 
 
 @pytest.fixture(params=["directory", "simulated", "object store"])
@@ -79,6 +80,15 @@ def test_a_directory_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     away.rename(tmp_path / "mnt")
     assert list(bucket.keys()) == ["t/i/a"]
     assert bucket.identity() != identity, "what it has is to be looked at"
+
+
+def test_an_object_is_missing_only_where_others_are() -> None:
+    """Without its file system a mount point is an empty directory."""
+    bucket = MemoryBucket()
+    with pytest.raises(BucketError, match="the bucket is empty: is its file system mounted"):
+        check_there(bucket)
+    bucket.put("t/i/a", b"x")
+    check_there(bucket)
 
 
 def test_what_cannot_be_reached_is_one_line(tmp_path: Path) -> None:

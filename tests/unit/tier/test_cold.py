@@ -107,7 +107,7 @@ def test_a_bucket_that_fails_makes_its_readers_wait_and_says_so(caplog: pytest.L
         rig.broker.topic("t").fetch(0, 5, 1 << 20)
     error = storage_error(refused.value)
     assert (error.code, error.retryable) == ("TIER_AWAY", True)
-    assert "no route to host" in str(error)
+    assert str(error).startswith("the bucket: no route to host")
     assert caplog.text.count("cannot be fetched from the bucket") == 1, "once"
     bucket.get = get  # type: ignore[method-assign]
     found: list[int] = []
@@ -120,6 +120,18 @@ def test_a_bucket_that_fails_makes_its_readers_wait_and_says_so(caplog: pytest.L
     assert found == list(range(40)), "nothing was skipped"
     assert rig.broker.metrics.tier_fetch_failing == 0
     assert rig.numbers("t")["evicted"]["problem"] is None
+
+
+def test_a_bucket_that_is_away_as_a_whole_is_not_called_an_object_that_is_gone() -> None:
+    rig, bucket = evicted()
+    objects, bucket.objects = bucket.objects, {}
+    subscription = rig.subscribe("t")
+    rig.take(subscription)
+    rig.advance(10)
+    assert rig.numbers("t")["evicted"]["problem"].startswith("the bucket is empty: is its file system mounted")
+    bucket.objects = {key: data for key, data in objects.items() if key != segment_key(rig.place(), 0)}
+    rig.advance(60)
+    assert rig.numbers("t")["evicted"]["problem"] == f"{segment_key(rig.place(), 0)} is gone from the bucket"
 
 
 def test_a_damaged_object_is_never_served_and_never_skipped() -> None:

@@ -101,6 +101,11 @@ class SpaceGuard:
         self._behind = why
         self._tell()
 
+    @property
+    def behind(self) -> str | None:
+        """Why publishes are refused for the bucket's sake."""
+        return self._behind
+
     def _tell(self) -> None:
         low = self._disk_low or self._behind is not None
         if low is not self.low:

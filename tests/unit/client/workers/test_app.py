@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from toymq import App, Client
+from toymq import App, Client, Message
 from toymq.workers.app import WINDOW_PER_SLOT
 from toymq.workers.runner import Runner
 from toymq_py.errors import BadArgument, BadName, ConfigError
@@ -65,6 +65,23 @@ def test_a_periodic_job_has_a_topic_of_its_name_and_no_retry() -> None:
         app.every("1h", topic="every.*")(lambda: None)  # it could not be published to
     with pytest.raises(BadArgument, match="period is a duration in seconds, from 1 to ten years"):
         app.every("10ms")
+
+
+def test_a_periodic_job_that_needs_an_argument_is_refused_where_it_is_decorated() -> None:
+    """Found by a trial: each of its ticks was a dead letter."""
+    app = App()
+    with pytest.raises(TypeError, match="report needs shop, day, and a tick has no arguments: give shop, day a default"):
+
+        @app.every("10s")  # type: ignore[arg-type]
+        def report(shop: str, message: Message, day: int, width: int = 7) -> None: ...
+
+    assert app._jobs == app._schedules == []
+    app.every("10s", topic="ticks")(lambda width=7: None)
+
+
+def test_a_cron_expression_is_refused_as_one() -> None:
+    with pytest.raises(BadArgument, match=r"period is a duration, \"5m\" say, not .*: there are no cron expressions"):
+        App().every("*/5 * * * *")
 
 
 def test_the_environment_names_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:

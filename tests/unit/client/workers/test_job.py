@@ -103,6 +103,7 @@ def test_an_argument_of_a_wrong_type_is_not_published() -> None:
         (("a.png", "large"), "argument size of .*resize is an object with the fields of Size, not 'large'"),
         ((17, Size(1)), "argument path of .*resize is a text, not 17"),
         (("a.png", Size("1")), "argument size of .*resize.width is a whole number, not '1'"),  # type: ignore[arg-type]
+        ((b"cat", Size(1)), "argument path of .*resize is a text, not b'cat': decode the bytes"),
     ):
         with pytest.raises(TypeError, match=text):
             resize.payload(*wrong)  # type: ignore[arg-type]

@@ -42,8 +42,9 @@ def test_without_a_number_the_topic_says_which_is_the_last() -> None:
     [
         ((-1, None, ()), BadArgument, "retries is a whole number from 0"),
         (("3", None, ()), TypeError, "retries is a whole number, not '3'"),
-        ((1, "1m..1s", ()), BadArgument, "the shorter first, \"1s..1m\" say, not '1m..1s'"),
+        ((1, "1m..1s", ()), BadArgument, "\"1s..1m\" say, the shorter first, not '1m..1s'"),
         ((1, "soon", ()), BadArgument, "backoff: invalid duration 'soon'"),
+        ((1, "1s-1m", ()), BadArgument, "backoff is a duration or a range of them, \"1s..1m\" say"),
         ((1, "5", ()), BadArgument, "backoff needs a unit"),
         ((1, 0, ()), BadArgument, "backoff is a duration in seconds, from 0.001"),
         ((1, None, "ValueError"), TypeError, "dead_on is an exception's class"),
