@@ -91,9 +91,7 @@ class RowReader:
         if values.bad_rows == "deadletter" and isinstance(place, BrokerAddress):
             letters = LetterBox(place, span.topic, span.incarnation)
         try:
-            typed = TypedRows(
-                codec, values.format, wanted, span.topic, values.bad_rows, None if letters is None else letters.send
-            )
+            typed = TypedRows(codec, wanted, span.topic, values.bad_rows, None if letters is None else letters.send)
             yield from typed(self._rows(span, typed.raw))
         finally:
             if letters is not None:
@@ -111,7 +109,8 @@ class RowReader:
         return (batch for run in _whole(self._options, logs, span, RowWalk(span.topic, wanted)) for batch in run.seen)
 
     def _newest_of(self, logs: Logs, span: IdSpan, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        ids = latest.newest(span.topic, self._records(logs, span, latest.COLUMNS))
+        columns = latest.GROUP_COLUMNS if self._options.by_group else latest.COLUMNS
+        ids = latest.newest(span.topic, self._records(logs, span, columns))
         more = wanted if "offset" in wanted.names else wanted.append(latest.COLUMNS.field("offset"))
         for start, end in latest.ranges(ids):
             batches = self._records(logs, replace(span, start=start, end=end), more)
@@ -203,7 +202,8 @@ class BatchReader(DataSourceReader):
             start = offsets.starting(self._options, logs, missing_is_empty=False, seen=seen)
             end = offsets.ending(self._options, logs, start)
             start, end = self._bounds.narrow(start, end, logs.id_at_time)
-            history, removed = {}, {}
+            history: dict[str, Segments] = {}
+            removed: Removed = {}
             if not self._options.latest_by_key:  # it seeks rows here and there
                 for topic in end:
                     history[topic] = _history(self._options, logs, topic, seen.get(topic), start[topic], end[topic])
