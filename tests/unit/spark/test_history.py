@@ -264,8 +264,8 @@ def test_a_bucket_that_goes_away_ends_the_batch_by_name_and_is_no_loss(history: 
 
 
 def test_a_restored_topic_has_no_loss_but_what_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The ids that a restore leaves out were removed (ADR 0165), and so were those that a repair accepts as lost. Broker,
-    directory and bucket say the same, in few tasks."""
+    """The ids that a restore leaves out were removed (ADR 0165), and so were those that a repair accepts as lost. Broker
+    and directory say the same, in few tasks; a bucket alone knows of no repair."""
     url, again = f"file://{tmp_path}/bucket", tmp_path / "again"
     with BrokerProcess(tmp_path / "d", "--tier", url, "--segment-bytes", "65536") as broker:
         with sync.connect(url_of(broker)) as client:
@@ -296,16 +296,22 @@ def test_a_restored_topic_has_no_loss_but_what_is_lost(tmp_path: Path, caplog: p
         caplog.clear()
         for options in (
             {"url": url_of(broker)}, {"url": url_of(broker), "tierurl": url}, {"path": str(again)},
-            {"url": url_of(broker), "tierurl": url, "tier": "bucket"}, {"path": url},
+            {"url": url_of(broker), "tierurl": url, "tier": "bucket"},
         ):  # fmt: skip
             for cuts in ({}, {"minpartitions": "3"}):
                 reader = batch(**options, **cuts)
                 partitions = reader.partitions()
                 found = [read(reader, [part]) for part in partitions]
                 assert all(found), "no task is empty"
-                in_bucket = options.get("tier") == "bucket" or options == {"path": url}
+                in_bucket = options.get("tier") == "bucket"
                 assert [*itertools.chain(*found)] == [offset for offset in expected if not in_bucket or offset < kept]
         assert not [record for record in caplog.records if record.levelname == "WARNING"]
+        alone = batch(path=url)  # what was given up by a repair of one directory stays in the bucket's account of the topic
+        with pytest.raises(DataLoss, match=f"records {sealed + 1} to {COUNT - 1} are gone: the bucket has no segment of them"):
+            read(alone, alone.partitions())
+        alone = batch(path=url, failondataloss="false")
+        assert read(alone, alone.partitions()) == [offset for offset in expected if offset < kept]
+        assert len([record for record in caplog.records if "are gone" in record.message]) == 1, "one line, of these ids alone"
         given = {"url": url_of(broker), "subscribe": "orders", "startingoffsets": "earliest", "maxoffsetspertrigger": "300"}
         stream = StreamReader(parse_source(given, "stream"), source_schema(include_headers=False))
         at, offsets, batches = stream.initialOffset(), [], 0
