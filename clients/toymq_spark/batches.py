@@ -25,6 +25,8 @@ ROWS_MAX = 10_000
 BYTES_MAX = 8 << 20
 """About the most payload of a batch: 10,000 rows of 2 MiB would be too many."""
 KEY_HEADER = "toymq-key"
+GROUP_HEADER = "toymq-group"
+"""Names the group of a message for ``mode=keyed`` (delivery.md), before its key does; without a value it has none."""
 TIMESTAMP_TYPE_APPEND = 1
 TIMESTAMP_TYPE = pa.timestamp("us", "UTC")
 

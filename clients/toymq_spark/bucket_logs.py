@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from toymq.requests import TopicRange
+from toymq_py.errors import NoSuchTopic
+from toymq_py.records import IdRange
+from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.reader import RecordRun, Walk
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import Place
@@ -54,6 +57,13 @@ class BucketLogs:
     def bounds(self, topic: str) -> TopicRange:
         found = self._topic(topic)
         return TopicRange(found.first_id, found.next_id, found.place.incarnation)
+
+    def removed(self, topic: str, incarnation: str | None = None) -> list[IdRange]:
+        try:
+            found = self._topic(topic)
+        except NoSuchTopic:
+            return []
+        return [*found.removed] if incarnation in (None, found.place.incarnation) else []
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
         with named(self._url):
@@ -116,6 +126,9 @@ class TieredLogs:
         segments = [] if found.incarnation is None else self._segments(Place(topic, found.incarnation), found.next_id)
         return found._replace(next_id=max(found.first_id, min(found.next_id, segments[-1].next_id if segments else 0)))
 
+    def removed(self, topic: str, incarnation: str | None = None) -> list[IdRange]:
+        return self._broker.removed(topic, incarnation)
+
     def id_at_time(self, topic: str, at_ms: int) -> int:
         found = self._broker.id_at_time(topic, at_ms)
         return min(found, self.bounds(topic).next_id) if self._alone else found
@@ -141,9 +154,11 @@ class TieredLogs:
             except SegmentLost as lost:
                 if self._alone:
                     raise
-                logger.warning("topic %s: %s: records %d to %d are read from the broker",
-                               topic, lost, lost.first_id, lost.next_id - 1)  # fmt: skip
-                yield from self._broker.read(topic, lost.first_id, lost.next_id, walk, incarnation)
+                left = subtract([(lost.first_id, lost.next_id - 1)], self._broker.removed(topic, incarnation))
+                if left:
+                    logger.warning("topic %s: %s: records %d to %d are read from the broker",
+                                   topic, lost, left[0][0], left[-1][1])  # fmt: skip
+                    yield from self._broker.read(topic, left[0][0], left[-1][1] + 1, walk, incarnation)
                 from_id = lost.next_id
             else:
                 return

@@ -279,7 +279,7 @@ def archive(
         for progress, total in followed(job.start(spark, options, place, checkpoint, once=once, trigger=trigger)):
             if as_json:
                 click.echo(json.dumps({**asdict(progress), "behind_total": progress.behind_total, "rows_total": total}))
-            else:
+            elif not once or progress.behind_total:  # the last line says it of the last batch
                 said = f"{total:,} rows archived, {progress.rows_per_s:,.0f}/s, {progress.behind_total:,} behind"
                 click.echo(said, err=True)
     if not as_json:

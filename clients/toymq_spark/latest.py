@@ -1,4 +1,4 @@
-"""The newest row of each key of a topic: ``startingOffsets=latestByKey``.
+"""The newest row of each key of a topic, ``startingOffsets=latestByKey``, or of each group, ``latestByGroup``.
 
 The log is read twice. First only keys are kept, with the id of their newest record; then the records with these ids are read.
 So memory grows with the keys, not with the values. An empty value is a tombstone: its key has no row. Records without a key
@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from toymq_spark.batches import GROUP_HEADER, HEADERS_TYPE
 from toymq_spark.errors import TooManyKeys
 
+LATEST_BY = "startingOffsets=latestByKey or latestByGroup"
 KEYS_MAX = 5_000_000
 """Of a topic. A key of 16 bytes takes 140 bytes of the task's memory: 0.7 GB."""
 SKIP_IDS = 10_000
@@ -22,6 +24,8 @@ COLUMNS = pa.schema([
     pa.field("key", pa.binary()), pa.field("value", pa.binary(), nullable=False),
     pa.field("offset", pa.int64(), nullable=False),
 ])  # fmt: skip
+GROUP_COLUMNS = COLUMNS.append(pa.field("headers", HEADERS_TYPE))
+"""With them the header ``toymq-group`` of a record stands for its key, where it has one."""
 _GONE = -1
 
 
@@ -29,7 +33,7 @@ def newest(topic: str, batches: Iterable[pa.RecordBatch], keys_max: int = KEYS_M
     """Ids of the newest record of each key, ascending.
 
     Args:
-        batches: ``COLUMNS`` in the order of ids.
+        batches: ``COLUMNS`` or ``GROUP_COLUMNS`` in the order of ids.
 
     Raises: TooManyKeys.
     """
@@ -37,16 +41,27 @@ def newest(topic: str, batches: Iterable[pa.RecordBatch], keys_max: int = KEYS_M
     for batch in batches:
         tombstones = pc.equal(pc.binary_length(batch.column("value")), 0)
         ids = pc.if_else(tombstones, _GONE, batch.column("offset"))
-        found.update(zip(batch.column("key").to_pylist(), ids.to_pylist(), strict=True))
+        found.update(zip(_keys(batch), ids.to_pylist(), strict=True))
         if len(found) > keys_max:
             found = {key: msg_id for key, msg_id in found.items() if msg_id != _GONE}
         if len(found) > keys_max:
             raise TooManyKeys(
-                f"topic {topic} has more than {keys_max:,} keys, which startingOffsets=latestByKey holds in memory: read all "
-                "rows, and let Spark find the newest: groupBy(\"key\").agg(max_by(struct(\"*\"), \"offset\"))"
+                f"topic {topic} has more than {keys_max:,} keys, which {LATEST_BY} holds in memory: read all rows, "
+                " and let Spark find the newest: groupBy(\"key\").agg(max_by(struct(\"*\"), \"offset\"))"
             )
     found.pop(None, None)
     return array("q", sorted(msg_id for msg_id in found.values() if msg_id != _GONE))
+
+
+def _keys(batch: pa.RecordBatch) -> list[bytes | None]:
+    keys: list[bytes | None] = batch.column("key").to_pylist()
+    if "headers" in batch.schema.names and (headers := batch.column("headers")).null_count < len(keys):
+        for row, found in enumerate(headers.to_pylist()):
+            for header in found or ():
+                if header["key"] == GROUP_HEADER and header["value"] is not None:
+                    keys[row] = header["value"] or None
+                    break
+    return keys
 
 
 def ranges(ids: "array[int]") -> Iterator[tuple[int, int]]:

@@ -6,14 +6,16 @@ batch that ends here reads in a bucket what is below the second id; there is non
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from toymq_py.errors import NoSuchTopic
+from toymq_py.records import IdRange
 from toymq_spark.errors import DataLoss, OptionError
 from toymq_spark.options import EARLIEST, LATEST, Edge, SourceOptions
 from toymq_spark.record_sources import Logs
+from toymq_spark.spans import count_of, nth
 
 logger = logging.getLogger("toymq_spark")
 
@@ -119,19 +121,30 @@ def deleted(options: SourceOptions, logs: Logs, known: Iterable[str]) -> Offsets
     return {topic: 0 for topic in known if topic not in present}
 
 
-def share(start: Mapping[str, int], end: Mapping[str, int], limit: int | None) -> Offsets:
+def share(
+    start: Mapping[str, int],
+    end: Mapping[str, int],
+    limit: int | None,
+    removed: Callable[[str], Sequence[IdRange]] = lambda topic: (),
+) -> Offsets:
     """Ends of a batch of about ``limit`` records, shared by backlog; each topic with a backlog gets some.
 
     A topic that is not in ``start`` is new and read from 0; one that is not in ``end`` stays where it is.
+
+    Args:
+        removed: asked for ids of a topic that have no record, when there is more than the limit; they are passed at once.
     """
-    backlog = {topic: max(next_id - start.get(topic, 0), 0) for topic, next_id in end.items()}
+    waiting_ids = {topic: next_id - start.get(topic, 0) for topic, next_id in end.items() if next_id > start.get(topic, 0)}
+    is_limited = limit is not None and sum(waiting_ids.values()) > limit
+    gaps = {topic: removed(topic) for topic in waiting_ids} if is_limited else {}
+    backlog = {topic: count_of(start.get(topic, 0), next_id, gaps.get(topic, ())) for topic, next_id in end.items()}
     total = sum(backlog.values())
     reached = dict(start)
     for topic, waiting in backlog.items():
         # Rounded parts may exceed the limit by one each, as with Kafka.
         part = waiting if limit is None or total <= limit else max(limit * waiting // total, 1) if waiting else 0
         begin = start.get(topic, 0)
-        reached[topic] = begin + part if end[topic] >= begin else end[topic]
+        reached[topic] = nth(begin, end[topic], gaps.get(topic, ()), part)
     return reached
 
 

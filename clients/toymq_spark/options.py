@@ -32,6 +32,7 @@ RETRY_INTERVAL_MS = 1000
 """Doubled each time: 7 s in total, enough for a broker's restart."""
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 LATEST_BY_KEY = "latestByKey"
+LATEST_BY_GROUP = "latestByGroup"
 FORMATS = ("json", "avro", "protobuf")
 BAD_ROWS = ("fail", "null", "deadletter")
 
@@ -156,6 +157,8 @@ class SourceOptions:
     values: ValueOptions | None = None
     latest_by_key: bool = False
     """Read only the newest record of each key."""
+    by_group: bool = False
+    """Of each group instead: the header ``toymq-group``, or else the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +206,7 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         values=_values(options, source=True, broker=isinstance(place, BrokerAddress)),
         latest_by_key=_latest_by_key(options, mode, in_bucket=in_bucket),
+        by_group=(options.text("startingOffsets") or "").lower() == LATEST_BY_GROUP.lower(),
     )
 
 
@@ -427,7 +431,7 @@ def _start(options: _Options, mode: Mode | None) -> Edge:
     text = options.text("startingOffsets")
     if text is None:
         return Edge("id", LATEST if mode == "stream" else EARLIEST)
-    if text.lower() in ("earliest", LATEST_BY_KEY.lower()):
+    if text.lower() in ("earliest", LATEST_BY_KEY.lower(), LATEST_BY_GROUP.lower()):
         return Edge("id", EARLIEST)
     if text.lower() == "latest":
         if mode == "batch":
@@ -440,14 +444,16 @@ def _start(options: _Options, mode: Mode | None) -> Edge:
 
 
 def _latest_by_key(options: _Options, mode: Mode | None, *, in_bucket: bool) -> bool:
-    if (options.text("startingOffsets") or "").lower() != LATEST_BY_KEY.lower():
+    text = (options.text("startingOffsets") or "").lower()
+    name = next((name for name in (LATEST_BY_KEY, LATEST_BY_GROUP) if name.lower() == text), None)
+    if name is None:
         return False
     if mode == "stream":
-        options.fail("startingOffsets", f"{LATEST_BY_KEY} is of a batch: a stream has every record")
+        options.fail("startingOffsets", f"{name} is of a batch: a stream has every record")
     if in_bucket:
-        options.fail("startingOffsets", f"{LATEST_BY_KEY} seeks rows here and there, and a bucket has whole segments: use url")
+        options.fail("startingOffsets", f"{name} seeks rows here and there, and a bucket has whole segments: use url")
     beside = ("startingTimestamp", "startingOffsetsByTimestamp", "minPartitions", "maxRecordsPerPartition")
-    options.refuse(beside, f"{LATEST_BY_KEY} reads each topic from its beginning, in one task")
+    options.refuse(beside, f"{name} reads each topic from its beginning, in one task")
     return True
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from toymq.requests import TopicRange
 from toymq_py.errors import DamagedData, NoSuchTopic, OutOfRange
+from toymq_py.records import IdRange
 from toymq_py.storage.reader import DirectoryReader, RecordRun, TopicReader, Walk
 from toymq_py.storage.record import Stop, valid_frame
 from toymq_py.tier.reader import SealedSegment
@@ -32,6 +33,10 @@ class Logs(Protocol):
 
     def bounds(self, topic: str) -> TopicRange:
         """First retained id, next id, incarnation. Raises: NoSuchTopic."""
+
+    def removed(self, topic: str, incarnation: str | None = None) -> list[IdRange]:
+        """Ids in the middle of a log that were removed on purpose, both ends included: by retention, a restore or a repair.
+        Readers pass them. None for a topic that is gone, or of another incarnation."""
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
         """Id of the first record at or after a time, else the next id. Raises: NoSuchTopic."""
@@ -68,6 +73,14 @@ class BrokerLogs:
 
     def bounds(self, topic: str) -> TopicRange:
         return self._broker.call(f"reading {topic}", lambda client: client.topic_range(topic))
+
+    def removed(self, topic: str, incarnation: str | None = None) -> list[IdRange]:
+        try:
+            found = self._broker.call(f"reading {topic}", lambda client: client.describe(topic))
+        except NoSuchTopic:
+            return []
+        same = incarnation in (None, found["incarnation"])
+        return [(first, last) for first, last in found.get("removed", ())] if same else []
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._broker.call(f"reading {topic}", lambda client: client.offsets(topic, at_ms=min(at_ms, AT_MS_MAX)))[0]
@@ -134,6 +147,13 @@ class DirectoryLogs:
     def bounds(self, topic: str) -> TopicRange:
         found = self._open[topic] = self._directory.topic(topic)
         return TopicRange(found.first_id, found.next_id, found.incarnation)
+
+    def removed(self, topic: str, incarnation: str | None = None) -> list[IdRange]:
+        try:
+            found = self._directory.topic(topic)
+        except NoSuchTopic:
+            return []
+        return found.removed if incarnation in (None, found.incarnation) else []
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._topic(topic).id_at_time(min(at_ms, AT_MS_MAX) * 1_000_000)

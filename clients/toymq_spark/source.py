@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from toymq_py.errors import NoSuchTopic, OutOfRange
+from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.reader import RecordRun, Walk
 from toymq_py.tier.reader import SegmentLost
 from toymq_spark import latest, offsets
@@ -35,7 +36,7 @@ from toymq_spark.places import open_logs
 from toymq_spark.pushdown import Bounds
 from toymq_spark.record_sources import POLL_INTERVAL_S, Logs
 from toymq_spark.schema import arrow_schema, check_projection
-from toymq_spark.spans import IdSpan, Segments, cut
+from toymq_spark.spans import IdSpan, Removed, Segments, cut
 from toymq_spark.values.codec import Codec
 from toymq_spark.values.formats import codec_of
 from toymq_spark.values.letters import LetterBox
@@ -90,9 +91,7 @@ class RowReader:
         if values.bad_rows == "deadletter" and isinstance(place, BrokerAddress):
             letters = LetterBox(place, span.topic, span.incarnation)
         try:
-            typed = TypedRows(
-                codec, values.format, wanted, span.topic, values.bad_rows, None if letters is None else letters.send
-            )
+            typed = TypedRows(codec, wanted, span.topic, values.bad_rows, None if letters is None else letters.send)
             yield from typed(self._rows(span, typed.raw))
         finally:
             if letters is not None:
@@ -110,7 +109,8 @@ class RowReader:
         return (batch for run in _whole(self._options, logs, span, RowWalk(span.topic, wanted)) for batch in run.seen)
 
     def _newest_of(self, logs: Logs, span: IdSpan, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        ids = latest.newest(span.topic, self._records(logs, span, latest.COLUMNS))
+        columns = latest.GROUP_COLUMNS if self._options.by_group else latest.COLUMNS
+        ids = latest.newest(span.topic, self._records(logs, span, columns))
         more = wanted if "offset" in wanted.names else wanted.append(latest.COLUMNS.field("offset"))
         for start, end in latest.ranges(ids):
             batches = self._records(logs, replace(span, start=start, end=end), more)
@@ -118,13 +118,13 @@ class RowReader:
 
 
 def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """The runs of a range; every id without a record is a loss."""
+    """The runs of a range; every id without a record is a loss, unless it was removed on purpose."""
     expected = span.start
     while True:
         try:
             for run in logs.read(span.topic, expected, span.end, walk, span.incarnation, span.segments):
                 if run.first_id > expected:
-                    offsets.lost(options, span.topic, expected, run.first_id - 1, "the log holds no record of them")
+                    _passed(options, logs, span, expected, run.first_id)
                 yield run
                 expected = run.next_id
             break
@@ -136,13 +136,34 @@ def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> I
             expected = first_id
         except SegmentLost as lost:
             next_id = min(lost.next_id, span.end)
-            offsets.lost(options, span.topic, expected, next_id - 1, str(lost))
+            _passed(options, logs, span, expected, next_id, str(lost))
             expected = next_id
         except NoSuchTopic:
             offsets.lost(options, span.topic, expected, span.end - 1, "the topic was deleted while they were read")
             return
     if expected < span.end:
-        offsets.lost(options, span.topic, expected, span.end - 1, "the log ends before them")
+        _passed(options, logs, span, expected, span.end)
+
+
+def _passed(options: SourceOptions, logs: Logs, span: IdSpan, start: int, end: int, why: str | None = None) -> None:
+    """Report those ids of a range without a record that nothing removed on purpose. Raises: DataLoss."""
+    for first, last in subtract([(start, end - 1)], logs.removed(span.topic, span.incarnation)):
+        if why is None:
+            try:
+                next_id = logs.bounds(span.topic).next_id
+            except NoSuchTopic:
+                next_id = first
+            why = "the log holds no record of them" if first < next_id else f"the log ends at {next_id}, before them"
+        offsets.lost(options, span.topic, first, last, why)
+
+
+def _removed(options: SourceOptions, logs: Logs, start: Offsets, end: Offsets, incarnations: Incarnations) -> Removed:
+    """Removed ids of the topics that several tasks may read."""
+    least = options.max_records_per_partition if options.min_partitions is None else 0
+    return {
+        topic: logs.removed(topic, incarnations.get(topic))
+        for topic, stop in end.items() if stop - start.get(topic, 0) > least
+    }  # fmt: skip
 
 
 def _history(
@@ -181,16 +202,18 @@ class BatchReader(DataSourceReader):
             start = offsets.starting(self._options, logs, missing_is_empty=False, seen=seen)
             end = offsets.ending(self._options, logs, start)
             start, end = self._bounds.narrow(start, end, logs.id_at_time)
-            history = {}
+            history: dict[str, Segments] = {}
+            removed: Removed = {}
             if not self._options.latest_by_key:  # it seeks rows here and there
                 for topic in end:
                     history[topic] = _history(self._options, logs, topic, seen.get(topic), start[topic], end[topic])
+                removed = _removed(self._options, logs, start, end, seen)
         finally:
             logs.close()
         if self._options.latest_by_key:
             spans = [IdSpan(topic, begin, end[topic], seen.get(topic)) for topic, begin in start.items() if end[topic] > begin]
         else:
-            spans = cut(self._options, start, end, seen, history)
+            spans = cut(self._options, start, end, seen, history, removed)
         _tell(self._options, spans)
         # Without a partition Spark would create one and read it.
         return [SpanPartition(span) for span in spans] or [SpanPartition(IdSpan("", 0, 0))]
@@ -271,7 +294,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = end | offsets.deleted(self._options, self._open(), begin)
         rows = None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets_per_trigger
         old = {topic: begin[topic] for topic in begin.keys() - offsets.made_anew(known, self._seen)}
-        reached = offsets.share(old, end, rows)
+        reached = offsets.share(old, end, rows, lambda topic: self._open().removed(topic, self._seen.get(topic)))
         # One that is gone has none; one that does not tell it now, on a full disk, keeps what is known.
         kept = {topic: incarnation for topic, incarnation in known.items() if reached.get(topic)}
         in_bucket = {topic: at for topic, at in offsets.in_bucket_of(start).items() if reached.get(topic) == old.get(topic)}
@@ -301,7 +324,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, at in offsets.in_bucket_of(end).items()
             if begin.get(topic, 0) < at
         }
-        spans = cut(self._options, begin, stop, planned, history)
+        spans = cut(self._options, begin, stop, planned, history, _removed(self._options, self._open(), begin, stop, planned))
         _tell(self._options, spans)
         return [SpanPartition(span) for span in spans]
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from toymq_py.records import IdRange
+from toymq_py.storage.id_ranges import subtract
 from toymq_py.tier.reader import SealedSegment
 from toymq_spark.options import SourceOptions
 
@@ -16,6 +18,7 @@ SEGMENTS_MAX = 8
 """Most segments that one task reads: half a GiB, about a second."""
 
 Segments = Sequence[SealedSegment]
+Removed = Mapping[str, Sequence[IdRange]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +55,20 @@ def cut(
     end: Mapping[str, int],
     incarnations: Mapping[str, str],
     history: Mapping[str, Segments] = MappingProxyType({}),
+    removed: Removed = MappingProxyType({}),
 ) -> list[IdSpan]:
     """Ranges for tasks: of about equal size, and in a bucket by segments. Deterministic: a repeated batch is cut likewise.
 
     Args:
         history: segments that are read in a bucket, by topic; they hold the first ids of its range.
+        removed: ids that have no record, by topic; they count for nothing, and belong to the task before them.
     """
-    total = sum(max(end[topic] - start.get(topic, 0), 0) for topic in end)
+    total = sum(count_of(start.get(topic, 0), end[topic], removed.get(topic, ())) for topic in end)
     spans = []
     for topic in sorted(end):
         begin, stop, incarnation = start.get(topic, 0), end[topic], incarnations.get(topic)
-        if stop <= begin:
+        gaps = removed.get(topic, ())
+        if not count_of(begin, stop, gaps):
             continue
         limit = options.max_records_per_partition
         if options.min_partitions is not None:
@@ -70,26 +76,46 @@ def cut(
         segments = history.get(topic, ())
         spans += [
             IdSpan(topic, a, b, incarnation, first_ids)
-            for a, b, first_ids in _by_segments(segments, begin, stop, limit, cuts=options.cuts_segments)
+            for a, b, first_ids in _by_segments(segments, begin, stop, limit, gaps, cuts=options.cuts_segments)
         ]
         if segments:
             begin = min(segments[-1].next_id, stop)
-        size = stop - begin
+        size = count_of(begin, stop, gaps)
         parts = -(-size // options.max_records_per_partition)
         if options.min_partitions is not None:
             parts = max(parts, -(-size * options.min_partitions // total))
-        spans += [IdSpan(topic, a, b, incarnation) for a, b in _parts(begin, stop, parts)]
+        spans += [IdSpan(topic, a, b, incarnation) for a, b in _parts(begin, stop, parts, gaps)]
     return spans
 
 
-def _parts(start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
-    """A range in so many parts of about equal size, none of them empty."""
-    size, count = end - start, min(count, end - start)
-    return itertools.pairwise([start + size * part // count for part in range(count + 1)] if size else [])
+def count_of(start: int, end: int, gaps: Sequence[IdRange]) -> int:
+    """How many ids of a range are in no gap."""
+    return sum(last - first + 1 for first, last in _kept(start, end, gaps))
+
+
+def nth(start: int, end: int, gaps: Sequence[IdRange], number: int) -> int:
+    """The id of a range that has ``number`` others before it, gaps not counted; ``end`` when there is none."""
+    for first, last in _kept(start, end, gaps):
+        if number <= last - first:
+            return first + number
+        number -= last - first + 1
+    return end
+
+
+def _kept(start: int, end: int, gaps: Sequence[IdRange]) -> list[IdRange]:
+    return subtract([(start, end - 1)], gaps) if start < end else []
+
+
+def _parts(start: int, end: int, count: int, gaps: Sequence[IdRange]) -> Iterator[tuple[int, int]]:
+    """A range in so many parts with about equal numbers of ids, none of them empty."""
+    size = count_of(start, end, gaps)
+    count = min(count, size)
+    inner = (nth(start, end, gaps, size * part // count) for part in range(1, count))
+    return itertools.pairwise([start, *inner, end] if size else [])
 
 
 def _by_segments(
-    segments: Segments, start: int, end: int, limit: int, *, cuts: bool
+    segments: Segments, start: int, end: int, limit: int, gaps: Sequence[IdRange], *, cuts: bool
 ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
     """The part of a range that segments have, in ranges of about ``limit`` records. ``cuts``: one with more is read several
     times, a part of it each time."""
@@ -97,11 +123,11 @@ def _by_segments(
     pending: list[int] = []
     for each in segments:
         last = min(each.next_id, end)
-        if pending and (last - begin > limit or len(pending) == SEGMENTS_MAX):
+        if pending and (count_of(begin, last, gaps) > limit or len(pending) == SEGMENTS_MAX):
             yield begin, stop, tuple(pending)
             begin, pending = stop, []
-        if cuts and last - begin > limit:
-            yield from ((a, b, (each.first_id,)) for a, b in _parts(begin, last, -(-(last - begin) // limit)))
+        if cuts and (size := count_of(begin, last, gaps)) > limit:
+            yield from ((a, b, (each.first_id,)) for a, b in _parts(begin, last, -(-size // limit), gaps))
             begin = last
         else:
             pending.append(each.first_id)

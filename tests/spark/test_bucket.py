@@ -11,10 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.e2e.test_tier import settled
 from tests.packaging.test_guides import text_of
 from tests.spark.conftest import WAIT_S
 from tests.spark.test_spark import forget_commit, records
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, run
 from tests.support.requirements import require
 from tests.support.sealed_history import upload
 from toymq import sync
@@ -92,7 +93,7 @@ def test_a_stream_from_bucket_to_broker_to_another_topic_exactly_once(
     publish(tiered, "stream", 0, COUNT)
     upload(tiered.data_dir, bucket, tail=False)
 
-    def run() -> list[dict[str, Any]]:
+    def copy() -> list[dict[str, Any]]:
         options = place_of(tiered, bucket, "stream") | {"startingOffsets": "earliest"}
         query = (
             spark.readStream.format("toymq").options(**options).load().writeStream.format("toymq")
@@ -102,12 +103,46 @@ def test_a_stream_from_bucket_to_broker_to_another_topic_exactly_once(
         query.awaitTermination(WAIT_S)
         return [json.loads(progress["sources"][0]["endOffset"])["stream"] for progress in query.recentProgress]
 
-    (end,) = run()
+    (end,) = copy()
     assert 300 < end["bucket"] < end["0"] == COUNT, "the progress says what came from where"
     forget_commit(checkpoint, 0)
     publish(tiered, "stream", COUNT, COUNT + 100)
     upload(tiered.data_dir, bucket, tail=False)
-    assert [at["0"] for at in run()] == [COUNT, COUNT + 100]
+    assert [at["0"] for at in copy()] == [COUNT, COUNT + 100]
     with sync.connect(f"toymq://127.0.0.1:{tiered.port}") as client:
         copied = [int(frame.payload.split()[0]) for frame in records(client, "copied")]
     assert sorted(copied) == [*range(COUNT + 100)]
+
+
+def test_a_restored_topic_is_read_on_by_batch_and_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Behind the ids that the restore left out, also where a batch of a stream has no others: that has no task."""
+    bucket, again, checkpoint = f"file://{tmp_path}/bucket", tmp_path / "again", tmp_path / "checkpoint"
+    with BrokerProcess(tmp_path / "d", "--tier", bucket, "--segment-bytes", "65536") as broker:
+        publish(broker, "orders", 0, COUNT)
+        settled(bucket, tmp_path / "d")
+        broker.stop()
+    run("restore", bucket, str(again))
+    run("repair", str(again))
+    found: list[int] = []
+    with BrokerProcess(again, "--tier", bucket, "--segment-bytes", "65536") as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+            first = client.topic_range("orders").next_id
+            sealed = client.describe("orders")["removed"][0][0]
+
+        def followed(start: str) -> list[int]:
+            options = place_of(broker, bucket, "orders") | {"startingOffsets": start}
+            query = (
+                spark.readStream.format("toymq").options(**options).load().writeStream
+                .foreachBatch(lambda rows, _: found.extend(row.offset for row in rows.select("offset").collect()))
+                .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+            )  # fmt: skip
+            query.awaitTermination(WAIT_S)
+            return [json.loads(progress["sources"][0]["endOffset"])["orders"]["0"] for progress in query.recentProgress]
+
+        in_the_gap = json.dumps({"orders": {"0": sealed + 1}})
+        assert (followed(in_the_gap), found) == ([first], [])
+        publish(broker, "orders", first, first + 5)
+        assert (followed(in_the_gap), found) == ([first + 5], [*range(first, first + 5)])
+        rows = spark.read.format("toymq").options(**place_of(broker, bucket, "orders")).load()
+        assert rows.count() == sealed + 5
+        assert rows.rdd.getNumPartitions() <= 7, "six segments, and the tail"

@@ -12,9 +12,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 from toymq_py.errors import NoSuchTopic, OutOfRange
 from toymq_py.names import check_name
+from toymq_py.records import IdRange
 from toymq_py.storage import topic_settings
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem
-from toymq_py.storage.id_ranges import subtract
+from toymq_py.storage.id_ranges import above, subtract, union
 from toymq_py.storage.offline.verify import check_data_directory, topic_names
 from toymq_py.storage.offsets import load
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
@@ -80,6 +81,8 @@ class TopicReader:
         self._segments: list[Segment] = []
         self.first_id = files.begin(state.first_id)
         """The first retained id, as far as files and offsets tell."""
+        self.removed: list[IdRange] = above(union([*state.removed, *files.removed]), self.first_id)
+        """Ids above that were removed on purpose; some may still have a record."""
         self.incarnation = topic_settings.load(fs, path).incarnation
         """Of its ``topic.json``; None: it was never asked for, or the file is damaged."""
         self._known_next_id = max(state.next_id, self.first_id)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple, TypeVar, cast
 
 from toymq_py.errors import DamagedData, LocalError, NoSuchTopic
-from toymq_py.records import MSG_ID_MAX
+from toymq_py.records import MSG_ID_MAX, IdRange
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem, Stamp
 from toymq_py.storage.reader import RecordRun, Walk, segment_runs, walk_columns
 from toymq_py.storage.record import HEADER, Stop, scan
@@ -47,12 +47,16 @@ class SealedSegment(NamedTuple):
 
 
 class BucketTopic(NamedTuple):
-    """A topic of a bucket, by a listing: ``first_id`` is the first retained id, ``next_id`` the one behind the last segment."""
+    """A topic of a bucket, by a listing: ``first_id`` is the first retained id, ``next_id`` the one behind the last segment.
+
+    ``removed``: ids between that were removed on purpose, as its newest state says.
+    """
 
     place: Place
     first_id: int
     next_id: int
     segments: list[SealedSegment]
+    removed: tuple[IdRange, ...] = ()
 
 
 class BucketReader:
@@ -79,7 +83,7 @@ class BucketReader:
             if not (known.has_removed(each.first_id) and known.has_removed(each.next_id - 1))  # else its deletion is under way
         ]  # fmt: skip
         first_id, next_id = (segments[0].first_id, segments[-1].next_id) if segments else (state.next_id, state.next_id)
-        return BucketTopic(place, first_id if at is None else max(first_id, known.first_id), next_id, segments)
+        return BucketTopic(place, first_id if at is None else max(first_id, known.first_id), next_id, segments, known.removed)
 
     def segments(self, place: Place) -> list[SealedSegment]:
         """The segments of an incarnation, ascending; none when the bucket does not have it."""

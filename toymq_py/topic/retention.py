@@ -243,12 +243,13 @@ class Retention:
             self._evicted.change(going)
 
     def describe(self) -> dict[str, Any]:
-        """The field ``evicted`` of DESCRIBE, where something is."""
+        """The fields ``removed`` and ``evicted`` of DESCRIBE, where something is."""
+        removed = {"removed": self._log.removed} if self._log.removed else {}
         away = [segment for segment in self._log.segments if segment.sha256 is not None]
         if not away:
-            return {}
+            return removed
         problem = self._log.files.cold.problem(away)
-        return {"evicted": {"segments": len(away), "bytes": sum(each.end for each in away), "problem": problem}}
+        return removed | {"evicted": {"segments": len(away), "bytes": sum(each.end for each in away), "problem": problem}}
 
     # -- removing
 

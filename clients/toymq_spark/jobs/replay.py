@@ -129,7 +129,8 @@ def _plan(source: Source, what: dict[str, Any], piece_rows: int) -> Plan:
         return Plan(name, what, pieces_of_archive(archive, piece_rows), piece_rows)
     options = parse_source(source, "batch")
     if options.latest_by_key:
-        raise OptionError("option startingOffsets: a replay is of all records of ids: latestByKey has no effect, leave it out")
+        why = "a replay is of all records of ids: latestByKey and latestByGroup have no effect, leave it out"
+        raise OptionError(f"option startingOffsets: {why}")
     logs = open_logs(options.place, options.history)
     try:
         start = offsets.starting(options, logs, missing_is_empty=False)

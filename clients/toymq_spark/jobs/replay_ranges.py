@@ -11,6 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from toymq_py.errors import OutOfRange
+from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.reader import walk_columns
 from toymq_spark import offsets
 from toymq_spark.manifest import ArchiveFile
@@ -52,9 +53,12 @@ def pieces_of_topics(
     options: SourceOptions, logs: Logs, start: Mapping[str, int], end: Mapping[str, int], rows: int
 ) -> list[Piece]:
     """Pieces by topic and id, each of ``rows`` ids except a topic's last. Raises: DataLoss, OSError, ToymqError."""
-    if options.fail_on_data_loss:  # then a gap is an error, and need not be found here
-        starts = ((topic, at) for topic in sorted(end) for at in range(start[topic], end[topic], rows))
-        return [Piece(topic, at, min(at + rows, end[topic])) for topic, at in starts]
+    if options.fail_on_data_loss:  # then another gap than these is an error, and need not be found here
+        whole = [
+            (topic, first, last + 1) for topic in sorted(end) if start[topic] < end[topic]
+            for first, last in subtract([(start[topic], end[topic] - 1)], logs.removed(topic))
+        ]  # fmt: skip
+        return [Piece(topic, at, min(at + rows, stop)) for topic, first, stop in whole for at in range(first, stop, rows)]
     found = []
     for topic in sorted(end):
         at = start[topic]

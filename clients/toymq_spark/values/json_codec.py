@@ -19,12 +19,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyarrow import json as arrow_json
+from pyspark.sql.pandas.types import from_arrow_type
 
 from toymq_spark.values.codec import Decoded, reason_of, rows_encoded
 
 NOT_ONE = "not one JSON object"
 SEPARATOR = b"\n{}\n"
 _SPACE = b" \t\r\n"
+_CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from \w+ to (?P<has>\w+)")
 _ROW = re.compile(r"^JSON parse error: | in row \d+$")
 
 
@@ -47,10 +49,21 @@ def _decode(values: Sequence[bytes], first: int, kind: pa.DataType, bad: dict[in
         return [_together(values, kind)]
     except (pa.ArrowException, ValueError) as error:
         if len(values) == 1:
-            bad[first] = _ROW.sub("", reason_of(error))
+            bad[first] = _in_our_words(_ROW.sub("", reason_of(error)), kind)
             return [pa.nulls(1, kind)]
     half = len(values) // 2
     return [*_decode(values[:half], first, kind, bad), *_decode(values[half:], first + half, kind, bad)]
+
+
+def _in_our_words(text: str, kind: pa.DataType) -> str:
+    """Arrow says ``Column(/a/[]/b) changed from number to string``; the column has the first type, the value the second."""
+    found = _CHANGED.fullmatch(text)
+    if found is None:
+        return text
+    path = found["path"].split("/")
+    for name in path:
+        kind = kind.value_type if name == "[]" else kind.field(name).type
+    return f"column {'.'.join(path)} is {from_arrow_type(kind).simpleString()}, and the value has a JSON {found['has']}"
 
 
 def _together(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:

@@ -19,6 +19,8 @@ _RAW = {
     "headers": pa.field("headers", HEADERS_TYPE),
 }
 LETTER_COLUMNS = ("offset", "key", "headers")
+REASON = "value does not fit valueSchema"
+"""``toymq-reason`` of a bad row; ``toymq-error`` says why."""
 
 
 class TypedRows:
@@ -29,12 +31,11 @@ class TypedRows:
     """
 
     def __init__(
-        self, codec: Codec, format_name: str, wanted: pa.Schema, topic: str, bad_rows: str,
+        self, codec: Codec, wanted: pa.Schema, topic: str, bad_rows: str,
         send: Callable[[list[Letter]], None] | None = None,
     ) -> None:  # fmt: skip
         """``send`` stores dead letters; needed for ``deadletter``."""
         self._codec = codec
-        self._format = format_name
         self._wanted = wanted
         self._topic = topic
         self._bad_rows = bad_rows
@@ -60,19 +61,15 @@ class TypedRows:
         if self._bad_rows == "fail" or self._send is None:
             row, reason = min(bad.items())
             raise BadValue(
-                f"topic {self._topic}, offset {batch.column('offset')[row].as_py()}: {self.reason}: {reason}. "
+                f"topic {self._topic}, offset {batch.column('offset')[row].as_py()}: {REASON}: {reason}. "
                 "badRows=null reads such values as null, badRows=deadletter copies such rows to a topic of their own"
             )
         rows = batch.take(pa.array(sorted(bad))).select([*LETTER_COLUMNS, "value"]).to_pylist()
         self._send([
-            Letter(row["offset"], row["key"], row["value"], _pairs(row["headers"]), self.reason, bad[at])
+            Letter(row["offset"], row["key"], row["value"], _pairs(row["headers"]), REASON, bad[at])
             for at, row in zip(sorted(bad), rows, strict=True)
         ])  # fmt: skip
         return typed.filter(pa.array([at not in bad for at in range(typed.num_rows)]))
-
-    @property
-    def reason(self) -> str:
-        return f"value is not {self._format}"
 
 
 def encoded(batches: Iterable[pa.RecordBatch], codec: Codec) -> Iterator[pa.RecordBatch]:

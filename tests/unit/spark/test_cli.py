@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.support.broker_process import TIMEOUT_S, environment
 from toymq_spark import cli
 from toymq_spark.cli import explain
 from toymq_spark.manifest import Archive, Manifest
+from toymq_spark.metrics import Progress
 
 SPARK_SAYS = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted
 Traceback (most recent call last):
@@ -40,6 +42,20 @@ def empty(tmp_path: Path) -> Path:
 
 def command(*words: str) -> Result:
     return CliRunner(env={"TOYMQ_URL": "toymq://elsewhere"}).invoke(cli.main, [*words])
+
+
+def test_an_archive_that_ends_says_what_it_has_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def followed(query: None) -> Iterator[tuple[Progress, int]]:
+        yield Progress("q", 0, 4, 9.0, 1, {"t": 3}), 4
+        yield Progress("q", 1, 3, 0.0, 1, {"t": 0}), 7
+
+    monkeypatch.setattr(cli, "_session", lambda master, app: nullcontext())
+    monkeypatch.setattr("toymq_spark.jobs.archive.start", lambda *given, **more: None)
+    monkeypatch.setattr("toymq_spark.metrics.followed", followed)
+    words = ("archive", "--subscribe", "t", "--to", str(tmp_path / "a"))
+    done = command(*words, "--once")
+    assert (done.stderr, done.stdout) == ("4 rows archived, 9/s, 3 behind\n", f"archived 7 rows to {tmp_path}/a\n")
+    assert command(*words).stderr.splitlines()[1] == "7 rows archived, 0/s, 0 behind"
 
 
 def wrong_usage(done: Result, name: str, said: str) -> None:

@@ -12,13 +12,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.e2e.test_tier import s3, settled
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, run
 from tests.support.requirements import require
 from tests.support.sealed_history import upload
 from toymq import sync
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import Place, segment_key
 from toymq_py.tier.reader import open_reader
+from toymq_py.tier.restore import IDS_LEFT_OUT
 from toymq_spark.errors import DataLoss
 from toymq_spark.options import parse_source
 from toymq_spark.schema import source_schema
@@ -260,6 +261,66 @@ def test_a_bucket_that_goes_away_ends_the_batch_by_name_and_is_no_loss(history: 
         history.root.rmdir()
         history.root.with_name("away").rename(history.root)
         assert read(reader, partitions)[:3] == [0, 1, 2], "and the same tasks go on when it is back"
+
+
+def test_a_restored_topic_has_no_loss_but_what_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The ids that a restore leaves out were removed (ADR 0165), and so were those that a repair accepts as lost. Broker
+    and directory say the same, in few tasks; a bucket alone knows of no repair."""
+    url, again = f"file://{tmp_path}/bucket", tmp_path / "again"
+    with BrokerProcess(tmp_path / "d", "--tier", url, "--segment-bytes", "65536") as broker:
+        with sync.connect(url_of(broker)) as client:
+            list(client.pub_many("orders", (b"%d " % n + b"x" * 1000 for n in range(COUNT))))
+        settled(url, tmp_path / "d")
+        broker.stop()
+    assert run("restore", url, str(again)).returncode == 1
+
+    def batch(**options: str) -> BatchReader:
+        given = {"subscribe": "orders", "maxrecordsperpartition": "100"} | options
+        return BatchReader(parse_source(given, "batch"), source_schema(include_headers=False))
+
+    directory, going_on = batch(path=str(again)), batch(path=str(again), failondataloss="false")
+    sealed = read(going_on, going_on.partitions())[-1]
+    lost = f"records {sealed + 1} to {COUNT - 1} are gone: the log holds no record of them"
+    with pytest.raises(DataLoss, match=lost):
+        read(directory, directory.partitions())
+    run("repair", str(again))
+    with BrokerProcess(again, "--tier", url, "--segment-bytes", "65536") as broker:
+        first = COUNT + IDS_LEFT_OUT
+        with sync.connect(url_of(broker)) as client:
+            assert client.describe("orders")["removed"] == [[sealed + 1, first - 1]]
+            list(client.pub_many("orders", (b"%d " % n + b"x" * 1000 for n in range(first, first + COUNT))))
+        settled(url, again)
+        expected = [*range(sealed + 1), *range(first, first + COUNT)]
+        kept = open_reader(url).topic("orders").next_id
+        assert first < kept < first + COUNT
+        caplog.clear()
+        for options in (
+            {"url": url_of(broker)}, {"url": url_of(broker), "tierurl": url}, {"path": str(again)},
+            {"url": url_of(broker), "tierurl": url, "tier": "bucket"},
+        ):  # fmt: skip
+            for cuts in ({}, {"minpartitions": "3"}):
+                reader = batch(**options, **cuts)
+                partitions = reader.partitions()
+                found = [read(reader, [part]) for part in partitions]
+                assert all(found), "no task is empty"
+                in_bucket = options.get("tier") == "bucket"
+                assert [*itertools.chain(*found)] == [offset for offset in expected if not in_bucket or offset < kept]
+        assert not [record for record in caplog.records if record.levelname == "WARNING"]
+        alone = batch(path=url)  # what was given up by a repair of one directory stays in the bucket's account of the topic
+        with pytest.raises(DataLoss, match=f"records {sealed + 1} to {COUNT - 1} are gone: the bucket has no segment of them"):
+            read(alone, alone.partitions())
+        alone = batch(path=url, failondataloss="false")
+        assert read(alone, alone.partitions()) == [offset for offset in expected if offset < kept]
+        assert len([record for record in caplog.records if "are gone" in record.message]) == 1, "one line, of these ids alone"
+        given = {"url": url_of(broker), "subscribe": "orders", "startingoffsets": "earliest", "maxoffsetspertrigger": "300"}
+        stream = StreamReader(parse_source(given, "stream"), source_schema(include_headers=False))
+        at, offsets, batches = stream.initialOffset(), [], 0
+        while (end := stream.latestOffset(at, stream.getDefaultReadLimit())) != at:
+            offsets += read(stream, stream.partitions(at, end))
+            at, batches = end, batches + 1
+        stream.stop()
+        assert offsets == expected
+        assert batches == 3
 
 
 @require("s3")

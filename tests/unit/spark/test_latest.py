@@ -44,6 +44,22 @@ def test_newest_rows_by_a_model(records: list[tuple[bytes | None, bytes]]) -> No
     assert len(kept) == len(expected)
 
 
+def test_the_group_header_stands_for_the_key() -> None:
+    """As for mode=keyed: a header without a value says that there is no group, and without the header the key counts."""
+    rows = [
+        (b"e1", b"ann"), (b"e2", b"bob"), (b"e3", b"ann"), (b"e4", b""), (b"bob", None), (None, b"cat"), (b"e5", ...),
+    ]  # fmt: skip
+    headers = [
+        None if group is None else [{"key": "toymq-group", "value": None if group is ... else group}] for _, group in rows
+    ]
+    columns = [[key for key, _ in rows], [b"x"] * len(rows), range(len(rows)), headers]
+    (batch,) = [pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, latest.GROUP_COLUMNS, strict=True)],
+        schema=latest.GROUP_COLUMNS,
+    )]  # fmt: skip
+    assert list(latest.newest("t", [batch])) == [2, 4, 5, 6]
+
+
 def test_keys_beyond_the_limit_name_another_way() -> None:
     records = [(b"%d" % n, b"x") for n in range(10)]
     with pytest.raises(TooManyKeys, match=r"topic t has more than 9 keys.*groupBy\(\"key\"\)"):
@@ -84,6 +100,23 @@ def test_a_table_of_a_topic(broker: BrokerProcess, place: str) -> None:
     assert len(parts) == 1
     found = [row for batch in reader.read(parts[0]) for row in batch.to_pylist()]
     assert found == [{"key": key, "value": value} for key, value in ((b"a", b"2"), (b"c", b"1"), (b"d", b"7"))]
+
+
+def test_a_table_of_the_groups_of_another_client(broker: BrokerProcess) -> None:
+    """As docs/coming-from-kafka.md says: the key is the event's, and the group is the customer."""
+    with sync.connect(broker.url) as client:
+        statuses = (("e1", "ann", "ordered"), ("e2", "bob", "ordered"), ("e3", "ann", "paid"), ("e4", "bob", ""))
+        for event, group, status in statuses:
+            client.pub("kafka-groups", status.encode(), key=event, headers={"toymq-group": group})
+        client.pub("kafka-groups", b"alone", key="cat")
+    found = {}
+    for start in ("latestByKey", "latestByGroup"):
+        options = parse_source({"url": broker.url, "subscribe": "kafka-groups", "startingOffsets": start}, "batch")
+        reader = batch_reader(options, KEY_VALUE)
+        rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        found[start] = [(row["key"], row["value"]) for row in rows]
+    assert found["latestByGroup"] == [(b"e3", b"paid"), (b"cat", b"alone")]
+    assert len(found["latestByKey"]) == 4, "each event is the newest of its key"
 
 
 def test_what_latest_by_key_excludes() -> None:

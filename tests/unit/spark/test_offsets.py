@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.spark.test_options import source
 from toymq.requests import TopicRange
 from toymq_py.errors import NoSuchTopic
+from toymq_py.records import IdRange
 from toymq_py.storage.reader import RecordRun, Walk
 from toymq_py.tier.reader import SealedSegment
 from toymq_spark import offsets
@@ -33,6 +34,9 @@ class FakeLogs:
         if topic not in self.present:
             raise NoSuchTopic(f"no topic {topic}")
         return TopicRange(*self.present[topic], self.incarnations.get(topic))
+
+    def removed(self, topic: str, incarnation: str | None = None) -> list[IdRange]:
+        return []
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
         first_id, next_id = self.present[topic]
@@ -133,6 +137,15 @@ def test_a_limit_is_shared_by_backlog_and_starves_nobody(topics: dict[str, tuple
         assert 0 <= taken[topic] <= waiting[topic]
         assert taken[topic] or not waiting[topic], "a topic with a backlog gets something"
     assert offsets.share(start, end, None) == end
+
+
+def test_a_limit_counts_no_ids_that_were_removed_and_passes_them_at_once() -> None:
+    removed = {"a": [(10, 999_999)], "b": [(0, 99)]}.__getitem__
+    assert offsets.share({"a": 0}, {"a": 1_000_010}, 5, removed) == {"a": 5}
+    assert offsets.share({"a": 5}, {"a": 1_000_010}, 5, removed) == {"a": 1_000_000}
+    assert offsets.share({"a": 10}, {"a": 1_000_010}, 5, removed) == {"a": 1_000_005}
+    assert offsets.share({"b": 0}, {"b": 100}, 5, removed) == {"b": 100}, "no record waits"
+    assert offsets.share({"a": 0, "b": 0}, {"a": 1_000_010, "b": 120}, 10, removed) == {"a": 5, "b": 105}
 
 
 def test_new_topics_begin_at_0_and_vanished_ones_stay() -> None:

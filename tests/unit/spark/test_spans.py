@@ -47,6 +47,23 @@ def test_ranges_of_a_size() -> None:
     ]  # fmt: skip
 
 
+def test_removed_ids_are_no_task_of_their_own() -> None:
+    """As a restore leaves them: ten million, between a task's worth of records on either side."""
+    removed = {"t": [(90, 10_000_089)]}
+    options = source("batch", maxRecordsPerPartition="100")
+    start, end = {"t": 0}, {"t": 10_000_200}
+    assert cut(options, start, end, {}, {}, removed) == [
+        IdSpan("t", 0, 10_000_090 + 10), IdSpan("t", 10_000_100, 10_000_200)
+    ]  # fmt: skip
+    assert cut(options, {"t": 90}, {"t": 10_000_090}, {}, {}, removed) == []
+    history = {"t": segments(0, 50, 10_000_090, 10_000_150)}
+    assert cut(options, start, end, {}, history, removed) == [
+        IdSpan("t", 0, 10_000_090, None, (0, 50)), IdSpan("t", 10_000_090, 10_000_150, None, (10_000_090,)),
+        IdSpan("t", 10_000_150, 10_000_200),
+    ]  # fmt: skip
+    assert {span.segments for span in cut(options, start, end, {}, history, removed)} == {(0, 50), (10_000_090,), ()}
+
+
 def test_a_segment_is_worth_a_fetch_when_the_batch_reaches_its_end() -> None:
     found = segments(0, 10, 20, 30)
     assert whole(found, 0, 30) == found

@@ -64,7 +64,7 @@ def test_a_topic_is_what_is_sealed(bucket: MemoryBucket, frames: list[Frame]) ->
     reader = BucketReader(bucket)
     assert reader.topics() == ["t"]
     whole = [SealedSegment(0, 10, True), SealedSegment(10, 20, True), SealedSegment(20, 30, True)]
-    assert reader.topic("t") == (PLACE, 0, 30, whole)
+    assert reader.topic("t") == (PLACE, 0, 30, whole, ())
     assert reader.segments(PLACE) == whole
     bucket.put(segment_key(PLACE, 30), b"".join(some_frames(5, first_id=30)))
     assert reader.topic("t").next_id == 30, "without a seal it is under way"

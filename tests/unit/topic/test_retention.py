@@ -259,6 +259,7 @@ def test_messages_behind_a_removed_range_are_counted_once() -> None:
     rig.subscribe("t", "late").close()
     consumer = rig.numbers("t")["consumers"]["late"]
     assert (consumer["backlog"], rig.numbers("t")["messages"]) == (1, 1)
+    assert rig.numbers("t")["removed"] == topic.log.removed == [(1, 3)]
 
 
 # -- by bytes

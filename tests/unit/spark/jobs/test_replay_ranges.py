@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.archives import archived
+from tests.unit.spark.test_offsets import FakeLogs
+from tests.unit.spark.test_options import source
 from toymq_py.errors import OutOfRange
 from toymq_py.storage.reader import RecordRun
 from toymq_spark.jobs import replay_ranges
@@ -56,6 +58,16 @@ def test_another_rate_cuts_pieces_anew(
     pieces: list[tuple[Any, ...]], rows: int, expected: list[tuple[Any, ...]]
 ) -> None:
     assert cut_anew([Piece(*one) for one in pieces], rows) == [Piece(*one) for one in expected]
+
+
+def test_pieces_of_a_topic_leave_out_what_was_removed() -> None:
+    class Logs(FakeLogs):
+        def removed(self, topic: str, incarnation: str | None = None) -> list[tuple[int, int]]:
+            return [(4, 10**7)]
+
+    end = 10**7 + 4
+    pieces = replay_ranges.pieces_of_topics(source("batch"), Logs(t=(0, end)), {"t": 1}, {"t": end}, 2)
+    assert pieces == [Piece("t", 1, 3), Piece("t", 3, 4), Piece("t", 10**7 + 1, 10**7 + 3), Piece("t", 10**7 + 3, end)]
 
 
 def test_where_the_next_record_is() -> None:

@@ -78,7 +78,7 @@ def test_any_other_encoder_of_json_will_do(values: list[dict[str, Any]], data: s
         (b'{"a": 1} x', "Invalid value"),
         (b'{"a": 1}\x00', ""),
         (b'{"a": 1.0}', "couldn't parse:1.0"),
-        (b'{"a": "1"}', "from number to string"),
+        (b'{"a": "1"}', "column a is bigint, and the value has a JSON string"),
         (b'{"a": 9223372036854775808}', "couldn't parse"),
         (b'{"a": 1, "a": 2}', "specified twice"),
         (b'{"b": "\xff"}', "'utf-8' codec can't decode"),
@@ -96,6 +96,18 @@ def test_a_bad_value_is_one_bad_row(value: bytes, says: str) -> None:
     assert len(decoded.bad[1]) < 400, "a reason is a line"
     assert decoded.column.to_pylist() == [{"a": 1}, None, {"a": 2}]
     assert decode(value).bad.keys() == {0}, "alone, too"
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (b'{"lines": [{"sku": 7}]}', "column lines.[].sku is string, and the value has a JSON number"),
+        (b'{"price": true}', "column price is decimal(12,2), and the value has a JSON boolean"),
+        (b'{"lines": {}}', "column lines is array<struct<days:array<date>,sku:string>>, and the value has a JSON object"),
+    ],
+)
+def test_a_value_of_another_type_names_the_column_and_its_type(value: bytes, says: str) -> None:
+    assert decode(value, kind=ALL).bad == {0: says}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_source_moves_bad_rows_once_however_often_it_reads(client: sync.Client
     assert letter.payload == b"not json"
     assert headers(letter) == {
         "color": "red", "toymq-key": "k1", "toymq-origin-topic": "orders", "toymq-origin-id": "1",
-        "toymq-reason": "value is not json", "toymq-error-type": "BadValue", "toymq-error": "not one JSON object",
+        "toymq-reason": "value does not fit valueSchema", "toymq-error-type": "BadValue", "toymq-error": "not one JSON object",
     }  # fmt: skip
     assert len(frames(client, "orders")) == 3, "the record itself stays where it is"
 
@@ -75,7 +75,7 @@ def test_letters_of_a_topic_made_anew_are_others(client: sync.Client, broker: Br
 def test_bad_rows_fail_or_are_null(client: sync.Client, broker: BrokerProcess) -> None:
     client.pub("some", b"")
     client.pub("some", b"[]")
-    with pytest.raises(BadValue, match="topic some, offset 1: value is not json"):
+    with pytest.raises(BadValue, match="topic some, offset 1: value does not fit valueSchema"):
         read(broker.url, "some")
     assert [row["value"] for row in read(broker.url, "some", badRows="null")] == [None, None]
 

@@ -24,34 +24,35 @@ def rows(typed: TypedRows, *values: bytes) -> list[pa.RecordBatch]:
 
 
 def test_it_reads_beside_the_wanted_columns_what_names_a_bad_row() -> None:
-    assert TypedRows(JsonCodec(), "json", WANTED, "orders", "fail").raw.names == ["topic", "value", "offset"]
-    typed = TypedRows(JsonCodec(), "json", WANTED, "orders", "deadletter", lambda letters: None)
+    assert TypedRows(JsonCodec(), WANTED, "orders", "fail").raw.names == ["topic", "value", "offset"]
+    typed = TypedRows(JsonCodec(), WANTED, "orders", "deadletter", lambda letters: None)
     assert typed.raw.names == ["topic", "value", "offset", "key", "headers"]
     assert typed.raw.field("value").type == pa.binary()
 
 
 def test_bad_rows_fail_with_their_place_and_the_way_out() -> None:
-    typed = TypedRows(JsonCodec(), "json", WANTED, "orders", "fail")
+    typed = TypedRows(JsonCodec(), WANTED, "orders", "fail")
     (batch,) = rows(typed, b'{"a": 1}', b"")
     assert batch.schema == WANTED
     assert batch.to_pylist() == [{"topic": "orders", "value": {"a": 1}}, {"topic": "orders", "value": None}]
-    with pytest.raises(BadValue, match=r"topic orders, offset 11: value is not json: not one JSON object. badRows=null reads"):
+    says = r"topic orders, offset 11: value does not fit valueSchema: not one JSON object. badRows=null reads"
+    with pytest.raises(BadValue, match=says):
         rows(typed, b"{}", b"x", b"y")
 
 
 def test_bad_rows_are_null() -> None:
-    (batch,) = rows(TypedRows(JsonCodec(), "json", WANTED, "orders", "null"), b'{"a": 1}', b"x")
+    (batch,) = rows(TypedRows(JsonCodec(), WANTED, "orders", "null"), b'{"a": 1}', b"x")
     assert batch.column("value").to_pylist() == [{"a": 1}, None]
 
 
 def test_bad_rows_become_dead_letters_before_the_others_are_passed_on() -> None:
     sent: list[Letter] = []
-    typed = TypedRows(JsonCodec(), "json", WANTED, "orders", "deadletter", sent.extend)
+    typed = TypedRows(JsonCodec(), WANTED, "orders", "deadletter", sent.extend)
     (batch,) = rows(typed, b"x", b'{"a": 1}', b"\xff")
     assert batch.to_pylist() == [{"topic": "orders", "value": {"a": 1}}]
     assert sent == [
-        Letter(10, b"k0", b"x", [("color", b"red")], "value is not json", "not one JSON object"),
-        Letter(12, b"k2", b"\xff", None, "value is not json", "not one JSON object"),
+        Letter(10, b"k0", b"x", [("color", b"red")], "value does not fit valueSchema", "not one JSON object"),
+        Letter(12, b"k2", b"\xff", None, "value does not fit valueSchema", "not one JSON object"),
     ]
     assert rows(typed, b"x") == [], "nothing is left of a batch"
 
