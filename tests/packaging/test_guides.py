@@ -131,7 +131,7 @@ def test_the_jobs_in_processes_of_the_page_of_workers(tmp_path: Path) -> None:
 
 
 def test_the_programs_of_the_page_of_amqp_say_what_it_says(tmp_path: Path) -> None:
-    for client in ("pika", "celery"):
+    for client in ("pika", "kombu", "celery"):
         pytest.importorskip(client)
     blocks = [(kind, text) for kind, text in BLOCK.findall(text_of("amqp")) if kind != "sh"]
     with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0") as broker:
