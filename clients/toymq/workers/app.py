@@ -10,15 +10,16 @@ from random import Random
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from toymq import arguments
+from toymq import arguments, json_values
 from toymq.arguments import Seconds
 from toymq.client import Client, connect
 from toymq.errors import ClientClosed
 from toymq.keyword_hints import hinted
+from toymq.message import Receipt
 from toymq.nack_reason import DeadOn
 from toymq.options import Connected, Event, MessageTracing, OnEvent
 from toymq.url import DEFAULT_URL
-from toymq.workers.job import EXECUTORS, Executor, Job, Settings
+from toymq.workers.job import EXECUTORS, Executor, Job, PublishOptions, Settings
 from toymq.workers.loop_watch import LoopWatch
 from toymq.workers.replies import Replies
 from toymq.workers.retries import Retries
@@ -213,6 +214,26 @@ class App:
         if self._replies is None:
             self._replies = Replies(lambda: self._new_client(0.0))
         return self._replies
+
+    async def call(self, topic: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Publish a job by the name of its topic, and wait for its result: ``await app.call("sums-wanted", 1, 2)``.
+
+        As ``Job.call`` where this app has the job. That of another program gets its arguments by name, and its result is what
+        JSON has of it; 30 s.
+
+        Raises: JobFailed, RequestTimeout, BadName; TypeError, for arguments without names of a job that this app does not have.
+        """
+        for job in self._jobs:
+            if job.topic == topic:
+                return await job.call(*args, **kwargs)
+        if args:
+            raise TypeError(f"this app has no job of {arguments.shown(topic)}: give its arguments by name, first=1 say")
+        name, payload = arguments.topic(topic), json_values.dump(f"the job of {topic}", kwargs)
+
+        async def publish(headers: dict[str, str], left_s: float) -> Receipt:
+            return await self.client.pub(name, payload, headers=headers, ttl=left_s)
+
+        return await self.replies.call(name, publish, PublishOptions().timeout_s)
 
     async def _leave(self) -> Client:
         """Close what is beside the client. Returns: the client."""

@@ -36,6 +36,23 @@ async def test_a_call_returns_what_the_function_returns_as_its_annotation_says(a
     assert await mq.topics("replies.>") == []
 
 
+async def test_a_job_is_called_by_the_name_of_its_topic(app: App, broker: InProcess) -> None:
+    @app.worker("sums", concurrency=4)
+    async def add(first: int, second: int) -> Decimal:
+        return Decimal(first + second)
+
+    async with working(app), App(f"toymq://127.0.0.1:{broker.port}") as other:
+        await until(lambda: app.runners != [])
+        assert await app.call("sums", 1, second=2) == Decimal(3)
+        assert await other.call("sums", first=1, second=2) == "3", "without the function's annotation it is as JSON has it"
+        with pytest.raises(toymq.JobFailed, match="sums: Unfit: the job has no second"):
+            await other.call("sums", first=1)
+        with pytest.raises(TypeError, match="this app has no job of 'sums': give its arguments by name"):
+            await other.call("sums", 1, 2)
+        with pytest.raises(TypeError, match="missing a required argument: 'second'"):
+            await app.call("sums", 1)
+
+
 async def test_a_call_raises_what_became_of_its_job(app: App, broker: InProcess) -> None:
     tries: list[int] = []
     older = App(f"toymq://127.0.0.1:{broker.port}")
