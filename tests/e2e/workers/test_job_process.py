@@ -170,7 +170,7 @@ async def test_a_process_that_was_killed_without_a_job_fails_none(app: App) -> N
         first = await where.call()
         ended = os.pidfd_open(first)  # /proc calls it a zombie while some of its threads still end
         os.kill(first, signal.SIGKILL)
-        await until(lambda: select.select([ended], [], [], 0)[0])
+        await until(lambda: bool(select.select([ended], [], [], 0)[0]))
         os.close(ended)
         assert await where.call() != first
 
