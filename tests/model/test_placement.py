@@ -118,7 +118,7 @@ def test_a_failover_moves_no_topic_and_every_client_comes_back(cluster: Cluster)
     found = fail_over(cluster, 1, 2000, 1, seed=1)
     assert cluster.place == before
     assert 0 < found.topics < len(before) / 8
-    assert found.clients == pytest.approx(2000 * found.load, rel=0.3), "who uses a topic of that load"
+    assert found.clients == pytest.approx(2000 * found.load, rel=0.3), "clients use topics in proportion to their load"
     assert found.peak_per_s >= found.clients, "each tries several times within the first second"
     assert 3.0 <= found.last_s < 3.0 + 5.0 + 1.0, "a TTL, and a back-off"
     of_five = fail_over(cluster, 1, 2000, 5, seed=1)

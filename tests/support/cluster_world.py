@@ -94,13 +94,13 @@ class ClusterWorld:
 
     async def _connect(self, client: Client) -> bool:
         """Returns: whether there is a connection, alive or lost."""
-        who = client.name.partition(".")[0]
-        lost = self._used.pop(who, None)
+        user = client.name.partition(".")[0]
+        lost = self._used.pop(user, None)
         nodes = sorted(self._rig.nodes.values(), key=lambda node: (node is lost, node is not self._leader))
         for node in nodes:
             if (await self._epoch_of(Client("probe"), node)) < max(self._epoch, 1):
                 continue
-            self._used[who] = node
+            self._used[user] = node
             epoch = await self._epoch_of(client, node, stays=True)
             if epoch > self._epoch:
                 if self._epoch:

@@ -210,6 +210,8 @@ class Uploads:
             done.deleted += 1
         if todo.lost:
             self._lacking.add(topic.place)
+        else:
+            self._lacking.discard(topic.place)
         for first_id in todo.lost:
             if (key := segment_key(topic.place, first_id)) not in self._conflicts:
                 self._conflicts.add(key)

@@ -36,7 +36,7 @@ def test_batches_stay_known_when_snapshots_expire(tmp_path: Path) -> None:
         assert "commit.retry.num-retries" not in table.properties, "other writers keep their retries"
         expired = [one.snapshot_id for one in table.metadata.snapshots][:-1]
         table.maintenance.expire_snapshots().by_ids(expired).commit()
-        table.transaction().set_properties({"owner": "somebody else"}).commit_transaction()
+        table.transaction().set_properties({"owner": "another program"}).commit_transaction()
     assert iceberg(tmp_path).state() == State(QUERY, 2)
     assert not archive(iceberg(tmp_path), 1)
     assert archive(iceberg(tmp_path), 3)
