@@ -29,6 +29,11 @@ class StartFailed(LocalError, RuntimeError):
     """The broker exited before it was ready, or was not ready in time."""
 
 
+def _ports(options: Sequence[str]) -> int:
+    """How many ports in a row a broker with these options listens on: ``--workers N`` takes N + 1 (ADR 0177)."""
+    return int(options[options.index("--workers") + 1]) + 1 if "--workers" in options else 1
+
+
 def serve_command(data_dir: Path | str, listen: str, *options: str, program: Sequence[str] = TOYMQ) -> list[str]:
     return [*program, "serve", "--data-dir", str(data_dir), "--listen", listen, *options]
 
@@ -58,7 +63,7 @@ class BrokerProcess:
         self.options = list(options)
         self.program = program
         self.environment = {"TOYMQ_CONFIG": os.devnull, **(environment or {})}
-        self.port = reserved_port(self)
+        self.port = reserved_port(self, _ports(options))
         self.ready_line = ""
         """The line that it printed when it was ready; empty while it does not run."""
         self.returncode = 0

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -94,3 +95,11 @@ def test_a_broker_that_does_not_end_is_an_error_and_can_be_killed(tmp_path: Path
         with pytest.raises(subprocess.TimeoutExpired):
             broker.wait(0.05)
         assert broker.ready_line
+
+
+def test_each_worker_has_a_port_of_its_own_that_no_other_program_is_given(tmp_path: Path) -> None:
+    """One found the port of a worker in use: only the first was reserved."""
+    broker = BrokerProcess(tmp_path / "d", "--workers", "2")
+    for port in range(broker.port, broker.port + 3):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
