@@ -43,4 +43,5 @@ def test_ctrl_c_waits_for_jobs_and_the_second_one_does_not(tmp_path: Path, sever
             process.send_signal(signal.SIGINT)
             assert process.wait(TIMEOUT_S) == (0 if several else 1)
         (message,) = mq.pull("jobs", "workers", wait=10)
-        assert message.attempt == 2
+        # One of several processes may be given the job between the death of its holder and its own.
+        assert message.attempt in ((2, 3) if several else (2,))
