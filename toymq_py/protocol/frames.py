@@ -19,7 +19,7 @@ FETCH_BYTES_MAX = 1 << 40
 LENGTH_DIGITS_MAX = 20
 """A longer length is above every limit, and is not converted."""
 
-NO_KEY = b"-"
+NO_KEY = "-".encode()  # noqa: UP012 (the one object for this byte, as slices are; a literal read from a .pyc is another)
 NEWLINE: Final = 10
 """Ends a body."""
 PRINTABLE = bytes(range(0x21, 0x7F))
