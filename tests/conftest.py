@@ -28,6 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Workers import the files in different orders: what one has compiled the others read, and no file is compiled by all."""
+    if hasattr(session.config, "workerinput"):
+        scheduling.import_ahead(session.config)
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected stays until the end: no garbage collection of a test, or for one, looks through it."""
     gc.collect()

@@ -1,6 +1,9 @@
 """Which worker of ``make test`` runs which tests, and in which order."""
 
+import contextlib
+import importlib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -33,6 +36,19 @@ def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
 
 def _rank(nodeid: str) -> int:
     return next((rank for rank, begin in enumerate(LONG) if nodeid.startswith(begin)), len(LONG))
+
+
+def import_ahead(config: pytest.Config) -> None:
+    """Import the files of tests that will be collected, each worker from another one on. What cannot be imported is told by the
+    collection."""
+    workers = config.workerinput["workercount"]  # type: ignore[attr-defined]
+    worker = int(config.workerinput["workerid"].removeprefix("gw"))  # type: ignore[attr-defined]
+    files = [file for argument in config.args for file in sorted(Path(argument.partition("::")[0]).rglob("test_*.py"))]
+    first = len(files) * worker // workers
+    for file in files[first:] + files[:first]:
+        name = ".".join(file.resolve().relative_to(config.rootpath).with_suffix("").parts)
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(name)
 
 
 class Scheduling(LoadFileScheduling):
