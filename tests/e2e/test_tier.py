@@ -2,21 +2,24 @@
 
 import json
 import random
+import shutil
+import subprocess
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from tests.support.broker_process import TIMEOUT_S, BrokerProcess, run
+from tests.support.broker_process import COMMAND, TIMEOUT_S, BrokerProcess, environment, run
 from tests.support.requirements import require
 from tests.support.s3 import bucket
 from toymq import sync
 from toymq_py.clock import SystemClock
 from toymq_py.errors import TierAway
 from toymq_py.storage.record import iter_frames
-from toymq_py.tier.restore import IDS_LEFT_OUT
+from toymq_py.tier.restore_topic import IDS_LEFT_OUT
 from toymqctl.cli import main as toymqctl
 
 SEALED_OFTEN = ("--segment-bytes", "65536")
@@ -29,6 +32,13 @@ def settled(url: str, data_dir: Path) -> str:
         if done.returncode == 0:
             return done.stdout
     raise AssertionError(f"the bucket is not up to date: {done.stdout}{done.stderr}")
+
+
+def written(topic: Path) -> int:
+    """How many segments a restore has written."""
+    with suppress(FileNotFoundError):  # it is at its end
+        return len(list(topic.iterdir()))
+    return 0
 
 
 def payloads(port: int, topic: str) -> dict[int, bytes]:
@@ -73,6 +83,45 @@ def test_a_broker_that_is_killed_while_it_uploads_and_a_disk_that_is_gone(tmp_pa
             assert mq.pub("orders", b"later").msg_id == last + 1 + IDS_LEFT_OUT
             assert [each["consumer"] for each in mq.describe("orders")["consumers"]] == ["billing"]
         settled(url, tmp_path / "again")
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 20))])
+def test_a_restore_to_a_time_that_is_killed_and_run_again_while_the_broker_goes_on(tmp_path: Path, seed: int) -> None:
+    chance, url, again = random.Random(seed), f"file://{tmp_path}/bucket", tmp_path / "again"
+    with BrokerProcess(tmp_path / "d", "--tier", url, *SEALED_OFTEN) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            mq.create("orders")
+            mq.seek("orders", "billing", 0, create=True)
+            list(mq.pub_many("orders", [b"%d " % n + b"x" * chance.randrange(1500) for n in range(300)]))
+            mq.ack("orders", "billing", [(0, 99)])
+        settled(url, tmp_path / "d")
+        then, then_ms = payloads(broker.port, "orders"), SystemClock.wall_ns() // 1_000_000
+        while SystemClock.wall_ns() // 1_000_000 == then_ms:
+            pass
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            list(mq.pub_many("orders", [b"later" + b"x" * chance.randrange(1500) for _ in range(300)]))
+            mq.ack("orders", "billing", [(100, 199)])
+        settled(url, tmp_path / "d")
+        before = payloads(broker.port, "orders")
+        arguments = ["restore", url, str(again), "--at", f"@{then_ms}"]
+        for count in sorted(chance.sample(range(5), 3)):
+            killed = subprocess.Popen([*COMMAND, *arguments], env=environment(), stderr=subprocess.DEVNULL, text=True)
+            while killed.poll() is None and written(again / "topics.restoring" / "orders") < count:
+                pass
+            killed.kill()
+            killed.wait()
+            if (again / "topics").exists():
+                shutil.rmtree(again)
+        restored = run(*arguments)
+        assert restored.returncode == 0, restored.stdout + restored.stderr
+        with BrokerProcess(again, "--tier", url, *SEALED_OFTEN) as other:
+            assert payloads(other.port, "orders") == then
+            with sync.connect(f"toymq://127.0.0.1:{other.port}") as mq:
+                assert [each["consumer"] for each in mq.describe("orders")["consumers"]] == ["billing"]
+                assert mq.pub("orders", b"other").msg_id > max(before)
+        assert payloads(broker.port, "orders") == before, "the broker and its bucket have all of it"
+        settled_text = run("tier", "check", url, str(tmp_path / "d")).stdout
+        assert "damaged" not in settled_text, settled_text
 
 
 def test_a_bucket_that_is_away_costs_no_publish(tmp_path: Path) -> None:

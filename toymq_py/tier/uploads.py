@@ -4,7 +4,7 @@ Sealed segments never change, so nothing of the broker is held or asked while th
 an unknown outcome: the next round makes it again, and finds what is there.
 
     upload    the segment, if its key has none; then its seal. A segment with a seal is whole.
-    state     offsets and settings, read before the segments are listed; the newest ``STATES_KEPT`` stay
+    state     offsets and settings, read before the segments are listed; the newest stay, and some of the older ones
     delete    a segment that the offsets on the disk say was removed: a state that says so, the segment, its seal
     a topic   the mark "deleted", its objects, the mark
 """
@@ -25,10 +25,10 @@ from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
 from toymq_py.tier.plan import Plan, plan
+from toymq_py.tier.states import kept
 
 logger = logging.getLogger("toymq_py.tier")
 
-STATES_KEPT = 4
 PROVEN_MAX = 8
 """So many segments of a topic leave the disk in a round: each is read once more."""
 STATE_INTERVAL_NS = 10_000_000_000
@@ -301,6 +301,6 @@ class Uploads:
         holding.states.add(at)  # also if the answer is lost: it may be there
         self._bucket.put(state_key(place, at), state)
         self._stored[place] = state
-        for old in sorted(holding.states)[:-STATES_KEPT]:
+        for old in sorted(holding.states - kept(holding.states)):
             self._bucket.delete(state_key(place, old))
             holding.states.discard(old)

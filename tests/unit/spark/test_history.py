@@ -19,7 +19,7 @@ from toymq import sync
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import Place, segment_key
 from toymq_py.tier.reader import open_reader
-from toymq_py.tier.restore import IDS_LEFT_OUT
+from toymq_py.tier.restore_topic import IDS_LEFT_OUT
 from toymq_spark.errors import DataLoss
 from toymq_spark.options import parse_source
 from toymq_spark.schema import source_schema
