@@ -48,18 +48,20 @@ Adopt = Callable[[Segment, ScanResult], None]
 class Cold(Protocol):
     """Brings what was evicted, as long as it is read. Belongs to the event loop."""
 
-    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> None:
+    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> Segment:
         """A reader is about to read an evicted segment, the first of ``following``, which are two at most: it may go on.
 
         Args:
             from_id: where it reads.
-            adopt: told what stands in a file that was fetched, before those that wait.
+            adopt: told what stands in a file that was fetched whole, before those that wait.
 
-        Raises: BeingFetched while it is not here.
+        Returns: what to read: the segment, or a part of it that has ``from_id``, in a file of its own.
+
+        Raises: BeingFetched while that is not here.
         """
 
     def spoilt(self, segment: Segment) -> None:
-        """What was fetched of a segment is damaged, or gone from the disk."""
+        """What was fetched of a segment, or a part, is damaged, or gone from the disk."""
 
     def problem(self, segments: Iterable[Segment]) -> str | None:
         """Why readers wait for one of these longer than a fetch takes; None: they do not."""
@@ -71,7 +73,7 @@ WITHOUT_TIER = "the broker was started without --tier, and these records are in 
 class NoCold:
     """A broker without a tier: nothing can be fetched."""
 
-    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> None:
+    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> Segment:
         raise BeingFetched(following[0].path, lambda call: None, WITHOUT_TIER)
 
     def spoilt(self, segment: Segment) -> None:

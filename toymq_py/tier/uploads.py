@@ -3,7 +3,7 @@
 Sealed segments never change, so nothing of the broker is held or asked while they are read. Every step may be cut off or have
 an unknown outcome: the next round makes it again, and finds what is there.
 
-    upload    the segment, if its key has none; then its seal. A segment with a seal is whole.
+    upload    the segment, if its key has none; its index; then its seal. A segment with a seal is whole.
     state     offsets and settings, read before the segments are listed; the newest stay, and some of the older ones
     delete    a segment that the offsets on the disk say was removed: a state that says so, the segment, its seal
     a topic   the mark "deleted", its objects, the mark
@@ -20,9 +20,9 @@ from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline import given_up
-from toymq_py.storage.segment import segment_name
+from toymq_py.storage.segment import parse_sidecar, segment_name
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
+from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, index_key, keys_of, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
 from toymq_py.tier.plan import Plan, plan
 from toymq_py.tier.states import kept
@@ -63,16 +63,27 @@ class Round:
     """First ids and SHA-256 of segments that may leave the disk, and stand in the bucket whole."""
 
 
-def store_segment(bucket: Bucket, place: Place, first_id: int, data: bytes, next_id: int) -> bool:
-    """Store a sealed segment, and its seal behind it, so that one with a seal is whole.
+def store_segment(
+    bucket: Bucket, place: Place, first_id: int, data: bytes, next_id: int, index: bytes | None = None
+) -> bool:
+    """Store a sealed segment, its index if it has one, and its seal behind both, so that one with a seal is whole.
 
     Returns: False when the key has another object, which stays, without a seal. Raises: BucketError.
     """
     key = segment_key(place, first_id)
     if not bucket.put_new(key, data) and bucket.get(key) != data:
         return False
+    if index is not None:
+        bucket.put(index_key(place, first_id), index)
     bucket.put(seal_key(place, first_id), Seal.of(data, next_id).encode())
     return True
+
+
+def index_of(fs: FileSystem, path: str, first_id: int, next_id: int, size: int) -> bytes | None:
+    """The sidecar of a segment, as it is; None when there is none, or it does not fit. Raises: OSError."""
+    name = f"{path}/{segment_name(first_id)}"
+    data = read_if_there(fs, name[:-4] + ".idx")
+    return data if data is not None and parse_sidecar(data, name, first_id, next_id, size) is not None else None
 
 
 def known_of_copies(fs: FileSystem, path: str) -> tuple[offsets.OffsetsState, bool]:
@@ -88,6 +99,9 @@ def delete_segment(bucket: Bucket, place: Place, first_id: int, holding: Holding
     """Delete a segment, and its seal behind it. Raises: BucketError."""
     bucket.delete(segment_key(place, first_id))
     holding.segments.discard(first_id)
+    if first_id in holding.indexes:
+        bucket.delete(index_key(place, first_id))
+        holding.indexes.discard(first_id)
     bucket.delete(seal_key(place, first_id))
     holding.seals.discard(first_id)
 
@@ -280,8 +294,11 @@ class Uploads:
             return
         if (data := self._read(topic, first_id)) is None:
             return
+        index = index_of(self._fs, topic.path, first_id, next_id, len(data))
         holding.segments.add(first_id)  # also if the answer is lost: it may be there
-        if not store_segment(self._bucket, topic.place, first_id, data, next_id):
+        if index is not None:
+            holding.indexes.add(first_id)
+        if not store_segment(self._bucket, topic.place, first_id, data, next_id, index):
             self._conflicts.add(key)  # until a restart: comparing means to fetch it
             logger.error("%s in the bucket is not the segment of %s: `toymq tier check` compares them", key, topic.path)
             return

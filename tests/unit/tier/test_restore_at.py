@@ -242,6 +242,7 @@ def test_any_time_of_any_history(seed: int) -> None:
             assert "nothing from" in str(error)  # noqa: PT017
             return
         except (BucketError, Killed):
+            bucket.share *= 0.8
             rig.disk = rig.disk.kill() if chance.random() < 0.5 else rig.disk.crash()
     assert memory.objects == objects, "it only reads"
     again = BrokerRig(disk=rig.disk.crash(), data_dir=AGAIN)
