@@ -146,7 +146,7 @@ def test_a_deleted_topic_leaves_the_bucket_and_a_wrong_url_is_refused(tmp_path: 
             settled(url, tmp_path / "d")
             assert list((tmp_path / "bucket").rglob("*.seal"))
             mq.delete("orders")
-        while any((tmp_path / "bucket").iterdir()):
+        while any(path.is_dir() for path in (tmp_path / "bucket").iterdir()):
             run("tier", "check", url, str(tmp_path / "d"))
     for wrong in ("nowhere", "http://h/b"):
         assert "a tier is one of file://, s3://" in run("tier", "check", wrong, str(tmp_path / "d")).stderr
@@ -252,6 +252,29 @@ def test_a_directory_that_is_away_is_named_and_the_doctor_says_so(tmp_path: Path
             while mq.describe("orders")["evicted"]["problem"] is not None:
                 pass
         assert sorted(payloads(broker.port, "orders")) == list(range(150))
+
+
+def test_a_mount_point_without_its_file_system_is_not_filled(tmp_path: Path) -> None:
+    url, mount = f"file://{tmp_path}/bucket", tmp_path / "bucket"
+    with BrokerProcess(tmp_path / "d", "--tier", url, *SEALED_OFTEN) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            list(mq.pub_many("orders", [bytes(1000)] * 150))
+            settled(url, tmp_path / "d")
+        broker.kill()
+        mount.rename(tmp_path / "nas")
+        mount.mkdir()
+        broker.start()
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            list(mq.pub_many("orders", [bytes(1000)] * 150))
+            while mq.stats()["tier_problem"] is None:
+                pass
+            assert f"{url} was used by this directory, and has no .toymq-bucket.json" in diagnosis(broker)
+        refused = run("tier", "check", url, str(tmp_path / "d"), "--repair")
+        assert (refused.returncode, "its file system is not mounted" in refused.stderr) == (2, True)
+        assert list(mount.iterdir()) == []
+        mount.rmdir()
+        (tmp_path / "nas").rename(mount)
+        settled(url, tmp_path / "d")
 
 
 def diagnosis(broker: BrokerProcess) -> str:

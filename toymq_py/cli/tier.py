@@ -15,6 +15,7 @@ from toymq_py.storage.offline.backup_directory import utc
 from toymq_py.storage.offline.verify import check_data_directory, topic_names, verify_topic
 from toymq_py.tier.bucket import open_bucket
 from toymq_py.tier.check import check as compare
+from toymq_py.tier.marker import Marker
 from toymq_py.tier.restore import restore
 from toymq_py.units import counted, parse_time_ns
 
@@ -43,8 +44,11 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
     parse_tier(url)
     fs = RealFileSystem()
     check_data_directory(fs, directory)
+    directory = directory.rstrip("/") or "/"
+    bucket = open_bucket(url, fs)
+    Marker(fs, bucket, url, directory).check()
     open_findings = count = 0
-    for finding in compare(fs, open_bucket(url, fs), directory.rstrip("/") or "/", repair=repair, delete=delete):
+    for finding in compare(fs, bucket, directory, repair=repair, delete=delete):
         count += 1
         open_findings += finding.mended is None
         if as_json:

@@ -112,11 +112,17 @@ class Uploads:
     A directory that was away, or is another one, is listed anew.
     """
 
-    def __init__(self, fs: FileSystem, bucket: Bucket, wall_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, fs: FileSystem, bucket: Bucket, wall_ns: Callable[[], int], settle: Callable[[], None] = lambda: None
+    ) -> None:
+        """``settle``: asked before the bucket is listed, which may be another one than before; raises BucketError."""
         self._fs = fs
+        self._settle = settle
         self._bucket = bucket
         self._wall_ns = wall_ns
         self._identity: object = None
+        self._is_listed = False
+        """What is held is what stands in the bucket of this identity."""
         self._held: dict[Place, Holding] | None = None
         self._seen: set[Place] = set()
         self._first_seen: dict[Place, int] = {}
@@ -144,11 +150,13 @@ class Uploads:
         """
         done = Round()
         identity = self._bucket.identity()
-        if self._held is None or identity != self._identity:
+        if self._held is None or not self._is_listed or identity != self._identity:
+            self._is_listed = False
+            self._settle()
             if self._held is not None:
                 logger.warning("the bucket was away, or is another directory: what it lacks is uploaded again")
             self._held = holdings(self._bucket.keys())
-            self._identity = identity
+            self._identity, self._is_listed = identity, True
             self._stored.clear()
             self._conflicts.clear()
             self._lacking.clear()
