@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.e2e import terabyte
 from tests.support.broker_process import COMMAND, TIMEOUT_S, BrokerProcess, environment, run
 from tests.support.requirements import require
 from tests.support.s3 import bucket
@@ -275,6 +276,18 @@ def test_a_mount_point_without_its_file_system_is_not_filled(tmp_path: Path) -> 
         mount.rmdir()
         (tmp_path / "nas").rename(mount)
         settled(url, tmp_path / "d")
+
+
+def test_a_start_with_a_terabyte_in_the_bucket_takes_less_than_a_second_of_cpu(tmp_path: Path) -> None:
+    """All of it, Python and imports too. ``python -m tests.e2e.terabyte`` has the wall time."""
+    (tmp_path / "bucket").mkdir()
+    terabyte.make(tmp_path / "d", None, 1)
+    broker = BrokerProcess(tmp_path / "d", "--tier", f"file://{tmp_path}/bucket", executed=True)
+    _, used_s = terabyte.started(broker)
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+        assert mq.describe("t0")["bytes"] == terabyte.SEGMENTS * terabyte.SEGMENT_BYTES
+    broker.kill()
+    assert used_s < 1, "0.6 on the machine where it was written"
 
 
 def diagnosis(broker: BrokerProcess) -> str:
