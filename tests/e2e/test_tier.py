@@ -166,6 +166,7 @@ def test_a_store_over_http(tmp_path: Path, s3: str) -> None:
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
             list(mq.pub_many("orders", [b"%d" % n + bytes(1000) for n in range(300)]))
         settled(s3, tmp_path / "d")
+        then_ms = SystemClock.wall_ns() // 1_000_000
         broker.restart(kill=True)
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
             list(mq.pub_many("orders", [b"%d" % n + bytes(1000) for n in range(300, 600)]))
@@ -179,6 +180,9 @@ def test_a_store_over_http(tmp_path: Path, s3: str) -> None:
         found = payloads(broker.port, "orders")
     assert found == {msg_id: payload for msg_id, payload in stored.items() if msg_id <= max(found)}
     assert max(found) > 500
+    assert run("restore", s3, str(tmp_path / "then"), "--at", f"@{then_ms}").returncode == 0
+    with BrokerProcess(tmp_path / "then") as broker:
+        assert payloads(broker.port, "orders") == {msg_id: stored[msg_id] for msg_id in range(300)}
 
 
 def until_evicted(broker: BrokerProcess, data_dir: Path) -> None:

@@ -10,7 +10,7 @@ from tests.support.tiers import AGAIN, PAYLOAD, TierRig
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.restoring import is_interrupted
 from toymq_py.tier.bucket import BucketError
-from toymq_py.tier.keys import holdings, segment_key
+from toymq_py.tier.keys import holdings, seal_key, segment_key
 from toymq_py.tier.restore import restore
 from toymq_py.tier.restore_topic import IDS_LEFT_OUT
 
@@ -203,6 +203,22 @@ def test_a_damaged_segment_is_named_and_the_state_of_then_stands_for_its_ids() -
     assert [problem.startswith(f"{key} is damaged: ") for problem in done["t"].problems] == [True]
     assert again.records("t") == rig.records("t")[:5]
     assert again.broker.topic("t").log.lost[0][0] == 5
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 100], ids=["empty", "garbage"])
+@pytest.mark.parametrize("first_id", [0, 5, 7, 12, 999_999, 2**63])
+def test_garbage_in_the_bucket_is_named_and_costs_what_it_replaced(first_id: int, data: bytes) -> None:
+    rig, bucket, then = written()
+    key = segment_key(rig.place(), first_id)
+    bucket.objects[key] = data
+    bucket.delete(seal_key(rig.place(), first_id))
+    bucket.objects[f"t/{rig.place().incarnation}/junk"] = b""
+    bucket.objects["junk"] = b""
+    again, done = rig.restored(then)
+    assert again.records("t") == [each for each in rig.records("t")[:7] if each[0] // 5 != first_id / 5]
+    assert done["t"].problems in ([], [f"{key} has no seal and no record: it is left out"])
+    assert bool(done["t"].problems) or first_id > 7
+    assert done["t"].next_id < 2**32
 
 
 @pytest.mark.parametrize("seed", range(60))
