@@ -238,6 +238,28 @@ def test_what_left_the_disk_is_delivered_from_the_bucket(tmp_path: Path, seed: i
     assert run("verify", str(tmp_path / "d")).returncode == 0
 
 
+def test_a_read_in_the_middle_of_a_large_segment_fetches_a_part(tmp_path: Path) -> None:
+    count, cache = 18_000, tmp_path / "d" / "tier-cache"
+    with BrokerProcess(tmp_path / "d", "--tier", f"file://{tmp_path}/bucket", "--segment-bytes", "16MiB") as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            mq.create("orders", {"tier_local_bytes": 0})
+            list(mq.pub_many("orders", [b"%d " % n + bytes(1000) for n in range(count)]))
+        until_evicted(broker, tmp_path / "d")
+        for kill in (True, False):
+            broker.restart(kill=kill)
+            with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+                for first_id in (9000, 9003):
+                    frames = list(iter_frames(mq.fetch("orders", first_id, 3).frames))
+                    assert [frame.payload.split()[0] for frame in frames] == [b"%d" % (first_id + n) for n in range(3)]
+                assert sum(path.stat().st_size for path in cache.iterdir()) < 5 << 20, "of 16 MiB"
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            mq.seek("orders", "billing", 9000, create=True)
+            with mq.sub("orders", "billing", window=1000) as deliveries:
+                for expected, message in zip(range(9000, count), deliveries, strict=False):
+                    assert message.payload.split()[0] == b"%d" % expected
+                    message.ack()
+
+
 def test_a_directory_that_is_away_is_named_and_the_doctor_says_so(tmp_path: Path) -> None:
     """Found by a trial: "0.log is gone", where the whole bucket was away."""
     with BrokerProcess(tmp_path / "d", "--tier", f"file://{tmp_path}/bucket", *SEALED_OFTEN) as broker:
