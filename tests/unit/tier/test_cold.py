@@ -311,15 +311,14 @@ def test_a_fetch_ends_where_it_would_have_to_wait(small_parts: int) -> None:
     """It would wait for all of its range at once, which the cache may not hold."""
     rig = parted(MemoryBucket(), cache_bytes=1)
     log, at, found = rig.broker.topic("t").log, 100, 0
-    while at < log.committed_id:
+    for _ in range(100):
         try:
             _, count, at = log.read_frames(at, 10_000, 64 << 20)
         except BeingFetched:
             rig.loop.drain()
             continue
-        assert count > 0
         found += count
-    assert found == 1200
+    assert (at, found) == (log.committed_id, 1200)
 
 
 @pytest.mark.parametrize("data", [None, b"{}", b"garbage"], ids=["none", "another", "garbage"])

@@ -1,6 +1,7 @@
 """A restore to a time: the records up to it, the consumers of then, and ids that nothing else used. What is gone is named."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -8,9 +9,11 @@ from tests.support.broker_rig import BrokerRig
 from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
 from tests.support.tiers import AGAIN, PAYLOAD, TierRig
 from toymq_py.errors import DataDirectoryError
+from toymq_py.storage import offsets
 from toymq_py.storage.restoring import is_interrupted
 from toymq_py.tier.bucket import BucketError
-from toymq_py.tier.keys import holdings, seal_key, segment_key
+from toymq_py.tier.keys import holdings, seal_key, segment_key, state_key
+from toymq_py.tier.objects import State
 from toymq_py.tier.restore import restore
 from toymq_py.tier.restore_topic import IDS_LEFT_OUT
 
@@ -193,6 +196,40 @@ def test_records_of_a_clock_that_was_ahead_were_there_when_something_came_behind
     rig.round()
     again, _ = rig.restored(then)
     assert again.records("t") == rig.records("t")[:15], "also those whose time is a month ahead"
+
+
+@pytest.mark.parametrize("is_more", [False, True], ids=["the end", "more behind"])
+def test_records_that_a_state_knows_were_there_whatever_their_time(is_more: bool) -> None:
+    """A clock that was ahead by an hour is not followed back: the times of the records stand still (ADR 0050)."""
+    rig = TierRig(MemoryBucket())
+    rig.clock.jump_wall(3600)
+    publish(rig, 12)
+    rig.clock.jump_wall(-3600)
+    rig.round()
+    then = rig.clock.wall_ns()
+    rig.advance(5)
+    if is_more:
+        publish(rig, 9)
+        rig.round()
+    again, done = rig.restored(then)
+    assert again.records("t") == rig.records("t")[: 12 if is_more else 10]
+    assert done["t"].unsealed == ([] if is_more else [(10, 11)])
+
+
+def test_ids_that_were_removed_since_from_the_middle_are_no_loss() -> None:
+    """By retention behind a segment that has to stay."""
+    rig, bucket, then = written()
+    place = rig.place()
+    at = max(holdings(bucket.keys())[place].states)
+    state = State.decode(bucket.objects[state_key(place, at)])
+    known = replace(offsets.decode(state.offsets or b""), removed=((2, 3), (5, 9)))
+    bucket.put(state_key(place, at), State(state.next_id, offsets.encode(known, "t"), None).encode())
+    bucket.delete(segment_key(place, 5))
+    bucket.delete(seal_key(place, 5))
+    again, done = rig.restored(then)
+    assert again.records("t") == rig.records("t")[:5]
+    assert again.broker.topic("t").log.lost == []
+    assert [problem[:15] for problem in done["t"].problems] == ["records 5 to 6 "]
 
 
 def test_a_damaged_segment_is_named_and_the_state_of_then_stands_for_its_ids() -> None:
