@@ -1,6 +1,7 @@
 """Numbers, durations and sizes as people write them, ``30s`` and ``64MiB``. Knows no bytes on the wire or on disk."""
 
 import re
+from datetime import UTC, datetime
 
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.records import MSG_ID_MAX
@@ -47,6 +48,24 @@ def parse_duration_ms(text: str) -> int:
     if value > DURATION_MS_MAX:
         raise ConfigError(f"invalid duration {text!r}: ten years is the longest")
     return value
+
+
+def parse_time_ns(text: str) -> int:
+    """A time, ``2026-11-28T09:30:00Z`` or ``@<unix-ms>``, in nanoseconds since the epoch. Without an offset it is UTC. Raises:
+    ConfigError."""
+    refused = ConfigError(f"invalid time {text[:50]!r}: write 2026-11-28T09:30:00Z, with an offset +01:00, or @<unix-ms>")
+    if text.startswith("@"):
+        if not (text[1:].isascii() and text[1:].isdigit() and 12 <= len(text) <= 15):  # ten digits are seconds, most likely
+            raise refused
+        return int(text[1:]) * 1_000_000
+    try:
+        time = datetime.fromisoformat(text.strip().removesuffix(" UTC"))
+    except ValueError:
+        raise refused from None
+    since = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    if since.days < 0:
+        raise refused
+    return (since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds) * 1000
 
 
 def check_delay(delay_ms: int | None, ttl_ms: int | None) -> None:

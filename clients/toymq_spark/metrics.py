@@ -35,9 +35,10 @@ def progress_of(found: dict[str, Any]) -> Progress:
     """Progress of one batch, from Spark's report (``query.lastProgress``, or an event's ``progress.json``)."""
     behind: dict[str, int] = {}
     for source in found.get("sources", ()):
-        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        end, latest = _numbers(source.get("endOffset"), "0"), _numbers(source.get("latestOffset"), "0")
+        removed = _numbers(source.get("latestOffset"), "removed")
         for topic, next_id in latest.items():
-            behind[topic] = max(next_id - end.get(topic, 0), 0)
+            behind[topic] = max(next_id - end.get(topic, 0) - removed.get(topic, 0), 0)
     return Progress(
         query=str(found.get("name") or found["id"]),
         batch=int(found["batchId"]),
@@ -63,15 +64,16 @@ def followed(query: StreamingQuery) -> Iterator[tuple[Progress, int]]:
         query.stop()
 
 
-def _offsets(reported: Any) -> dict[str, int]:
-    """Offsets of one source; Spark gives them as an object or as JSON, and None where it has none."""
+def _numbers(reported: Any, name: str) -> dict[str, int]:
+    """A number of each topic in the offsets of one source; Spark gives them as an object or as JSON, and None where it has
+    none."""
     found = json.loads(reported) if isinstance(reported, str) else reported
     if not isinstance(found, dict):
         return {}
     return {
-        topic: int(partitions["0"])
+        topic: int(partitions[name])
         for topic, partitions in found.items()
-        if isinstance(partitions, dict) and isinstance(partitions.get("0"), int)
+        if isinstance(partitions, dict) and isinstance(partitions.get(name), int)
     }
 
 

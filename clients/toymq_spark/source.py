@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from toymq_py.errors import NoSuchTopic, OutOfRange
+from toymq_py.records import IdRange
 from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.reader import RecordRun, Walk
 from toymq_py.tier.reader import SegmentLost
@@ -36,7 +37,7 @@ from toymq_spark.places import open_logs
 from toymq_spark.pushdown import Bounds
 from toymq_spark.record_sources import POLL_INTERVAL_S, Logs
 from toymq_spark.schema import arrow_schema, check_projection
-from toymq_spark.spans import IdSpan, Removed, Segments, cut
+from toymq_spark.spans import IdSpan, Removed, Segments, count_of, cut
 from toymq_spark.values.codec import Codec
 from toymq_spark.values.formats import codec_of
 from toymq_spark.values.letters import LetterBox
@@ -264,6 +265,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: Incarnations = {}
         self._last_trigger_s = monotonic()
         self._latest: Offsets | None = None
+        self._gaps: dict[str, list[IdRange]] = {}
+        """Of the topics whose backlog was counted, since ``latestOffset`` was called."""
+        self._passed: dict[str, int] = {}
+        """Ids without a record in what is left unread, by topic."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_logs": None}
@@ -286,15 +291,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin, known = offsets.from_json(start), offsets.incarnations_of(start)
+        self._gaps = {}
         end = self._target
         if end is None:
             end = self._look(begin, known)
             if not isinstance(limit, ReadAllAvailable) and self._too_few(begin, end):
+                self._count_passed(begin, end)
                 return start
         end = end | offsets.deleted(self._options, self._open(), begin)
         rows = None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets_per_trigger
         old = {topic: begin[topic] for topic in begin.keys() - offsets.made_anew(known, self._seen)}
-        reached = offsets.share(old, end, rows, lambda topic: self._open().removed(topic, self._seen.get(topic)))
+        reached = offsets.share(old, end, rows, self._removed)
         # One that is gone has none; one that does not tell it now, on a full disk, keeps what is known.
         kept = {topic: incarnation for topic, incarnation in known.items() if reached.get(topic)}
         in_bucket = {topic: at for topic, at in offsets.in_bucket_of(start).items() if reached.get(topic) == old.get(topic)}
@@ -309,11 +316,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = offsets.to_json(reached, kept | self._seen, in_bucket)
         if found != start:
             self._last_trigger_s = self._monotonic()
+        self._count_passed(reached, end)
         return found
 
+    def _removed(self, topic: str) -> list[IdRange]:
+        if topic not in self._gaps:
+            self._gaps[topic] = self._open().removed(topic, self._seen.get(topic))
+        return self._gaps[topic]
+
+    def _count_passed(self, reached: Offsets, end: Offsets) -> None:
+        self._passed = {}
+        for topic, next_id in end.items():
+            first_id = reached.get(topic, 0)
+            if next_id > first_id and (passed := next_id - first_id - count_of(first_id, next_id, self._removed(topic))):
+                self._passed[topic] = passed
+
     def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The ends of the topics, for Spark's report; ``"removed"``: so many of the ids before it have no record."""
         latest = self._target if self._latest is None else self._latest
-        return None if latest is None else offsets.to_json(latest, self._seen)
+        if latest is None:
+            return None
+        passed = self._passed
+        return {
+            topic: at | ({"removed": passed[topic]} if topic in passed else {})
+            for topic, at in offsets.to_json(latest, self._seen).items()
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, stop = offsets.from_json(start), offsets.from_json(end)
@@ -366,6 +393,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = self._options.min_offsets_per_trigger
         if least is None:
             return False
-        waiting = sum(max(next_id - begin.get(topic, 0), 0) for topic, next_id in end.items())
+        ids = {topic: next_id for topic, next_id in end.items() if next_id > begin.get(topic, 0)}
+        waiting = sum(next_id - begin.get(topic, 0) for topic, next_id in ids.items())
+        if waiting >= least:  # some of the ids may have no record
+            waiting = sum(count_of(begin.get(topic, 0), next_id, self._removed(topic)) for topic, next_id in ids.items())
         waited_ms = (self._monotonic() - self._last_trigger_s) * 1000
         return waiting < least and waited_ms < self._options.max_trigger_delay_ms

@@ -2,21 +2,25 @@
 
 import json
 import random
+import shutil
+import subprocess
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from tests.support.broker_process import TIMEOUT_S, BrokerProcess, run
+from tests.e2e import terabyte
+from tests.support.broker_process import COMMAND, TIMEOUT_S, BrokerProcess, environment, run
 from tests.support.requirements import require
 from tests.support.s3 import bucket
 from toymq import sync
 from toymq_py.clock import SystemClock
 from toymq_py.errors import TierAway
 from toymq_py.storage.record import iter_frames
-from toymq_py.tier.restore import IDS_LEFT_OUT
+from toymq_py.tier.restore_topic import IDS_LEFT_OUT
 from toymqctl.cli import main as toymqctl
 
 SEALED_OFTEN = ("--segment-bytes", "65536")
@@ -29,6 +33,13 @@ def settled(url: str, data_dir: Path) -> str:
         if done.returncode == 0:
             return done.stdout
     raise AssertionError(f"the bucket is not up to date: {done.stdout}{done.stderr}")
+
+
+def written(topic: Path) -> int:
+    """How many segments a restore has written."""
+    with suppress(FileNotFoundError):  # it is at its end
+        return len(list(topic.iterdir()))
+    return 0
 
 
 def payloads(port: int, topic: str) -> dict[int, bytes]:
@@ -75,6 +86,45 @@ def test_a_broker_that_is_killed_while_it_uploads_and_a_disk_that_is_gone(tmp_pa
         settled(url, tmp_path / "again")
 
 
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 20))])
+def test_a_restore_to_a_time_that_is_killed_and_run_again_while_the_broker_goes_on(tmp_path: Path, seed: int) -> None:
+    chance, url, again = random.Random(seed), f"file://{tmp_path}/bucket", tmp_path / "again"
+    with BrokerProcess(tmp_path / "d", "--tier", url, *SEALED_OFTEN) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            mq.create("orders")
+            mq.seek("orders", "billing", 0, create=True)
+            list(mq.pub_many("orders", [b"%d " % n + b"x" * chance.randrange(1500) for n in range(300)]))
+            mq.ack("orders", "billing", [(0, 99)])
+        settled(url, tmp_path / "d")
+        then, then_ms = payloads(broker.port, "orders"), SystemClock.wall_ns() // 1_000_000
+        while SystemClock.wall_ns() // 1_000_000 == then_ms:
+            pass
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            list(mq.pub_many("orders", [b"later" + b"x" * chance.randrange(1500) for _ in range(300)]))
+            mq.ack("orders", "billing", [(100, 199)])
+        settled(url, tmp_path / "d")
+        before = payloads(broker.port, "orders")
+        arguments = ["restore", url, str(again), "--at", f"@{then_ms}"]
+        for count in sorted(chance.sample(range(5), 3)):
+            killed = subprocess.Popen([*COMMAND, *arguments], env=environment(), stderr=subprocess.DEVNULL, text=True)
+            while killed.poll() is None and written(again / "topics.restoring" / "orders") < count:
+                pass
+            killed.kill()
+            killed.wait()
+            if (again / "topics").exists():
+                shutil.rmtree(again)
+        restored = run(*arguments)
+        assert restored.returncode == 0, restored.stdout + restored.stderr
+        with BrokerProcess(again, "--tier", url, *SEALED_OFTEN) as other:
+            assert payloads(other.port, "orders") == then
+            with sync.connect(f"toymq://127.0.0.1:{other.port}") as mq:
+                assert [each["consumer"] for each in mq.describe("orders")["consumers"]] == ["billing"]
+                assert mq.pub("orders", b"other").msg_id > max(before)
+        assert payloads(broker.port, "orders") == before, "the broker and its bucket have all of it"
+        settled_text = run("tier", "check", url, str(tmp_path / "d")).stdout
+        assert "damaged" not in settled_text, settled_text
+
+
 def test_a_bucket_that_is_away_costs_no_publish(tmp_path: Path) -> None:
     (tmp_path / "bucket").write_bytes(b"")  # a file where a directory should be
     url = f"file://{tmp_path}/bucket"
@@ -97,7 +147,7 @@ def test_a_deleted_topic_leaves_the_bucket_and_a_wrong_url_is_refused(tmp_path: 
             settled(url, tmp_path / "d")
             assert list((tmp_path / "bucket").rglob("*.seal"))
             mq.delete("orders")
-        while any((tmp_path / "bucket").iterdir()):
+        while any(path.is_dir() for path in (tmp_path / "bucket").iterdir()):
             run("tier", "check", url, str(tmp_path / "d"))
     for wrong in ("nowhere", "http://h/b"):
         assert "a tier is one of file://, s3://" in run("tier", "check", wrong, str(tmp_path / "d")).stderr
@@ -116,6 +166,7 @@ def test_a_store_over_http(tmp_path: Path, s3: str) -> None:
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
             list(mq.pub_many("orders", [b"%d" % n + bytes(1000) for n in range(300)]))
         settled(s3, tmp_path / "d")
+        then_ms = SystemClock.wall_ns() // 1_000_000
         broker.restart(kill=True)
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
             list(mq.pub_many("orders", [b"%d" % n + bytes(1000) for n in range(300, 600)]))
@@ -129,6 +180,9 @@ def test_a_store_over_http(tmp_path: Path, s3: str) -> None:
         found = payloads(broker.port, "orders")
     assert found == {msg_id: payload for msg_id, payload in stored.items() if msg_id <= max(found)}
     assert max(found) > 500
+    assert run("restore", s3, str(tmp_path / "then"), "--at", f"@{then_ms}").returncode == 0
+    with BrokerProcess(tmp_path / "then") as broker:
+        assert payloads(broker.port, "orders") == {msg_id: stored[msg_id] for msg_id in range(300)}
 
 
 def until_evicted(broker: BrokerProcess, data_dir: Path) -> None:
@@ -184,6 +238,28 @@ def test_what_left_the_disk_is_delivered_from_the_bucket(tmp_path: Path, seed: i
     assert run("verify", str(tmp_path / "d")).returncode == 0
 
 
+def test_a_read_in_the_middle_of_a_large_segment_fetches_a_part(tmp_path: Path) -> None:
+    count, cache = 18_000, tmp_path / "d" / "tier-cache"
+    with BrokerProcess(tmp_path / "d", "--tier", f"file://{tmp_path}/bucket", "--segment-bytes", "16MiB") as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            mq.create("orders", {"tier_local_bytes": 0})
+            list(mq.pub_many("orders", [b"%d " % n + bytes(1000) for n in range(count)]))
+        until_evicted(broker, tmp_path / "d")
+        for kill in (True, False):
+            broker.restart(kill=kill)
+            with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+                for first_id in (9000, 9003):
+                    frames = list(iter_frames(mq.fetch("orders", first_id, 3).frames))
+                    assert [frame.payload.split()[0] for frame in frames] == [b"%d" % (first_id + n) for n in range(3)]
+                assert sum(path.stat().st_size for path in cache.iterdir()) < 5 << 20, "of 16 MiB"
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            mq.seek("orders", "billing", 9000, create=True)
+            with mq.sub("orders", "billing", window=1000) as deliveries:
+                for expected, message in zip(range(9000, count), deliveries, strict=False):
+                    assert message.payload.split()[0] == b"%d" % expected
+                    message.ack()
+
+
 def test_a_directory_that_is_away_is_named_and_the_doctor_says_so(tmp_path: Path) -> None:
     """Found by a trial: "0.log is gone", where the whole bucket was away."""
     with BrokerProcess(tmp_path / "d", "--tier", f"file://{tmp_path}/bucket", *SEALED_OFTEN) as broker:
@@ -203,6 +279,41 @@ def test_a_directory_that_is_away_is_named_and_the_doctor_says_so(tmp_path: Path
             while mq.describe("orders")["evicted"]["problem"] is not None:
                 pass
         assert sorted(payloads(broker.port, "orders")) == list(range(150))
+
+
+def test_a_mount_point_without_its_file_system_is_not_filled(tmp_path: Path) -> None:
+    url, mount = f"file://{tmp_path}/bucket", tmp_path / "bucket"
+    with BrokerProcess(tmp_path / "d", "--tier", url, *SEALED_OFTEN) as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            list(mq.pub_many("orders", [bytes(1000)] * 150))
+            settled(url, tmp_path / "d")
+        broker.kill()
+        mount.rename(tmp_path / "nas")
+        mount.mkdir()
+        broker.start()
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            list(mq.pub_many("orders", [bytes(1000)] * 150))
+            while mq.stats()["tier_problem"] is None:
+                pass
+            assert f"{url} was used by this directory, and has no .toymq-bucket.json" in diagnosis(broker)
+        refused = run("tier", "check", url, str(tmp_path / "d"), "--repair")
+        assert (refused.returncode, "its file system is not mounted" in refused.stderr) == (2, True)
+        assert list(mount.iterdir()) == []
+        mount.rmdir()
+        (tmp_path / "nas").rename(mount)
+        settled(url, tmp_path / "d")
+
+
+def test_a_start_with_a_terabyte_in_the_bucket_takes_less_than_a_second_of_cpu(tmp_path: Path) -> None:
+    """All of it, Python and imports too. ``python -m tests.e2e.terabyte`` has the wall time."""
+    (tmp_path / "bucket").mkdir()
+    terabyte.make(tmp_path / "d", None, 1)
+    broker = BrokerProcess(tmp_path / "d", "--tier", f"file://{tmp_path}/bucket", executed=True)
+    _, used_s = terabyte.started(broker)
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+        assert mq.describe("t0")["bytes"] == terabyte.SEGMENTS * terabyte.SEGMENT_BYTES
+    broker.kill()
+    assert used_s < 1, "0.6 on the machine where it was written"
 
 
 def diagnosis(broker: BrokerProcess) -> str:

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.support.broker_rig import DIR, BrokerRig
-from tests.support.buckets import Killed
+from tests.support.buckets import Killed, MemoryBucket
 from toymq_py.disk_errors import BeingFetched
 from toymq_py.records import Records
 from toymq_py.runtime.tier_thread import evict, look_at, place_of
@@ -13,7 +13,8 @@ from toymq_py.tier.bucket import Bucket, BucketError
 from toymq_py.tier.check import check
 from toymq_py.tier.cold import DIRECTORY_NAME, ColdReads
 from toymq_py.tier.keys import Place
-from toymq_py.tier.restore import Restored, restore
+from toymq_py.tier.restore import restore
+from toymq_py.tier.restore_topic import Restored
 from toymq_py.tier.uploads import Round, Uploads
 
 AGAIN = "/data/again"
@@ -85,7 +86,18 @@ class TierRig(BrokerRig):
     def findings(self, *, repair: bool = False) -> list[str]:
         return [found.text for found in check(self.disk, self.bucket, DIR, repair=repair)]
 
-    def restored(self) -> tuple[BrokerRig, dict[str, Restored]]:
+    def restored(self, at_ns: int | None = None) -> tuple[BrokerRig, dict[str, Restored]]:
         """A broker on what a restore of the bucket gives."""
-        done = {each.place.topic: each for each in restore(self.disk, self.bucket, AGAIN, pid=1)}
+        done = {each.place.topic: each for each in restore(self.disk, self.bucket, AGAIN, pid=1, at_ns=at_ns)}
         return BrokerRig(disk=self.disk, data_dir=AGAIN), done
+
+
+def filled() -> tuple[TierRig, MemoryBucket]:
+    """Two sealed segments, ids 0 to 9, and two records that are not sealed; a consumer that has acked 0 to 6; settings."""
+    rig = TierRig(bucket := MemoryBucket())
+    assert rig.change("create", "t", visibility="7000") == "OK"
+    rig.publish("t", *[b"%d" % n + PAYLOAD for n in range(12)])
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 6)
+    rig.round()
+    return rig, bucket

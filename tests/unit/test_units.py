@@ -13,6 +13,7 @@ from toymq_py.units import (
     parse_number,
     parse_setting,
     parse_size,
+    parse_time_ns,
     rounded_size,
 )
 
@@ -80,3 +81,21 @@ def test_a_number_of_a_document_is_a_whole_number_within_its_bounds(value: objec
 @pytest.mark.parametrize(("size", "shown"), [(0, "0B"), (1023, "1023B"), (52_979_458_048, "49.3GiB"), (1 << 40, "1TiB")])
 def test_a_measured_size_is_rounded(size: int, shown: str) -> None:
     assert rounded_size(size) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1970-01-01T00:00:01Z", 10**9), ("1970-01-01 00:00:01", 10**9), ("1970-01-01 00:00:01 UTC", 10**9),
+        ("1970-01-01T01:00:00.000001+01:00", 1000), ("2026-11-28", 1795824000 * 10**9),
+        ("@1795824000123", 1795824000123 * 10**6),
+    ],
+)  # fmt: skip
+def test_times(text: str, ns: int) -> None:
+    assert parse_time_ns(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", "noon", "@", "@1795824000", "@x", "1969-12-31", "2026-13-01", "2h", "@" + "9" * 30])
+def test_times_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="write 2026-11-28T09:30:00Z"):
+        parse_time_ns(text)

@@ -72,25 +72,34 @@ def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("backup_directory", metavar="FROM")
 @click.argument("directory")
+@click.option("--at", metavar="TIME", help="Of a bucket: the topics as they were then, 2026-11-28T09:30:00Z or @<unix-ms>.")
 @click.option("--unfinished", is_flag=True, help="Restore what there is of an interrupted backup.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per topic, as `toymq verify` has it, one a line.")
-def restore(backup_directory: str, directory: str, unfinished: bool, as_json: bool) -> None:
+def restore(backup_directory: str, directory: str, at: str | None, unfinished: bool, as_json: bool) -> None:
     """Copy the backup in FROM to a data DIRECTORY, and verify it. FROM may be the bucket of a broker with --tier.
 
     \b
         toymq restore /mnt/backup/toymq ./data
         toymq restore s3://history/orders ./data
+        toymq restore s3://history/orders ./then --at 2026-11-28T09:30:00Z
 
     DIRECTORY is missing or empty: nothing is overwritten. It appears complete or not at all. Exit code 1: something is damaged,
     as it is in the backup; or, from a bucket, missing: the records that were not sealed are named.
+
+    --at takes the records up to TIME, with the consumers and settings that the bucket keeps of then: every ten minutes of the
+    last six hours, every hour of two days, every day of three months, every month before. What retention, PURGE or DELETE
+    removed since is gone, and is named. Each topic gets a new incarnation and ids behind all that were used, so the bucket and
+    the broker that writes to it may go on.
     """
     if "://" in backup_directory:
         from toymq_py.cli.tier import restore_from  # imported only when needed
 
         if unfinished:
             raise click.UsageError("--unfinished is for a backup, and a bucket has no end")
-        restore_from(backup_directory, directory, as_json=as_json)
+        restore_from(backup_directory, directory, as_json=as_json, at=at)
         return
+    if at is not None:
+        raise click.UsageError("--at is for the bucket of a broker with --tier: a backup is of the time when it began")
     backup_directory, directory = _apart(backup_directory, directory)
     fs = RealFileSystem()
     total = log_bytes(fs, backup_directory)

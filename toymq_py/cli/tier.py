@@ -7,14 +7,17 @@ import shlex
 import click
 
 from toymq_py.cli.verify import print_reports
+from toymq_py.clock import SystemClock
 from toymq_py.config.tier_url import parse_tier
+from toymq_py.errors import ConfigError
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup_directory import utc
 from toymq_py.storage.offline.verify import check_data_directory, topic_names, verify_topic
 from toymq_py.tier.bucket import open_bucket
 from toymq_py.tier.check import check as compare
+from toymq_py.tier.marker import Marker
 from toymq_py.tier.restore import restore
-from toymq_py.units import counted
+from toymq_py.units import counted, parse_time_ns
 
 
 @click.group("tier", short_help="Compare a directory with its bucket.")
@@ -41,8 +44,11 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
     parse_tier(url)
     fs = RealFileSystem()
     check_data_directory(fs, directory)
+    directory = directory.rstrip("/") or "/"
+    bucket = open_bucket(url, fs)
+    Marker(fs, bucket, url, directory).check()
     open_findings = count = 0
-    for finding in compare(fs, open_bucket(url, fs), directory.rstrip("/") or "/", repair=repair, delete=delete):
+    for finding in compare(fs, bucket, directory, repair=repair, delete=delete):
         count += 1
         open_findings += finding.mended is None
         if as_json:
@@ -56,10 +62,14 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
         raise SystemExit(1)
 
 
-def restore_from(url: str, directory: str, *, as_json: bool) -> None:
+def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = None) -> None:
     """Make a data directory from a bucket, and verify it. Raises: SystemExit when something is damaged or missing."""
     fs, directory = RealFileSystem(), directory.rstrip("/") or "/"
-    restored = restore(fs, open_bucket(url, fs), directory, pid=os.getpid(), progress=lambda topic: click.echo(topic, err=True))
+    at_ns = None if at is None else _past_ns(at)
+    restored = restore(
+        fs, open_bucket(url, fs, read_only=True), directory,
+        pid=os.getpid(), progress=lambda topic: click.echo(topic, err=True), at_ns=at_ns,
+    )  # fmt: skip
     reports = [verify_topic(fs, f"{directory}/topics/{name}", name) for name in topic_names(fs, directory)]
     print_reports(reports, as_json=as_json)
     bad = any(report.damaged for report in reports)
@@ -70,13 +80,27 @@ def restore_from(url: str, directory: str, *, as_json: bool) -> None:
         for first, last in each.unsealed:
             text = f"topic {each.place.topic}: records {first} to {last} were not sealed: the bucket never had them"
             click.echo(f"toymq: {text}", err=True)
+        if each.is_absent:
+            why = f"the bucket has nothing of it from {utc(at_ns or 0)} or before: it was made later, or made anew"
+            click.echo(f"toymq: topic {each.place.topic} is not restored: {why}", err=True)
     if not as_json:
         for each in restored:
-            at = "" if each.state_ns is None else f", consumers and settings as of {utc(each.state_ns)}"
-            click.echo(f"{each.place.topic}: {counted(each.segments, 'segment')}{at}; the next id is {each.next_id}")
+            state = "" if each.state_ns is None else f", consumers and settings as of {utc(each.state_ns)}"
+            if not each.is_absent:
+                click.echo(f"{each.place.topic}: {counted(each.segments, 'segment')}{state}; the next id is {each.next_id}")
         name = shlex.quote(directory)
+        if at_ns is not None:
+            click.echo(f"{directory} is as it was at {utc(at_ns)}, as far as nothing else is said above")
         if bad:
             click.echo(f"to accept the loss, or /readyz is 503: toymq repair {name}")
         click.echo(f"to serve it: toymq serve --data-dir {name} --tier {shlex.quote(url)}")
     if bad:
         raise SystemExit(1)
+
+
+def _past_ns(text: str) -> int:
+    """A time of the past. Raises: ConfigError."""
+    at_ns, now_ns = parse_time_ns(text), SystemClock.wall_ns()
+    if at_ns > now_ns:
+        raise ConfigError(f"{text} is in the future, now is {utc(now_ns)}: without --at the newest is restored")
+    return at_ns

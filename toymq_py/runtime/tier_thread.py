@@ -18,6 +18,7 @@ from toymq_py.threads import start_thread
 from toymq_py.tier.bucket import BucketError, open_bucket
 from toymq_py.tier.cold import DIRECTORY_NAME, ColdReads
 from toymq_py.tier.keys import Place
+from toymq_py.tier.marker import Marker
 from toymq_py.tier.uploads import Round, TopicOnDisk, Uploads
 from toymq_py.units import counted
 
@@ -200,7 +201,8 @@ class FetchThreads:
 def tiered(url: str, broker: Broker, loop: asyncio.AbstractEventLoop, cache_bytes: int, local_max_bytes: int) -> Iterator[None]:
     """Keep a bucket up to date while a broker runs, and read what is there alone. Raises: ConfigError, OSError."""
     fs = RealFileSystem()
-    uploads = Uploads(fs, open_bucket(url, fs), SystemClock.wall_ns)
+    bucket = open_bucket(url, fs)
+    uploads = Uploads(fs, bucket, SystemClock.wall_ns, Marker(fs, bucket, url, broker.directory.path).settle)
     thread = TierThread(
         lambda: look_at(broker, sizes=local_max_bytes > 0), loop, uploads, broker.metrics, url,
         lambda proven: evict(broker, proven), local_max_bytes, broker.space.fall_behind,

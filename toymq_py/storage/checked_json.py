@@ -88,6 +88,6 @@ def parse_object(name: str, data: bytes) -> dict[str, Any]:
 def numbers(values: Any) -> list[int]:
     """Check a list of whole numbers from 0 on. Raises: DamagedData for anything else; ``int`` alone would take 1.5 and "1", and
     fail in another way at 1e999."""
-    if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
+    if not isinstance(values, list) or not {*map(type, values)} <= {int} or (values and min(values) < 0):
         raise DamagedData("a list of whole numbers from 0 on was expected")
     return values

@@ -48,18 +48,20 @@ Adopt = Callable[[Segment, ScanResult], None]
 class Cold(Protocol):
     """Brings what was evicted, as long as it is read. Belongs to the event loop."""
 
-    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> None:
+    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> Segment:
         """A reader is about to read an evicted segment, the first of ``following``, which are two at most: it may go on.
 
         Args:
             from_id: where it reads.
-            adopt: told what stands in a file that was fetched, before those that wait.
+            adopt: told what stands in a file that was fetched whole, before those that wait.
 
-        Raises: BeingFetched while it is not here.
+        Returns: what to read: the segment, or a part of it that has ``from_id``, in a file of its own.
+
+        Raises: BeingFetched while that is not here.
         """
 
     def spoilt(self, segment: Segment) -> None:
-        """What was fetched of a segment is damaged, or gone from the disk."""
+        """What was fetched of a segment, or a part, is damaged, or gone from the disk."""
 
     def problem(self, segments: Iterable[Segment]) -> str | None:
         """Why readers wait for one of these longer than a fetch takes; None: they do not."""
@@ -71,7 +73,7 @@ WITHOUT_TIER = "the broker was started without --tier, and these records are in 
 class NoCold:
     """A broker without a tier: nothing can be fetched."""
 
-    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> None:
+    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> Segment:
         raise BeingFetched(following[0].path, lambda call: None, WITHOUT_TIER)
 
     def spoilt(self, segment: Segment) -> None:
@@ -130,12 +132,16 @@ def _decode(path: str, data: bytes) -> tuple[dict[int, Segment], Producers]:
             seq, msg_id = checked_json.numbers(pair)
             producers[name.encode("latin-1")] = seq, msg_id
         segments = {}
-        for *numbers, first_ts_ns, sha256 in zip(*columns, found["sha256"], strict=True):
-            segment = segments[numbers[0]] = Segment(f"{path}/{segment_name(numbers[0])}", numbers[0], sealed=True)
-            for name, number in zip(_COLUMNS, numbers, strict=True):
-                setattr(segment, name, number)
-            segment.sha256 = str(sha256)
-            _keep_first_entry(segment, first_ts_ns)
+        zero = array("Q", (0,))
+        for base_id, next_id, end, keyed, newest_ts_ns, deliver_at_ns, expiring, expires_at_ns, first_ts_ns, sha256 in zip(
+            *columns, found["sha256"], strict=True
+        ):  # all at once: what a start with 16,000 of them takes
+            segments[base_id] = Segment(
+                f"{path}/{base_id:020d}.log", base_id, next_id, end=end, keyed=keyed, newest_ts_ns=newest_ts_ns,
+                newest_deliver_at_ns=deliver_at_ns, expiring=expiring, newest_expires_at_ns=expires_at_ns, sealed=True,
+                sha256=str(sha256), index_ids=array("Q", (base_id,)), index_positions=zero[:], index_keyed=zero[:],
+                index_ts_ns=array("Q", (first_ts_ns,)),
+            )  # fmt: skip
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DamagedData(f"it lacks what it should have: {error!r}") from None
     return segments, producers

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from toymq_py.callbacks import call_all
-from toymq_py.disk_errors import LASTING, BeingExamined
+from toymq_py.disk_errors import LASTING, BeingExamined, BeingFetched
 from toymq_py.errors import OutOfRange
 from toymq_py.records import IdRange, Records
 from toymq_py.storage.examinations import Examinations
@@ -149,11 +149,9 @@ class Log:
 
         Raises: OSError other than EIO when the segment cannot be opened.
         """
-        found = self.tail.find(from_id)
-        if found is not None:
+        if (found := self.tail.find(from_id)) is not None:
             return *found, min(found[0].ids[-1] + 1, from_id + max_count)
-        gap = self._gap_at(from_id)
-        if gap is not None:
+        if (gap := self._gap_at(from_id)) is not None:
             return None, 0, min(gap + 1, self.committed_id)
         count = max_count
         room = self.tail.ahead_bytes() if count < AHEAD_ROWS and self._hints.stopped_at(from_id) else 0
@@ -223,12 +221,16 @@ class Log:
         parts: list[bytes] = []
         count = size = 0
         while from_id < self.committed_id and count < max_count and (not parts or size + FRAME_OVERHEAD <= max_bytes):
-            gap = self._gap_at(from_id)
-            if gap is not None:
+            if (gap := self._gap_at(from_id)) is not None:
                 from_id = min(gap + 1, self.committed_id)
                 continue
             limit = min(max_count - count, self._next_gap(from_id) - from_id)
-            data, start, end, next_id = self._read_frames(from_id, limit, max_bytes - size, whole=not parts)
+            try:
+                data, start, end, next_id = self._read_frames(from_id, limit, max_bytes - size, whole=not parts)
+            except BeingFetched:
+                if not parts:
+                    raise
+                break
             if next_id == from_id:
                 break
             if start < end:
@@ -321,7 +323,7 @@ class Log:
         at = self._at(from_id)
         segment = self.segments[at]
         if segment.sha256 is not None:
-            self.files.cold.use(self.topic, self.segments[at : at + 2], from_id, self._adopt_fetched)
+            segment = self.files.cold.use(self.topic, self.segments[at : at + 2], from_id, self._adopt_fetched)
         if self.examinations.is_unjudged(segment.base_id):
             return self._past_damage(segment, from_id, from_id, max_count, max_bytes, columns, whole, CHANGED)
         try:
@@ -399,8 +401,7 @@ class Log:
             self.examine(segment, why)
         if examinations.is_running(segment.base_id):
             raise BeingExamined(segment.path, self.when_examined)
-        gap = self._gap_at(from_id)
-        if gap is not None:
+        if (gap := self._gap_at(from_id)) is not None:
             return b"", 0, 0, min(gap + 1, segment.next_id)
         return self._read_frames(from_id, min(max_count, self._next_gap(from_id) - from_id), max_bytes, columns, whole=whole)
 

@@ -323,14 +323,26 @@ def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> 
 
     Returns: None when there is none, or it does not fit the file: its checksum, the file's size or the ids disagree.
     """
+    try:
+        data = fs.read_file(path[:-4] + ".idx")
+        stamp = fs.stamp(path)
+    except OSError:
+        return None
+    segment = parse_sidecar(data, path, base_id, next_base_id, stamp[2])
+    if segment is not None:
+        segment.stamp = stamp
+    return segment
+
+
+def parse_sidecar(data: bytes, path: str, base_id: int, next_base_id: int, size: int) -> Segment | None:
+    """As ``load_sidecar``, of its content, for a file of that size."""
     segment = Segment(path, base_id, sealed=True)
     try:
-        found = checked_json.decode("segment", fs.read_file(segment.sidecar_path))
-        segment.stamp = stamp = fs.stamp(path)
-        if found["size"] != stamp[2] or found["first_id"] != base_id or not base_id <= found["next_id"] <= next_base_id:
+        found = checked_json.decode("segment", data)
+        if found["size"] != size or found["first_id"] != base_id or not base_id <= found["next_id"] <= next_base_id:
             return None
         _fill(segment, found)
-    except (OSError, DamagedData, AttributeError, KeyError, OverflowError, TypeError, ValueError):
+    except (DamagedData, AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
     return segment if _makes_sense(segment) else None
 

@@ -14,8 +14,8 @@ from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import ConfigError, LocalError
 from toymq_py.storage.fs import FileSystem, write_synced
 
-CLIENT = {"timeout": "60s", "connect_timeout": "5s", "allow_http": True}
-RETRIES = {"max_retries": 2}
+CLIENT: Any = {"timeout": "60s", "connect_timeout": "5s", "allow_http": True}
+RETRIES: Any = {"max_retries": 2}
 """The caller tries again by itself."""
 
 

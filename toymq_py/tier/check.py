@@ -10,9 +10,9 @@ from toymq_py.storage import topic_settings
 from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline.verify import topic_names
-from toymq_py.storage.segment import Segment, segment_name
+from toymq_py.storage.segment import Segment, parse_sidecar, segment_name
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
+from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, index_key, keys_of, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
 from toymq_py.tier.plan import plan
 from toymq_py.tier.uploads import delete_segment, known_of_copies, store_segment
@@ -58,6 +58,7 @@ def check(
     for place, holding in sorted(found.items(), key=lambda each: each[0]):
         if place in on_disk:
             yield from _check_states(bucket, place, holding)
+            yield from _check_indexes(bucket, place, holding, repair=repair)
         else:
             for first_id in [] if holding.deleted or place.topic in delete else sorted(holding.segments & holding.seals):
                 yield from _compare(bucket, place, first_id, None, 0, None, repair=repair)
@@ -165,6 +166,26 @@ def _check_states(bucket: Bucket, place: Place, holding: Holding) -> Iterator[Fi
     if holding.segments and not whole:
         text = f"topic {place.topic}, incarnation {place.incarnation}, has no state in the bucket"
         yield Finding(place, f"{text}: a restore would have neither consumers nor settings; a broker that starts stores one")
+
+
+def _check_indexes(bucket: Bucket, place: Place, holding: Holding, *, repair: bool) -> Iterator[Finding]:
+    """Without one, a read in the middle fetches the whole segment."""
+    for first_id in sorted(each for each in holding.indexes if holding.is_whole(each)):
+        key = index_key(place, first_id)
+        data, sealed = bucket.get(key), bucket.get(seal_key(place, first_id))
+        if data is None:  # retention removed it meanwhile
+            continue
+        finding = Finding(place, f"{key} in the bucket is damaged: it is not used")
+        try:
+            seal = Seal.decode(sealed or b"")
+        except DamagedData:  # that is named already
+            continue
+        if parse_sidecar(data, key, first_id, seal.next_id, seal.size) is not None:
+            continue
+        if repair:
+            bucket.delete(key)
+            finding.mended = "deleted"
+        yield finding
 
 
 def _check_absent(bucket: Bucket, place: Place, holding: Holding, *, repair: bool, unwanted: bool) -> Finding:

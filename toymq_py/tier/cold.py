@@ -3,11 +3,13 @@
     reader ── use ──▶ not here: BeingFetched ── a thread: get, SHA-256, file, scan ──▶ adopt, wake those that wait
                                                   └── failed: wake them, too, and try again later ──┘
 
-A reader that goes forward has the next segment fetched ahead. Nothing is kept over a restart.
+A reader that begins in the middle of a large segment gets a part of it (``parts``). One that goes forward has the next part or
+segment fetched ahead. One fetch of a segment runs at a time. Nothing is kept over a restart.
 """
 
 import hashlib
 import logging
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +18,13 @@ from toymq_py.callbacks import call_all
 from toymq_py.disk_errors import BeingFetched
 from toymq_py.metrics import Metrics
 from toymq_py.storage.evicted import Adopt, send_away
-from toymq_py.storage.fs import FileSystem, remove_tree, write_all
+from toymq_py.storage.fs import FileSystem, remove_tree
 from toymq_py.storage.open_files import OpenFiles
 from toymq_py.storage.scanner import ScanResult, scan_segment
 from toymq_py.storage.segment import Segment
 from toymq_py.tier.bucket import Bucket, BucketError, check_there
 from toymq_py.tier.keys import Place, segment_key
+from toymq_py.tier.parts import PARTED_MIN_BYTES, PartIndex, fetch_part, load_index, write_cached
 
 logger = logging.getLogger("toymq_py.tier")
 
@@ -31,7 +34,8 @@ UNASKED_MAX = 10
 """So many tries of it while nothing waits: a reader that got an error comes again, or does not."""
 DIRECTORY_NAME = "tier-cache"
 KEPT_MIN = 3
-"""So many segments are kept whatever their size: one that is read, the one ahead, and one of another reader."""
+"""So many segments or parts are kept whatever their size: one that is read, the one ahead, and one of another reader."""
+INDEXES_KEPT = 64
 
 
 @dataclass(slots=True)
@@ -41,6 +45,9 @@ class _Fetch:
     topic: str
     segment: Segment
     adopt: Adopt
+    from_id: int | None = None
+    """A part of it with this id is wanted; None: all of it."""
+    is_ahead: bool = False
     waiting: list[Callable[[], None]] = field(default_factory=list)
     problem: str | None = None
     retry_s: float = RETRY_MIN_S
@@ -50,20 +57,13 @@ class _Fetch:
 
 @dataclass(slots=True)
 class _Outcome:
-    """Of one try. Without a scan it failed."""
+    """Of one try. Without a scan or a part it failed."""
 
     path: str
     scan: ScanResult | None = None
+    part: Segment | None = None
+    index: PartIndex | None = None
     problem: str = "it could not be fetched"
-
-
-def _write(fs: FileSystem, path: str, data: bytes) -> None:
-    """Make a file, which need not outlive the process."""
-    file = fs.open(path, create=True, exclusive=True)
-    try:
-        write_all(file, data, 0)
-    finally:
-        file.close()
 
 
 class ColdReads:
@@ -103,8 +103,13 @@ class ColdReads:
         self._offload = offload
         self._later = later
         self._fetches: dict[int, _Fetch] = {}
-        self._kept: OrderedDict[int, Segment] = OrderedDict()
-        """By identity, the one that was not used for longest first."""
+        self._kept: OrderedDict[int, tuple[Segment, Segment]] = OrderedDict()
+        """What is on the disk, a segment or a part, and the segment that it is of. By identity of the first, the one that was
+        not used for longest first."""
+        self._parts: dict[int, list[Segment]] = {}
+        """Those that are on the disk, by identity of their segment, ascending."""
+        self._indexes: OrderedDict[int, tuple[Segment, PartIndex | None]] = OrderedDict()
+        """By identity of the segment, the oldest first. None: it has no parts."""
         self._kept_bytes = 0
         self._ahead: set[int] = set()
         """Fetched ahead, and not read yet."""
@@ -114,22 +119,34 @@ class ColdReads:
 
     # -- Cold
 
-    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> None:
+    def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> Segment:
         segment = following[0]
-        here = segment.cached_path is not None
-        if here:
-            self._kept.move_to_end(id(segment))
-        goes_on = id(segment) in self._ahead or (not here and from_id == segment.base_id)
+        held = segment if segment.cached_path is not None else self._part_with(segment, from_id)
+        goes_on = id(segment) in self._ahead or (held is None and from_id == segment.base_id)
+        if held is not None:
+            self._kept.move_to_end(id(held))
+            if held is not segment and from_id >= held.base_id + (held.next_id - held.base_id) * 3 // 4:  # near its end
+                goes_on = held.next_id == segment.next_id
+                if not goes_on and self._part_with(segment, held.next_id) is None:
+                    self._begin(topic, segment, adopt, held.next_id, is_ahead=True)
         if goes_on and len(following) > 1 and following[1].is_away:
-            self._begin(topic, following[1], adopt, is_ahead=True)
+            self._begin(topic, following[1], adopt, None, is_ahead=True)
         self._ahead.discard(id(segment))
-        if not here:
-            fetch = self._begin(topic, segment, adopt)
+        if held is None:
+            is_part = from_id > segment.base_id and segment.end >= PARTED_MIN_BYTES
+            fetch = self._begin(topic, segment, adopt, from_id if is_part else None)
             raise BeingFetched(segment.path, lambda call: self._wait(fetch, call), fetch.problem)
+        return held
+
+    def _part_with(self, segment: Segment, msg_id: int) -> Segment | None:
+        """The part on the disk that has a record."""
+        parts = self._parts.get(id(segment), ())
+        at = bisect_right(parts, msg_id, key=lambda part: part.base_id) - 1
+        return parts[at] if at >= 0 and msg_id < parts[at].next_id else None
 
     def spoilt(self, segment: Segment) -> None:
-        if segment.cached_path is not None:
-            logger.warning("%s, fetched for %s, was damaged or removed: it is fetched again", segment.cached_path, segment.path)
+        if id(segment) in self._kept:
+            logger.warning("%s, which was fetched, was damaged or removed: it is fetched again", segment.cached_path)
             self._drop(segment)
 
     def problem(self, segments: Iterable[Segment]) -> str | None:
@@ -146,13 +163,14 @@ class ColdReads:
 
     # -- fetching
 
-    def _begin(self, topic: str, segment: Segment, adopt: Adopt, *, is_ahead: bool = False) -> _Fetch:
+    def _begin(self, topic: str, segment: Segment, adopt: Adopt, from_id: int | None, *, is_ahead: bool = False) -> _Fetch:
+        """Fetch a segment, or a part of it with ``from_id``, unless a fetch of it runs: those that wait look again then."""
         fetch = self._fetches.get(id(segment))
         if fetch is not None and not is_ahead:
             fetch.unasked = 0
         if fetch is None:
-            fetch = self._fetches[id(segment)] = _Fetch(topic, segment, adopt)
-            if is_ahead:
+            fetch = self._fetches[id(segment)] = _Fetch(topic, segment, adopt, from_id, is_ahead)
+            if is_ahead and from_id is None:
                 self._ahead.add(id(segment))
             self._try(fetch)
         return fetch
@@ -160,14 +178,26 @@ class ColdReads:
     def _try(self, fetch: _Fetch) -> None:
         self._count += 1
         segment, outcome = fetch.segment, _Outcome(f"{self._directory}/{self._count:020d}.log")
-        place = self._place_of(fetch.topic)
+        place, from_id = self._place_of(fetch.topic), fetch.from_id
         base_id, next_id, sha256 = segment.base_id, segment.next_id, segment.sha256
+        is_indexed = id(segment) in self._indexes
+        if is_indexed:
+            outcome.index = self._indexes[id(segment)][1]
 
         def job() -> None:
             if place is None:
                 outcome.problem = "the topic has no incarnation, so its objects are not known"
                 return
             try:
+                if from_id is not None:
+                    if not is_indexed:
+                        outcome.index = load_index(self._bucket, place, segment)
+                    if outcome.index is not None:
+                        part = outcome.index.part_of(from_id)
+                        outcome.part = fetch_part(self._fs, self._bucket, place, segment, part, outcome.path)
+                    if outcome.part is not None:
+                        return
+                    outcome.index = None
                 key = segment_key(place, base_id)
                 data = self._bucket.get(key)
                 if data is None:
@@ -176,7 +206,7 @@ class ColdReads:
                 elif hashlib.sha256(data).hexdigest() != sha256:
                     outcome.problem = f"{key} in the bucket is damaged: it is not what was evicted"
                 else:
-                    _write(self._fs, outcome.path, data)
+                    write_cached(self._fs, outcome.path, data)
                     outcome.scan = scan_segment(self._fs, outcome.path, base_id, next_id=next_id)
             except (BucketError, OSError) as error:
                 outcome.problem = str(error)
@@ -185,17 +215,25 @@ class ColdReads:
 
     def _end(self, fetch: _Fetch, outcome: _Outcome) -> None:
         segment, waiting, fetch.waiting = fetch.segment, fetch.waiting, []
-        if outcome.scan is not None:
+        if outcome.scan is not None or outcome.part is not None:
             del self._fetches[id(segment)]
-            segment.cached_path = outcome.path
-            self._kept[id(segment)] = segment
-            self._kept_bytes += segment.end
-            self._metrics.tier_fetched_bytes_total += segment.end
-            fetch.adopt(segment, outcome.scan)
+            if fetch.from_id is not None:
+                self._note_index(segment, outcome.index)
+            if outcome.scan is not None:
+                segment.cached_path = outcome.path
+                self._keep(segment, segment)
+                fetch.adopt(segment, outcome.scan)
+                for part in [*self._parts.get(id(segment), ())]:
+                    self._drop(part)
+            elif outcome.part is not None:
+                self._keep(outcome.part, segment)
+                parts = self._parts.setdefault(id(segment), [])
+                parts.append(outcome.part)
+                parts.sort(key=lambda part: part.base_id)
             self._make_room()
             if fetch.problem is not None:
                 logger.warning("%s was fetched from the bucket: its readers go on", segment.path)
-        elif id(segment) in self._ahead and not waiting:
+        elif fetch.is_ahead and not waiting:
             self._forget(fetch)
         else:
             if fetch.problem is None:
@@ -205,6 +243,11 @@ class ColdReads:
             fetch.retry_s = min(2 * fetch.retry_s, RETRY_MAX_S)
         self._show()
         call_all(waiting)
+
+    def _note_index(self, segment: Segment, index: PartIndex | None) -> None:
+        self._indexes[id(segment)] = segment, index
+        if len(self._indexes) > INDEXES_KEPT:
+            self._indexes.popitem(last=False)
 
     def _again(self, fetch: _Fetch) -> None:
         fetch.unasked = 0 if fetch.waiting else fetch.unasked + 1
@@ -224,17 +267,28 @@ class ColdReads:
 
     # -- keeping
 
+    def _keep(self, held: Segment, segment: Segment) -> None:
+        self._kept[id(held)] = held, segment
+        self._kept_bytes += held.end
+        self._metrics.tier_fetched_bytes_total += held.end
+
     def _make_room(self) -> None:
         while self._kept_bytes > self._cache_bytes and len(self._kept) > KEPT_MIN:
-            self._drop(next(iter(self._kept.values())))
+            self._drop(next(iter(self._kept.values()))[0])
 
-    def _drop(self, segment: Segment) -> None:
-        del self._kept[id(segment)]
-        self._ahead.discard(id(segment))
-        self._kept_bytes -= segment.end
-        path = segment.cached_path
-        self._files.close(segment)
-        send_away(segment)
+    def _drop(self, held: Segment) -> None:
+        _, segment = self._kept.pop(id(held))
+        self._kept_bytes -= held.end
+        path = held.cached_path
+        self._files.close(held)
+        if held is segment:
+            self._ahead.discard(id(segment))
+            send_away(segment)
+        else:
+            parts = self._parts[id(segment)]
+            parts[:] = [part for part in parts if part is not held]
+            if not parts:
+                del self._parts[id(segment)]
 
         def unlink() -> None:
             try:

@@ -1,7 +1,8 @@
 """Names of the objects in a bucket, and what a listing says of each topic.
 
 <topic>/<incarnation>/<first id, 20 digits>.log      a sealed segment, byte for byte
-<topic>/<incarnation>/<first id, 20 digits>.seal     its size and checksum; written behind it, so one that has it is whole
+<topic>/<incarnation>/<first id, 20 digits>.idx      where its records are, for reads of a part: its sidecar, if it had one
+<topic>/<incarnation>/<first id, 20 digits>.seal     its size and checksum; written behind both, so one that has it is whole
 <topic>/<incarnation>/state-<time, 20 digits>.json   settings, consumers and the next id at a time, in unix nanoseconds
 <topic>/<incarnation>/deleted                        the topic was deleted: its objects go, this one last
 """
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from toymq_py.names import is_incarnation, is_topic_name
 
-_SEGMENT = re.compile(r"([0-9]{20})\.(log|seal)\Z")
+_SEGMENT = re.compile(r"([0-9]{20})\.(log|seal|idx)\Z")
 _STATE = re.compile(r"state-([0-9]{20})\.json\Z")
 _DELETED = "deleted"
 
@@ -27,12 +28,13 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Holding:
-    """What a bucket has of a place: first ids of segments and of seals, and times of states."""
+    """What a bucket has of a place: first ids of segments, seals and indexes, and times of states."""
 
     segments: set[int] = field(default_factory=set)
     seals: set[int] = field(default_factory=set)
     states: set[int] = field(default_factory=set)
     deleted: bool = False
+    indexes: set[int] = field(default_factory=set)
 
     def is_whole(self, first_id: int) -> bool:
         """Whether a segment was uploaded whole."""
@@ -41,6 +43,10 @@ class Holding:
 
 def segment_key(place: Place, first_id: int) -> str:
     return f"{place.topic}/{place.incarnation}/{first_id:020}.log"
+
+
+def index_key(place: Place, first_id: int) -> str:
+    return f"{place.topic}/{place.incarnation}/{first_id:020}.idx"
 
 
 def seal_key(place: Place, first_id: int) -> str:
@@ -60,6 +66,7 @@ def keys_of(place: Place, holding: Holding) -> list[str]:
     return [
         *(state_key(place, at) for at in sorted(holding.states)),
         *(segment_key(place, first_id) for first_id in sorted(holding.segments)),
+        *(index_key(place, first_id) for first_id in sorted(holding.indexes)),
         *(seal_key(place, first_id) for first_id in sorted(holding.seals)),
     ]
 
@@ -77,7 +84,8 @@ def holdings(keys: Iterable[str]) -> dict[Place, Holding]:
             continue
         holding = found.setdefault(Place(topic, incarnation), Holding())
         if segment is not None:
-            (holding.segments if segment[2] == "log" else holding.seals).add(int(segment[1]))
+            kinds = {"log": holding.segments, "seal": holding.seals, "idx": holding.indexes}
+            kinds[segment[2]].add(int(segment[1]))
         elif state is not None:
             holding.states.add(int(state[1]))
         else:

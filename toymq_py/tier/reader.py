@@ -11,14 +11,16 @@ from typing import NamedTuple, TypeVar, cast
 from toymq_py.errors import DamagedData, LocalError, NoSuchTopic
 from toymq_py.records import MSG_ID_MAX, IdRange
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem, Stamp
+from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.reader import RecordRun, Walk, segment_runs, walk_columns
-from toymq_py.storage.record import HEADER, Stop, scan
+from toymq_py.storage.record import Stop, scan
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket, check_there, open_bucket
 from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key
-from toymq_py.tier.objects import Seal
-from toymq_py.tier.restore import choose, newest_state
+from toymq_py.tier.objects import Seal, State
+from toymq_py.tier.restore_at import begins_at
+from toymq_py.tier.states import choose, newest_state
 
 T = TypeVar("T")
 
@@ -77,7 +79,8 @@ class BucketReader:
             check_there(self._bucket)
             raise NoSuchTopic(f"no topic {name} in the bucket")
         ((place, holding),) = chosen.items()
-        at, state, known = newest_state(self._bucket, place, holding, lambda _problem: None)
+        newest = newest_state(self._bucket, place, holding.states, lambda _problem: None)
+        at, state, known = newest or (None, State(0, None, None), OffsetsState())
         segments = [
             each for each in self._sealed(place, holding)
             if not (known.has_removed(each.first_id) and known.has_removed(each.next_id - 1))  # else its deletion is under way
@@ -110,7 +113,7 @@ class BucketReader:
         low, high = 0, len(segments)
         while low < high:  # the first segment that begins at the time or later
             middle = (low + high) // 2
-            known = (self._begins_at(topic.place, each.first_id) for each in segments[middle:high])
+            known = (begins_at(self._bucket, topic.place, each.first_id) for each in segments[middle:high])
             if next((begin_ns for begin_ns in known if begin_ns is not None), ts_ns) < ts_ns:
                 low = middle + 1
             else:
@@ -124,12 +127,6 @@ class BucketReader:
             except SegmentLost as lost:
                 return lost.first_id
         return topic.next_id
-
-    def _begins_at(self, place: Place, first_id: int) -> int | None:
-        """Time of the first record of a segment; None when that cannot be told."""
-        head = self._bucket.get_range(segment_key(place, first_id), 0, HEADER.size) or b""
-        _, msg_id, ts_ns, _ = HEADER.unpack(head) if len(head) == HEADER.size else (0, -1, 0, 0)
-        return int(ts_ns) if msg_id == first_id else None
 
     def read(
         self, place: Place, segments: Sequence[int], from_id: int, to_id: int, walk: Walk[T]

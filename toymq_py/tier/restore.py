@@ -5,61 +5,42 @@ and are used by no other message. Ids may have been handed out since that state,
 it (ADR 0165), in a segment of its own, since those of the bucket are sealed.
 """
 
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
-from toymq_py.config.options import TopicSettings
-from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.records import IdRange
-from toymq_py.storage import offsets, topic_settings
+from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, remove_tree, replace_file, write_synced
-from toymq_py.storage.id_ranges import subtract
-from toymq_py.storage.offline.backup_directory import is_empty, make_directory
-from toymq_py.storage.record import scan
+from toymq_py.storage.fs import FileSystem, remove_tree
+from toymq_py.storage.offline.backup_directory import is_empty, make_directory, utc
 from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
-from toymq_py.storage.segment import segment_name
-from toymq_py.tier.bucket import Bucket, BucketError
-from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key, state_key
-from toymq_py.tier.objects import Seal, State
-
-IDS_LEFT_OUT = 10_000_000
-"""Ten seconds, the age of a state, at a million messages a second. Readers pass them as removed ids: they are not lost."""
-
-
-@dataclass(slots=True)
-class Restored:
-    """What a topic has."""
-
-    place: Place
-    state_ns: int | None = None
-    """Time of its state; None: it had none."""
-    segments: int = 0
-    unsealed: list[IdRange] = field(default_factory=list)
-    """Ids that the bucket never had, as far as the state knows."""
-    next_id: int = 0
-    """Where the log goes on."""
-    problems: list[str] = field(default_factory=list)
+from toymq_py.tier.bucket import Bucket
+from toymq_py.tier.keys import Holding, Place, holdings
+from toymq_py.tier.restore_at import restore_topic_at
+from toymq_py.tier.restore_topic import IDS_LEFT_OUT, Restored, restore_topic
+from toymq_py.tier.states import choose, end_of
 
 
 def restore(
-    fs: FileSystem, bucket: Bucket, data_dir: str, *, pid: int, progress: Callable[[str], None] = lambda topic: None
-) -> list[Restored]:
+    fs: FileSystem, bucket: Bucket, data_dir: str, *, pid: int, progress: Callable[[str], None] = lambda topic: None,
+    at_ns: int | None = None, new_incarnation: Callable[[], str] = lambda: secrets.token_hex(8),
+) -> list[Restored]:  # fmt: skip
     """Make a data directory. Its topics appear in one step, when everything is on the disk.
 
     Args:
         data_dir: missing or empty, but for what an interrupted restore left.
         pid: for its LOCK.
         progress: told each topic before it is fetched.
+        at_ns: the topics as they were at this time, with new incarnations; None: the newest.
 
     Raises:
-        DataDirectoryError: ``data_dir`` is not empty, or the bucket has no topic.
+        DataDirectoryError: ``data_dir`` is not empty, or the bucket has no topic, or none of that time.
         DirectoryLocked, OSError: of ``data_dir``.
         BucketError: the bucket cannot be read. One that cannot be written is a problem of each topic.
     """
     if not is_empty(fs, data_dir, besides=(DIRECTORY_NAME,) if is_interrupted(fs, data_dir) else ()):
         raise DataDirectoryError(f"{data_dir} is not empty: name a new directory, nothing was overwritten")
-    chosen, left = choose(holdings(bucket.keys()))
+    found = holdings(bucket.keys())
+    chosen, left = choose(found, at_ns)
     if not chosen:
         raise DataDirectoryError("there is no topic in the bucket: is the URL the one of --tier?")
     make_directory(fs, data_dir)
@@ -71,107 +52,31 @@ def restore(
         done = []
         for place in sorted(chosen):
             progress(place.topic)
-            done.append(_restore_topic(fs, bucket, place, chosen[place], f"{staging}/{place.topic}"))
+            to = f"{staging}/{place.topic}"
+            if at_ns is None:
+                done.append(restore_topic(fs, bucket, place, chosen[place], to))
+                continue
+            ends = [end_of(bucket, each, found[each]) for each in (place, *left) if each.topic == place.topic]
+            topic = restore_topic_at(
+                fs, bucket, place, chosen[place], to, at_ns,
+                goes_on_at=max(ends) + IDS_LEFT_OUT, incarnation=new_incarnation(),
+            )  # fmt: skip
+            done.append(topic or Restored(place, is_absent=True))
+        if all(each.is_absent for each in done):
+            remove_tree(fs, staging)
+            raise _nothing_of(found, at_ns)
         fs.sync_dir(staging)
         fs.rename(staging, f"{data_dir}/topics")
         fs.sync_dir(data_dir)
     finally:
         lock.release()
-    for found in done:
-        found.problems += [f"an older incarnation, {place.incarnation}, is left in the bucket" for place in left
-                           if place.topic == found.place.topic]  # fmt: skip
+    for topic in done if at_ns is None else ():
+        topic.problems += [f"an older incarnation, {place.incarnation}, is left in the bucket" for place in left
+                           if place.topic == topic.place.topic]  # fmt: skip
     return done
 
 
-def choose(found: dict[Place, Holding]) -> tuple[dict[Place, Holding], list[Place]]:
-    """The topics to restore, and older incarnations of theirs: the one with the newest state counts."""
-    chosen: dict[str, Place] = {}
-    alive = {place: holding for place, holding in found.items() if not holding.deleted}
-    for place, holding in alive.items():
-        other = chosen.get(place.topic)
-        if other is None or max(holding.states, default=0) > max(alive[other].states, default=0):
-            chosen[place.topic] = place
-    kept = {*chosen.values()}
-    return {place: alive[place] for place in kept}, sorted({*alive} - kept)
-
-
-def _restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding, to: str) -> Restored:
-    done = Restored(place)
-    fs.mkdir(to)
-    done.state_ns, state, known = newest_state(bucket, place, holding, done.problems.append)
-    end, first = known.first_id, None
-    for first_id in sorted(holding.segments | holding.seals):
-        if known.has_removed(first_id):
-            continue  # its deletion was under way
-        data, next_id = _fetch(bucket, place, first_id, holding, done)
-        end = max(end, next_id)
-        if data is None:
-            continue
-        write_synced(fs, f"{to}/{segment_name(first_id)}", data, exclusive=True)
-        done.segments += 1
-        first = first_id if first is None else first
-    next_id = max(end, known.next_id, state.next_id)
-    if next_id > end:  # what an earlier restore left out was no message's
-        done.unsealed += subtract([(end, next_id - 1)], known.removed)
-    done.next_id = next_id + IDS_LEFT_OUT
-    # Of its own: what is sealed in the bucket is appended to no more.
-    write_synced(fs, f"{to}/{segment_name(done.next_id)}", b"", exclusive=True)
-    if state.settings is not None:
-        replace_file(fs, f"{to}/{topic_settings.FILE_NAME}", state.settings)
-    else:
-        topic_settings.store(fs, to, TopicSettings(), place.incarnation)
-    first_id = known.first_id if done.state_ns is not None or first is None else first
-    removed = (*known.removed, (next_id, done.next_id - 1))
-    known = replace(known, first_id=first_id, next_id=done.next_id, removed=removed)
-    encoded = offsets.encode(known, place.topic)
-    offsets.write(fs, to, encoded)
-    fs.sync_dir(to)
-    try:  # behind the newest, so that the next restore goes on behind this one, whatever becomes of this directory
-        at_ns = max(holding.states, default=0) + 1
-        bucket.put(state_key(place, at_ns), State(done.next_id, encoded, state.settings).encode())
-    except BucketError as error:
-        done.problems.append(f"the bucket was not told ({error}): another restore would use its ids from {done.next_id} on")
-    return done
-
-
-def newest_state(
-    bucket: Bucket, place: Place, holding: Holding, problem: Callable[[str], None]
-) -> tuple[int | None, State, offsets.OffsetsState]:
-    """The newest state of a topic that is not damaged, its time, and its offsets. Raises: BucketError."""
-    for at in sorted(holding.states, reverse=True):
-        data = bucket.get(state_key(place, at))
-        try:
-            state = State.decode(data or b"")
-            known = offsets.OffsetsState() if state.offsets is None else offsets.decode(state.offsets, place.topic)
-        except DamagedData as error:
-            problem(f"{state_key(place, at)}: {error}: an older one counts")
-            continue
-        return at, state, known
-    problem("it has no state: its consumers and settings are not known, nor which ids were not sealed")
-    return None, State(0, None, None), offsets.OffsetsState()
-
-
-def _fetch(bucket: Bucket, place: Place, first_id: int, holding: Holding, done: Restored) -> tuple[bytes | None, int]:
-    """A segment and the id behind it. No segment when it is gone, not what its seal says, or has no record; the id is that of
-    the seal then, 0 without one."""
-    key, seal = segment_key(place, first_id), None
-    data = bucket.get(key) if first_id in holding.segments else None
-    if first_id in holding.seals and (sealed := bucket.get(seal_key(place, first_id))) is not None:
-        try:
-            seal = Seal.decode(sealed)
-        except DamagedData as error:
-            done.problems.append(f"{seal_key(place, first_id)}: {error}")
-    next_id = 0 if seal is None else seal.next_id
-    if data is None:
-        records = "" if seal is None else f": records {first_id} to {next_id - 1} were in it"
-        done.problems.append(f"{key} is gone from the bucket{records}")
-        return None, next_id
-    if seal is None:  # it was cut off behind the segment, which is whole: its records have checksums of their own
-        next_id = scan(data, 0, first_id)[1]
-    elif (misfit := seal.misfit(data)) is not None:
-        done.problems.append(f"{key} is damaged: {misfit}: records {first_id} to {next_id - 1} are left out")
-        return None, next_id
-    if next_id <= first_id:
-        done.problems.append(f"{key} has no seal and no record: it is left out")
-        return None, 0
-    return data, next_id
+def _nothing_of(found: dict[Place, Holding], at_ns: int | None) -> DataDirectoryError:
+    first_ns = min((at for holding in found.values() for at in holding.states), default=0)
+    first = f": its first state is of {utc(first_ns)}" if first_ns else ""
+    return DataDirectoryError(f"the bucket has nothing from {utc(at_ns or 0)} or before{first}: name a later time")

@@ -3,8 +3,8 @@
 Sealed segments never change, so nothing of the broker is held or asked while they are read. Every step may be cut off or have
 an unknown outcome: the next round makes it again, and finds what is there.
 
-    upload    the segment, if its key has none; then its seal. A segment with a seal is whole.
-    state     offsets and settings, read before the segments are listed; the newest ``STATES_KEPT`` stay
+    upload    the segment, if its key has none; its index; then its seal. A segment with a seal is whole.
+    state     offsets and settings, read before the segments are listed; the newest stay, and some of the older ones
     delete    a segment that the offsets on the disk say was removed: a state that says so, the segment, its seal
     a topic   the mark "deleted", its objects, the mark
 """
@@ -20,15 +20,15 @@ from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline import given_up
-from toymq_py.storage.segment import segment_name
+from toymq_py.storage.segment import parse_sidecar, segment_name
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
+from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, index_key, keys_of, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
 from toymq_py.tier.plan import Plan, plan
+from toymq_py.tier.states import kept
 
 logger = logging.getLogger("toymq_py.tier")
 
-STATES_KEPT = 4
 PROVEN_MAX = 8
 """So many segments of a topic leave the disk in a round: each is read once more."""
 STATE_INTERVAL_NS = 10_000_000_000
@@ -63,16 +63,27 @@ class Round:
     """First ids and SHA-256 of segments that may leave the disk, and stand in the bucket whole."""
 
 
-def store_segment(bucket: Bucket, place: Place, first_id: int, data: bytes, next_id: int) -> bool:
-    """Store a sealed segment, and its seal behind it, so that one with a seal is whole.
+def store_segment(
+    bucket: Bucket, place: Place, first_id: int, data: bytes, next_id: int, index: bytes | None = None
+) -> bool:
+    """Store a sealed segment, its index if it has one, and its seal behind both, so that one with a seal is whole.
 
     Returns: False when the key has another object, which stays, without a seal. Raises: BucketError.
     """
     key = segment_key(place, first_id)
     if not bucket.put_new(key, data) and bucket.get(key) != data:
         return False
+    if index is not None:
+        bucket.put(index_key(place, first_id), index)
     bucket.put(seal_key(place, first_id), Seal.of(data, next_id).encode())
     return True
+
+
+def index_of(fs: FileSystem, path: str, first_id: int, next_id: int, size: int) -> bytes | None:
+    """The sidecar of a segment, as it is; None when there is none, or it does not fit. Raises: OSError."""
+    name = f"{path}/{segment_name(first_id)}"
+    data = read_if_there(fs, name[:-4] + ".idx")
+    return data if data is not None and parse_sidecar(data, name, first_id, next_id, size) is not None else None
 
 
 def known_of_copies(fs: FileSystem, path: str) -> tuple[offsets.OffsetsState, bool]:
@@ -88,6 +99,9 @@ def delete_segment(bucket: Bucket, place: Place, first_id: int, holding: Holding
     """Delete a segment, and its seal behind it. Raises: BucketError."""
     bucket.delete(segment_key(place, first_id))
     holding.segments.discard(first_id)
+    if first_id in holding.indexes:
+        bucket.delete(index_key(place, first_id))
+        holding.indexes.discard(first_id)
     bucket.delete(seal_key(place, first_id))
     holding.seals.discard(first_id)
 
@@ -98,11 +112,17 @@ class Uploads:
     A directory that was away, or is another one, is listed anew.
     """
 
-    def __init__(self, fs: FileSystem, bucket: Bucket, wall_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, fs: FileSystem, bucket: Bucket, wall_ns: Callable[[], int], settle: Callable[[], None] = lambda: None
+    ) -> None:
+        """``settle``: asked before the bucket is listed, which may be another one than before; raises BucketError."""
         self._fs = fs
+        self._settle = settle
         self._bucket = bucket
         self._wall_ns = wall_ns
         self._identity: object = None
+        self._is_listed = False
+        """What is held is what stands in the bucket of this identity."""
         self._held: dict[Place, Holding] | None = None
         self._seen: set[Place] = set()
         self._first_seen: dict[Place, int] = {}
@@ -130,11 +150,13 @@ class Uploads:
         """
         done = Round()
         identity = self._bucket.identity()
-        if self._held is None or identity != self._identity:
+        if self._held is None or not self._is_listed or identity != self._identity:
+            self._is_listed = False
+            self._settle()
             if self._held is not None:
                 logger.warning("the bucket was away, or is another directory: what it lacks is uploaded again")
             self._held = holdings(self._bucket.keys())
-            self._identity = identity
+            self._identity, self._is_listed = identity, True
             self._stored.clear()
             self._conflicts.clear()
             self._lacking.clear()
@@ -280,8 +302,11 @@ class Uploads:
             return
         if (data := self._read(topic, first_id)) is None:
             return
+        index = index_of(self._fs, topic.path, first_id, next_id, len(data))
         holding.segments.add(first_id)  # also if the answer is lost: it may be there
-        if not store_segment(self._bucket, topic.place, first_id, data, next_id):
+        if index is not None:
+            holding.indexes.add(first_id)
+        if not store_segment(self._bucket, topic.place, first_id, data, next_id, index):
             self._conflicts.add(key)  # until a restart: comparing means to fetch it
             logger.error("%s in the bucket is not the segment of %s: `toymq tier check` compares them", key, topic.path)
             return
@@ -301,6 +326,6 @@ class Uploads:
         holding.states.add(at)  # also if the answer is lost: it may be there
         self._bucket.put(state_key(place, at), state)
         self._stored[place] = state
-        for old in sorted(holding.states)[:-STATES_KEPT]:
+        for old in sorted(holding.states - kept(holding.states)):
             self._bucket.delete(state_key(place, old))
             holding.states.discard(old)

@@ -67,3 +67,18 @@ def test_a_restore_names_what_was_not_sealed(data: Path, tmp_path: Path) -> None
     assert serve == f"to serve it: toymq serve --data-dir {tmp_path}/again --tier {url}"
     assert toymq("restore", url, f"{tmp_path}/again").exit_code != 0, "nothing is overwritten"
     assert "--unfinished is for a backup" in toymq("restore", "--unfinished", url, f"{tmp_path}/other").output
+
+
+def test_a_restore_to_a_time_and_what_it_refuses(data: Path, tmp_path: Path) -> None:
+    """The records are of 1 ns behind the epoch, and the state is of now."""
+    url, to = f"file://{tmp_path}/bucket", f"{tmp_path}/then"
+    upload(data, url)
+    future = toymq("restore", url, to, "--at", "2999-01-01")
+    assert "2999-01-01 is in the future, now is " in future.output
+    assert "write 2026-11-28T09:30:00Z" in toymq("restore", url, to, "--at", "noon").output
+    assert "--at is for the bucket of a broker" in toymq("restore", str(data), to, "--at", "2026-11-28").output
+    told = toymq("restore", url, to, "--at", "2020-11-28T01:00:00+01:00")
+    assert told.exit_code == 1
+    assert "topic t: the bucket has no state of then: it gets no consumers" in told.output
+    assert "t: 1 segment; the next id is 10000007" in told.output
+    assert f"{to} is as it was at 2020-11-28 00:00:00 UTC" in told.output

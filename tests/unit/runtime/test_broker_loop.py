@@ -1,6 +1,7 @@
 """The broker's share of descriptors, and its periodic check of the directory."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import cast
 
@@ -21,6 +22,18 @@ def test_connections_and_files_and_a_reserve_are_what_is_allowed(
     monkeypatch.setattr(broker_loop.resource, "getrlimit", lambda _: (allowed, allowed))
     assert broker_loop.open_files_max(connections) == files
     assert connections + files < allowed
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_recovery_is_not_interrupted_by_collections_and_what_was_set_stays(is_enabled: bool) -> None:
+    was_enabled = gc.isenabled()
+    try:
+        (gc.enable if is_enabled else gc.disable)()
+        with broker_loop._without_collections():
+            assert not gc.isenabled()
+        assert gc.isenabled() is is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
 
 
 class Timers:

@@ -19,8 +19,9 @@ from toymq import sync
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import Place, segment_key
 from toymq_py.tier.reader import open_reader
-from toymq_py.tier.restore import IDS_LEFT_OUT
+from toymq_py.tier.restore_topic import IDS_LEFT_OUT
 from toymq_spark.errors import DataLoss
+from toymq_spark.metrics import progress_of
 from toymq_spark.options import parse_source
 from toymq_spark.schema import source_schema
 from toymq_spark.source import BatchReader, StreamReader
@@ -321,6 +322,33 @@ def test_a_restored_topic_has_no_loss_but_what_is_lost(tmp_path: Path, caplog: p
         stream.stop()
         assert offsets == expected
         assert batches == 3
+        check_backlog(url_of(broker), sealed, first)
+
+
+def check_backlog(url: str, sealed: int, first: int) -> None:
+    """What the restore left out is neither waited for nor behind: ``COUNT`` records come after it."""
+    now = [0.0]
+
+    def stream(**options: str) -> StreamReader:
+        given = {"url": url, "subscribe": "orders", "maxtriggerdelay": "1h"} | options
+        return StreamReader(parse_source(given, "stream"), source_schema(include_headers=False), monotonic=lambda: now[0])
+
+    at = {"orders": {"0": sealed + 1}}
+    waiting = stream(minoffsetspertrigger=str(COUNT + 1))
+    assert waiting.latestOffset(at, waiting.getDefaultReadLimit()) == at, "ten million ids are no records"
+    latest = waiting.reportLatestOffset()
+    source = {"endOffset": at, "latestOffset": json.dumps(latest)}
+    assert progress_of({"id": "i", "batchId": 1, "sources": [source]}).behind == {"orders": COUNT}
+    now[0] = 3601.0
+    assert waiting.latestOffset(at, waiting.getDefaultReadLimit()) != at, "the delay is over"
+    enough = stream(minoffsetspertrigger=str(COUNT))
+    end = enough.latestOffset(at, enough.getDefaultReadLimit())
+    assert end["orders"]["0"] == first + COUNT
+    latest = enough.reportLatestOffset()
+    assert latest is not None
+    assert "removed" not in latest["orders"], "nothing is left unread"
+    waiting.stop()
+    enough.stop()
 
 
 @require("s3")

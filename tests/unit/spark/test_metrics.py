@@ -19,6 +19,12 @@ def test_progress_says_how_far_behind_a_query_is() -> None:
     assert (found.behind, found.behind_total) == ({"a": 4, "b": 2}, 6)
 
 
+def test_ids_without_a_record_are_not_behind() -> None:
+    latest = '{"a": {"0": 10000009, "removed": 10000000, "incarnation": "x"}, "b": {"0": 2, "removed": 7}}'
+    source = {"endOffset": {"a": {"0": 5}}, "latestOffset": latest}
+    assert progress_of({"id": "i", "batchId": 1, "sources": [source]}).behind == {"a": 4, "b": 0}
+
+
 def test_prometheus_reads_how_far_behind_queries_are() -> None:
     listener = BehindLatest()
     assert list(text_string_to_metric_families(listener.exposition())) != []

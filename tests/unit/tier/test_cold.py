@@ -1,15 +1,17 @@
 """What left the disk for the bucket is read as before; while it is fetched, readers wait, and nothing else does."""
 
+import random
+
 import pytest
 
 from tests.support.broker_rig import DIR
-from tests.support.buckets import MemoryBucket
+from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
 from tests.support.tiers import PAYLOAD, TierRig
 from toymq_py.disk_errors import BeingFetched, storage_error
 from toymq_py.storage.evicted import NoCold
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.cold import KEPT_MIN
-from toymq_py.tier.keys import segment_key
+from toymq_py.tier.keys import index_key, segment_key
 
 
 def evicted(count: int = 40, **options: object) -> tuple[TierRig, MemoryBucket]:
@@ -231,3 +233,148 @@ def test_figures_of_what_is_in_the_bucket_fetch_nothing() -> None:
     rig.broker.stats()
     rig.loop.drain()
     assert fetched == []
+
+
+# -- parts of a segment
+
+RECORD = bytes(2000)
+SEGMENT_BYTES = 1 << 20
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Parts of about 64 records, eight of a segment."""
+    monkeypatch.setattr("toymq_py.tier.parts.PART_BYTES", part_bytes := 128 << 10)
+    monkeypatch.setattr("toymq_py.tier.cold.PARTED_MIN_BYTES", 2 * part_bytes)
+    return part_bytes
+
+
+def parted(bucket: MemoryBucket | FaultyBucket, **options: object) -> TierRig:
+    """A topic of two and a half segments of 520 records each, which name themselves; two are in the bucket alone."""
+    rig = TierRig(bucket, segment_bytes=SEGMENT_BYTES, **options)
+    assert rig.change("create", "t", tier_local_bytes="0") == "OK"
+    for begin in range(0, 1300, 100):
+        rig.publish("t", *[b"%d " % n + RECORD for n in range(begin, begin + 100)])
+    rig.rounds(3)
+    assert len(rig.away()) == 2
+    return rig
+
+
+def fetched(rig: TierRig, at: int, count: int = 1) -> list[bytes]:
+    return [payload.split()[0] for payload in read(rig, at, count)]
+
+
+def read(rig: TierRig, at: int, count: int) -> list[bytes]:
+    log = rig.broker.topic("t").log
+    for _ in range(200):
+        try:
+            run, row, next_id = log.read(at, count)
+        except BeingFetched:
+            rig.advance(10)
+        else:
+            assert run is not None
+            return run.payloads[row : row + next_id - at]
+    raise AssertionError(f"{at} is not fetched")
+
+
+def test_a_read_in_the_middle_fetches_a_part_and_no_more(small_parts: int) -> None:
+    rig = parted(bucket := MemoryBucket())
+    assert fetched(rig, 300) == [b"300"]
+    assert 0 < rig.broker.metrics.tier_fetched_bytes_total <= small_parts + 65536
+    assert fetched(rig, 301) == [b"301"]
+    assert fetched(rig, 800) == [b"800"]
+    assert rig.broker.metrics.tier_fetched_bytes_total <= 2 * (small_parts + 65536), "what is here is not fetched again"
+    assert rig.broker.topic("t").log.segments[0].is_away
+    bucket.objects.clear()
+    assert fetched(rig, 302) == [b"302"], "nothing more is asked for"
+
+
+def test_a_reader_that_goes_forward_has_the_next_part_and_then_the_next_segment_ahead(small_parts: int) -> None:
+    rig = parted(MemoryBucket())
+    log, waits = rig.broker.topic("t").log, 0
+    at, found = 300, []
+    while at < log.committed_id:
+        try:
+            run, row, next_id = log.read(at, 10)
+        except BeingFetched:
+            waits += 1
+        else:
+            assert run is not None
+            found += run.payloads[row : row + next_id - at]
+            at = next_id
+        rig.loop.drain()
+    assert [payload.split()[0] for payload in found] == [b"%d" % n for n in range(300, 1300)]
+    assert waits == 1, "for the first part"
+
+
+def test_a_fetch_ends_where_it_would_have_to_wait(small_parts: int) -> None:
+    """It would wait for all of its range at once, which the cache may not hold."""
+    rig = parted(MemoryBucket(), cache_bytes=1)
+    log, at, found = rig.broker.topic("t").log, 100, 0
+    for _ in range(100):
+        try:
+            _, count, at = log.read_frames(at, 10_000, 64 << 20)
+        except BeingFetched:
+            rig.loop.drain()
+            continue
+        found += count
+    assert (at, found) == (log.committed_id, 1200)
+
+
+@pytest.mark.parametrize("data", [None, b"{}", b"garbage"], ids=["none", "another", "garbage"])
+def test_a_segment_without_a_good_index_is_fetched_whole(small_parts: int, data: bytes | None) -> None:
+    rig = parted(bucket := MemoryBucket())
+    key = index_key(rig.place(), 0)
+    if data is None:
+        del bucket.objects[key]
+    else:
+        bucket.objects[key] = data
+    assert fetched(rig, 300) == [b"300"]
+    assert not rig.broker.topic("t").log.segments[0].is_away
+    assert rig.findings() == ([] if data is None else [f"{key} in the bucket is damaged: it is not used"])
+    rig.findings(repair=True)
+    assert rig.findings() == []
+
+
+def test_a_damaged_part_is_never_served(small_parts: int) -> None:
+    rig = parted(bucket := MemoryBucket())
+    key = segment_key(rig.place(), 0)
+    right = bucket.objects[key]
+    at = 300 * len(right) // 520
+    bucket.objects[key] = right[:at] + bytes(5000) + right[at + 5000 :]
+    with pytest.raises(BeingFetched):
+        rig.broker.topic("t").log.read(300, 1)
+    rig.loop.drain()
+    with pytest.raises(BeingFetched, match="it is not what was evicted"):
+        rig.broker.topic("t").log.read(300, 1)
+    bucket.objects[key] = right
+    assert fetched(rig, 300) == [b"300"]
+
+
+def test_a_part_that_was_changed_on_the_disk_is_fetched_again(small_parts: int) -> None:
+    rig = parted(MemoryBucket())
+    read(rig, 300, 1)
+    (name,) = rig.disk.listdir(f"{DIR}/tier-cache")
+    rig.put(f"tier-cache/{name}", b"x" * 100_000)
+    assert fetched(rig, 300) == [b"300"]
+    assert rig.numbers("t")["lost"] == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_reads_anywhere_with_faults_are_what_was_published(small_parts: int, seed: int) -> None:
+    chance = random.Random(seed)
+    rig = parted(bucket := FaultyBucket(MemoryBucket(), chance, 0.0), cache_bytes=chance.choice([1, 1 << 19, 1 << 30]))
+    bucket.share, at = 0.3, 0
+    for _ in range(30):
+        act = chance.randrange(4)
+        at = at if act == 0 and at < 1300 else chance.randrange(1300)
+        try:
+            found = fetched(rig, at, chance.randrange(1, 200))
+        except Killed:
+            bucket.share = 0.0
+            rig.reopen(power_cut=chance.random() < 0.5)
+            bucket.share = 0.3
+            continue
+        assert found == [b"%d" % n for n in range(at, at + len(found))]
+        at += len(found)
+    assert rig.numbers("t")["lost"] == 0

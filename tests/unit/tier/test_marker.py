@@ -1,0 +1,136 @@
+"""A file system that is not mounted is told from an empty bucket: nothing is written to what stands in its place."""
+
+import logging
+import random
+
+import pytest
+
+from tests.support.broker_rig import DIR
+from tests.support.buckets import MemoryBucket
+from tests.support.sim_disk import SimDisk
+from tests.support.tiers import PAYLOAD, TierRig
+from toymq_py.tier.bucket import BucketError, DirectoryBucket
+from toymq_py.tier.keys import segment_key
+from toymq_py.tier.marker import FILE_NAME, KEY, Marker
+
+MOUNT, URL = "/mnt/orders", "file:///mnt/orders"
+
+
+class MarkedRig(TierRig):
+    """A broker whose bucket is a directory."""
+
+    def __init__(self, disk: SimDisk | None = None) -> None:
+        super().__init__(MemoryBucket(), disk=disk)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """As a new process."""
+        self.bucket = DirectoryBucket(self.disk, MOUNT)
+        self.uploads = self.another_process()
+        self.uploads._settle = Marker(self.disk, self.bucket, URL, DIR, lambda: "0123456789abcdef").settle
+
+    def unmount(self) -> None:
+        self.disk.rename(MOUNT, "/mnt/nas")
+        self.disk.mkdir(MOUNT)
+
+    def mount(self) -> None:
+        self.disk.rmdir(MOUNT)
+        self.disk.rename("/mnt/nas", MOUNT)
+
+
+def used() -> MarkedRig:
+    rig = MarkedRig()
+    rig.publish("t", *[PAYLOAD] * 6)
+    assert rig.round().segments == 1
+    assert rig.disk.exists(f"{MOUNT}/{KEY}")
+    return rig
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_a_mount_point_without_its_file_system_is_away_and_stays_empty(is_new_process: bool) -> None:
+    rig = used()
+    rig.unmount()
+    if is_new_process:
+        rig.look_again()
+    rig.publish("t", *[PAYLOAD] * 6)
+    for _ in range(3):
+        with pytest.raises(BucketError, match=rf"{URL} was used by this directory, and has no {KEY}: its file "):
+            rig.round()
+    assert rig.disk.listdir(MOUNT) == []
+    rig.mount()
+    assert rig.round().segments == 1
+    assert rig.findings() == []
+
+
+def test_what_was_put_into_the_mount_point_before_that_was_seen_is_uploaded_again() -> None:
+    rig = used()
+    rig.disk.unlink(f"{MOUNT}/{segment_key(rig.place(), 0)}")  # as if it had gone to the directory below
+    rig.unmount()
+    with pytest.raises(BucketError):
+        rig.round()
+    rig.mount()
+    assert rig.round().segments == 1
+    assert rig.findings() == []
+
+
+def test_a_bucket_that_was_emptied_on_purpose_is_begun_anew_when_the_file_is_removed() -> None:
+    rig = used()
+    rig.unmount()
+    with pytest.raises(BucketError, match=f"or remove {DIR}/{FILE_NAME} to begin with an empty bucket"):
+        rig.round()
+    rig.disk.unlink(f"{DIR}/{FILE_NAME}")
+    assert rig.round().segments == 1
+    assert rig.disk.exists(f"{MOUNT}/{KEY}")
+
+
+def test_another_url_is_another_bucket_and_another_mark_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    disk, one, two = SimDisk(random.Random(1)), MemoryBucket(), MemoryBucket()
+    disk.mkdir("/d")
+    Marker(disk, one, "s3://one", "/d").settle()
+    Marker(disk, one, "s3://one/", "/d").settle()
+    Marker(disk, two, "s3://two", "/d").settle()
+    assert one.objects.keys() == two.objects.keys() == {KEY}
+    assert not caplog.records
+    Marker(disk, one, "s3://two", "/d").settle()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "s3://two is another bucket than before" in caplog.text
+
+
+def test_a_bucket_of_an_older_version_gets_its_mark_and_processes_share_it() -> None:
+    disk, bucket = SimDisk(random.Random(1)), MemoryBucket()
+    bucket.put("t/0123456789abcdef/x", b"")
+    for worker in "ab":
+        disk.mkdir(f"/{worker}")
+        Marker(disk, bucket, "s3://one", f"/{worker}").settle()
+    assert disk.read_file(f"/a/{FILE_NAME}") == disk.read_file(f"/b/{FILE_NAME}")
+
+
+@pytest.mark.parametrize("what", ["file", "mark"])
+def test_damage_of_either_is_no_permission_to_write(what: str) -> None:
+    disk, bucket = SimDisk(random.Random(1)), MemoryBucket()
+    disk.mkdir("/d")
+    marker = Marker(disk, bucket, "s3://one", "/d")
+    marker.settle()
+    if what == "mark":
+        bucket.objects[KEY] = b"garbage"
+        marker.settle()  # something is there
+        bucket.objects.clear()
+    else:
+        file = disk.open(f"/d/{FILE_NAME}")
+        file.pwrite(b"garbage", 0)
+        file.close()
+        marker.check()
+        bucket.objects.clear()
+    with pytest.raises(BucketError, match=f"remove /d/{FILE_NAME}"):
+        marker.settle()
+    assert not bucket.objects
+
+
+def test_a_kill_between_mark_and_file_is_a_bucket_that_was_not_used_yet() -> None:
+    disk, bucket = SimDisk(random.Random(1)), MemoryBucket()
+    disk.mkdir("/d")
+    Marker(disk, bucket, "s3://one", "/d").settle()
+    disk.unlink(f"/d/{FILE_NAME}")
+    mark = bucket.objects[KEY]
+    Marker(disk, bucket, "s3://one", "/d").settle()
+    assert (bucket.objects[KEY], disk.exists(f"/d/{FILE_NAME}")) == (mark, True)

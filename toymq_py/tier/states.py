@@ -1,0 +1,83 @@
+"""The states of a topic in a bucket: which are kept, which one a restore takes, and of which incarnation."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage import offsets
+from toymq_py.tier.bucket import Bucket
+from toymq_py.tier.keys import Holding, Place, seal_key, state_key
+from toymq_py.tier.objects import Seal, State
+
+NEWEST_KEPT = 4
+_MINUTE_NS = 60_000_000_000
+_DAY_NS = 24 * 60 * _MINUTE_NS
+SLOTS = (
+    (10 * _MINUTE_NS, _DAY_NS // 4), (60 * _MINUTE_NS, 2 * _DAY_NS), (_DAY_NS, 92 * _DAY_NS), (30 * _DAY_NS, 3653 * _DAY_NS),
+)  # fmt: skip
+"""Width and age: so far back, the first state of each slot stays. About three hundred in ten years."""
+
+
+def kept(times: Iterable[int]) -> set[int]:
+    """Which states stay: the newest ones, and for restores to a time fewer and fewer of those before. The first of a wide slot
+    is the first of a narrow one, so it is still there when the narrow ones are over."""
+    ascending = sorted(times)
+    stay = {*ascending[-NEWEST_KEPT:]}
+    for width, age in SLOTS:
+        slots: set[int] = set()
+        for at in ascending:
+            if at >= ascending[-1] - age and at // width not in slots:
+                slots.add(at // width)
+                stay.add(at)
+    return stay
+
+
+def choose(found: dict[Place, Holding], at_ns: int | None = None) -> tuple[dict[Place, Holding], list[Place]]:
+    """The topics to restore, and other incarnations of theirs: the one with the newest state counts.
+
+    Args:
+        at_ns: only states up to this time count. Where a topic has none of them, the incarnation whose states begin first is
+            meant.
+    """
+
+    def rank(holding: Holding) -> tuple[int, int]:
+        known = [at for at in holding.states if at_ns is None or at <= at_ns]
+        return max(known, default=0), -min(holding.states, default=1 << 64)
+
+    chosen: dict[str, Place] = {}
+    alive = {place: holding for place, holding in found.items() if not holding.deleted}
+    for place, holding in alive.items():
+        other = chosen.get(place.topic)
+        if other is None or rank(holding) > rank(alive[other]):
+            chosen[place.topic] = place
+    taken = {*chosen.values()}
+    return {place: alive[place] for place in taken}, sorted({*alive} - taken)
+
+
+def newest_state(
+    bucket: Bucket, place: Place, times: Iterable[int], problem: Callable[[str], None]
+) -> tuple[int, State, offsets.OffsetsState] | None:
+    """The newest state of these times that is not damaged, its time, and its offsets; None: there is none. Raises:
+    BucketError."""
+    for at in sorted(times, reverse=True):
+        data = bucket.get(state_key(place, at))
+        try:
+            state = State.decode(data or b"")
+            known = offsets.OffsetsState() if state.offsets is None else offsets.decode(state.offsets, place.topic)
+        except DamagedData as error:
+            problem(f"{state_key(place, at)}: {error}: an older one counts")
+            continue
+        return at, state, known
+    return None
+
+
+def end_of(bucket: Bucket, place: Place, holding: Holding) -> int:
+    """The id behind all that the bucket knows of an incarnation. Raises: BucketError."""
+    newest = newest_state(bucket, place, holding.states, lambda _problem: None)
+    ends = [] if newest is None else [newest[1].next_id, newest[2].next_id]
+    for first_id in sorted(holding.seals, reverse=True):
+        with suppress(DamagedData):
+            seal = Seal.decode(bucket.get(seal_key(place, first_id)) or b"")
+            if first_id < seal.next_id < 1 << 63:
+                return max([*ends, seal.next_id])
+    return max(ends, default=0)
