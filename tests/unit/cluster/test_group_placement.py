@@ -294,6 +294,18 @@ def test_a_topic_goes_to_the_group_with_less_to_do() -> None:
     simulate(scenario)
 
 
+def test_a_group_without_a_leader_gets_no_new_topic() -> None:
+    async def scenario(world: World) -> None:
+        agreement = world.etcd.agreement("tool", CLUSTER, "b")
+        leader = (await agreement.read()).leader
+        assert leader is not None
+        await agreement.revoke(leader.lease)
+        await asyncio.sleep(1.0)
+        assert {await world.publish("a", f"new{number}") for number in range(20)} == {"a"}
+
+    simulate(scenario)
+
+
 def test_what_is_gone_may_go_elsewhere() -> None:
     async def scenario(world: World) -> None:
         for wanted in ("a", "b", "a"):
