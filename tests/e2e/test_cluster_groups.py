@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -33,9 +34,27 @@ A, B = "a", "b"
 def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
     """Two, of a node each."""
     with running_groups(tmp_path_factory.mktemp("groups"), {A: ("a1",), B: ("b1",)}) as rigs:
-        for rig in rigs.values():
-            asyncio.run(rig.leader())
+        serving(rigs)
         yield rigs
+
+
+def serving(rigs: Groups) -> None:
+    """Wait until each group has a leader, and that of each first node knows all of them. Such a node has no others."""
+    for rig in rigs.values():
+        asyncio.run(rig.leader())
+    until = MONOTONIC() + WAIT_S
+    for rig in rigs.values():
+        while len(rig.nodes) == 1 and not _knows(rig, len(rigs)):
+            assert MONOTONIC() < until, rig.logs()
+            time.sleep(0.02)
+
+
+def _knows(rig: ClusterRig, count: int) -> bool:
+    try:
+        groups = asked(rig, b"HELLO 1 auth=%b\nCLUSTER moved=1" % token("all").encode(), 3)["groups"].values()
+    except (OSError, ValueError):  # it does not serve yet
+        return False
+    return [each["placed"] and each["leader"] is not None for each in groups] == [True] * count
 
 
 def connected(rig: ClusterRig) -> Any:
@@ -56,9 +75,9 @@ def say(rig: ClusterRig, data: bytes, count: int) -> list[bytes]:
         return [stream.readline() for _ in range(count)]
 
 
-def asked(rig: ClusterRig, command: bytes) -> Any:
+def asked(rig: ClusterRig, command: bytes, lines: int = 2) -> Any:
     """The JSON of an answer."""
-    return json.loads(say(rig, command + b"\n", 2)[1])
+    return json.loads(say(rig, command + b"\n", lines)[-1])
 
 
 async def test_clients_go_where_a_topic_is(groups: Groups) -> None:
@@ -197,12 +216,34 @@ async def test_a_topic_that_is_made_at_once_everywhere_is_in_one_group(groups: G
     assert races <= stored(groups[A]) | stored(groups[B])
 
 
+def test_toymqctl_goes_there_and_http_names_the_gateway(groups: Groups) -> None:
+    node, other = groups[A].nodes["a1"], groups[B].nodes["b1"]
+
+    def ctl(*arguments: str) -> str:
+        return ok(CliRunner().invoke(toymqctl, ["--url", node.url, *arguments]))
+
+    ctl("create", "orders", "group=b", "visibility=2m")
+    ctl("pub", "orders", "hello")
+    assert "visibility" in ctl("config", "orders")
+    assert ctl("tail", "orders").endswith("hello\n")
+    assert "orders" in ctl("topics")
+    with httpx.Client(base_url=f"http://127.0.0.1:{node.http_port}") as http:
+        for answer in (http.get("/v1/topics/orders"), http.post("/v1/topics/orders/messages", content=b"x")):
+            assert (answer.status_code, answer.json()["code"]) == (421, "MOVED")
+            assert f" http://127.0.0.1:{other.http_port}/ (group b)" in answer.json()["detail"]
+        made = [http.post(f"/v1/topics/http{number}/messages", content=b"x").status_code for number in range(10)]
+        assert set(made) == {201, 421}, "each is placed by its first publish, here or there"
+        places = asked(groups[A], b"CLUSTER")["topics"]
+        assert [places[f"http{number}"] for number in range(10)] == [A if status == 201 else B for status in made]
+    with httpx.Client(base_url=f"http://127.0.0.1:{other.http_port}") as http:
+        assert http.post("/v1/topics/orders/messages", content=b"x").status_code == 201
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Groups]:
     """A group of one node, and one of two."""
     with running_groups(tmp_path, {A: ("a1",), B: ("b1", "b2")}) as rigs:
-        for rig in rigs.values():
-            asyncio.run(rig.leader())
+        serving(rigs)
         asyncio.run(rigs[B].in_sync(2))
         yield rigs
 
@@ -386,12 +427,11 @@ def test_over_tls_and_with_tokens_each_group_judges_the_clients_own(tmp_path: Pa
         "--replicate-cert", CERT, "--replicate-key", KEY, "--replicate-ca", CERT,
     )  # fmt: skip
     with running_groups(tmp_path, {A: ("a1",), B: ("b1",)}, *options) as rigs:
+        serving(rigs)
         asyncio.run(_judged(rigs))
 
 
 async def _judged(rigs: Groups) -> None:
-    for rig in rigs.values():
-        await rig.leader()
     urls = {name: rig.urls[0].removeprefix("toymq://") for name, rig in rigs.items()}
     async with await toymq.connect(f"toymq://{token('all')}@{urls[A]}", timeout_s=WAIT_S, wait_s=WAIT_S) as admin:
         for topic, group in (("x.here", A), ("x.there", B), ("y", B)):

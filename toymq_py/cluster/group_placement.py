@@ -42,7 +42,9 @@ RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
 REFUSE_S = 0.2
 """A claim that failed is told to all that wait for it, within this; what comes later tries again."""
 CLAIMS_MAX = 32
-"""Requests to etcd at a time; more wait."""
+"""Requests to etcd at a time; more wait, and are refused when one of these had no answer."""
+OPEN_S = 30.0
+"""How long a leader that was elected waits for etcd, before it serves."""
 WEIGH_S = 10.0
 """How often a leader looks how much its group has to do."""
 WEIGHED = 0.1
@@ -76,6 +78,7 @@ class GroupPlacement(Placement):
         self._busy: dict[str, list[Callable[[], None]]] = {}  # what waits, by topic
         self._failed: dict[str, PlacementUnknown] = {}
         self._turns = asyncio.Semaphore(CLAIMS_MAX)
+        self._away_until = 0.0  # etcd had no answer a moment ago
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- the term
@@ -190,7 +193,7 @@ class GroupPlacement(Placement):
         return self.group
 
     def places(self) -> Sequence[Place]:
-        return sorted({self.group, *(name for name, group in self._picture.groups.items() if group.made)})
+        return sorted({self.group, *(name for name, group in self._picture.groups.items() if group.placed)})
 
     def place_of(self, topic: str) -> Place:
         record = self._record(_origin(topic))
@@ -223,13 +226,15 @@ class GroupPlacement(Placement):
 
     def admit(self, topic: str, group: str | None = None) -> None:
         origin = _origin(topic)
-        if group is not None and group not in self.places():
-            raise BadArgument(f"there is no group {group}; there are {some_of(map(str, self.places()))}")
+        if group is not None and not self._picture.groups.get(group, Group()).made:
+            made = some_of(name for name, each in self._picture.groups.items() if each.made)
+            raise BadArgument(f"there is no group {group}; there are {made}")
         if (failed := self._failed.get(origin)) is not None:
             raise failed
         if origin in self._busy:
             raise BeingPlaced(topic, partial(self._wait, origin))
         if not self._is_known(origin):
+            self._check_unplaced(origin)
             self._begin(origin, self._claim(origin, group))
             raise BeingPlaced(topic, partial(self._wait, origin))
         record = self._record(origin)
@@ -249,7 +254,7 @@ class GroupPlacement(Placement):
         groups = {
             name: {
                 "leader": group.leader.member.url if group.leader is not None else None,
-                "nodes": group.addresses(), "messages_s": round(group.load),
+                "nodes": group.addresses(), "placed": group.placed, "messages_s": round(group.load),
             }
             for name, group in sorted(self._picture.groups.items()) if group.made
         }  # fmt: skip
@@ -296,8 +301,7 @@ class GroupPlacement(Placement):
 
     async def _settled(self, origin: str, work: Coroutine[Any, Any, None]) -> None:
         try:
-            async with self._turns:
-                await work
+            await work
         except PlacementUnknown as error:
             self._refuse(origin, error)
         except EtcdError as error:
@@ -314,9 +318,16 @@ class GroupPlacement(Placement):
 
     async def _claim(self, origin: str, wanted: str | None) -> None:
         """Write the record of a topic, or learn that there is one. Raises: EtcdError, PlacementUnknown."""
-        group = wanted if wanted is not None else self._chosen(origin)
-        outcome = await self._kept.claim([origin], group, self.epoch if group == self.group else None)
-        record = Record(group, outcome.revision) if outcome.done else await self._kept.record(origin)
+        group = self._chosen(origin) if wanted is None else wanted
+        async with self._turns:
+            if self._loop.time() < self._away_until:
+                raise EtcdError("it had no answer a moment ago")
+            try:
+                outcome = await self._kept.claim([origin], group, self.epoch if group == self.group else None)
+                record = Record(group, outcome.revision) if outcome.done else await self._kept.record(origin)
+            except EtcdError:
+                self._away_until = self._loop.time() + REFUSE_S
+                raise
         self.claims += outcome.done
         if record is None:
             raise PlacementUnknown(f"{origin} was not placed: it was just deleted, or this node leads {self.group} no longer")
@@ -329,14 +340,18 @@ class GroupPlacement(Placement):
         else:
             self._picture.records[origin] = record
 
-    def _chosen(self, origin: str) -> str:
-        """The group of a new topic. Raises: PlacementUnknown."""
-        made = {name: group for name, group in self._picture.groups.items() if group.made}
-        if unplaced := [name for name, group in made.items() if not group.placed]:
+    def _check_unplaced(self, origin: str) -> None:
+        """Raises: PlacementUnknown, while a group may have a topic without a record."""
+        groups = self._picture.groups.items()
+        if unplaced := [name for name, group in groups if group.made and not group.placed]:
             raise PlacementUnknown(
                 f"group {some_of(unplaced)} has not been served with --group yet, and may have {origin}: start its nodes"
             )
-        loads = {name: group.load for name, group in made.items() if group.leader is not None}
+
+    def _chosen(self, origin: str) -> str:
+        """The group of a new topic."""
+        groups = self._picture.groups.items()
+        loads = {name: group.load for name, group in groups if group.placed and group.leader is not None}
         return choose_group(origin, loads) if loads else self.group
 
     async def _release(self, origin: str, revision: int) -> None:
@@ -346,8 +361,9 @@ class GroupPlacement(Placement):
         record: Record | None = None
         while True:
             try:
-                outcome = await self._kept.release(origin, revision, self.epoch)
-                record = None if outcome.done else await self._kept.record(origin)
+                async with self._turns:
+                    outcome = await self._kept.release(origin, revision, self.epoch)
+                    record = None if outcome.done else await self._kept.record(origin)
                 break
             except EtcdError as error:
                 self._refuse(origin, PlacementUnknown(f"etcd does not say whether {origin} has left the group: {error}"))
@@ -360,13 +376,15 @@ class GroupPlacement(Placement):
             self._learn(origin, record)
 
     async def _answered(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Call until there is an answer."""
-        delay_s = RETRY_MIN_S
+        """Call until there is an answer. Raises: TermEnded after ``OPEN_S``."""
+        delay_s, until = RETRY_MIN_S, self._loop.time() + OPEN_S
         while True:
             try:
                 return await call()
             except EtcdError as error:
                 logger.warning("which topics are whose is not known: %s", error)
+                if self._loop.time() > until:
+                    raise TermEnded(f"etcd does not say which topics are whose: {error}") from error
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, RETRY_MAX_S)
 

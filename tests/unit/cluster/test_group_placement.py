@@ -142,6 +142,7 @@ def simulate(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> Non
         world = World(SimulatedEtcd(random.Random(seed)))
         for group in world.groups.values():
             await group.lead()
+        await asyncio.sleep(1.0)  # they know each other
         try:
             await scenario(world)
         finally:
@@ -339,6 +340,31 @@ def test_without_etcd_what_is_known_goes_on() -> None:
     simulate(scenario)
 
 
+def test_without_etcd_many_are_refused_as_soon_as_one() -> None:
+    async def scenario(world: World) -> None:
+        for number in range(100):
+            await world.publish("a", f"old{number}", "a")
+        world.etcd.away = True
+        for number in range(100):
+            world.delete(f"old{number}")
+        began = _loop().time()
+        outcomes = await asyncio.gather(*(world.publish("a", f"new{n}") for n in range(500)), return_exceptions=True)
+        assert all(isinstance(each, Refused) for each in outcomes)
+        assert _loop().time() - began < 5.0, "neither behind each other, nor behind what is being removed"
+
+    simulate(scenario)
+
+
+def test_a_leader_that_gets_no_answer_gives_up() -> None:
+    async def scenario(world: World) -> None:
+        late = GroupPlacement(KeptPlaces(world.etcd.client("late"), CLUSTER, "a"), "a", "f" * 32, _loop(), _no_link)
+        world.etcd.away = True
+        with pytest.raises(TermEnded, match="etcd does not say which topics are whose"):
+            await late.open()
+
+    simulate(scenario)
+
+
 def test_topics_that_are_stored_get_records_and_those_of_others_are_left() -> None:
     async def scenario(world: World) -> None:
         a = world.groups["a"]
@@ -361,8 +387,11 @@ def test_no_topic_is_placed_while_a_group_may_have_it() -> None:
         old: KeptAgreement = world.etcd.agreement("old", CLUSTER, "g0")
         await old.create_settings(ClusterSettings("u", 1, 1))
         await asyncio.sleep(1.0)
-        with pytest.raises(Refused, match="group g0 has not been served with --group yet, and may have new"):
-            await world.publish("a", "new")
+        for wanted in (None, "a", "b"):
+            with pytest.raises(Refused, match="group g0 has not been served with --group yet, and may have new"):
+                await world.publish("a", "new", wanted)
+        assert world.groups["a"].placement is not None
+        assert list(world.groups["a"].placement.places()) == ["a", "b"], "lists do not wait for it"
         world.groups["g0"] = Group(world, "g0")
         await world.groups["g0"].lead()
         await asyncio.sleep(1.0)
