@@ -6,14 +6,14 @@ Belongs to the event loop; the scheduler, clock and file system are passed in.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any
 
+from toymq_py import broker_stats
 from toymq_py.auth.quotas import Quotas, acting_token
 from toymq_py.clock import Clock
-from toymq_py.config.options import STATS_LIMITS, BrokerOptions, TopicSettings
+from toymq_py.config.options import BrokerOptions, TopicSettings
 from toymq_py.consumer import FailureBudget
 from toymq_py.consumer_options import Mode
 from toymq_py.data_directory import DataDirectory
@@ -32,9 +32,10 @@ from toymq_py.errors import (
     RequestError,
     ShuttingDown,
     StorageFailed,
+    TooManyTopics,
     TopicExists,
 )
-from toymq_py.metrics import STATS_COUNTERS, Metrics
+from toymq_py.metrics import Metrics
 from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
 from toymq_py.placement import Placement
 from toymq_py.records import IdRange
@@ -52,10 +53,11 @@ from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.tail_cache import TailBudget
 from toymq_py.subscription import AnyPoll, PatternPoll, PatternSubscription, Poll, SubscriptionRegistry
 from toymq_py.topic import DeliveryPermit, Ticker, Topic, TopicServices, TracedTopic, Tracer, unopened_topic
-from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.broker")
 
+ALONE = Placement()
+"""Every topic is here."""
 Done = Callable[[OSError | RequestError | None], None]
 """Called when an effect is on stable storage, or with the error that prevented it."""
 
@@ -67,12 +69,14 @@ class Broker:
         self, options: BrokerOptions, *, fs: FileSystem, scheduler: Scheduler, clock: Clock,
         rss_bytes: Callable[[], int] = lambda: 0, tasks: Callable[[], int] = lambda: 0,
         loop_lag_s: Callable[[], float] = lambda: 0.0, tracer: Tracer | None = None, open_files_max: int = OPEN_FILES_MAX,
+        placement: Placement = ALONE,
     ) -> None:  # fmt: skip
         """
         Args:
             rss_bytes, tasks, loop_lag_s: for STATS: resident memory, tasks of the event loop, its worst delay of late.
             tracer: makes spans of messages; None costs nothing.
             open_files_max: how many segment files of all topics are open at a time.
+            placement: which topics are elsewhere, and not opened here.
         """
         self.options = options
         self.metrics = Metrics()
@@ -104,13 +108,13 @@ class Broker:
         self._dead_letters = DeadLetters(scheduler, clock, self._dead_letter_topic)
         self.on_topic_created: Callable[[str], Done] = lambda name: lambda error: None
         """Called with the name when a request creates a topic. What it returns is called with the outcome."""
-        self.placement = Placement()
+        self.placement = placement
         """Asked only for topics that are not here."""
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._subscriptions = SubscriptionRegistry(scheduler)
         self._deletions = Deletions(
-            self.topics, self.unopened, self.directory, self._flusher, self._dead_letters, self.quotas.topic_gone
+            self.topics, self.unopened, self.directory, self._flusher, self._dead_letters, self._topic_gone
         )
         self._shutdown = Shutdown(self.topics, self._subscriptions, self._dead_letters, self._flusher, scheduler, clock)
         self._directory_check: DirectoryCheck | None = None
@@ -159,7 +163,11 @@ class Broker:
             topic.opened()
 
     def _open_safely(self, name: str, path: str) -> None:
-        """Open a topic. One that fails stays closed until a restart, and the others are served."""
+        """Open a topic. One that fails, or is elsewhere, stays closed until a restart, and the others are served."""
+        if (elsewhere := self.placement.moved(name)) is not None:
+            logger.error("topic %s is stored here, and stays closed: %s", name, elsewhere)
+            self.unopened[name] = StorageFailed(f"{name} is stored here, too, where it stays closed: {elsewhere}")
+            return
         try:
             self._open_topic(name, path)
         except (OSError, DamagedData) as error:
@@ -236,7 +244,7 @@ class Broker:
         """Raises: NoSuchTopic, Moved."""
         topic = self.topics.get(name)
         if topic is None:
-            raise self.unopened.get(name) or self.placement.moved(name) or NoSuchTopic(f"there is no topic {name}")
+            raise self.placement.moved(name) or self.unopened.get(name) or NoSuchTopic(f"there is no topic {name}")
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
         return topic
@@ -296,14 +304,23 @@ class Broker:
         """Call ``call`` once, when the next dead letters of a topic are stored. Returns: a function that cancels it."""
         return self._dead_letters.when_stored(topic, call)
 
-    def _new_topic(self, name: str) -> Topic:
-        """Raises: Moved, TooManyTopics, StorageFailed."""
-        if (error := self.unopened.get(name) or self.placement.moved(name)) is not None:
+    def _new_topic(self, name: str, group: str | None = None) -> Topic:
+        """Raises: Moved, BeingPlaced, PlacementUnknown, TooManyTopics, StorageFailed."""
+        self.placement.admit(name, group)
+        if (error := self.unopened.get(name)) is not None:
             raise error
         if self.lost is not None:
             raise StorageFailed(str(self.lost))
-        self.quotas.admit_topic(name, len(self.topics))
+        try:
+            self.quotas.admit_topic(name, len(self.topics))
+        except TooManyTopics:
+            self.placement.gone(name)
+            raise
         return self._add_topic(name, TopicSettings())
+
+    def _topic_gone(self, name: str) -> None:
+        self.quotas.topic_gone(name)
+        self.placement.gone(name)
 
     def _add_topic(self, name: str, settings: TopicSettings) -> Topic:
         topic = self.topics[name] = self._make(name, settings)
@@ -353,16 +370,22 @@ class Broker:
         self._subscriptions.follow(subscription, self.topics)
 
     def create(self, name: str, changes: Mapping[str, str], done: Done) -> None:
-        """Create a topic, or confirm one that has these settings; ``done`` gets TopicExists if it has others.
+        """Create a topic, or confirm one that has these settings; ``done`` gets TopicExists if it has others. Beside them,
+        ``group`` names the group of the cluster that is to have it.
 
-        Raises: BadArgument, TooManyTopics, BeingDeleted, ShuttingDown; then ``done`` is not called.
+        Raises: BadArgument, TooManyTopics, BeingDeleted, ShuttingDown, TopicExists and what else ``Placement.admit`` raises;
+            then ``done`` is not called.
         """
         self.refuse_late()
+        if (group := changes.get("group")) is not None:
+            changes = {option: value for option, value in changes.items() if option != "group"}
         TopicSettings().changed(changes)
         _check_dead_letter_settings(name, changes)
         if (known := name in self.topics) and self.topics[name].deleted:
             raise self._deletions.busy(name)
-        topic = self.topics[name] if known else self._new_topic(name)
+        if known and group is not None:
+            self.placement.admit(name, group)
+        topic = self.topics[name] if known else self._new_topic(name, group)
         announce = None if known else self.on_topic_created(name)
 
         def changed(present: TopicSettings) -> TopicSettings | None:
@@ -437,33 +460,11 @@ class Broker:
     # -- statistics
 
     def stats(self) -> dict[str, Any]:
-        """The JSON object of STATS, without its topics. ``tasks``: of the event loop, so that a leaked one shows; ``time_ms``:
-        the clock that delays and ages are compared with; ``limits``: the options of these names."""
-        metrics, free = self.metrics, 0
-        with suppress(OSError):
-            free = self._fs.free_bytes(self.options.data_dir)
-        return {
-            "version": __version__,
-            "uptime_s": round(self._clock.monotonic() - self._started, 3),
-            "fsync": self.options.fsync,
-            **{name: getattr(metrics, name) for name in STATS_COUNTERS},
-            "fsync_total": metrics.fsync_seconds.count,
-            "fsync_p99_s": round(metrics.fsync_p99_s(), 6),
-            "torn_total": metrics.connections_torn_total,
-            "error_total": metrics.error_total,
-            "rss_bytes": self._rss_bytes(),
-            "tasks": self._tasks(),
-            "loop_lag_s": round(self._loop_lag_s(), 6),
-            "disk_free_bytes": free,
-            "disk_low": self.space.is_low(),
-            "time_ms": self._clock.wall_ns() // 1_000_000,
-            "gateways": self.gateways,
-            **metrics.cluster_stats(), **metrics.tier_stats(self.space.behind),
-            "limits": {
-                "max_payload": self.options.max_payload_bytes,
-                **{name: getattr(self.options, name) for name in STATS_LIMITS},
-            },
-        }
+        """The JSON object of STATS, without its topics; see ``broker_stats``."""
+        return broker_stats.stats(self.options, self.metrics, self.space, self._fs, self._clock, self.gateways, {
+            "uptime_s": round(self._clock.monotonic() - self._started, 3), "rss_bytes": self._rss_bytes(),
+            "tasks": self._tasks(), "loop_lag_s": round(self._loop_lag_s(), 6),
+        })  # fmt: skip
 
     # -- ending
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from toymq_py.broker import Done
 from toymq_py.disk_errors import storage_error
-from toymq_py.errors import BeingDeleted, RequestError
+from toymq_py.errors import NameBusy, RequestError
 from toymq_py.topic import Commit
 
 Made = TypeVar("Made")
@@ -30,7 +30,7 @@ async def stored(begin: Callable[[Done], None]) -> None:
         try:
             begin(done)
             break
-        except BeingDeleted as busy:
+        except NameBusy as busy:
             await gone(busy)
     error = await outcome
     if error is not None:
@@ -38,15 +38,15 @@ async def stored(begin: Callable[[Done], None]) -> None:
 
 
 async def made(make: Callable[[], Made]) -> Made:
-    """Call what makes a topic, and again when the one of that name has gone. Raises: as ``make``, except BeingDeleted."""
+    """Call what makes a topic, and again when the one of that name has gone. Raises: as ``make``, except NameBusy."""
     while True:
         try:
             return make()
-        except BeingDeleted as busy:
+        except NameBusy as busy:
             await gone(busy)
 
 
-async def gone(busy: BeingDeleted) -> None:
+async def gone(busy: NameBusy) -> None:
     """Wait for the end of a deletion."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     busy.when_done(partial(fulfil, over))

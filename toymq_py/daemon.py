@@ -213,6 +213,7 @@ class Service:
         self._loop = loop
         self._listeners = listeners
         self._server = Server(broker, clock, loop, authority=authority, certificates=certificates)
+        self.passed = self._server.passed
         self._ready = ready
         self._clock = clock
         self._authority = authority

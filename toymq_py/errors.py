@@ -8,7 +8,8 @@
     │  ├─ NotTcp*                                          HTTP on the TCP port
     │  ├─ AuthRequired*  AuthFailed*  BadVersion*  Forbidden
     │  ├─ NoSuchTopic  NoSuchConsumer  TopicExists
-    │  │  └─ BeingDeleted                                  the name will be free in a moment
+    │  │  └─ NameBusy                                      what makes a topic of this name waits a moment
+    │  │     └─ BeingDeleted  BeingPlaced
     │  ├─ AlreadySubscribed  NotSubscribed  ModeConflict
     │  ├─ OutOfRange  QueueFull  OutOfSequence
     │  ├─ TooManyTopics  TooManyConsumers  TooManySubscriptions
@@ -16,7 +17,8 @@
     │  ├─ TierAway                                         the bucket that has these records does not answer
     │  ├─ NotEnoughReplicas                                too few copies are in sync to publish
     │  ├─ TooManyConnections*  ShuttingDown*  NotLeader*
-    │  ├─ Moved                                            another worker has the topic
+    │  ├─ Moved                                            another worker, or another group, has the topic
+    │  ├─ PlacementUnknown                                 which group has the topic cannot be found out now
     │  └─ InternalError                                    a bug of ours; logged with its traceback
     └─ LocalError                   a problem of this machine or this caller; never sent to a peer
        ├─ ConfigError               an invalid option or setting
@@ -56,8 +58,8 @@ class RequestError(ToymqError):
     Attributes:
         code: which error it is, for programs; each has a class.
         retryable: the same request may succeed later (QueueFull, DiskLow, DiskFull, OutOfSequence, TooManyConnections,
-            TierAway, TierBehind, ShuttingDown, NotLeader, NotEnoughReplicas). Of the others the request, the rights or the
-            broker must change first.
+            TierAway, TierBehind, ShuttingDown, NotLeader, NotEnoughReplicas, PlacementUnknown). Of the others the request, the
+            rights or the broker must change first.
         fatal: the connection is closed behind it.
         token: the name of the refused token, for the broker's audit trail.
     """
@@ -158,13 +160,27 @@ class NoSuchTopic(RequestError):
     code = "NO_SUCH_TOPIC"
 
 
-class BeingDeleted(NoSuchTopic):
-    """The name is taken by a topic that is being deleted, for as long as the disk needs. What would make the topic anew waits:
-    ``when_done`` calls back once the name is free (ADR 0103)."""
+class NameBusy(NoSuchTopic):
+    """A topic of this name cannot be made at this moment. What would make it waits: ``when_done`` calls back when it may try
+    again (ADR 0103)."""
+
+    def __init__(self, text: str, when_done: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(text)
+        self.when_done = when_done
+
+
+class BeingDeleted(NameBusy):
+    """The name is taken by a topic that is being deleted, for as long as the disk needs."""
 
     def __init__(self, topic: str, when_done: Callable[[Callable[[], None]], None]) -> None:
-        super().__init__(f"{topic} is being deleted: send it again in a moment")
-        self.when_done = when_done
+        super().__init__(f"{topic} is being deleted: send it again in a moment", when_done)
+
+
+class BeingPlaced(NameBusy):
+    """The groups of a cluster agree on which of them has the topic, for as long as etcd needs (ADR 0188)."""
+
+    def __init__(self, topic: str, when_done: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(f"{topic} is being placed in a group: send it again in a moment", when_done)
 
 
 class NoSuchConsumer(RequestError):
@@ -319,14 +335,23 @@ class NotLeader(RequestError):
 
 
 class Moved(RequestError):
-    """Another worker of this broker has the topic. The text begins with the worker's ``host:port``; nothing was done."""
+    """Another worker of this broker, or another group of this cluster, has the topic. The text begins with the ``host:port`` of
+    that worker, or of the group's nodes, the leader first; nothing was done."""
 
     code = "MOVED"
 
     @property
     def address(self) -> str:
-        """The ``host:port`` of the topic's worker."""
+        """The first ``host:port``."""
         return str(self).partition(" ")[0]
+
+
+class PlacementUnknown(RequestError):
+    """Which group has the topic, or is to have it, cannot be found out now: etcd, or a group, does not answer. Nothing was
+    done."""
+
+    code = "PLACEMENT_UNKNOWN"
+    retryable = True
 
 
 class InternalError(RequestError):

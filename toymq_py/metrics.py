@@ -134,6 +134,11 @@ TABLE: tuple[Metric, ...] = (
            SECONDS_BOUNDS, of_cluster=True),
     Metric("etcd_failures_total", Kind.COUNTER, "calls", "Calls of etcd without an answer that can be trusted.",
            of_cluster=True),
+    Metric("group_topics", Kind.GAUGE, "topics",
+           "Records of topics by the group that has them, as this leader knows them (--group).", ("group",), of_cluster=True),
+    Metric("group_load", Kind.GAUGE, "messages", "Stored and delivered a second by a group, as its leader said last.",
+           ("group",), of_cluster=True),
+    Metric("placements_total", Kind.COUNTER, "topics", "Topics that this leader has placed in a group.", of_cluster=True),
 )  # fmt: skip
 
 BY_NAME = {metric.name: metric for metric in TABLE}
@@ -262,7 +267,12 @@ class Metrics:
             for labels, lag_bytes in sorted(rows.get("replica_lag_bytes", {}).items())
         ]
         numbers = {"epoch": one("epoch"), "in_sync": one("isr_size"), "damaged_segments": one("damaged_segments")}
-        return {"cluster": {**numbers, "followers": followers}}
+        loads = rows.get("group_load", {})
+        groups = [
+            {"name": labels[0], "topics": int(topics), "messages_s": round(loads.get(labels, 0.0))}
+            for labels, topics in sorted(rows.get("group_topics", {}).items())
+        ]
+        return {"cluster": {**numbers, "followers": followers, **({"groups": groups} if groups else {})}}
 
     def tier_stats(self, behind: str | None) -> dict[str, Any]:
         """The fields of STATS for a bucket; nothing without ``--tier``. ``behind``: why publishes are refused for it."""

@@ -14,6 +14,7 @@ DEAD_LETTERS = ".dlq"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}\Z")
 _INCARNATION = re.compile(r"[0-9a-f]{16}\Z")
+_GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,31}\Z")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 """A key of etcd and a word of a table has it: no slash, no dot, no space."""
 
@@ -68,6 +69,13 @@ def check_cluster_name(name: str) -> str:
     """Return the name of a cluster or of a node. Raises: ConfigError."""
     if _CLUSTER_NAME.match(name) is None:
         raise ConfigError(f"invalid name {name[:64]!a}: 1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit")
+    return name
+
+
+def check_group_name(name: str) -> str:
+    """Return the name of a group of a cluster. Raises: ConfigError."""
+    if _GROUP_NAME.match(name) is None:
+        raise ConfigError(f"invalid name {name[:64]!a} of a group: 1 to 32 of A-Z a-z 0-9 -, the first a letter or digit")
     return name
 
 

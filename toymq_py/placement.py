@@ -1,47 +1,142 @@
-"""Which worker has a topic: rendezvous hashing of its name. Contract: groups.md, stage 2; ADR 0128. Pure.
+"""Which worker has a topic, and which group of a cluster a new one: rendezvous hashing of its name.
 
-A change of the function loses sight of stored topics: the tests pin its values.
+Contract: groups.md, stages 2 and 3; ADR 0128, 0188. Pure. A change of ``score`` loses sight of topics that workers have stored:
+the tests pin its values.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from toymq_py.errors import Moved
+from toymq_py.errors import BadArgument, Moved, RequestError
 from toymq_py.names import DEAD_LETTERS, is_pattern
 
 T = TypeVar("T")
+Place = int | str
+"""The number of a worker, or the name of a group."""
+P = TypeVar("P", int, str)
+
+BOUND = 1.25
+"""Most load of a group that gets a new topic, in means."""
+
+
+def score(place: Place, topic: str) -> bytes:
+    """The place with the highest one has the topic. A dead-letter topic is with its origin."""
+    return blake2b(f"{place}/{topic.removesuffix(DEAD_LETTERS)}".encode(), digest_size=8).digest()
 
 
 def worker_of(topic: str, workers: int) -> int:
-    """The number of a topic's worker, below ``workers``. A dead-letter topic is with its origin."""
-    origin = topic.removesuffix(DEAD_LETTERS).encode()
-    return max(range(workers), key=lambda worker: blake2b(b"%d/%b" % (worker, origin), digest_size=8).digest())
+    """The number of a topic's worker, below ``workers``."""
+    return max(range(workers), key=lambda worker: score(worker, topic))
 
 
-@dataclass(frozen=True, slots=True)
+def choose_group(topic: str, loads: Mapping[P, float], load: float = 0.0) -> P:
+    """The group of a new topic: of those with room the one that the hash names, and without any the least loaded.
+
+    Args:
+        loads: of each group, at least one.
+        load: of the topic, if it is known.
+    """
+    limit = BOUND * (sum(loads.values()) + load) / len(loads)
+    fits = [group for group, has in loads.items() if has + load <= limit]
+    if not fits:
+        return min(loads, key=lambda group: (loads[group], group))
+    return max(fits, key=lambda group: score(group, topic))
+
+
+class PlaceLink(Protocol):
+    """A session's connection to another place: commands go there as bytes, and come back as frames."""
+
+    finishing: bool
+
+    def send(self, pieces: Sequence[bytes]) -> None:
+        """Send all of it, now or as soon as the other end reads."""
+
+    def finish(self) -> None:
+        """No more commands: the other end ends what waits, answers, and closes."""
+
+    def pause(self) -> None:
+        """Read no more until ``resume``: the client does not."""
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None:
+        """Close at once. Idempotent."""
+
+
 class Placement:
-    """The workers of a broker as one of them sees them. Without ``addresses`` it is the only process."""
+    """The workers of a broker as one of them sees them. Without ``addresses`` it is the only process. Never changed."""
 
-    worker: int = 0
-    addresses: Sequence[str] = ()
-    """Of each worker: ``host:port``, and its other addresses behind it."""
-    sockets: Sequence[str] = ()
-    """Of each worker: the path of the Unix socket on which the others reach it."""
+    def __init__(
+        self, worker: int = 0, addresses: Sequence[str] = (), sockets: Sequence[str] = (), http_sockets: Sequence[str] = ()
+    ) -> None:
+        """
+        Args:
+            addresses: of each worker: ``host:port``, and its other addresses behind it.
+            sockets: of each worker: the path of the Unix socket on which the others reach it.
+            http_sockets: the same for HTTP.
+        """
+        self.worker = worker
+        self.addresses = addresses
+        self.sockets = sockets
+        self.http_sockets = http_sockets
 
-    http_sockets: Sequence[str] = ()
-    """The same for HTTP."""
+    @property
+    def is_divided(self) -> bool:
+        """Whether topics may be elsewhere."""
+        return bool(self.addresses)
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether commands are passed on for a client that does not follow MOVED."""
+        return True
+
+    @property
+    def here(self) -> Place:
+        """This place."""
+        return self.worker
+
+    def places(self) -> Sequence[Place]:
+        """All of them, in order."""
+        return range(len(self.addresses))
+
+    def place_of(self, topic: str) -> Place:
+        """Where a topic is, as far as it is known; else this place."""
+        return self.worker_of(topic)
+
+    def connected(
+        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]
+    ) -> PlaceLink | None:
+        """A session's connection to another place, see ``session.upstream``; None: it is at the path of ``sockets``."""
+        return None
 
     def worker_of(self, topic: str) -> int:
+        """Of a broker's workers."""
         return worker_of(topic, len(self.addresses)) if self.addresses else self.worker
 
-    def moved(self, topic: str) -> Moved | None:
-        """The error for a topic that another worker has."""
+    def moved(self, topic: str) -> RequestError | None:
+        """The error for a topic that is elsewhere: Moved, or PlacementUnknown while nothing can be reached there."""
         if not self.addresses:
             return None
         worker = self.worker_of(topic)
         return None if worker == self.worker else Moved(f"{self.addresses[worker]} (worker {worker}) has the topic {topic}")
+
+    def again(self, topic: str) -> RequestError:
+        """The error for what must come again behind what was sent elsewhere: MOVED to this place."""
+        return Moved(f"{self.addresses[self.worker] if self.addresses else '-'} (worker {self.worker}) has the topic {topic}")
+
+    def admit(self, topic: str, group: str | None = None) -> None:
+        """Allow a topic that is not here to be made here. ``group``: that is asked for.
+
+        Raises: Moved, BeingPlaced, PlacementUnknown, TopicExists; BadArgument on a group that there is not.
+        """
+        if group is not None:
+            raise BadArgument(f"group={group}: this broker is of no group; groups are those of a cluster (docs/clusters.md)")
+        if (error := self.moved(topic)) is not None:
+            raise error
+
+    def gone(self, topic: str) -> None:
+        """A topic is no more, or was not made."""
 
     def check(self, topic: str) -> None:
         """Raises: Moved: another worker has the topic. A pattern may have topics of each."""
@@ -56,6 +151,6 @@ class Placement:
         """This worker's in its place among those of the others."""
         return [*of_others[: self.worker], ours, *of_others[self.worker :]]
 
-    def described(self) -> dict[str, Any]:
-        """The JSON of CLUSTER."""
+    def described(self, sees: Callable[[str], bool] | None) -> dict[str, Any]:
+        """The JSON of CLUSTER. ``sees``: whether a client may see a topic; None: it does not ask for them."""
         return {"worker": self.worker, "workers": [addresses.split() for addresses in self.addresses]}

@@ -148,6 +148,10 @@ class Server:
 
     # -- sessions
 
+    def passed(self) -> SessionProtocol:
+        """The protocol of a connection over which another group passes a client's commands on: as from another worker."""
+        return SessionProtocol(self._open_session)
+
     def _open_session(self, protocol: SessionProtocol) -> Session | None:
         """Make the session of a connection. Returns: None when it is refused; then the reason is written and it is closed."""
         broker = self._broker

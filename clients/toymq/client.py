@@ -382,7 +382,7 @@ class Client(ClientBase, AsyncWith):
         return main if not self._homes else self._homes.find(topic, self._home_link) or main
 
     def _new_link(self, home: Address | None = None) -> Link:
-        link = Link(self._options, self._outages, home)
+        link = Link(self._options, self._outages, home, () if home is None else self._homes.nodes(home))
         link.conversation.elsewhere = Following(self, link, Link.deadline)
         if home is not None and self._main is not None:  # another worker of the same broker
             link.conversation.server = self._main.conversation.server

@@ -50,6 +50,7 @@ from toymq_py.errors import (
     OutOfRange,
     OutOfSequence,
     PayloadTooLarge,
+    PlacementUnknown,
     ProtocolViolation,
     QueueFull,
     RequestError,
@@ -72,8 +73,8 @@ __all__ = [
     "DamagedData", "DataDirectoryError", "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden",
     "InternalError", "JobFailed", "JobProcessEnded", "LineTooLong", "LocalError", "ModeConflict", "Moved", "NoSuchConsumer",
     "NoSuchTopic", "NotEnoughReplicas", "NotLeader", "NotSubscribed", "NotTcp", "OutOfRange", "OutOfSequence",
-    "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown", "StorageFailed",
-    "SubscriptionEnded", "TakenOver", "TierAway", "TierBehind", "TooManyConnections", "TooManyConsumers",
+    "PayloadTooLarge", "PlacementUnknown", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown",
+    "StorageFailed", "SubscriptionEnded", "TakenOver", "TierAway", "TierBehind", "TooManyConnections", "TooManyConsumers",
     "TooManySubscriptions", "TooManyTopics", "TopicExists", "ToymqError", "UnknownCommand",
 ]  # fmt: skip
 

@@ -1,7 +1,9 @@
-"""Which worker of a broker has a topic, as far as MOVED has told, and the connections to the workers. ADR 0155.
+"""Which worker of a broker, or group of a cluster, has a topic, as far as MOVED has told, and the connections there. ADR 0155,
+0189.
 
 A topic is asked for over the client's main connection, until a worker answers that another one has it. From then on a
-connection to that one is used, which is made when it is needed. When it cannot be made, what waits for it goes back to the main
+connection to that one is used, which is made when it is needed. A group has several nodes, and MOVED names them all, the leader
+first: a connection goes on at its next leader by itself. When it cannot be made, what waits for it goes back to the main
 connection, which learns the topic's place anew. Sans-IO, for both clients.
 """
 
@@ -22,6 +24,8 @@ LINKS_MAX = 64
 """Workers that are connected to. The MOVED of a broker that names more is raised: so many on one machine are a mistake."""
 MOVES_MAX, MOVES_S = 8, 1.0
 """A topic that moves more often within so many seconds goes in circles: its callers get MOVED."""
+NODES_MAX = 8
+"""Addresses that are taken from one MOVED."""
 GONE = "-"
 """The address in a MOVED of the client's own: the worker cannot be reached."""
 
@@ -48,6 +52,8 @@ class Homes(Generic[L]):
         self._addresses: dict[str, Address] = {}
         self._links: dict[Address, L] = {}
         self._moves: dict[str, tuple[float, int]] = {}
+        self._nodes: dict[Address, tuple[Address, ...]] = {}
+        self._last: dict[str, Address] = {}  # where a topic was that could not be reached there
 
     def __bool__(self) -> bool:
         return bool(self._addresses)
@@ -55,6 +61,10 @@ class Homes(Generic[L]):
     def address(self, topic: str) -> Address | None:
         """Of the worker that has a topic; None: ask over the main connection."""
         return self._addresses.get(topic)
+
+    def nodes(self, address: Address) -> tuple[Address, ...]:
+        """The addresses of the worker, or the nodes of the group, that was named with this one."""
+        return self._nodes.get(address, (address,))
 
     def find(self, topic: str, make: Callable[[Address], L]) -> L | None:
         """The connection to the worker that has a topic, which ``make`` makes; None: the main one."""
@@ -71,10 +81,14 @@ class Homes(Generic[L]):
         origin = topic.removesuffix(DEAD_LETTERS)
         names = (origin, origin + DEAD_LETTERS)
         if moved.address == GONE:
+            if (before := self._addresses.get(topic)) is not None:
+                self._last.pop(origin, None)
+                self._last[origin] = before
             for name in names:
                 self._addresses.pop(name, None)
             return True
-        address = _named(moved, link.address)
+        addresses = _named(moved, link.address)
+        address = addresses[0] if addresses else None
         now = link.now()
         since, moves = self._moves.get(origin, (now, 0))
         if now - since > MOVES_S:
@@ -84,23 +98,30 @@ class Homes(Generic[L]):
         for name in names:
             self._addresses.pop(name, None)
             self._addresses[name] = address
+        self._nodes[address] = addresses
+        again = self._last.pop(origin, None) == address  # it was not reached: no circle, and its link waits before it tries
         self._moves.pop(origin, None)
-        self._moves[origin] = since, moves + 1
+        self._moves[origin] = since, moves if again else moves + 1
         while len(self._moves) > TOPICS_MAX:
             del self._moves[next(iter(self._moves))]
+        while len(self._last) > TOPICS_MAX:
+            del self._last[next(iter(self._last))]
         while len(self._addresses) > 2 * TOPICS_MAX:
             del self._addresses[next(iter(self._addresses))]
         return True
 
 
-def _named(moved: Moved, by: Address | None) -> Address | None:
-    """The address in the words of a MOVED that fits a client of ``by``: over TLS that with ``toymqs://``."""
+def _named(moved: Moved, by: Address | None) -> tuple[Address, ...]:
+    """The addresses in the words of a MOVED that fit a client of ``by``: over TLS those with ``toymqs://``."""
     if by is None:
-        return None
-    if not by.tls:
-        return named_address(moved.address, by)
-    words = (word.removeprefix("toymqs://") for word in str(moved).split() if word.startswith("toymqs://"))
-    return named_address(next(words, ""), by)
+        return ()
+    words = str(moved).partition(" (")[0].split(" ")
+    if by.tls:
+        words = [word.removeprefix("toymqs://") for word in words if word.startswith("toymqs://")]
+    elif words and named_address(words[0], by) is None:
+        return ()
+    found = (named_address(word, by) for word in words[:NODES_MAX])
+    return tuple(dict.fromkeys(address for address in found if address is not None))
 
 
 class Follower(Protocol[L]):

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import socket
+from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar, cast
 
@@ -85,14 +86,20 @@ class Link:
     Owns one task, which ends with ``close``.
     """
 
-    def __init__(self, options: Options, outages: Outages, home: Address | None = None) -> None:
-        """``home``: the address of the worker that it is for; None: those of the options."""
+    def __init__(
+        self, options: Options, outages: Outages, home: Address | None = None, nodes: Sequence[Address] = ()
+    ) -> None:
+        """
+        Args:
+            home: the address of the worker, or of the group, that it is for; None: those of the options.
+            nodes: all addresses of that one.
+        """
         self.options = options
         self.home = home
         self.address: Address | None = None
         """Where it is connected, or was last."""
         self._outages = outages
-        self._route = Route(options.addresses if home is None else (home,))
+        self._route = Route(options.addresses if home is None else nodes or (home,))
         self._loop = asyncio.get_running_loop()
         self.conversation = Conversation(options.producer(), self._flush_soon)
         self._wire: _Wire | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
@@ -13,17 +13,27 @@ from toymqctl.tables import print_json
 
 if TYPE_CHECKING:  # no other command pays for loading it
     from toymq_py.replication.agreement import Agreement, LeaderKey
+    from toymq_py.replication.etcd_client import EtcdOptions
+    from toymq_py.replication.kept_places import Picture
 
 T = TypeVar("T")
 
-GROUP = "g0"
+
+class _Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closes)
 
 
 class _Etcd:
-    """The cluster's name, and where its etcd is."""
+    """The cluster's name, the group in it, and where its etcd is."""
 
-    def __init__(self, cluster: str | None, urls: str | None, ca: str | None, cert: str | None, key: str | None) -> None:
+    def __init__(
+        self, cluster: str | None, group: str | None, urls: str | None, ca: str | None, cert: str | None, key: str | None
+    ) -> None:
         self._name = cluster
+        self.group = group
         self._urls = urls
         self._files = ca, cert, key
 
@@ -34,36 +44,57 @@ class _Etcd:
             raise click.UsageError("name the cluster with --cluster or TOYMQ_CLUSTER")
         return self._name
 
-    def run(self, act: "Callable[[Agreement], Awaitable[T]]") -> T:
-        """Do something with etcd. Raises: UsageError; ToymqError."""
+    def run(self, act: "Callable[[Agreement], Awaitable[T]]", group: str | None = None) -> T:
+        """Do something with etcd. ``group``: in place of the one that was named. Raises: UsageError; ToymqError."""
+        from toymq_py.replication.agreement import DEFAULT_GROUP
+        from toymq_py.replication.etcd_client import EtcdAgreement
+
+        name = group or self.group or DEFAULT_GROUP
+        return self._run(lambda options: EtcdAgreement(options, self.name, name), act)
+
+    def picture(self) -> "Picture":
+        """The groups, and where topics are. Raises: UsageError; ToymqError."""
+        from toymq_py.replication.agreement import DEFAULT_GROUP
+        from toymq_py.replication.etcd_client import EtcdClient
+        from toymq_py.replication.kept_places import KeptPlaces
+
+        def kept(options: "EtcdOptions") -> KeptPlaces:
+            return KeptPlaces(EtcdClient(options), self.name, DEFAULT_GROUP)
+
+        found: Picture = self._run(kept, lambda places: places.read())
+        return found
+
+    def _run(self, make: "Callable[[EtcdOptions], C]", act: "Callable[[C], Awaitable[T]]") -> T:
         import asyncio
 
-        from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
+        from toymq_py.replication.etcd_client import EtcdOptions
 
         if self._urls is None:
             raise click.UsageError("name the members of etcd with --etcd or TOYMQ_ETCD: http://e1:2379,http://e2:2379")
         urls = [url.strip() for url in self._urls.split(",")]
 
         async def within() -> T:
-            agreement = EtcdAgreement(EtcdOptions(urls, *self._files), self.name, GROUP)
+            client = make(EtcdOptions(urls, *self._files))
             try:
-                return await act(agreement)
+                return await act(client)
             finally:
-                await agreement.close()
+                await client.close()
 
         return asyncio.run(within())
 
 
 @click.group(invoke_without_command=True, short_help="Make a cluster of copies, and look after it.")
 @click.option("--cluster", "name", envvar="TOYMQ_CLUSTER", metavar="NAME", help="Name of the cluster; also TOYMQ_CLUSTER.")
+@click.option("--group", envvar="TOYMQ_GROUP", metavar="NAME", help="Group of the cluster, of several; also TOYMQ_GROUP.")
 @click.option("--etcd", "urls", envvar="TOYMQ_ETCD", metavar="URL,URL", help="Members of etcd; also TOYMQ_ETCD.")
 @click.option("--etcd-ca", envvar="TOYMQ_ETCD_CA", help="PEM file of the CA that signed the certificates of etcd.")
 @click.option("--etcd-cert", envvar="TOYMQ_ETCD_CERT", help="PEM file of a client certificate, if etcd requires one.")
 @click.option("--etcd-key", envvar="TOYMQ_ETCD_KEY", help="PEM file of the client certificate's key.")
 @click.pass_context
 def cluster(
-    ctx: click.Context, name: str | None, urls: str | None, etcd_ca: str | None, etcd_cert: str | None, etcd_key: str | None
-) -> None:
+    ctx: click.Context, name: str | None, group: str | None, urls: str | None, etcd_ca: str | None, etcd_cert: str | None,
+    etcd_key: str | None,
+) -> None:  # fmt: skip
     """Make a cluster of several copies, look at it, and move its leader. Without a command: show.
 
     \b
@@ -73,13 +104,14 @@ def cluster(
         toymqctl cluster hand-over n2          let n2 lead, before n1 is stopped
         toymqctl cluster remove n1             forget a node that does not come back
         toymqctl cluster adopt replica.json    go on with a copy after etcd was lost
+        toymqctl cluster --group b init        another group, which takes a part of the topics
     """
-    ctx.obj = _Etcd(name, urls, etcd_ca, etcd_cert, etcd_key)
+    ctx.obj = _Etcd(name, group, urls, etcd_ca, etcd_cert, etcd_key)
     if ctx.invoked_subcommand is None:
         ctx.invoke(show)
 
 
-@cluster.command()
+@cluster.command(short_help="Make the cluster, or a group of it.")
 @click.option("--replicas", type=click.IntRange(2, 3), default=2, help="Copies of the data.")
 @click.option(
     "--min-in-sync", type=click.IntRange(1, 3), show_default="1 of 2, 2 of 3",
@@ -88,12 +120,16 @@ def cluster(
 @click.option("--ttl", "ttl_s", type=Duration(least_ms=2000), default="3s", help="After how long a dead leader is replaced.")
 @click.pass_obj
 def init(etcd: _Etcd, replicas: int, min_in_sync: int | None, ttl_s: float) -> None:
-    """Make the cluster, once, before its first node starts. Nothing happens when it is there with the same settings."""
+    """Make the cluster, or a group of it, once, before its first node starts. Nothing happens when it is there with the same
+    settings."""
     from toymqctl import cluster_requests
 
+    if etcd.group is None:
+        cluster_requests.check_alone(etcd.picture())
     settings, made = etcd.run(lambda agreement: cluster_requests.init(agreement, replicas, min_in_sync, ttl_s))
     click.echo(
-        f"{etcd.name} {'made' if made else 'exists'}: {settings.replicas} replicas, min in sync {settings.min_in_sync},"
+        f"{etcd.name}{f' group {etcd.group}' if etcd.group else ''} {'made' if made else 'exists'}:"
+        f" {settings.replicas} replicas, min in sync {settings.min_in_sync},"
         f" ttl {settings.ttl_s:g}s"
     )
 
@@ -102,15 +138,19 @@ def init(etcd: _Etcd, replicas: int, min_in_sync: int | None, ttl_s: float) -> N
 @json_option
 @click.pass_obj
 def show(etcd: _Etcd, as_json: bool = False) -> None:
-    """Show the nodes, and what is waited for when something is missing."""
+    """Show the nodes, and what is waited for when something is missing: of each group, or of that of --group."""
     from toymqctl import cluster_requests, cluster_view
 
-    found = etcd.run(cluster_requests.look)
+    picture = etcd.picture()
+    groups = cluster_requests.groups_of(picture, etcd.group)
     now_s = datetime.now(UTC).timestamp()
-    if as_json:
-        print_json([cluster_view.as_json(etcd.name, found, now_s)])
-    else:
-        click.echo(cluster_view.shown(etcd.name, found, now_s))
+    for number, group in enumerate(groups):
+        found = etcd.run(cluster_requests.look, group)
+        placed = cluster_view.placed(picture, group)
+        if as_json:
+            print_json([cluster_view.as_json(etcd.name, found, now_s) | placed])
+        else:
+            click.echo("\n" * bool(number) + cluster_view.shown(etcd.name, found, now_s, placed))
 
 
 @cluster.command("hand-over")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from toymq_py.errors import ConfigError, EtcdError, ToymqError
 from toymq_py.replication.agreement import (
+    DEFAULT_GROUP,
     REQUEST_TTL_S,
     Agreement,
     ClusterSettings,
@@ -22,6 +23,7 @@ from toymq_py.replication.agreement import (
     RequestKind,
     Seat,
 )
+from toymq_py.replication.kept_places import Group, Picture
 from toymq_py.replication.replica_file import decode
 
 NEW_LEADER_S = 30.0
@@ -61,6 +63,21 @@ async def look(agreement: Agreement) -> Cluster:
     if settings is None:
         raise Refused("etcd has no cluster of this name: `toymqctl cluster init` makes it")
     return Cluster(settings, await agreement.read(), await agreement.seats())
+
+
+def groups_of(picture: Picture, wanted: str | None) -> list[str | None]:
+    """The groups to look at; [None]: there are no others than the one without a name."""
+    if wanted is not None:
+        return [wanted]
+    made = sorted(name for name, group in picture.groups.items() if group.made)
+    return [None] if made in ([], [DEFAULT_GROUP]) and not picture.groups.get(DEFAULT_GROUP, Group()).placed else list(made)
+
+
+def check_alone(picture: Picture) -> None:
+    """Raises: Refused, where a cluster has groups: another one needs a name."""
+    others = sorted(name for name, group in picture.groups.items() if group.made and name != DEFAULT_GROUP)
+    if others:
+        raise Refused(f"this cluster has groups ({', '.join(others)}): name the one to make with --group")
 
 
 async def init(agreement: Agreement, replicas: int, min_in_sync: int | None, ttl_s: float) -> tuple[ClusterSettings, bool]:

@@ -1,30 +1,45 @@
 """A cluster in words and as a table: the leader, the copies in sync, and what is waited for when something is missing."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from toymq_py.replication.agreement import ReplicaId, Seat
+from toymq_py.replication.kept_places import Picture
 from toymqctl.cluster_requests import Cluster
 from toymqctl.tables import duration, printable, size, table
 
+NONE: Mapping[str, Any] = {}
 _COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "seen")
 NS_PER_S = 1_000_000_000
 ID_SHOWN = 8
 """Digits of a replica whose node was never seen."""
 
 
-def shown(name: str, cluster: Cluster, now_s: float) -> str:
+def placed(picture: Picture, group: str | None) -> dict[str, Any]:
+    """What a group has of a cluster of several; nothing of one without a name."""
+    if group is None:
+        return {}
+    topics = sum(record.group == group for record in picture.records.values())
+    load = picture.groups[group].load if group in picture.groups else 0.0
+    return {"group": group, "topics": topics, "messages_s": round(load)}
+
+
+def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] = NONE) -> str:
     """A line of facts, a table of the nodes, and a sentence for each thing that is not as it should be.
 
     Args:
         name: of the cluster.
         now_s: wall time, seconds.
+        placed: see there.
     """
     settings, state = cluster.settings, cluster.state
     members = _members(cluster)
     epoch = f"   epoch {state.leader.epoch}" if state.leader is not None else ""
+    group = f"   group {placed['group']}" if placed else ""
+    topics = f"   topics {placed['topics']}   messages {placed['messages_s']}/s" if placed else ""
     facts = (
-        f"cluster {name}{epoch}   in sync {len(members)} of {settings.replicas}   min in sync {settings.min_in_sync}"
-        f"   ttl {settings.ttl_s:g}s"
+        f"cluster {name}{group}{epoch}   in sync {len(members)} of {settings.replicas}   min in sync {settings.min_in_sync}"
+        f"   ttl {settings.ttl_s:g}s{topics}"
     )
     rows = [_row(seat, cluster, now_s) for seat in cluster.seats]
     nodes = [table([_COLUMNS, *rows], text=(0, 1, 2, 3, 5, 6))] if rows else []

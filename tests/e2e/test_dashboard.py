@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.cluster_rig import ClusterNode, running_cluster
+from tests.support.cluster_rig import ClusterNode, running_cluster, running_groups
 from tests.support.dashboard import NARROW, WIDE, Start, Visit, answered, dead_letters, publish, row, toast
 from tests.support.requirements import require
+from toymq.sync import connect
 
 pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
 
@@ -410,6 +411,24 @@ def test_connections_are_searched_and_closed(broker: BrokerProcess, visit: Visit
     for viewport in (WIDE, NARROW):
         page.set_viewport_size(viewport)
         assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+
+
+@require("etcd", "proc")
+def test_the_leader_of_a_group_shows_the_groups(visit: Visit, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as aside, contextlib.ExitStack() as running:
+
+        def start() -> ClusterNode:
+            rigs = running.enter_context(running_groups(tmp_path, {"a": ("a1",), "b": ("b1",)}))
+            for rig in rigs.values():
+                asyncio.run(rig.leader())
+            with connect(rigs["a"].urls) as client:
+                client.create("there", {"group": "b"})
+            return rigs["a"].nodes["a1"]
+
+        page = visit(aside.submit(start).result().http, broken="net::")
+        groups = page.get_by_role("list", name="Groups")
+        groups.get_by_role("listitem").filter(has_text="Group a has 0 topics").wait_for()
+        groups.get_by_role("listitem").filter(has_text="Group b has 1 topic,").wait_for()
 
 
 @require("etcd", "proc")

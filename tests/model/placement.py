@@ -1,7 +1,7 @@
-"""Placement of topics in groups, before there is code: ``python -m tests.model.placement`` prints the tables of docs/scale.md.
+"""Placement of topics in groups, by the product's rule: ``python -m tests.model.placement`` prints the tables of docs/scale.md.
 
 Contract: groups.md, stage 3. Pure, seeded. A group is a replicated broker. A topic's group is decided when the topic is made,
-and kept in etcd; nothing moves by itself. The rule that is tried here: the groups in the order of their rendezvous hash, and of
+and kept in etcd; nothing moves by itself. The rule (``choose_group``): the groups in the order of their rendezvous hash, and of
 them the first whose load is at most ``BOUND`` times the mean. Load is skewed as Zipf's law says: the n-th topic has 1/n of the
 first.
 """
@@ -9,15 +9,13 @@ first.
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import accumulate
 
 import click
 
 from toymq.backoff import Backoff
+from toymq_py.placement import choose_group, score
 
-BOUND = 1.25
-"""Most load of a group that gets a new topic, in means."""
 BALANCED = 1.2
 """To so many means of load an operator moves topics (``toymqctl cluster move``)."""
 SHARE_OF_A_TOPIC = 0.25
@@ -55,11 +53,6 @@ def topics_of(count: int, groups: int, rng: random.Random, *, partitions: bool) 
     return found
 
 
-def score(topic: str, group: int) -> bytes:
-    """Rendezvous: the group with the highest one has the topic."""
-    return blake2b(b"%d/%b" % (group, topic.encode()), digest_size=8).digest()
-
-
 @dataclass
 class Cluster:
     """Groups with their topics, as etcd has them."""
@@ -83,12 +76,8 @@ class Cluster:
     def choose(self, topic: str, load: float) -> int:
         """The group of a new topic."""
         if not self.bounded:
-            return max(self.groups, key=lambda group: score(topic, group))
-        limit = BOUND * (self.mean() + load / len(self.groups))
-        fits = [group for group, has in self.groups.items() if has + load <= limit]
-        if not fits:
-            return min(self.groups, key=lambda group: (self.groups[group], group))
-        return max(fits, key=lambda group: score(topic, group))
+            return max(self.groups, key=lambda group: score(group, topic))
+        return choose_group(topic, self.groups, load)
 
     def create(self, topic: Topic) -> int:
         group = self.choose(topic.name, topic.load)

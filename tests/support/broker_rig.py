@@ -7,13 +7,14 @@ from typing import Any
 from tests.support.fake_clock import FakeClock
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
-from toymq_py.broker import Broker
+from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import RequestError
 from toymq_py.failure import failure_of
 from toymq_py.names import TopicPattern
+from toymq_py.placement import Placement
 from toymq_py.records import Records
 from toymq_py.storage.log import Log
 from toymq_py.storage.open_files import OPEN_FILES_MAX
@@ -36,8 +37,9 @@ class BrokerRig:
 
     def __init__(
         self, *, disk: SimDisk | None = None, tracer: Callable[[Clock], Tracer] | None = None,
-        open_files_max: int = OPEN_FILES_MAX, **options: Any,
+        open_files_max: int = OPEN_FILES_MAX, placement: Placement = ALONE, **options: Any,
     ) -> None:  # fmt: skip
+        self._placement = placement
         self._open_files_max = open_files_max
         self.options = BrokerOptions(**{"data_dir": DIR, "min_free_bytes": 0, "segment_bytes": 4096} | options)
         self.clock = FakeClock()
@@ -53,12 +55,13 @@ class BrokerRig:
         self.loop = SimLoop(self.clock, random.Random(3))
         self.broker = Broker(
             self.options, fs=self.disk, scheduler=self.loop, clock=self.clock, tracer=self._tracer,
-            open_files_max=self._open_files_max,
+            open_files_max=self._open_files_max, placement=self._placement,
         )  # fmt: skip
         self.broker.open(1)
 
-    def reopen(self, *, power_cut: bool = False) -> None:
+    def reopen(self, *, power_cut: bool = False, placement: Placement = ALONE) -> None:
         """A new process on the same disk."""
+        self._placement = placement
         self.disk = self.disk.crash() if power_cut else self.disk.kill()
         self.restart()
 

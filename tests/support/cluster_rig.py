@@ -6,7 +6,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import toymq
@@ -113,10 +114,14 @@ class ClusterRig:
 
     def __init__(
         self, directory: Path, etcd: EtcdCluster, names: Sequence[str], *options: str, machines: Machines | None = None,
-        executed: bool = False, amqp: bool = False,
+        executed: bool = False, amqp: bool = False, group: str | None = None,
     ) -> None:  # fmt: skip
-        """``machines``: one for each node; None for all of them here. ``executed``: nodes are never forked."""
+        """``machines``: one for each node; None for all of them here. ``executed``: nodes are never forked. ``group``: theirs,
+        of several on this etcd."""
         self.directory = directory
+        self.group = group or GROUP
+        if group is not None:
+            options = (*options, "--group", group)
         self.etcd = etcd
         self.nodes = {
             name: ClusterNode(
@@ -132,7 +137,7 @@ class ClusterRig:
         return [node.url for node in self.nodes.values()]
 
     async def agreed(self, call: Callable[[EtcdAgreement], Awaitable[object]]) -> object:
-        agreement = EtcdAgreement(EtcdOptions(self.etcd.urls), CLUSTER, GROUP)
+        agreement = EtcdAgreement(EtcdOptions(self.etcd.urls), CLUSTER, self.group)
         try:
             return await call(agreement)
         finally:
@@ -140,7 +145,7 @@ class ClusterRig:
 
     def make(self, min_in_sync: int = 1, ttl_s: float = 2.0) -> None:
         """Make the cluster, as ``toymqctl cluster init`` does."""
-        settings = ClusterSettings(UUID, len(self.nodes), min_in_sync, ttl_s)
+        settings = ClusterSettings(UUID if self.group == GROUP else str(uuid.uuid4()), len(self.nodes), min_in_sync, ttl_s)
         asyncio.run(self.agreed(lambda agreement: agreement.create_settings(settings)))
 
     @contextlib.contextmanager
@@ -169,7 +174,7 @@ class ClusterRig:
     async def until(self, what: str, holds: Callable[[GroupState], bool]) -> GroupState:
         """Wait until the agreement says so. Raises: AssertionError, with what it says, and the logs."""
         until = MONOTONIC() + WAIT_S
-        agreement = EtcdAgreement(EtcdOptions(self.etcd.urls), CLUSTER, GROUP)
+        agreement = EtcdAgreement(EtcdOptions(self.etcd.urls), CLUSTER, self.group)
         try:
             state: GroupState | None = None
             while True:
@@ -250,6 +255,23 @@ def cluster_on_machines(
         ClusterRig(directory, etcd, names, *options, machines=machines).running(min_in_sync, ttl_s) as rig,
     ):
         yield rig
+
+
+@contextlib.contextmanager
+def running_groups(
+    directory: Path, nodes: Mapping[str, Sequence[str]], *options: str, ttl_s: float = 2.0, etcd: EtcdCluster | None = None
+) -> Iterator[dict[str, ClusterRig]]:
+    """Start etcd and several groups, given the names of their nodes; kill them at the end."""
+    with contextlib.ExitStack() as running:
+        etcd = etcd or running.enter_context(running_etcd(directory, 1))
+        rigs = {name: ClusterRig(directory, etcd, names, *options, group=name) for name, names in nodes.items()}
+        for rig in rigs.values():
+            rig.make(1, ttl_s)
+        for rig in rigs.values():
+            for node in rig.nodes.values():
+                running.callback(node.kill_machine)
+            rig.start()
+        yield rigs
 
 
 class Load:

@@ -21,7 +21,7 @@ from toymq_py.errors import EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.replication.agreement import DEFAULT_TTL_S, Outcome
 from toymq_py.replication.etcd_client import CALLS_PER_TTL
 from toymq_py.replication.kept_agreement import KeptAgreement
-from toymq_py.replication.key_values import Check, Compare, Found, KeyRange, KeyValue, Put, Transaction
+from toymq_py.replication.key_values import Check, Compare, Found, KeyRange, KeyValue, News, Put, Transaction
 
 WAYS_S = (0.0, 0.0002, 0.001, 0.004)
 """How long a request or an answer is on its way; drawn."""
@@ -65,6 +65,7 @@ class SimulatedEtcd:
         """Called when a client sends a transaction, and when one is done."""
         self._keys: dict[str, KeyValue] = {}
         self._changes: list[tuple[int, str]] = []
+        self._versions: dict[tuple[int, str], KeyValue] = {}
         self._leases: dict[int, _Lease] = {}
         self._next_lease = 7000
         self._cut_off: set[str] = set()
@@ -171,6 +172,12 @@ class SimulatedEtcd:
     def changed_since(self, keys: KeyRange, since: int) -> bool:
         return any(revision > since and keys.start <= key < keys.end for revision, key in reversed(self._changes))
 
+    def news_since(self, keys: KeyRange, since: int) -> News:
+        """What changed in a range after a revision."""
+        found = [each for each in self._changes if each[0] > since and keys.start <= each[1] < keys.end]
+        changes = tuple(self._versions.get(each) or (each[1], each[0]) for each in found)
+        return News(changes, max((each[0] for each in found), default=since))
+
     async def news(self) -> None:
         """Wait for any change."""
         future = asyncio.get_running_loop().create_future()
@@ -203,6 +210,7 @@ class SimulatedEtcd:
         if put.lease:
             self._leases[put.lease].keys.add(put.key)
         self._changes.append((self.revision, put.key))
+        self._versions[self.revision, put.key] = self._keys[put.key]
 
     def _delete(self, key: str) -> None:
         self._forget_lease_of(key)
@@ -278,6 +286,21 @@ class SimulatedClient:
                 await asyncio.sleep(self._etcd.rng.choice(WAYS_S) + self._etcd.watch_lag_s * self._etcd.rng.random())
         except TimeoutError:
             return
+
+    async def news(self, keys: KeyRange, since: int) -> News:
+        """What had changed when it was sent: more may have, while it was on its way."""
+        found = News((), since)
+        limit = asyncio.timeout(self._ttl_s)
+        try:
+            async with limit:
+                while not (self._etcd.reaches(self._name) and self._etcd.changed_since(keys, since)):
+                    self._check_open()
+                    await self._etcd.news()
+                found = self._etcd.news_since(keys, since)
+            await asyncio.sleep(self._etcd.rng.choice(WAYS_S) + self._etcd.watch_lag_s * self._etcd.rng.random())
+        except TimeoutError:
+            return News((), since)
+        return found
 
     async def close(self) -> None:
         self._closed = True

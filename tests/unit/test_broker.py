@@ -10,12 +10,16 @@ import pytest
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.consumer_options import Start
 from toymq_py.errors import (
+    BeingPlaced,
     DataDirectoryError,
     DiskLow,
+    Moved,
     StorageFailed,
     TooManyConsumers,
     TooManyTopics,
+    TopicExists,
 )
+from toymq_py.placement import Placement
 from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.verify import verify, verify_topic
@@ -25,7 +29,63 @@ from toymq_py.topic.publisher import Refused
 FIRST = segment_name(0)
 
 
+class Elsewhere(Placement):
+    """Other groups have the topics whose names begin with b; ``waits``: what is to be placed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+        self.released: list[str] = []
+
+    def moved(self, topic: str) -> Moved | None:
+        return Moved(f"h:1 (group b) has the topic {topic}") if topic.startswith("b") else None
+
+    def admit(self, topic: str, group: str | None = None) -> None:
+        if group == "b":
+            raise TopicExists(f"{topic} is in group a, not in b")
+        if topic in self.waits:
+            raise BeingPlaced(topic, lambda call: None)
+        super().admit(topic)
+
+    def gone(self, topic: str) -> None:
+        self.released.append(topic)
+
+
 # -- opening
+
+
+def test_a_topic_that_is_stored_here_and_elsewhere_stays_closed(caplog: pytest.LogCaptureFixture) -> None:
+    rig = BrokerRig()
+    rig.publish("both", b"x")
+    rig.publish("ours", b"x")
+    rig.reopen(placement=Elsewhere())
+    assert list(rig.broker.topics) == ["ours"]
+    assert "topic both is stored here, and stays closed: h:1 (group b) has the topic both" in caplog.text
+    for act in (lambda: rig.broker.topic("both"), lambda: rig.publish("both", b"y")):
+        with pytest.raises(Moved, match="h:1"):
+            act()
+    assert [each["topic"] for each in rig.broker.describe("both")] == ["both"]
+    rig.reopen(placement=Placement())
+    assert rig.broker.topic("both").log.messages() == 1, "nothing of it was touched"
+
+
+def test_what_is_not_placed_is_not_made_and_what_goes_is_told() -> None:
+    placement = Elsewhere()
+    placement.waits.append("new")
+    rig = BrokerRig(placement=placement, max_topics=1)
+    with pytest.raises(BeingPlaced, match="new is being placed in a group"):
+        rig.publish("new", b"x")
+    assert not rig.broker.topics
+    rig.publish("t", b"x")
+    with pytest.raises(TopicExists, match="t is in group a, not in b"):
+        rig.broker.create("t", {"group": "b"}, lambda error: None)
+    rig.broker.create("t", {"group": "a"}, lambda error: None)
+    with pytest.raises(TooManyTopics):
+        rig.publish("u", b"x")
+    assert placement.released == ["u"]
+    rig.broker.delete("t", lambda messages, error: None)
+    rig.loop.drain()
+    assert placement.released == ["u", "t"]
 
 
 def test_what_is_left_of_deleted_topics_goes_and_strangers_stay() -> None:

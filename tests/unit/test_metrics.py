@@ -66,3 +66,11 @@ def test_a_leader_says_how_its_cluster_is() -> None:
             "followers": [{"name": "n2", "lag_bytes": 0, "lag_s": 0.0}, {"name": "n3", "lag_bytes": 512, "lag_s": 0.123}],
         }
     }  # fmt: skip
+
+
+def test_a_leader_of_a_group_says_what_the_groups_have() -> None:
+    metrics = Metrics()
+    metrics.cluster = lambda: ClusterRows({"group_topics": {("b",): 2.0, ("a",): 0.0}, "group_load": {("b",): 7.4}}, {})
+    assert metrics.cluster_stats()["cluster"]["groups"] == [
+        {"name": "a", "topics": 0, "messages_s": 0}, {"name": "b", "topics": 2, "messages_s": 7},
+    ]  # fmt: skip

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from toymq_py.placement import worker_of
+from toymq_py.errors import BadArgument, Moved
+from toymq_py.placement import BOUND, Placement, choose_group, score, worker_of
 
 
 @pytest.mark.parametrize(("topic", "among_2", "among_4"), [("orders", 0, 2), ("mail", 0, 0), ("events", 1, 2)])
@@ -27,3 +28,38 @@ def test_topics_are_spread_evenly() -> None:
 def test_one_more_worker_takes_topics_and_moves_no_other() -> None:
     for number in range(1_000):
         assert worker_of(f"topic{number}", 5) in (worker_of(f"topic{number}", 4), 4)
+
+
+def test_alone_a_broker_has_every_topic() -> None:
+    alone = Placement()
+    assert (alone.is_divided, alone.moved("t"), list(alone.places())) == (False, None, [])
+    assert alone.place_of("t") == alone.here
+    alone.admit("t")
+    alone.gone("t")
+    with pytest.raises(BadArgument, match="group=a: this broker is of no group"):
+        alone.admit("t", "a")
+
+
+def test_a_worker_refuses_a_topic_of_another() -> None:
+    placement = Placement(1, ("h:1", "h:2 http://h:3/"))
+    assert (placement.is_divided, placement.passes_on, list(placement.places()), placement.here) == (True, True, [0, 1], 1)
+    placement.admit("events")
+    assert placement.place_of("orders") == 0
+    with pytest.raises(Moved, match=r"h:1 \(worker 0\) has the topic orders"):
+        placement.admit("orders")
+    assert placement.described(None) == {"worker": 1, "workers": [["h:1"], ["h:2", "http://h:3/"]]}
+
+
+def test_groups_with_room_are_chosen_by_the_hash() -> None:
+    idle = dict.fromkeys("abc", 0.0)
+    assert [choose_group(name, idle) for name in ("orders", "mail", "events")] == [
+        max("abc", key=lambda group: score(group, name)) for name in ("orders", "mail", "events")
+    ]
+    assert choose_group("orders.dlq", idle) == choose_group("orders", idle)
+    for number in range(100):
+        assert choose_group(f"t{number}", {"a": 100.0, "b": 10.0, "c": 10.0}) in ("b", "c")
+    assert {choose_group(f"t{number}", {"a": BOUND, "b": 1.0, "c": 0.75}) for number in range(100)} == {"a", "b", "c"}
+
+
+def test_without_room_the_least_loaded_is_chosen() -> None:
+    assert choose_group("t", {"a": 2.0, "b": 1.0, "c": 1.0}, load=100.0) == "b"

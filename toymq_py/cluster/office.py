@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable
 
 from toymq_py import daemon
-from toymq_py.broker import Broker
+from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock
+from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
 from toymq_py.config.options import ServeOptions
 from toymq_py.daemon import Files, Listeners, Service
@@ -101,7 +102,7 @@ class BrokerOffice:
     def __init__(
         self, options: ServeOptions, files: Files, listeners: Listeners, lock: DirectoryLock, standby: Standby, clock: Clock,
         loop: asyncio.AbstractEventLoop, *, agreement: Callable[[], Agreement], ttl_s: float, rows: Callable[[], ClusterRows],
-        reload_wire: Callable[[Callable[[], None]], None],
+        reload_wire: Callable[[Callable[[], None]], None], placement: GroupPlacement | None = None,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -110,6 +111,7 @@ class BrokerOffice:
             agreement: makes one for a thread.
             rows: the metrics of the cluster.
             reload_wire: told what SIGHUP calls last.
+            placement: with ``--group``: which topics are of other groups.
         """
         self._options = options
         self._files = files
@@ -122,6 +124,8 @@ class BrokerOffice:
         self._ttl_s = ttl_s
         self._rows = rows
         self._reload_wire = reload_wire
+        self._placement = placement
+        self._lease = 0
         self._jobs = JobWatch(clock)
         self._open = contextlib.ExitStack()
         self._broker: Broker | None = None
@@ -131,14 +135,20 @@ class BrokerOffice:
     async def open(self, stream: Stream, tickets: Tickets, lease: int) -> None:
         """As ``Office.open``. Blocks the loop. Raises: DataDirectoryError, ConfigError."""
         self._standby.stop()
+        self._lease = lease
         options, root = self._options, self._options.data_dir
         url = f"toymq://{daemon.shown_address(self._listeners['--listen'][0])}"
         with OpeningLease(self._agreement, lease, self._ttl_s, self._clock):
+            if self._placement is not None:
+                await self._placement.open()
             tracer = self._open.enter_context(daemon.opened_tracer(options, self._clock))
             self._broker = broker = self._open.enter_context(opened_broker(
                 options, self._clock, self._loop, tracer, url,
                 fs=ShippingFileSystem(RealFileSystem(), root, stream), run_job=self._jobs.watched(tickets.run), lock=self._lock,
+                placement=ALONE if self._placement is None else self._placement,
             ))  # fmt: skip
+            if self._placement is not None:
+                await self._place(self._placement, broker)
         of_leader = {option: some for option, some in self._listeners.items() if option in LEADER_LISTENERS}
         daemon.claim(of_leader)
         for option, some in of_leader.items():
@@ -150,15 +160,28 @@ class BrokerOffice:
         )  # fmt: skip
         self._reload_wire(self._service.debug_wire)
 
+    async def _place(self, placement: GroupPlacement, broker: Broker) -> None:
+        metrics, topics, unopened = broker.metrics, broker.topics, broker.unopened
+        placement.done = lambda: metrics.publish_total + metrics.deliver_total
+        placement.is_here = lambda topic: topic in topics or topic in unopened
+        await placement.settle([*topics, *unopened])
+
     async def serve(self) -> None:
         """As ``Office.serve``. Raises: DirectoryLost."""
         assert self._service is not None
         self._serving = self._loop.create_future()
+        placing = None if self._placement is None else self._loop.create_task(self._placement.run(self._lease))
         try:
             await self._service.prepare(self._files.definitions)
             await self._service.run()
         finally:
+            if placing is not None:
+                placing.cancel()
             self._serving.set_result(None)
+
+    def passed(self) -> asyncio.Protocol | None:
+        """See ``Server.passed``; None while this node does not serve."""
+        return self._service.passed() if self._service is not None and self._serving is not None else None
 
     def refuse_publishes(self, reason: str | None) -> None:
         """As ``Office.refuse_publishes``."""

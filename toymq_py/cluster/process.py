@@ -14,7 +14,9 @@ from typing import Any
 
 from toymq_py import daemon
 from toymq_py.clock import SystemClock
+from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.office import BrokerOffice
+from toymq_py.cluster.pass_link import PassLink, take_passed
 from toymq_py.cluster.replica_listener import ReplicaListener, connect
 from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
 from toymq_py.cluster.supervisor import TERM_ENDED
@@ -24,11 +26,13 @@ from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnded
 from toymq_py.metrics import ClusterRows
 from toymq_py.net.host_names import AllowedHosts
-from toymq_py.replication.agreement import Agreement, ClusterSettings, Member
-from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
+from toymq_py.replication.agreement import DEFAULT_GROUP, Agreement, ClusterSettings, LeaderKey, Member
+from toymq_py.replication.etcd_client import EtcdAgreement, EtcdClient, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
+from toymq_py.replication.kept_places import KeptPlaces
 from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.node import REASONS, Node
+from toymq_py.replication.pass_line import PASS, Pass
 from toymq_py.replication.replica_file import ReplicaFile, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
@@ -37,8 +41,8 @@ from toymq_py.text_files import read_text
 
 logger = logging.getLogger("toymq_py.cluster")
 
-GROUP = "g0"
-"""All of a cluster's topics are in one group (replication.md, section 2)."""
+PASS_S = 3.0
+"""How long a connection to the listener of replicas may say nothing."""
 STATES = ("START", "LOOKING", "JOINING", "FOLLOWING", "OPENING", "LEADING", "STEPPING DOWN")
 IN_OFFICE_S = 0.5
 """How long a follower may wait for a node that is to lead, and does not know it yet."""
@@ -120,6 +124,9 @@ class _NodeProcess:
         self._etcd: EtcdAgreement | None = None
         self._stop = asyncio.Event()
         self._debug_wire: Callable[[], None] = lambda: None
+        self._group = options.group or DEFAULT_GROUP
+        self._office: BrokerOffice | None = None
+        self._placement: GroupPlacement | None = None
         self._name = options.name or socket.gethostname().partition(".")[0]
 
     async def run(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]], lives: int) -> int:
@@ -151,6 +158,8 @@ class _NodeProcess:
             replicas.stop()
         self._scheduler.close(drop_waiting=True)
         await agreement.close()
+        if self._placement is not None:
+            await self._placement.close()
         return TERM_ENDED if comes_back else 0
 
     @property
@@ -158,11 +167,17 @@ class _NodeProcess:
         return self._link.clock_offset_s if self._link is not None else None
 
     def _agreement(self) -> EtcdAgreement:
+        assert self._options.cluster is not None
+        return EtcdAgreement(self._etcd_options, self._options.cluster, self._group)
+
+    def _etcd_client(self) -> EtcdClient:
+        return EtcdClient(self._etcd_options)
+
+    @property
+    def _etcd_options(self) -> EtcdOptions:
         options = self._options
-        assert options.cluster is not None
         assert options.etcd is not None
-        urls = parse_endpoints(options.etcd)
-        return EtcdAgreement(EtcdOptions(urls, options.etcd_ca, options.etcd_cert, options.etcd_key), options.cluster, GROUP)
+        return EtcdOptions(parse_endpoints(options.etcd), options.etcd_ca, options.etcd_cert, options.etcd_key)
 
     async def _settings(self, agreement: Agreement) -> ClusterSettings | None:
         """Wait until the cluster was made. Returns: None when the node is stopped before."""
@@ -194,20 +209,23 @@ class _NodeProcess:
         me = Member(
             file.record.replica, self._name, self._advertised, repl, self._gateway("--http"), self._gateway("--https")
         )
-        identity = Identity(settings.cluster, GROUP, me.replica, self._name)
+        identity = Identity(settings.cluster, self._group, me.replica, self._name)
         link_options = LinkOptions(
             buffer_bytes=options.replicate_buffer_bytes, timeout_s=options.replica_timeout_ms / 1000,
             resync_bytes_per_s=options.resync_rate_bytes, token=self._token,
         )  # fmt: skip
-        office = BrokerOffice(
+        if options.group is not None:
+            self._placement = self._placed(settings, me)
+        office = self._office = BrokerOffice(
             options, self._files, self._listeners, self._lock, self._standby, self._clock, loop,
             agreement=self._agreement, ttl_s=settings.ttl_s, rows=self.rows, reload_wire=self._set_debug_wire,
+            placement=self._placement,
         )  # fmt: skip
         around = Surroundings(
             agreement, settings, me, identity, office, self._fs, options.data_dir, self._clock, loop, self._scheduler,
             link_options, TermOptions(
                 options.promote_wait_ms / 1000, options.stall_timeout_ms / 1000, options.scrub_interval_ms / 1000
-            ),
+            ), grouped=options.group is not None,
         )  # fmt: skip
         link = FollowerLink(
             me=identity, file=file, fs=self._fs, root=options.data_dir, clock=self._clock, options=link_options,
@@ -216,6 +234,23 @@ class _NodeProcess:
         )  # fmt: skip
         self._link = link
         return Node(around, file, link, self._standby.news)
+
+    def _placed(self, settings: ClusterSettings, me: Member) -> GroupPlacement:
+        """Where topics are, from a client of etcd of its own: its watch is another."""
+        options, loop = self._options, self._loop
+        assert options.cluster is not None
+        cluster = options.cluster
+        kept = KeptPlaces(self._etcd_client(), cluster, self._group)
+        kept.bound(settings.ttl_s)
+
+        def link(
+            group: str, leader: Callable[[], LeaderKey | None], received: Callable[[list[bytes]], None],
+            lost: Callable[[], None],
+        ) -> PassLink:  # fmt: skip
+            asked = Pass(cluster, group, self._token)
+            return PassLink(asked, leader, lambda: self._files.replica_certificates, loop, received, lost)
+
+        return GroupPlacement(kept, self._group, me.replica, loop, link)
 
     def _gateway(self, option: str) -> str:
         """HOST:PORT at which other machines reach this listener; "" when they do not."""
@@ -233,24 +268,35 @@ class _NodeProcess:
         fs, root = self._fs, self._options.data_dir
         file = ReplicaFile.load(fs, root)
         try:
-            record = record_in(settings, GROUP, None if file is None else file.record, secrets.token_hex(16))
+            record = record_in(settings, self._group, None if file is None else file.record, secrets.token_hex(16))
         except DataDirectoryError as error:
             raise DataDirectoryError(f"{root}: {error}") from None
         return file if file is not None and file.record == record else ReplicaFile.create(fs, root, record)
 
-    async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection to the listener of replicas."""
-        node = self._node
+    async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """A connection to the listener of replicas. Returns: whether a session has it."""
+        node, begun = self._node, b""
+        if self._placement is not None:
+            try:
+                async with asyncio.timeout(PASS_S):
+                    begun = await reader.readexactly(len(PASS))
+                    if begun == PASS:
+                        here = Pass(self._options.cluster or "", self._group, self._token)
+                        session = self._office.passed if self._office is not None else lambda: None
+                        return await take_passed(reader, writer, here, session, self.leader)
+            except (OSError, asyncio.IncompleteReadError):  # a TimeoutError is an OSError
+                return False
         if node is not None:
             with contextlib.suppress(TimeoutError):  # a follower may know of the election first
                 async with asyncio.timeout(IN_OFFICE_S):
                     await node.in_office.wait()
         if node is not None and node.term is not None:
-            await node.term.links.serve(reader, writer)
+            await node.term.links.serve(reader, writer, begun)
         else:
             writer.write(f"ERR NOT_LEADER {self.leader() or '-'}\n".encode())
             with contextlib.suppress(OSError):
                 await writer.drain()
+        return False
 
     def _stop_node(self) -> None:
         self._stop.set()
@@ -329,6 +375,8 @@ class _NodeProcess:
             "clock_offset_seconds": {} if self._offset_s is None else {(): self._offset_s},
             "etcd_failures_total": {(): etcd.client.failures if etcd is not None else 0},
         }
+        if self._placement is not None and term is not None:
+            numbers |= self._placement.rows()
         synced = term.links.sync_s if term is not None else {}
         return ClusterRows(numbers, {
             "replica_sync_seconds": {(name,): histogram for name, histogram in synced.items()},

@@ -25,7 +25,7 @@ ACCEPTED = encode(Wait())
 What that end would have sent by then might hide the alert."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
 
 
 class ReplicaListener:
@@ -35,7 +35,7 @@ class ReplicaListener:
         self, listeners: Sequence[socket.socket], certificates: PeerCertificates | None, serve: Serve,
         loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
-        """``serve``: a connection, from its first byte to its end."""
+        """``serve``: a connection, from its first byte on. Returns: whether something else has it now; else it has ended."""
         self._certificates = certificates
         self._serve = serve
         self._loop = loop
@@ -82,10 +82,12 @@ class ReplicaListener:
         writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
         if tls:
             writer.write(ACCEPTED)
+        kept = False
         try:
-            await self._serve(reader, writer)
+            kept = await self._serve(reader, writer)
         finally:
-            writer.close()
+            if not kept:
+                writer.close()
 
 
 async def connect(address: str, certificates: PeerCertificates | None) -> Streams:

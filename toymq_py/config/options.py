@@ -33,7 +33,7 @@ from toymq_py.config.option_schema import (
 )
 from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.names import check_cluster_name
+from toymq_py.names import check_cluster_name, check_group_name
 from toymq_py.net.host_names import check_host_name
 from toymq_py.records import DEFAULT_MAX_PAYLOAD, PAYLOAD_BYTES_LIMIT
 from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number
@@ -45,8 +45,8 @@ OVER_TLS = ("--tls-listen", "--https", "--amqps")
 OF_ALL_WORKERS = ("--listen", "--tls-listen")
 """With --workers each of them takes connections there. Not HTTP: what a page shows of one worker would change with each
 connection (ADR 0177)."""
-OF_CLUSTER = ("etcd", "etcd_ca", "etcd_cert", "etcd_key", "name", "advertise", "replicate_token_file", "replicate_cert",
-              "replicate_key", "replicate_ca", "replicate_plaintext")  # fmt: skip
+OF_CLUSTER = ("etcd", "etcd_ca", "etcd_cert", "etcd_key", "name", "group", "advertise", "replicate_token_file",
+              "replicate_cert", "replicate_key", "replicate_ca", "replicate_plaintext")  # fmt: skip
 WhenFull = Literal["reject", "drop-oldest"]
 """What a publish beyond the backlog's limit does."""
 
@@ -210,6 +210,10 @@ class ServeOptions(BrokerOptions):
         None, "NAME", check_cluster_name, noun="a name such as n1",
         help="With --cluster: of this node, for people; its host by default.",
     )  # fmt: skip
+    group: str | None = text(
+        None, "NAME", check_group_name, noun="a name such as a",
+        help="With --cluster: the group of this node, of several that have the topics between them; one alone needs no name.",
+    )  # fmt: skip
     advertise: str | None = address(None, help="With --cluster: where clients reach this node; --listen by default.")
     replicate: str = address("127.0.0.1:6791", help="With --cluster: where the others follow this node when it leads.")
     replicate_token_file: str | None = path(None, help="With --cluster: file with a secret that the nodes show each other.")
@@ -280,6 +284,9 @@ class ServeOptions(BrokerOptions):
             raise ConfigError("--replicate-plaintext contradicts --replicate-cert")
         if self.etcd is None:
             raise ConfigError("--cluster needs --etcd: the URLs of its members")
+        for name in ("definitions", "dialect", "amqp", "amqps"):
+            if self.group is not None and getattr(self, name):
+                raise ConfigError(f"--{name} and --group exclude each other: not every topic is here. Leave one out")
         if self.fsync != "always":
             raise ConfigError(f"--cluster needs --fsync always, not {self.fsync}: OK means on the disks of all in sync")
         for option, where in (("--advertise", self.advertise), ("--listen", self.listen)):

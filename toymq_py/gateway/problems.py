@@ -45,6 +45,7 @@ STATUS: dict[str, int] = {
     "NOT_ENOUGH_REPLICAS": 503,
     "NOT_LEADER": 503,
     "MOVED": 421,
+    "PLACEMENT_UNKNOWN": 503,
     "TOO_SLOW": 408,
     "UNKNOWN_CODING": 415,
     "UNKNOWN_EXPECTATION": 417,
@@ -56,7 +57,8 @@ WEBSOCKET_VERSION = "13"
 
 RETRY_AFTER_S = {"QUEUE_FULL": 1, "TOO_MANY_SEARCHES": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10,
                  "TIER_AWAY": 10, "TIER_BEHIND": 10,
-                 "TOO_MANY_CONNECTIONS": 1, "SHUTTING_DOWN": 1, "NOT_ENOUGH_REPLICAS": 1, "NOT_LEADER": 1}  # fmt: skip
+                 "TOO_MANY_CONNECTIONS": 1, "SHUTTING_DOWN": 1, "NOT_ENOUGH_REPLICAS": 1, "NOT_LEADER": 1,
+                 "PLACEMENT_UNKNOWN": 1}  # fmt: skip
 """``Retry-After`` by code: short for what consumers resolve, longer for what an operator must."""
 
 

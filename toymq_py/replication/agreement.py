@@ -12,6 +12,8 @@ from typing import Protocol
 ReplicaId = str
 """32 hexadecimal digits, made with the data directory."""
 
+DEFAULT_GROUP = "g0"
+"""Of a cluster with one group, whose nodes were not told a name."""
 DEFAULT_TTL_S = 3.0
 TTL_S_MIN = 2.0
 """etcd raises a shorter lease to this."""
@@ -123,7 +125,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Everything of a group that rules read, at one revision. What has no key is None."""
+    """Everything of a group that rules read, at one revision. What has no key is None. ``placed``: a leader with ``--group``
+    has served it, so that each of its topics has a record in etcd."""
 
     leader: LeaderKey | None
     in_sync: InSync | None
@@ -131,6 +134,7 @@ class GroupState:
     request: Request | None
     answer: Answer | None
     revision: int
+    placed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class Standing:
     """What decides about this node, apart from the agreement.
 
     ``promised``: the highest epoch that it has led or followed; ``copying``: its files are half of a copy; ``lease``: the one
-    that it holds now; ``may_begin``: no other copy was adopted for the beginning.
+    that it holds now; ``may_begin``: no other copy was adopted for the beginning; ``grouped``: it was started with ``--group``.
     """
 
     replica: ReplicaId
@@ -26,6 +26,7 @@ class Standing:
     copying: bool
     lease: int
     may_begin: bool = True
+    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ def decide(state: GroupState, standing: Standing) -> Decision:
     if state.revision < standing.promised:
         return Refuse(f"etcd is at revision {state.revision}, and this copy has promised epoch {standing.promised}: etcd was "
                       "wiped or restored from a snapshot; see the runbook in docs/clusters.md")  # fmt: skip
+    if state.placed and not standing.grouped:
+        return Refuse("this group was served with --group: without it this node would not ask where topics are. Start it with "
+                      "--group and the group's name")  # fmt: skip
     if state.leader is not None:
         return _led(state, state.leader, standing)
     in_sync = state.in_sync

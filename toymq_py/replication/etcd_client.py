@@ -17,12 +17,15 @@ from toymq_py.metrics import BY_NAME, Histogram
 from toymq_py.replication.agreement import DEFAULT_TTL_S, Outcome
 from toymq_py.replication.etcd_members import EtcdMembers, EtcdStream, parse_endpoint
 from toymq_py.replication.kept_agreement import KeptAgreement
-from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, Put, Transaction
+from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, News, Put, Transaction
 
 T = TypeVar("T")
 
 CALLS_PER_TTL = 3
 """A call ends within this part of the TTL: a lease is renewed so often."""
+
+PAGE_KEYS = 1000
+"""Of a range that is read at a time: with the longest names they fit into an answer (``etcd_http.ANSWER_BYTES_MAX``)."""
 
 _COMPARED = {
     Check.ABSENT: ("CREATE", "EQUAL", "create_revision"),
@@ -78,15 +81,23 @@ class EtcdClient:
         self._ttl_s = ttl_s
 
     async def get(self, keys: KeyRange) -> Found:
+        """See ``KeyValues``. Several pages are of the revision of the first."""
         at_least = self._highest
 
-        def accept(answer: dict[str, Any]) -> Found:
+        def accept(answer: dict[str, Any]) -> tuple[tuple[KeyValue, ...], bool, int]:
             found = tuple(_key_value(each) for each in answer.get("kvs", []))
-            if len(found) != _number(answer.get("count", "0")):
+            more = answer.get("more", False)
+            if type(more) is not bool or (not found if more else len(found) != _number(answer.get("count", "0"))):
                 raise EtcdError("not all of the keys")
-            return Found(found, self._revision(answer, at_least))
+            return found, more, self._revision(answer, at_least)
 
-        return await self._call("/v3/kv/range", {"key": _base64(keys.start), "range_end": _base64(keys.end)}, accept)
+        asked = {"key": _base64(keys.start), "range_end": _base64(keys.end), "limit": str(PAGE_KEYS)}
+        found, more, revision = await self._call("/v3/kv/range", asked, accept)
+        while more:
+            asked |= {"key": _base64(found[-1].key + "\0"), "revision": str(revision)}
+            page, more, _ = await self._call("/v3/kv/range", asked, accept)
+            found += page
+        return Found(found, revision)
 
     async def commit(self, transaction: Transaction) -> Outcome:
         at_least = self._highest
@@ -123,7 +134,7 @@ class EtcdClient:
             return
 
     async def changed(self, keys: KeyRange, since: int) -> None:
-        """See ``KeyValues``. One call at a time. Its watch is kept for the next, and follows the member that answers calls."""
+        """See ``KeyValues``. Its watch is kept for the next, and follows the member that answers calls."""
         limit = asyncio.timeout(self._ttl_s)
         try:
             async with limit:
@@ -133,12 +144,33 @@ class EtcdClient:
                     watch = self._watch = await self._open_watch(keys, since)
                 while watch.changed <= since:
                     await watch.step()
+                    watch.told.clear()  # its caller reads again
         except OSError:
             if not limit.expired():
                 self._end_watch(failed=True)  # the caller's read finds the next member
         except EtcdError:
             self._end_watch(failed=True)
             raise
+
+    async def news(self, keys: KeyRange, since: int) -> News:
+        """See ``KeyValues``. Its watch is kept for the next call."""
+        watch = self._watch
+        try:
+            async with asyncio.timeout(self._ttl_s):
+                if watch is None or not watch.covers(keys, since, self._members) or watch.given > since:
+                    self._end_watch()
+                    watch = self._watch = await self._open_watch(keys, since)
+                while not watch.told:
+                    await watch.step()
+        except TimeoutError:
+            return News((), since)
+        except OSError as error:
+            self._end_watch(failed=True)
+            raise EtcdError(f"etcd's watch ended: {error}") from error
+        except EtcdError:
+            self._end_watch(failed=True)
+            raise
+        return watch.take()
 
     async def close(self) -> None:
         self._members.close()
@@ -184,11 +216,13 @@ class EtcdClient:
 
 
 class _Watch:
-    """A watch under way. ``changed``: the highest revision that it told of."""
+    """A watch under way. ``changed``: the highest revision that it told of; ``told``: what changed, until ``take``; ``given``:
+    the highest revision that was taken."""
 
     def __init__(self, stream: EtcdStream, keys: KeyRange, since: int) -> None:
         self.stream = stream
-        self.changed = since
+        self.changed = self.given = since
+        self.told: list[KeyValue | tuple[str, int]] = []
         self._keys = keys
         self._since = since
 
@@ -201,10 +235,16 @@ class _Watch:
         if message.get("canceled"):  # such as of a revision that etcd has compacted away
             raise ConnectionAbortedError("etcd ended the watch")
         try:
-            told = [_number(event["kv"]["mod_revision"]) for event in message.get("events", [])]
+            told = [_event(event) for event in message.get("events", [])]
         except (ValueError, LookupError, TypeError) as error:
             raise EtcdError(f"etcd's watch: {error!r}") from None
-        self.changed = max(self.changed, *told, 0)
+        self.changed = max((self.changed, *(each[1] if isinstance(each, tuple) else each.changed for each in told)))
+        self.told += told
+
+    def take(self) -> News:
+        """All that was told, and is not taken."""
+        news, self.told, self.given = News(tuple(self.told), self.changed), [], self.changed
+        return news
 
 
 def _tls(options: EtcdOptions) -> ssl.SSLContext:
@@ -245,6 +285,14 @@ def _key_value(found: dict[str, Any]) -> KeyValue:
         _number(found["mod_revision"]),
         _number(found.get("lease", "0")),
     )
+
+
+def _event(event: dict[str, Any]) -> KeyValue | tuple[str, int]:
+    """A key as it was written, or the name of one that was removed, and the revision."""
+    found = event["kv"]
+    if event.get("type", "PUT") == "DELETE":
+        return b64decode(found["key"], validate=True).decode(), _number(found["mod_revision"])
+    return _key_value(found)
 
 
 def _compare(compare: Compare) -> dict[str, str]:

@@ -1,15 +1,20 @@
 """The keys of a cluster in etcd, and their JSON. Contract: replication.md, section 3; ADR 0105.
 
-    /toymq/<cluster>/config                       the settings
-                    /groups/<group>/leader        with the leader's lease
+    /toymq/<cluster>/config                       the settings of the group g0
+                    /groups/<group>/config        those of another group
+                                   /leader        with the leader's lease
                                    /isr           the in-sync set
                                    /handover      for HAND_OVER_TTL_S
                                    /request       of an operator, for REQUEST_TTL_S
                                    /answer        to the last request
+                                   /placed        its topics have records (ADR 0188)
                                    /seats/<id>    what a node says of itself, with the node's lease
                                    /seen/<id>     the same, kept when the node is gone
+                                   /weight        what its leader has to do, with the leader's lease
+                    /topics/<topic>               the group that has it; of a cluster with groups
 
 Rules read what stands before ``seats/`` in the order of keys: one range, and one watch that a seat does not wake.
+``kept_places`` reads across the groups.
 """
 
 import json
@@ -20,6 +25,7 @@ from typing import Any, TypeVar
 from toymq_py.errors import DamagedData, EtcdError
 from toymq_py.names import check_cluster_name
 from toymq_py.replication.agreement import (
+    DEFAULT_GROUP,
     TTL_S_MAX,
     TTL_S_MIN,
     Answer,
@@ -53,14 +59,16 @@ class GroupKeys:
 
     def __init__(self, cluster: str, group: str) -> None:
         """Raises: ConfigError on a name that would be another key."""
-        root = f"/toymq/{check_cluster_name(cluster)}/"
-        self.group = f"{root}groups/{check_cluster_name(group)}/"
-        self.config = f"{root}config"
+        self.root = f"/toymq/{check_cluster_name(cluster)}/"
+        self.group = f"{self.root}groups/{check_cluster_name(group)}/"
+        self.config = f"{self.root if group == DEFAULT_GROUP else self.group}config"
         self.leader = f"{self.group}leader"
         self.in_sync = f"{self.group}isr"
         self.hand_over = f"{self.group}handover"
         self.request = f"{self.group}request"
         self.answer = f"{self.group}answer"
+        self.placed = f"{self.group}placed"
+        self.weight = f"{self.group}weight"
         self.settings = KeyRange(self.config, self.config + "\0")
         self.state = KeyRange(self.group, f"{self.group}seats/")
         self.seats = KeyRange(f"{self.group}seats/", f"{self.group}seen0")  # "0" follows "/"
@@ -95,6 +103,7 @@ class GroupKeys:
             if_readable(self.request, _request),
             if_readable(self.answer, _answer),
             found.revision,
+            self.placed in keys,
         )
 
     def decode_seats(self, found: Found) -> list[Seat]:
@@ -108,6 +117,18 @@ class GroupKeys:
                 continue
             seats.setdefault(seat.member.replica, seat)
         return sorted(seats.values(), key=lambda seat: (seat.member.name, seat.member.replica))
+
+
+def decode_leader(found: KeyValue) -> LeaderKey:
+    """Raises: EtcdError."""
+    leader: LeaderKey = _decoded(found, _leader)
+    return leader
+
+
+def decode_member(found: KeyValue) -> Member:
+    """The node of a seat. Raises: EtcdError."""
+    member: Member = _decoded(found, lambda value, _: _member(value))
+    return member
 
 
 # -- to etcd

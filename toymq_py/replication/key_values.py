@@ -38,6 +38,15 @@ class Found:
     revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """Changes of a range, in order: keys as they were written, and by name those that were removed, with the revision of
+    that. ``revision``: the highest of them, or the one after which nothing changed."""
+
+    changes: "tuple[KeyValue | tuple[str, int], ...]"
+    revision: int
+
+
 class Check(enum.Enum):
     """What a transaction compares of a key."""
 
@@ -103,6 +112,11 @@ class KeyValues(Protocol):
 
     async def changed(self, keys: KeyRange, since: int) -> None:
         """Return when a key of the range changed after a revision; or early."""
+
+    async def news(self, keys: KeyRange, since: int) -> News:
+        """Wait for changes of the range after a revision, and return all of them; none after one TTL. One call at a time, and
+        never ``changed`` of the same client. Raises: EtcdError: they are not to be had any more, or etcd does not answer: read
+        again."""
 
     async def close(self) -> None:
         """End the connections."""

@@ -174,23 +174,24 @@ class LeaderLinks:
 
     # -- a connection
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection to the listener of replicas, from its first byte to its end. Raises nothing that its peer
-        causes."""
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: bytes = b"") -> None:
+        """Serve one connection to the listener of replicas, from its first byte to its end; ``begun``: what was read of it.
+        Raises nothing that its peer causes."""
         try:
-            link = await self._greet(reader, writer)
+            link = await self._greet(reader, writer, begun)
             if link is not None:
                 await self._keep(link)
         finally:
             writer.close()
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> LeaderLink | None:
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: bytes) -> LeaderLink | None:
         """Read FOLLOW and judge it. Returns: None when it was refused or did not come."""
         if len(self._greeted) >= GREETINGS_MAX:
             logger.warning("a connection to the listener of replicas was closed: %d have not sent FOLLOW yet", GREETINGS_MAX)
             return None
         self._greeted.add(writer)
         handshake = HandshakeReader()
+        handshake.receive(begun)
         try:
             async with asyncio.timeout(self._term.options.timeout_s):
                 follow = await _read_follow(reader, handshake)

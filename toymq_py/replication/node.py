@@ -249,7 +249,9 @@ class Node:
                 self._saw(state)
                 record = self._file.record
                 me, adopted = self._around.me.replica, self._around.settings.adopted
-                standing = Standing(me, record.promised, record.copying, self._keeper.lease, adopted in (None, me))
+                standing = Standing(
+                    me, record.promised, record.copying, self._keeper.lease, adopted in (None, me), self._around.grouped
+                )
                 if await self._take_request(state):
                     continue
                 decision = decide(state, standing) if not record.distrusted else Refuse(WENT_BACK)

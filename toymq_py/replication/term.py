@@ -106,6 +106,8 @@ class Surroundings:
     offload: Offload
     link: LinkOptions
     options: TermOptions
+    grouped: bool = False
+    """Whether there may be other groups (``--group``)."""
 
 
 class Term:

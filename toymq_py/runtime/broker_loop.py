@@ -7,9 +7,10 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from toymq_py.broker import Broker
+from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions
+from toymq_py.placement import Placement
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.loop_lag import LoopLag
 from toymq_py.storage.commit.sync_threads import RunJob, SyncThreads, run_guarded
@@ -100,7 +101,7 @@ def _without_collections() -> Iterator[None]:
 def opened_broker(
     options: BrokerOptions, clock: Clock, loop: asyncio.AbstractEventLoop, tracer: Tracer | None = None,
     address: str | None = None, *, fs: FileSystem | None = None, run_job: RunJob = run_guarded,
-    lock: DirectoryLock | None = None,
+    lock: DirectoryLock | None = None, placement: Placement = ALONE,
 ) -> Iterator[Broker]:  # fmt: skip
     """Open a broker, and close it at the end. Blocks.
 
@@ -108,6 +109,7 @@ def opened_broker(
         tracer: makes spans.
         address: as of ``Broker.open``, and so is ``lock``.
         fs: the machine's file system by default; another with replication, and so is ``run_job``, which runs each job.
+        placement: as of ``Broker``.
 
     Raises: DirectoryLocked, DataDirectoryError.
     """
@@ -116,7 +118,7 @@ def opened_broker(
     broker = Broker(
         options, fs=fs if fs is not None else RealFileSystem(), scheduler=scheduler, clock=clock,
         rss_bytes=heap_trimming.rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)), loop_lag_s=lag.worst_s,
-        tracer=tracer, open_files_max=open_files_max(options.max_connections),
+        tracer=tracer, open_files_max=open_files_max(options.max_connections), placement=placement,
     )  # fmt: skip
     watch = DirectoryWatch(loop, broker)
     try:

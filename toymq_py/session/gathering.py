@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toymq_py.merging import merged_stats, merged_topics
+from toymq_py.placement import Place
 from toymq_py.protocol import encode_ok
 from toymq_py.session.listing import Listed, Listing, listed_behind
 
@@ -12,12 +13,14 @@ from toymq_py.session.listing import Listed, Listing, listed_behind
 class Gathering:
     """The replies to one command that was passed on to every worker."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, first: Place | None = None) -> None:
+        """``first``: whose reply is the first of all; None: that of the lowest number."""
         self.missing = workers
-        self.replies: dict[int, bytes] = {}
+        self._first = first
+        self.replies: dict[Place, bytes] = {}
         self._listing: Listing | None = None
 
-    def add(self, worker: int, reply: bytes) -> bool:
+    def add(self, worker: Place, reply: bytes) -> bool:
         """Returns: whether it was the last."""
         self.replies[worker] = reply
         self.missing -= 1
@@ -26,7 +29,7 @@ class Gathering:
     @property
     def refusal(self) -> bytes | None:
         """The first ``ERR``, which is the reply then."""
-        return next((reply for _, reply in sorted(self.replies.items()) if reply.startswith(b"ERR")), None)
+        return next((reply for reply in self._ordered() if reply.startswith(b"ERR")), None)
 
     def total(self) -> bytes:
         """``OK`` with the sum of the numbers."""
@@ -53,4 +56,7 @@ class Gathering:
         return self._listing.make()
 
     def _documents(self) -> list[Any]:
-        return [json.loads(reply.partition(b"\n")[2]) for _, reply in sorted(self.replies.items())]
+        return [json.loads(reply.partition(b"\n")[2]) for reply in self._ordered()]
+
+    def _ordered(self) -> list[bytes]:
+        return [self.replies[place] for place in sorted(self.replies, key=lambda place: (place != self._first, place))]

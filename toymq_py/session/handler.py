@@ -17,9 +17,9 @@ from toymq_py.disk_errors import BeingExamined, storage_error
 from toymq_py.errors import (
     BadArgument,
     BadVersion,
-    BeingDeleted,
     InternalError,
     Moved,
+    NameBusy,
     NotSubscribed,
     RequestError,
     ShuttingDown,
@@ -90,7 +90,7 @@ class Handler:
         self._greeted = False
         self._fetches = Fetches(replies, loop)
         self._pulls: dict[PendingPull, None] = {}
-        self._refused = RefusedSequences()
+        self._refused = RefusedSequences(broker.placement.again)
         self._run: Iterator[Command] = iter(())
         self._gate = Gate()
         self.max_held_bytes = broker.options.max_inflight_bytes
@@ -143,7 +143,7 @@ class Handler:
         """Apply one command. It gets exactly its replies, also after a failure."""
         try:
             self._apply(command)
-        except BeingDeleted as busy:
+        except NameBusy as busy:
             self._apply_when_free(command, busy)
         except RequestError as error:
             self._refuse(command, error)
@@ -160,7 +160,7 @@ class Handler:
         finally:
             self._greeted = True
 
-    def _apply_when_free(self, command: Command, busy: BeingDeleted) -> None:
+    def _apply_when_free(self, command: Command, busy: NameBusy) -> None:
         """Apply a command that would make a topic, and the ones behind it, when the one of that name is deleted."""
         self._run = chain((command,), self._run)
         self._gate.wait(busy.when_done, self._replies.wake)
@@ -169,8 +169,8 @@ class Handler:
         """Reply with one ``ERR`` for each command of a run, or for another command; with only one if it is fatal."""
         if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
             self._audit(command, error.code, error.token)
-        if isinstance(command, Publish) and command.seqs is not None and not isinstance(error, Moved):  # none is stored here
-            self._refused.refuse(command.topic, command.keys, command.seqs)
+        if isinstance(command, Publish) and command.seqs is not None:
+            self._refused.refuse(command.topic, command.keys, command.seqs, moved=isinstance(error, Moved))
         count = 1
         if not error.fatal and isinstance(command, Publish | SettlementRun):
             count = len(command.keys) if isinstance(command, Publish) else len(command.ids)
@@ -256,7 +256,7 @@ class Handler:
             case commands.Stats():
                 self._replies.in_turn(Listing(self._stats).make)
             case commands.Cluster():
-                self._replies.add(json_reply(self._broker.placement.described()))
+                self._replies.add(json_reply(self._broker.placement.described(None if command.moved else self._sees)))
             case commands.Hello():
                 self._hello(command)
             case commands.Quit():
@@ -277,8 +277,8 @@ class Handler:
         if command.version != PROTOCOL_VERSION:
             raise BadVersion(f"{PROTOCOL_VERSION} is the highest version that this broker speaks, not {command.version}")
         self.client_name = command.name
-        workers = bool(self._broker.placement.addresses)
-        self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes, has_workers=workers))
+        divided = self._broker.placement.is_divided
+        self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes, has_workers=divided))
 
     # -- publishing and consuming
 
@@ -420,6 +420,10 @@ class Handler:
         """Descriptions of the topics that this session may see. Raises: BadName."""
         return self._broker.describe(pattern)
 
+    def _sees(self, topic: str) -> bool:
+        """Whether the session may see a topic."""
+        return True
+
     # -- administration
 
     def _config(self, command: commands.Config) -> None:
@@ -465,7 +469,7 @@ class Handler:
         Raises: RequestError when ``begin`` does; then no reply is queued.
         """
         held = PendingReply(MADE_COST_BYTES + OK_BYTES * replies)
-        change = self._gate.change if audited is not None else _uncounted  # acks share flushes: any number is cheap
+        change = self._gate.change if audited is not None else lambda begun: None  # acks share flushes: any number is cheap
 
         def done(error: OSError | RequestError | None) -> None:
             change(-1)
@@ -490,10 +494,6 @@ class Handler:
 def _trace_fields(command: Command) -> dict[str, str]:
     """The trace of a command, for its log line; of a run of publishes that of the first."""
     return log_fields(command.bodies[0][: command.hdr]) if isinstance(command, Publish) and command.hdr else {}
-
-
-def _uncounted(begun: int) -> None:
-    """A change that the gate does not count."""
 
 
 def _verb(command: Command) -> str:

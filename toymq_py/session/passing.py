@@ -1,7 +1,8 @@
 """Pass commands of a session on to the workers that have their topics, so that a client need not know them. ADR 0156.
 
 A session that has said ``CLUSTER moved=1`` follows MOVED by itself: only what settles deliveries is passed on for it, since
-it may have them by a pattern. A session of another worker (a Unix socket) has no ``Passing``: nothing is passed on twice.
+it may have them by a pattern. Where there are groups, this is so for each session (ADR 0190). A session of another worker (a
+Unix socket), or of another group's leader, has no ``Passing``: nothing is passed on twice.
 
     commands ──► ours: Handler
              └─► another's: Upstream of that worker ──► its replies, in their places; MSG and CLOSED, as pushes
@@ -17,9 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, ShuttingDown
+from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, PlacementUnknown, ShuttingDown
 from toymq_py.names import TopicPattern, is_pattern
-from toymq_py.placement import Placement
+from toymq_py.placement import Place, PlaceLink, Placement
 from toymq_py.protocol import (
     Ack,
     Cluster,
@@ -37,6 +38,7 @@ from toymq_py.protocol import (
     Touch,
     Unsubscribe,
     encode_command,
+    encode_error,
     encode_ok,
     first_word,
 )
@@ -89,7 +91,7 @@ class _Worker:
     __slots__ = ("expected", "later", "link", "subscribed")
 
     def __init__(self) -> None:
-        self.link: Upstream
+        self.link: PlaceLink
         self.expected: deque[_Expected] = deque()
         self.subscribed: dict[str, _Subscribed] = {}
         self.later: list[bytes] | None = None
@@ -134,11 +136,11 @@ class Passing:
         self._loop = loop
         self._unread = unread
         self._abort = abort
-        self._follows = False
+        self._follows = not placement.passes_on
         self._hello: Hello | None = None
         self._paused = self._finishing = self._closed = False
-        self._places: dict[str, int] = {}
-        self._workers: dict[int, _Worker] = {}
+        self._places: dict[str, Place] = {}
+        self._workers: dict[Place, _Worker] = {}
         self._pulls: deque[PatternPull] = deque()
         self._turn = placement.worker - 1
 
@@ -158,7 +160,7 @@ class Passing:
         if place is None and is_pattern(topic):
             return self._take_pattern(command)
         place = self._place(topic) if place is None else place
-        if place == self._placement.worker and not (self._workers and self._is_by_pattern(command, place)):
+        if place == self._placement.here and not (self._workers and self._is_by_pattern(command, place)):
             return False
         if self._follows and not isinstance(command, SETTLING):
             return False
@@ -176,7 +178,7 @@ class Passing:
         if isinstance(command, Hello):
             self._hello = self._hello or command  # a second one is refused
         elif isinstance(command, Cluster):
-            self._follows = command.moved
+            self._follows = command.moved or not self._placement.passes_on
         elif isinstance(command, Pause | Resume):
             self._paused = isinstance(command, Pause)
             for worker in self._workers.values():
@@ -195,7 +197,7 @@ class Passing:
                 if pattern.overlaps(of_other or other) if pattern else of_other.matches(name) if of_other else other == name:
                     raise AlreadySubscribed(f"this session is subscribed to {other} already")
 
-    def _is_by_pattern(self, command: Command, place: int) -> bool:
+    def _is_by_pattern(self, command: Command, place: Place) -> bool:
         """Whether it settles what this worker delivered to a pattern, over a connection to itself."""
         worker = self._workers.get(place)
         return worker is not None and isinstance(command, SETTLING) and worker.covering(command.topic) is not None
@@ -216,10 +218,10 @@ class Passing:
         before has ended, as its reply comes behind that one's: a session has one connection to each worker that waits.
         """
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES))
-        count = len(self._placement.sockets)
+        places = self._placement.places()
         self._turn += 1
 
-        def ask(place: int, command: Command, answered: Callable[[bytes], None]) -> None:
+        def ask(place: Place, command: Command, answered: Callable[[bytes], None]) -> None:
             place_of = held if isinstance(command, Pull) else None
             self._send(self._worker(place), [encode_command(command)], _Expected(place_of, 1, share=answered))
 
@@ -231,7 +233,7 @@ class Passing:
             elif self._finishing:
                 self._finish_links()
 
-        order = [(self._turn + at) % count for at in range(count)]
+        order = [places[(self._turn + at) % len(places)] for at in range(len(places))]
         pull = PatternPull(command, order, ask, self._connected, done, lambda: self._lost_reply(held))
         self._pulls.append(pull)
         if len(self._pulls) == 1:
@@ -242,13 +244,13 @@ class Passing:
         ends: str | None = None,
     ) -> None:  # fmt: skip
         """Pass a command on to every worker, this one too, and reply with what they say together. Raises: ShuttingDown."""
-        count = len(self._placement.sockets)
-        workers = [self._worker(place) for place in range(count)]
+        places = self._placement.places()
+        workers = [self._worker(place) for place in places]
         data = encode_command(command)
         held = self._replies.hold(PendingReply(MADE_COST_BYTES + len(data)))
-        gathering = Gathering(count)
+        gathering = Gathering(len(places), None if self._placement.passes_on else self._placement.here)
 
-        def add(place: int, answer: bytes) -> None:
+        def add(place: Place, answer: bytes) -> None:
             if gathering.add(place, answer):
                 if subscribes is not None:
                     held.released = lambda begin: self._all_released(workers)
@@ -256,7 +258,7 @@ class Passing:
                         self._end_subscription(command, workers)
                 self._replies.fill(held, lambda: merge(gathering))
 
-        for place, worker in enumerate(workers):
+        for place, worker in zip(places, workers, strict=True):
             self._send(worker, [data], _Expected(held, 1, subscribes, partial(add, place), ends))
 
     def _end_subscription(self, command: Command, workers: list[_Worker]) -> None:
@@ -272,12 +274,14 @@ class Passing:
         for worker in workers:
             self._released(worker)
 
-    def _place(self, topic: str) -> int:
+    def _place(self, topic: str) -> Place:
+        if not self._placement.passes_on:
+            return self._placement.place_of(topic)  # it changes
         place = self._places.get(topic)
         if place is None:
             if len(self._places) >= TOPICS_CACHED_MAX:
                 self._places.clear()
-            place = self._places[topic] = self._placement.worker_of(topic)
+            place = self._places[topic] = self._placement.place_of(topic)
         return place
 
     def _pass_on(self, command: Command, worker: _Worker, refused: RefusedSequences) -> None:
@@ -326,8 +330,8 @@ class Passing:
 
     # -- connections
 
-    def _worker(self, place: int) -> _Worker:
-        """Raises: ShuttingDown."""
+    def _worker(self, place: Place) -> _Worker:
+        """Raises: ShuttingDown, PlacementUnknown."""
         worker = self._workers.get(place)
         if worker is not None:
             return worker
@@ -340,12 +344,15 @@ class Passing:
             self._send(worker, [encode_command(Pause())], _Expected(None, 1))
         return worker
 
-    def _connected(self, place: int, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> Upstream:
-        """Another connection to a worker. Raises: ShuttingDown."""
-        try:
-            link = Upstream(self._placement.sockets[place], self._loop, received, lost)
-        except OSError as error:
-            raise ShuttingDown(f"worker {place} cannot be reached ({error.strerror or error}): try again") from error
+    def _connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
+        """Another connection to a worker. Raises: ShuttingDown, PlacementUnknown."""
+        link = self._placement.connected(place, received, lost)
+        if link is None:
+            assert isinstance(place, int), "groups connect by themselves"
+            try:
+                link = Upstream(self._placement.sockets[place], self._loop, received, lost)
+            except OSError as error:
+                raise ShuttingDown(f"worker {place} cannot be reached ({error.strerror or error}): try again") from error
         if self._hello is not None:
             link.send([encode_command(self._hello)])
         return link
@@ -415,15 +422,26 @@ class Passing:
             if worker.later is None and not self._unread():
                 worker.link.resume()
 
-    def _lost(self, place: int, worker: _Worker) -> None:
+    def _lost(self, place: Place, worker: _Worker) -> None:
         """A worker has closed the connection, or died."""
         if self._workers.get(place) is worker:
             del self._workers[place]
+        if not self._placement.passes_on and not worker.subscribed:
+            self._refuse_shares(place, worker)
         missing = [expected.held for expected in worker.expected if expected.held is not None]
         for held in missing:
             self._lost_reply(held)
         if not missing and worker.subscribed and not worker.link.finishing:
             self._abort()
+
+    def _refuse_shares(self, place: Place, worker: _Worker) -> None:
+        """A group that is gone may be away for seconds: lists are refused, and the client stays. A SUB is not: its client
+        connects again and repeats it."""
+        error = encode_error(PlacementUnknown(f"group {place} does not answer, so its topics are not known: try again"))
+        for expected in [one for one in worker.expected if one.share is not None and one.subscribes is None]:
+            worker.expected.remove(expected)
+            assert expected.share is not None
+            expected.share(error)
 
     def _end_soon(self) -> None:
         self._loop.call_soon(self._abort)

@@ -10,21 +10,21 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from toymq_py.errors import ShuttingDown
+from toymq_py.errors import PlacementUnknown, ShuttingDown
+from toymq_py.placement import Place, PlaceLink
 from toymq_py.protocol import Command, Nack, Pull, encode_command, encode_ok, first_word
-from toymq_py.session.upstream import Upstream
 
-Ask = Callable[[int, Command, Callable[[bytes], None]], None]
+Ask = Callable[[Place, Command, Callable[[bytes], None]], None]
 """Asks a worker, and gives the answer: the deliveries, and the OK or ERR behind them."""
-Connect = Callable[[int, Callable[[list[bytes]], None], Callable[[], None]], Upstream]
-"""Makes a connection to a worker, which has been greeted. Raises: ShuttingDown."""
+Connect = Callable[[Place, Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
+"""Makes a connection to a worker, which has been greeted. Raises: ShuttingDown, PlacementUnknown."""
 
 
 class PatternPull:
     """``begin`` it; ``done`` is called once, with the whole reply."""
 
     def __init__(
-        self, command: Pull, workers: Sequence[int], ask: Ask, connect: Connect, done: Callable[[bytes], None],
+        self, command: Pull, workers: Sequence[Place], ask: Ask, connect: Connect, done: Callable[[bytes], None],
         lost: Callable[[], None],
     ) -> None:  # fmt: skip
         """
@@ -41,7 +41,7 @@ class PatternPull:
         self._lost = lost
         self._found: list[bytes] = []
         self._count = 0
-        self._waits: dict[int, tuple[Upstream, list[bytes]]] = {}
+        self._waits: dict[Place, tuple[PlaceLink, list[bytes]]] = {}
         self._over = False
         self._waits_none = not command.wait_ms
 
@@ -51,7 +51,7 @@ class PatternPull:
         missing = self._command.max_count - self._count
         try:
             self._ask(worker, replace(self._command, max_count=missing, wait_ms=0), self._answered)
-        except ShuttingDown:
+        except (PlacementUnknown, ShuttingDown):
             self._fail()
 
     def _fail(self) -> None:
@@ -81,13 +81,13 @@ class PatternPull:
         try:
             for worker in self._all:
                 self._waits[worker] = self._connect(worker, partial(self._heard, worker), partial(self._ended, worker)), []
-        except ShuttingDown:
+        except (PlacementUnknown, ShuttingDown):
             self._fail()
             return
         for link, _ in list(self._waits.values()):
             link.send([encode_command(self._command)])
 
-    def _heard(self, worker: int, more: list[bytes]) -> None:
+    def _heard(self, worker: Place, more: list[bytes]) -> None:
         link, frames = self._waits[worker]
         frames += [frame for frame in more if first_word(frame) != b"HELLO"]
         if not frames or first_word(frames[-1]) == b"MSG":
@@ -100,7 +100,7 @@ class PatternPull:
         elif deliveries or last.startswith(b"ERR") or not self._waits:
             self._finish(b"".join(frames))
 
-    def _ended(self, worker: int) -> None:
+    def _ended(self, worker: Place) -> None:
         if self._waits.pop(worker, None) is not None and not self._over:
             self._fail()
 
@@ -122,12 +122,12 @@ class PatternPull:
             link.close()
         self._waits.clear()
 
-    def _give_back(self, worker: int, deliveries: Sequence[bytes]) -> None:
+    def _give_back(self, worker: Place, deliveries: Sequence[bytes]) -> None:
         for frame in deliveries:
             _, topic, msg_id, *_rest = frame.split(b" ", 3)
             place = int(msg_id)
             nack = Nack(topic.decode(), self._command.consumer, ((place, place),), uncounted=True, lease=self._command.lease)
-            with suppress(ShuttingDown):  # then its lease ends by its time
+            with suppress(PlacementUnknown, ShuttingDown):  # then its lease ends by its time
                 self._ask(worker, nack, lambda answer: None)
 
 

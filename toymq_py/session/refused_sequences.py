@@ -1,17 +1,22 @@
 """The refused producers of a connection, each with the sequence it has to repeat.
 
 Contract: protocol.md, "PUB ... seq=" and OUT_OF_SEQUENCE. A producer sends ahead of the replies. If a publish was refused and a
-later one stored, the retry of the first would count as a duplicate and be lost. Knows no transport and no broker.
+later one stored, the retry of the first would count as a duplicate and be lost. So it is after MOVED, where a topic may come
+here between two publishes (ADR 0188): the later one is told the address of this node, and comes again behind the first. Knows
+no transport and no broker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from toymq_py.errors import OutOfSequence
+from toymq_py.errors import OutOfSequence, RequestError
 from toymq_py.topic import Commit, CommitState
 
 REFUSED_MAX = 65_536
 """Refused producers of one connection, about 10 MiB. With more, the client has to connect again."""
+
+MOVED_MAX = 4096
+"""Producers that were told MOVED. Beyond, the oldest is forgotten: they go elsewhere at once."""
 
 Producer = tuple[str, bytes]
 """Topic and name."""
@@ -20,9 +25,12 @@ Producer = tuple[str, bytes]
 class RefusedSequences:
     """The sequence that each refused producer has to repeat, and the sequences whose commit is pending."""
 
-    __slots__ = ("_overflow", "_refused", "_watched")
+    __slots__ = ("_here", "_moved", "_overflow", "_refused", "_watched")
 
-    def __init__(self) -> None:
+    def __init__(self, here: Callable[[str], RequestError]) -> None:
+        """``here``: the MOVED to this node itself."""
+        self._here = here
+        self._moved: dict[Producer, int] = {}
         self._refused: dict[Producer, int] = {}
         self._overflow = False
         self._watched: dict[Commit, dict[Producer, int]] = {}
@@ -32,10 +40,14 @@ class RefusedSequences:
 
         A producer that repeats its refused sequence, or an earlier one, is admitted again.
         """
-        if not self._refused and not self._overflow:
+        if not self._refused and not self._overflow and not self._moved:
             return len(producers)
         for row in range(start, len(producers)):
             producer = topic, producers[row]
+            if (moved := self._moved.get(producer)) is not None:
+                if sequences[row] > moved:
+                    return row
+                del self._moved[producer]
             refused = self._refused.get(producer)
             if refused is None:
                 if self._overflow:
@@ -46,17 +58,24 @@ class RefusedSequences:
                 del self._refused[producer]
         return len(producers)
 
-    def error(self, topic: str, producer: bytes) -> OutOfSequence:
+    def error(self, topic: str, producer: bytes) -> RequestError:
         """The error for a row that is not admitted."""
+        if (topic, producer) in self._moved:
+            return self._here(topic)
         refused = self._refused.get((topic, producer))
         if refused is None:
             return OutOfSequence("too many producers of this connection were refused: connect again")
         return OutOfSequence(f"{refused} was refused: repeat it and go on from there")
 
-    def refuse(self, topic: str, producers: Sequence[bytes], sequences: Sequence[int]) -> None:
-        """Remember rows that were answered with an error."""
+    def refuse(self, topic: str, producers: Sequence[bytes], sequences: Sequence[int], *, moved: bool = False) -> None:
+        """Remember rows that were answered with an error; ``moved``: with MOVED."""
         for producer, sequence in _lowest(topic, producers, sequences).items():
-            self._refuse(producer, sequence)
+            if moved:
+                self._moved[producer] = min(sequence, self._moved.pop(producer, sequence))
+                if len(self._moved) > MOVED_MAX:
+                    del self._moved[next(iter(self._moved))]
+            else:
+                self._refuse(producer, sequence)
 
     def watch(self, commit: Commit, topic: str, producers: Sequence[bytes], sequences: Sequence[int]) -> None:
         """Refuse these rows if the commit fails, before the connection's next command."""

@@ -128,7 +128,7 @@ class Session:
                 self._admitted,
             )  # fmt: skip
             self._greeting_timer = loop.call_later(GREETING_S, self._nearly_too_late)
-        if broker.placement.addresses and address is not None:
+        if broker.placement.is_divided and address is not None:
             self._handler.passing = Passing(
                 broker.placement, self._replies, self._deliveries, loop, lambda: self._writer.paused, self.abort
             )

@@ -296,7 +296,8 @@ class Client(ClientBase, PlainWith):
         return self._link if not self._homes else self._homes.find(topic, self._home_link) or self._link
 
     def _new_link(self, home: Address | None = None) -> BlockingLink:
-        link = BlockingLink(self._options, self._outages, self._links, self._guard, home)
+        nodes = () if home is None else self._homes.nodes(home)
+        link = BlockingLink(self._options, self._outages, self._links, self._guard, home, nodes)
         link.conversation.elsewhere = Following(self, link)
         if home is not None:  # another worker of the same broker
             link.conversation.server = self._conversation.server

@@ -53,19 +53,21 @@ class BlockingLink:
     """Carries the bytes of its conversation. For one thread; nothing happens while no call waits."""
 
     def __init__(
-        self, options: Options, outages: Outages, siblings: "list[BlockingLink]", guard: CallGuard, home: Address | None = None
-    ) -> None:
+        self, options: Options, outages: Outages, siblings: "list[BlockingLink]", guard: CallGuard, home: Address | None = None,
+        nodes: Sequence[Address] = (),
+    ) -> None:  # fmt: skip
         """Not connected: ``open`` connects, or the first ``until``.
 
         Args:
             siblings: all links of the client; the owner adds this one.
             guard: of the client: every method here is part of a call that passed it.
-            home: the address of the worker that it is for; None: those of the options.
+            home: the address of the worker, or of the group, that it is for; None: those of the options.
+            nodes: all addresses of that one.
         """
         self.guard = guard
         self._outages = outages
         self.home = home
-        self._route = Route(options.addresses if home is None else (home,))
+        self._route = Route(options.addresses if home is None else nodes or (home,))
         self._siblings = siblings
         self._tried = False
         self.conversation = GuardedConversation(options.producer(), self._drop_socket)

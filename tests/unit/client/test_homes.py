@@ -77,3 +77,28 @@ def test_workers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert homes.learn("c", moved(3), link)
     assert homes.find("a", FakeLink) is None, "the oldest is asked for again"
     assert homes.find("c", FakeLink) is not None
+
+
+def test_a_group_has_several_nodes() -> None:
+    homes, link = Homes[FakeLink](), FakeLink(HERE)
+    words = "127.0.0.1:2 127.0.0.1:3 toymqs://127.0.0.1:2 toymqs://127.0.0.1:3 http://127.0.0.1:4/ (group b) has the topic t"
+    assert homes.learn("t", Moved(words), link)
+    assert homes.address("t") == THERE
+    assert homes.nodes(THERE) == (THERE, Address("127.0.0.1", 3, "secret"))
+    assert homes.nodes(HERE) == (HERE,)
+    over_tls = Homes[FakeLink]()
+    assert over_tls.learn("t", Moved(words), FakeLink(Address("127.0.0.1", 1, tls=True)))
+    first = over_tls.address("t")
+    assert first == Address("127.0.0.1", 2, tls=True)
+    assert over_tls.nodes(first) == (first, Address("127.0.0.1", 3, tls=True))
+
+
+def test_one_that_is_away_and_named_again_is_no_circle() -> None:
+    """Each time its link has waited. But one that names itself is."""
+    homes, link = Homes[FakeLink](), FakeLink(HERE)
+    for _ in range(3 * MOVES_MAX):
+        assert homes.learn("t", moved(2), link)
+        assert homes.learn("t", Moved(GONE), link)
+    other = Homes[FakeLink]()
+    followed = [other.learn("t", moved(2), link) for _ in range(MOVES_MAX + 1)]
+    assert followed == [True] * MOVES_MAX + [False]

@@ -21,6 +21,7 @@ from toymq_py.replication.agreement import (
     Seat,
 )
 from toymq_py.replication.kept_agreement import KeptAgreement
+from toymq_py.replication.kept_places import Picture
 from toymq_py.replication.replica_file import ReplicaRecord, encode
 from toymqctl import cluster_requests
 from toymqctl.cluster_requests import NEW_LEADER_S, Refused
@@ -361,3 +362,19 @@ async def in_sync(world: World) -> InSync:
     state = await world.ctl.read()
     assert state.in_sync is not None
     return state.in_sync
+
+
+def test_a_cluster_without_names_of_groups_has_one() -> None:
+    picture = Picture("/")
+    assert cluster_requests.groups_of(picture, None) == [None]
+    picture._group("g0").made = True
+    assert cluster_requests.groups_of(picture, None) == [None]
+    assert cluster_requests.groups_of(picture, "b") == ["b"]
+    cluster_requests.check_alone(picture)
+    picture._group("g0").placed = True
+    assert cluster_requests.groups_of(picture, None) == ["g0"]
+    picture._group("b").made = True
+    picture._group("typo")
+    assert cluster_requests.groups_of(picture, None) == ["b", "g0"]
+    with pytest.raises(Refused, match=r"has groups \(b\)"):
+        cluster_requests.check_alone(picture)

@@ -15,8 +15,9 @@ from toymq_py.replication.agreement import (
     RequestKind,
     Seat,
 )
+from toymq_py.replication.kept_places import Picture, Record
 from toymqctl.cluster_requests import Cluster
-from toymqctl.cluster_view import as_json, shown, troubles
+from toymqctl.cluster_view import as_json, placed, shown, troubles
 
 NOW_S = 1_700_000_000.0
 N1 = Member("1" * 32, "n1", "10.0.0.1:6789", "10.0.0.1:6791")
@@ -147,3 +148,17 @@ def test_a_followers_lag_is_what_its_leader_says_and_damage_is_named() -> None:
     ]
     nodes = {node["name"]: (node["lag_bytes"], node["damaged"]) for node in as_json("orders", found, NOW_S)["nodes"]}
     assert nodes == {"n1": (3 << 20, 1), "n2": (None, 0)}
+
+
+def test_a_group_shows_its_part_of_the_topics() -> None:
+    picture = Picture("/")
+    picture.records = {"t": Record("a", 1), "u": Record("a", 2), "v": Record("b", 3)}
+    picture._group("a").load = 12.4
+    found = placed(picture, "a")
+    assert found == {"group": "a", "topics": 2, "messages_s": 12}
+    assert placed(picture, "c") == {"group": "c", "topics": 0, "messages_s": 0}
+    assert placed(picture, None) == {}
+    line = shown("orders", cluster(N2, (N1, N2), seat(N1), LEADS), NOW_S, found).splitlines()[0]
+    assert line == (
+        "cluster orders   group a   epoch 4711   in sync 2 of 2   min in sync 1   ttl 3s   topics 2   messages 12/s"
+    )

@@ -44,7 +44,7 @@ def cluster_rows() -> ClusterRows:
     follower = ("n2",)
     labels = {
         "role": ("LEADING",), "replica_lag_bytes": follower, "replica_lag_seconds": follower, "isr_changes_total": ("added",),
-        "failovers_total": ("handed_over",), "replica_sync_seconds": follower,
+        "failovers_total": ("handed_over",), "replica_sync_seconds": follower, "group_topics": ("a",), "group_load": ("a",),
     }  # fmt: skip
     numbers, histograms = {}, {}
     for metric in (metric for metric in TABLE if metric.of_cluster):

@@ -1,5 +1,7 @@
 """What a node without office does next."""
 
+from dataclasses import replace
+
 import pytest
 
 from toymq_py.replication.agreement import GroupState, HandOver, InSync, LeaderKey, Member
@@ -92,3 +94,11 @@ def test_a_copy_that_is_not_in_sync_waits_and_says_for_which() -> None:
     assert isinstance(decision, Wait)
     assert OTHER in decision.reason
     assert THIRD in decision.reason
+
+
+@pytest.mark.parametrize("found", [state(), state(members=None), state(led(OTHER, 60)), state(led(ME, 60))])
+def test_a_node_without_a_group_takes_no_part_where_topics_have_records(found: GroupState) -> None:
+    decision = decide(replace(found, placed=True), standing())
+    assert isinstance(decision, Refuse)
+    assert "Start it with --group" in decision.reason
+    assert decide(replace(found, placed=True), replace(standing(), grouped=True)) == decide(found, standing())

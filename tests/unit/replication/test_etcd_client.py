@@ -5,6 +5,7 @@ What etcd does is in test_kept_agreement.py, for it and for the one in memory.
 
 import asyncio
 import signal
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ from tests.support.requirements import require
 from toymq_py.errors import ConfigError, EtcdError, LeaseLost
 from toymq_py.replication.agreement import ClusterSettings, Member, Outcome
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdClient, EtcdOptions
-from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, Put, Transaction
+from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, News, Put, Transaction
 
 KEYS = KeyRange("/a", "/b")
 PUT = Transaction([Compare("/a", Check.ABSENT)], [Put("/a", b"1")])
@@ -65,8 +66,22 @@ def found(*keys: dict[str, str], revision: int = 5, count: int | None = None) ->
 async def test_a_read_is_linearizable_and_has_everything() -> None:
     async with client_of(always(found(key_value("/a/b", {"c": 1}, 3)))) as (client, (fake,)):
         assert await client.get(KEYS) == Found((KeyValue("/a/b", b'{"c": 1}', 3, 3, 0),), 5)
-        assert fake.asked == [("/v3/kv/range", {"key": "L2E=", "range_end": "L2I="})]
+        assert fake.asked == [("/v3/kv/range", {"key": "L2E=", "range_end": "L2I=", "limit": "1000"})]
         assert client.request_s.count == 1
+
+
+async def test_a_long_range_is_read_in_pages_of_one_revision() -> None:
+    keys = [key_value(f"/a/{number}", number) for number in range(3)]
+    first = {"header": header(9), "kvs": keys[:2], "more": True, "count": "3"}
+    second = {"header": header(12), "kvs": keys[2:], "count": "1"}
+    async with client_of(in_turn(whole(first), whole(second))) as (client, (fake,)):
+        read = await client.get(KEYS)
+        assert ([each.key for each in read.keys], read.revision) == (["/a/0", "/a/1", "/a/2"], 9)
+        assert fake.asked[1][1] == {"key": "L2EvMQA=", "range_end": "L2I=", "limit": "1000", "revision": "9"}
+    for wrong in ({"kvs": [], "more": True, "count": "3"}, {"kvs": keys, "more": "yes", "count": "3"}):
+        async with client_of(always(whole({"header": header(9), **wrong}))) as (client, _):
+            with pytest.raises(EtcdError):
+                await client.get(KEYS)
 
 
 async def test_a_transaction_has_all_compares_and_changes() -> None:
@@ -279,6 +294,41 @@ async def test_a_watch_that_is_not_understood_is_an_error(wrong: bytes) -> None:
         with pytest.raises(EtcdError):
             await client.changed(KEYS, 6)
         await client.changed(KEYS, 6)
+
+
+def removal(key: str, revision: int) -> bytes:
+    removed = {"key": b64encode(key.encode()).decode(), "mod_revision": str(revision)}
+    return chunk({"result": {"header": header(), "events": [{"type": "DELETE", "kv": removed}]}})
+
+
+async def test_news_are_what_was_written_and_removed_each_once() -> None:
+    put = chunk({"result": {"header": header(), "events": [{"kv": key_value("/a/x", 1, 7)}]}})
+    async with client_of(always(CREATED + put + removal("/a/y", 9))) as (client, (fake,)):
+        changes: list[object] = []
+        since = 6
+        while since < 9:
+            news = await client.news(KEYS, since)
+            changes += news.changes
+            since = news.revision
+        assert changes == [KeyValue("/a/x", b"1", 7, 7, 0), ("/a/y", 9)]
+        assert fake.count("/v3/watch") == 1
+        await client.news(KEYS, 6)
+        assert fake.asked[1][1]["create_request"]["start_revision"] == "7", "what was taken is asked for anew"
+
+
+@pytest.mark.parametrize("end", [b"0\r\n\r\n", chunk([1]), removal("!", 9).replace(b'"9"', b'"x"')])
+async def test_news_that_are_not_to_be_had_are_an_error(end: bytes) -> None:
+    async with client_of(always(CREATED + end), always(CREATED + event(7))) as (client, _):
+        with pytest.raises(EtcdError):
+            await client.news(KEYS, 6)
+        assert (await client.news(KEYS, 6)).revision == 7
+
+
+async def test_no_news_come_after_the_ttl() -> None:
+    async with client_of(always(CREATED), ttl_s=0.3) as (client, (fake,)):
+        for _ in range(2):
+            assert await client.news(KEYS, 6) == News((), 6)
+        assert fake.count("/v3/watch") == 1
 
 
 async def test_a_watch_that_no_member_begins_is_an_error() -> None:

@@ -376,7 +376,7 @@ def test_groups_and_clusters_do_not_see_each_other() -> None:
             state = await other.read()
             assert (state.leader, state.in_sync) == (None, None)
             assert await other.seats() == []
-        assert [await each.settings() for each in agreements] == [SETTINGS, SETTINGS, None, None]
+        assert [await each.settings() for each in agreements] == [SETTINGS, None, None, None]
 
     loop = SimEventLoop(random.Random(1))
     loop.run_until_complete(scenario())

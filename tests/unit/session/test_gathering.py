@@ -54,3 +54,10 @@ def test_figures_are_those_of_all() -> None:
     assert merged_stats([here, there]) == merged
     reply = gathered(document({**here, "topics": [{"topic": "b"}]}), document({**there, "topics": [{"topic": "a"}]})).stats()
     assert reply == document({**merged, "topics": [{"topic": "a"}, {"topic": "b"}]})
+
+
+def test_what_is_no_number_is_of_the_group_that_answers() -> None:
+    gathering = Gathering(2, "b")
+    for place in ("a", "b"):
+        gathering.add(place, document({"gateways": [f"http://{place}"], "publish_total": 1, "topics": []}))
+    assert gathering.stats() == document({"gateways": ["http://b"], "publish_total": 2, "topics": []})

@@ -1,40 +1,59 @@
 """Commands that a session passes on to another worker, which follows a script: replies in order, deliveries behind their OK."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from toymq_py.clock import SystemClock
-from toymq_py.errors import ShuttingDown
+from toymq_py.errors import Moved, ShuttingDown
 from toymq_py.metrics import Metrics
 from toymq_py.net.fair_queue import FairQueue, Runnable
-from toymq_py.placement import Placement, worker_of
+from toymq_py.placement import Place, PlaceLink, Placement, worker_of
 from toymq_py.protocol import Command, ServerConnection
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.passing import Passing
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import Replies
+from toymq_py.session.upstream import Upstream
 
 HERE, THERE = (next(name for name in "abcdefgh" if worker_of(name, 2) == worker) for worker in (0, 1))
+
+
+class Groups(Placement):
+    """Two groups; a connection to b goes to the test's socket, and one to a is answered as if it had nothing."""
+
+    is_divided, passes_on = True, False
+    here: Place = "a"
+
+    def places(self) -> list[Place]:
+        return ["a", "b"]
+
+    def place_of(self, topic: str) -> Place:
+        return "b" if topic == THERE else "a"
+
+    def connected(
+        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]
+    ) -> PlaceLink:
+        return Upstream(self.sockets[1] if place == "b" else self.sockets[0], asyncio.get_running_loop(), received, lost)
 
 
 class Rig:
     """A session of worker 0, and worker 1 as the test plays it."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, placement: Placement | None = None) -> None:
         loop = asyncio.get_running_loop()
         clock = SystemClock()
         self.woken = asyncio.Event()
         runnable = Runnable(FairQueue(clock, loop), self._turn)
         self.replies = Replies(Metrics(), runnable, clock)
-        self.refused = RefusedSequences()
+        self.refused = RefusedSequences(Moved)
         self.unread = False
         self.aborted = asyncio.Event()
         self.written = b""
-        placement = Placement(0, ("127.0.0.1:1", "127.0.0.1:2"), (str(socket), str(socket)))
+        placement = placement or Placement(0, ("127.0.0.1:1", "127.0.0.1:2"), (str(socket), str(socket)))
         deliveries = Deliveries(self.replies, runnable, clock, loop.call_later)
         self.passing = Passing(placement, self.replies, deliveries, loop, lambda: self.unread, self.aborted.set)
         self.reader: asyncio.StreamReader
@@ -88,8 +107,8 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 @asynccontextmanager
-async def _rig(path: Path) -> AsyncIterator[Rig]:
-    rig = Rig(path / "s")
+async def _rig(path: Path, placement: Placement | None = None) -> AsyncIterator[Rig]:
+    rig = Rig(path / "s", placement)
     server = await asyncio.start_unix_server(rig.serve, path / "s")
     try:
         yield rig
@@ -291,3 +310,71 @@ async def test_a_worker_that_is_not_there(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "missing")
     with pytest.raises(ShuttingDown, match="worker 1 cannot be reached"):
         rig.take(f"PUB {THERE} - 1\nx\n")
+
+
+@pytest.fixture
+async def of_groups(tmp_path: Path) -> AsyncIterator[Rig]:
+    """A session of group a, and the leader of group b as the test plays it."""
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        line = await reader.readline()
+        body = b"[]" if line.startswith(b"TOPICS") else b"{}"
+        writer.write(b"OK 0\n" if line.startswith((b"SUB", b"UNSUB", b"PULL")) else b"JSON %d\n%b\n" % (len(body), body))
+
+    here = await asyncio.start_unix_server(answer, tmp_path / "here")
+    async with _rig(tmp_path, Groups(0, (), (str(tmp_path / "here"), str(tmp_path / "s")))) as rig:
+        yield rig
+    here.close()
+    for writer in writers:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_of_groups_nothing_is_passed_on_but_what_asks_all(of_groups: Rig) -> None:
+    rig = of_groups
+    assert not rig.take(f"PUB {THERE} - 1\nx\n")
+    assert not rig.take(f"SUB {THERE} c\n")
+    assert not rig.take("CLUSTER\n")
+    assert not rig.take(f"DESCRIBE {THERE}\n"), "nor for one that does not say that it follows"
+    assert rig.take("TOPICS\n")
+    await rig.hears("TOPICS\n")
+    rig.says('JSON 16\n[{"topic": "b"}]\n')
+    await rig.client_reads('JSON 16\n[{"topic": "b"}]\n')
+
+
+async def test_a_list_without_a_group_is_refused_and_the_client_stays(of_groups: Rig) -> None:
+    rig = of_groups
+    rig.take("TOPICS\n")
+    rig.replies.add(b"PONG\n")
+    await rig.hears("TOPICS\n")
+    rig.writer.close()
+    await rig.client_reads("ERR PLACEMENT_UNKNOWN group b does not answer, so its topics are not known: try again\nPONG\n")
+    assert not rig.aborted.is_set()
+
+
+async def test_a_subscription_without_a_group_ends_the_connection(of_groups: Rig) -> None:
+    """Its client connects again, and repeats it."""
+    rig = of_groups
+    rig.take("SUB x.* c\n")
+    await rig.hears("SUB x.* c\n")
+    rig.writer.close()
+    async with asyncio.timeout(10):
+        await rig.aborted.wait()
+    assert rig.written == b""
+
+
+async def test_what_a_pattern_delivered_is_settled_at_its_group(of_groups: Rig) -> None:
+    rig = of_groups
+    rig.take("SUB * c\n")
+    await rig.hears("SUB * c\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+    rig.says(f"MSG {THERE} 0 1 9 - 1\nx\n")
+    await rig.client_reads(f"MSG {THERE} 0 1 9 - 1\nx\n")
+    assert rig.take(f"ACK {THERE} c 0\n")
+    await rig.hears(f"ACK {THERE} c 0\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")

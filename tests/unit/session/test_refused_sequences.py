@@ -1,12 +1,14 @@
 """Which producers of a connection were refused, and from which sequence they go on. Contract: protocol.md, OUT_OF_SEQUENCE."""
 
-from toymq_py.errors import DiskFull, OutOfSequence
+import pytest
+
+from toymq_py.errors import DiskFull, Moved, OutOfSequence
 from toymq_py.session.refused_sequences import REFUSED_MAX, RefusedSequences
 from toymq_py.topic import Commit
 
 
 def test_who_goes_back_is_admitted_again() -> None:
-    refused = RefusedSequences()
+    refused = RefusedSequences(Moved)
     refused.refuse("t", [b"p", b"p"], [5, 6])
     assert refused.admit("t", [b"q", b"p"], [9, 6], 0) == 1
     assert isinstance(refused.error("t", b"p"), OutOfSequence)
@@ -17,7 +19,7 @@ def test_who_goes_back_is_admitted_again() -> None:
 
 
 def test_a_commit_that_fails_refuses_the_lowest_it_held() -> None:
-    refused, commit, other = RefusedSequences(), Commit(), Commit()
+    refused, commit, other = RefusedSequences(Moved), Commit(), Commit()
     refused.watch(commit, "t", [b"p", b"p"], [5, 6])
     refused.watch(commit, "t", [b"p"], [3])
     refused.watch(other, "t", [b"q"], [1])
@@ -29,8 +31,30 @@ def test_a_commit_that_fails_refuses_the_lowest_it_held() -> None:
 
 
 def test_a_crowd_of_refused_producers_has_to_connect_anew() -> None:
-    refused = RefusedSequences()
+    refused = RefusedSequences(Moved)
     names = [b"%d" % n for n in range(REFUSED_MAX + 1)]
     refused.refuse("t", names, [1] * len(names))
     assert refused.admit("t", [b"0", b"stranger"], [1, 1], 0) == 1
     assert isinstance(refused.error("t", b"stranger"), OutOfSequence)
+
+
+def test_behind_moved_a_producer_is_sent_here_again_until_it_repeats_what_was_moved() -> None:
+    """The topic came here between two publishes: the first one would count as a duplicate of the later one."""
+    refused = RefusedSequences(lambda topic: Moved(f"here:1 has the topic {topic}"))
+    refused.refuse("t", [b"p", b"p"], [4, 5], moved=True)
+    assert refused.admit("t", [b"p"], [6], 0) == 0
+    assert str(refused.error("t", b"p")) == "here:1 has the topic t"
+    assert refused.admit("t", [b"q", b"p"], [0, 5], 0) == 1
+    assert refused.admit("u", [b"p"], [6], 0) == 1
+    refused.refuse("t", [b"p"], [3], moved=True)
+    assert refused.admit("t", [b"p"], [4], 0) == 0
+    assert refused.admit("t", [b"p", b"p"], [3, 4], 0) == 2
+    assert refused.admit("t", [b"p"], [5], 0) == 1
+
+
+def test_those_that_were_moved_are_bounded_and_refuse_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_py.session.refused_sequences.MOVED_MAX", 2)
+    refused = RefusedSequences(Moved)
+    for number in range(3):
+        refused.refuse("t", [b"p%d" % number], [0], moved=True)
+    assert [refused.admit("t", [b"p%d" % number], [1], 0) for number in range(4)] == [1, 0, 0, 1]

@@ -1,4 +1,4 @@
-// The cluster that this broker leads: how many copies are in sync, and how far each follower is behind.
+// The cluster that this broker leads: how many copies are in sync, how far each follower is behind, and its groups.
 
 import { el, fill, say } from "./dom.js";
 import { bytes, duration, plural } from "./format.js";
@@ -7,7 +7,8 @@ export class Cluster {
   constructor() {
     this.words = el("p.muted", { role: "status" });
     this.followers = el("ul.followers", { "aria-label": "Followers" });
-    this.element = el("section.cluster", { hidden: true, "aria-label": "The cluster" }, el("h2", {}, "Cluster"), this.words, this.followers);
+    this.groups = el("ul.followers", { "aria-label": "Groups" });
+    this.element = el("section.cluster", { hidden: true, "aria-label": "The cluster" }, el("h2", {}, "Cluster"), this.words, this.followers, this.groups);
   }
 
   /** Show what STATS says of it; nothing of a broker that is in none. */
@@ -20,6 +21,8 @@ export class Cluster {
     const rows = cluster.followers.map(({ name, lag_bytes: behind, lag_s: since }) =>
       el("li", {}, el("strong", {}, name), ` ${behind ? `${bytes(behind)} behind, for ${duration(since)}` : "has everything"}`));
     fill(this.followers, rows.length ? rows : el("li.muted", {}, "No follower is connected."));
+    fill(this.groups, (cluster.groups ?? []).map(({ name, topics, messages_s: load }) =>
+      el("li", {}, "Group ", el("strong", {}, name), ` has ${plural(topics, "topic")}, ${load} messages/s`)));
   }
 }
 

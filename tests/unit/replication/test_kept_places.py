@@ -1,0 +1,212 @@
+"""Records of topics and the picture of the groups, on etcd in memory and on a real one: both must do the same."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.etcd import EtcdCluster, running_etcd
+from tests.support.requirements import require
+from tests.support.sim_event_loop import SimEventLoop
+from tests.support.simulated_etcd import SimulatedEtcd
+from toymq_py.errors import EtcdError
+from toymq_py.replication.agreement import ClusterSettings, Member, Seat
+from toymq_py.replication.etcd_client import EtcdClient, EtcdOptions
+from toymq_py.replication.kept_agreement import KeptAgreement
+from toymq_py.replication.kept_places import CLAIMED_TOGETHER, KeptPlaces, Picture, Record
+from toymq_py.replication.key_values import KeyValues, Put, Transaction
+
+N1 = Member("1" * 32, "n1", "10.0.0.1:6789", "10.0.0.1:6791", "10.0.0.1:8080", "")
+N2 = Member("2" * 32, "n2", "10.0.0.2:6789", "10.0.0.2:6791")
+SETTINGS = ClusterSettings("6f1b", replicas=2, min_in_sync=1, ttl_s=2.0)
+CLUSTERS = itertools.count()
+
+
+class Rig:
+    """Clients of one cluster, each with an etcd client of its own."""
+
+    def __init__(self, name: str, client: Callable[[], KeyValues]) -> None:
+        self.name = name
+        self._client = client
+        self.made: list[KeptPlaces | KeptAgreement] = []
+
+    def places(self, group: str) -> KeptPlaces:
+        self.made.append(places := KeptPlaces(self._client(), self.name, group))
+        return places
+
+    async def led(self, group: str, member: Member = N1) -> tuple[KeptAgreement, int, int]:
+        """A group that is made and has a leader: its agreement, epoch and lease."""
+        self.made.append(agreement := KeptAgreement(self._client(), self.name, group))
+        await agreement.create_settings(SETTINGS)
+        await agreement.settings()
+        lease = await agreement.grant(60)
+        begun = await agreement.begin(member, lease)
+        assert begun.done
+        return agreement, begun.revision, lease
+
+    async def put(self, key: str, value: bytes) -> None:
+        await self._client().commit(Transaction([], [Put(f"/toymq/{self.name}/{key}", value)]))
+
+
+Scenario = Callable[[Rig], Coroutine[Any, Any, None]]
+Run = Callable[[Scenario], None]
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["simulated", pytest.param("etcd", marks=require("etcd"))])
+def run(request: pytest.FixtureRequest) -> Run:
+    name = f"c{next(CLUSTERS)}"
+
+    async def closed(scenario: Scenario, rig: Rig) -> None:
+        try:
+            await scenario(rig)
+        finally:
+            for each in rig.made:
+                await each.close()
+
+    def on_etcd(scenario: Scenario) -> None:
+        urls = request.getfixturevalue("etcd").urls
+        asyncio.run(closed(scenario, Rig(name, lambda: EtcdClient(EtcdOptions(urls)))))
+
+    def simulated(scenario: Scenario) -> None:
+        loop = SimEventLoop(random.Random(7))
+        etcd, clients = SimulatedEtcd(random.Random(8)), itertools.count()
+        try:
+            loop.run_until_complete(closed(scenario, Rig(name, lambda: etcd.client(f"client{next(clients)}"))))
+        finally:
+            loop.close()
+
+    return on_etcd if request.param == "etcd" else simulated
+
+
+def test_a_record_is_written_once_and_removed_by_its_own_group(run: Run) -> None:
+    async def scenario(rig: Rig) -> None:
+        (_, epoch, _), (_, other_epoch, _) = await rig.led("a"), await rig.led("b", N2)
+        a, b = rig.places("a"), rig.places("b")
+        assert await a.record("t") is None
+        claimed = await a.claim(["t"], "a", epoch)
+        assert claimed.done
+        assert not (await b.claim(["t"], "b", other_epoch)).done
+        assert not (await b.claim(["t"], "a", None)).done
+        assert await b.record("t") == Record("a", claimed.revision)
+        assert not (await a.release("t", claimed.revision - 1, epoch)).done
+        assert not (await a.release("t", claimed.revision, epoch + 1)).done, "of a leader that is over"
+        assert (await a.release("t", claimed.revision, epoch)).done
+        assert await a.record("t") is None
+        assert not (await a.claim(["t"], "a", epoch + 1)).done
+        assert (await a.claim(["t"], "b", None)).done, "for the other group"
+        assert not (await a.claim(["u", "t"], "a", epoch)).done
+        assert await a.record("u") is None, "all or none"
+
+    run(scenario)
+
+
+def test_the_picture_is_what_etcd_has_and_news_keep_it_so(run: Run) -> None:
+    async def scenario(rig: Rig) -> None:
+        agreement, epoch, lease = await rig.led("a")
+        a = rig.places("a")
+        first = await a.read()
+        assert (first.groups["a"].made, first.groups["a"].placed) == (True, False)
+        assert first.groups["a"].leader is not None
+        assert first.groups["a"].leader.epoch == epoch
+        assert (await a.mark_placed(epoch)).done
+        assert (await agreement.read()).placed
+        assert (await a.claim(["t", "u"], "a", epoch)).done
+        await a.weigh(7.5, lease)
+        await agreement.put_seat(Seat(N2, "5", "FOLLOWING", 0, 1), lease)
+        record = await a.record("u")
+        assert record is not None
+        await a.release("u", record.revision, epoch)
+        old, _, _ = await rig.led("g0", N2)
+        await agreement.revoke(lease)
+        seen = first
+        expected = await a.read()
+        while seen.revision < expected.revision:
+            seen.apply(await a.news(seen.revision))
+        for found in (seen, expected):
+            assert found.records == {"t": Record("a", expected.records["t"].revision)}
+            assert (found.groups["a"].placed, found.groups["a"].leader, found.groups["a"].load) == (True, None, 0.0)
+            assert found.groups["a"].nodes == {}
+            assert found.groups["g0"].made
+            assert (await old.settings()) == SETTINGS
+        assert seen.groups["a"].led == N1, "who led last is remembered"
+        assert seen.groups["a"].addresses() == ["10.0.0.1:6789"]
+
+    run(scenario)
+
+
+def test_a_leaders_nodes_are_named_behind_it() -> None:
+    picture = Picture("/r/")
+    group = picture._group("a")
+    assert group.addresses() == []
+    group.nodes = {N2.replica: N2, N1.replica: N1}
+    assert group.addresses() == ["10.0.0.1:6789", "10.0.0.2:6789"]
+    group.led = N2
+    assert group.addresses() == ["10.0.0.2:6789", "10.0.0.1:6789"]
+
+
+def test_more_records_than_a_page_are_read(run: Run) -> None:
+    names = [f"{number:04}.{'x' * 190}" for number in range(2_500)]
+
+    async def scenario(rig: Rig) -> None:
+        _, epoch, _ = await rig.led("a")
+        a = rig.places("a")
+        for at in range(0, len(names), CLAIMED_TOGETHER):
+            assert (await a.claim(names[at : at + CLAIMED_TOGETHER], "a", epoch)).done
+        assert sorted((await a.read()).records) == names
+
+    run(scenario)
+
+
+def test_no_news_is_an_answer(run: Run) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.led("a")
+        a = rig.places("a")
+        a.bound(0.3)
+        revision = (await a.read()).revision
+        news = await a.news(revision)
+        assert (news.changes, news.revision) == ((), revision)
+        await a.ping()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"group":7}', b'{"group":""}'])
+def test_what_cannot_be_read_is_left_out_and_says_so_when_it_is_asked_for(value: bytes) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.put("topics/t", value)
+        await rig.put("topics/u", b'{"group":"b","more":1}')
+        await rig.put("groups/b/weight", b'{"messages_s":"much"}')
+        await rig.put("groups/b/leader", value)
+        a = rig.places("a")
+        found = await a.read()
+        assert list(found.records) == ["u"]
+        assert (found.groups["b"].load, found.groups["b"].leader) == (0.0, None)
+        with pytest.raises(EtcdError, match="topics/t in etcd"):
+            await a.record("t")
+
+    loop = SimEventLoop(random.Random(7))
+    etcd = SimulatedEtcd(random.Random(8))
+    try:
+        loop.run_until_complete(scenario(Rig("c", lambda: etcd.client("client"))))
+    finally:
+        loop.close()
+
+
+def test_an_old_removal_does_not_hide_a_newer_record() -> None:
+    picture = Picture("/r/")
+    picture.records["t"] = Record("b", 9)
+    picture._remove("/r/topics/t", 8)
+    assert picture.records == {"t": Record("b", 9)}
+    picture._remove("/r/topics/t", 10)
+    assert picture.records == {}
+    assert replace(Record("a", 1), group="b") == Record("b", 1)

@@ -1,0 +1,393 @@
+"""Which group of a cluster has which topic, as the leader of one of them sees it. ADR 0188. Belongs to the event loop.
+
+Contract: groups.md, stage 3. Two books, which never mix:
+
+    own       topics whose record names this group. It is true: only this leader changes such a record, and a leader that is
+              replaced acknowledges nothing more. Read when the term begins, changed by transactions that were answered
+    picture   everything else, as etcd's watch tells it, some milliseconds late or, while etcd is away, much. It says where
+              to send a client, no more: the group that is named there decides by its own book
+
+A topic that is in neither is claimed in etcd before it is made, and what would make it waits (``NameBusy``). While etcd does
+not answer, topics that are known are served, and new ones are refused with PLACEMENT_UNKNOWN.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from toymq_py.callbacks import call_all
+from toymq_py.errors import (
+    BadArgument,
+    BeingPlaced,
+    EtcdError,
+    Moved,
+    PlacementUnknown,
+    RequestError,
+    TermEnded,
+    TopicExists,
+)
+from toymq_py.names import DEAD_LETTERS, some_of
+from toymq_py.placement import Place, PlaceLink, Placement, choose_group
+from toymq_py.replication.agreement import LeaderKey, ReplicaId
+from toymq_py.replication.kept_places import CLAIMED_TOGETHER, Group, KeptPlaces, Picture, Record
+
+logger = logging.getLogger("toymq_py.cluster")
+
+RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
+"""Between two requests to etcd without an answer."""
+REFUSE_S = 0.2
+"""A claim that failed is told to all that wait for it, within this; what comes later tries again."""
+CLAIMS_MAX = 32
+"""Requests to etcd at a time; more wait, and are refused when one of these had no answer."""
+OPEN_S = 30.0
+"""How long a leader that was elected waits for etcd, before it serves."""
+WEIGH_S = 10.0
+"""How often a leader looks how much its group has to do."""
+WEIGHED = 0.1
+"""It says so when that has changed by more than this part."""
+
+Connect = Callable[[str, Callable[[], LeaderKey | None], Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
+"""Makes a session's connection to a group, see ``PassLink``."""
+
+
+class GroupPlacement(Placement):
+    """``open``, ``settle``, then ``run`` for as long as the term lasts."""
+
+    def __init__(
+        self, kept: KeptPlaces, group: str, me: ReplicaId, loop: asyncio.AbstractEventLoop, connect: Connect,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.group = group
+        self.epoch = 0
+        self.claims = 0
+        """Records that were written, for this group or another."""
+        self.done: Callable[[], int] = lambda: 0
+        """Messages that this broker has stored and delivered."""
+        self.is_here: Callable[[str], bool] = lambda topic: False
+        """Whether this broker has a topic."""
+        self._kept = kept
+        self._me = me
+        self._loop = loop
+        self._connect = connect
+        self._own: dict[str, int] = {}  # revision of the record, by topic
+        self._picture = Picture("")
+        self._busy: dict[str, list[Callable[[], None]]] = {}  # what waits, by topic
+        self._failed: dict[str, PlacementUnknown] = {}
+        self._turns = asyncio.Semaphore(CLAIMS_MAX)
+        self._away_until = 0.0  # etcd had no answer a moment ago
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- the term
+
+    async def open(self) -> None:
+        """Read what there is, once this node is elected. Raises: TermEnded."""
+        self._picture = await self._answered(self._kept.read)
+        found = self._picture.groups.get(self.group)
+        if found is None or found.leader is None or found.leader.member.replica != self._me:
+            raise TermEnded(f"etcd has another leader of group {self.group}")
+        self.epoch = found.leader.epoch
+        for topic, record in list(self._picture.records.items()):
+            if record.group == self.group:
+                self._own[topic] = record.revision
+                del self._picture.records[topic]
+
+    async def settle(self, topics: Iterable[str]) -> None:
+        """Give each topic that is stored here a record, and say so: other groups place topics only where that was said.
+        A topic of which another group has the record is left to it. Raises: TermEnded."""
+        left = sorted({origin for origin in map(_origin, topics) if not self._is_known(origin)})
+        for at in range(0, len(left), CLAIMED_TOGETHER):
+            await self._answered(partial(self._settle, left[at : at + CLAIMED_TOGETHER]))
+        if not self._picture.groups[self.group].placed:
+            outcome = await self._answered(partial(self._kept.mark_placed, self.epoch))
+            if not outcome.done:
+                raise TermEnded(f"etcd has another leader of group {self.group}")
+            self._picture.groups[self.group].placed = True
+
+    async def _settle(self, topics: Sequence[str]) -> None:
+        outcome = await self._kept.claim(topics, self.group, self.epoch)
+        if outcome.done:
+            self.claims += len(topics)
+            self._own.update(dict.fromkeys(topics, outcome.revision))
+            return
+        for topic in topics:  # one of them has a record, maybe of an attempt without an answer
+            if not self._is_known(topic):
+                try:
+                    await self._claim(topic, self.group)
+                except PlacementUnknown as error:
+                    raise TermEnded(str(error)) from error
+
+    async def run(self, lease: int) -> None:
+        """Follow etcd, and say how much there is to do, until it is cancelled. ``lease``: of the term."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            tasks.create_task(self._weigh(lease))
+
+    async def _follow(self) -> None:
+        delay_s = RETRY_MIN_S
+        whole = False  # whether it has to be read anew
+        while True:
+            try:
+                if whole:
+                    self._take(await self._kept.read())
+                    whole, delay_s = False, RETRY_MIN_S
+                news = await self._kept.news(self._picture.revision)
+                if news.changes:
+                    self._drop_own(self._picture.apply(news))
+                else:
+                    await self._kept.ping()
+            except EtcdError as error:
+                if not whole:
+                    logger.warning("where topics are is not heard of: %s", error)
+                whole = True
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, RETRY_MAX_S)
+
+    def _take(self, picture: Picture) -> None:
+        """In place of the one before; who led a group last stays known."""
+        for name, group in picture.groups.items():
+            if group.led is None and (before := self._picture.groups.get(name)) is not None:
+                group.led = before.led
+        self._picture = picture
+        self._drop_own(list(picture.records))
+
+    def _drop_own(self, topics: Iterable[str]) -> None:
+        """Records that name this group are of the other book: what the watch tells of them may be over."""
+        records = self._picture.records
+        for topic in topics:
+            if (record := records.get(topic)) is not None and (record.group == self.group or topic in self._own):
+                del records[topic]
+
+    async def _weigh(self, lease: int) -> None:
+        """Say how much this group has to do, now and then."""
+        said, before = -1.0, self.done()
+        while True:
+            await asyncio.sleep(WEIGH_S)
+            now = self.done()
+            load, before = (now - before) / WEIGH_S, now
+            if said < 0 or abs(load - said) > WEIGHED * max(said, 1.0):
+                with suppress(EtcdError):
+                    await self._kept.weigh(load, lease)
+                    said = load
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._kept.close()
+
+    # -- as the ``Placement`` of a broker
+
+    @property
+    def is_divided(self) -> bool:
+        return True
+
+    @property
+    def passes_on(self) -> bool:
+        return False
+
+    @property
+    def here(self) -> Place:
+        return self.group
+
+    def places(self) -> Sequence[Place]:
+        return sorted({self.group, *(name for name, group in self._picture.groups.items() if group.placed)})
+
+    def place_of(self, topic: str) -> Place:
+        record = self._record(_origin(topic))
+        return self.group if record is None else record.group
+
+    def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
+        name = str(place)
+        return self._connect(name, lambda: self._leader(name), received, lost)
+
+    def _leader(self, name: str) -> LeaderKey | None:
+        group = self._picture.groups.get(name)
+        return None if group is None else group.leader
+
+    def moved(self, topic: str) -> RequestError | None:
+        record = self._record(_origin(topic))
+        return None if record is None else self._moved_to(record.group, topic)
+
+    def again(self, topic: str) -> RequestError:
+        return self._moved_to(self.group, topic)
+
+    def _moved_to(self, name: str, topic: str) -> RequestError:
+        group = self._picture.groups.get(name, Group())
+        if not (addresses := group.addresses()):
+            return PlacementUnknown(f"group {name} has the topic {topic}, and no node of it is known: start one")
+        words = [*addresses, *(f"toymqs://{address}" for address in addresses)]
+        if group.led is not None:
+            gateways = ("http", group.led.http), ("https", group.led.https)
+            words += [f"{scheme}://{where}/" for scheme, where in gateways if where]
+        return Moved(f"{' '.join(words)} (group {name}) has the topic {topic}")
+
+    def admit(self, topic: str, group: str | None = None) -> None:
+        origin = _origin(topic)
+        if group is not None and not self._picture.groups.get(group, Group()).made:
+            made = some_of(name for name, each in self._picture.groups.items() if each.made)
+            raise BadArgument(f"there is no group {group}; there are {made}")
+        if (failed := self._failed.get(origin)) is not None:
+            raise failed
+        if origin in self._busy:
+            raise BeingPlaced(topic, partial(self._wait, origin))
+        if not self._is_known(origin):
+            self._check_unplaced(origin)
+            self._begin(origin, self._claim(origin, group))
+            raise BeingPlaced(topic, partial(self._wait, origin))
+        record = self._record(origin)
+        if group is not None and group != (has := self.group if record is None else record.group):
+            raise TopicExists(f"{topic} is in group {has}, not in {group}")
+        if (error := self.moved(topic)) is not None:
+            raise error
+
+    def gone(self, topic: str) -> None:
+        origin = _origin(topic)
+        if self.is_here(origin) or self.is_here(origin + DEAD_LETTERS):
+            return  # they have one place
+        if origin in self._own and origin not in self._busy:
+            self._begin(origin, self._release(origin, self._own[origin]))
+
+    def described(self, sees: Callable[[str], bool] | None) -> dict[str, Any]:
+        groups = {
+            name: {
+                "leader": group.leader.member.url if group.leader is not None else None,
+                "nodes": group.addresses(), "placed": group.placed, "messages_s": round(group.load),
+            }
+            for name, group in sorted(self._picture.groups.items()) if group.made
+        }  # fmt: skip
+        found: dict[str, Any] = {"group": self.group, "groups": groups}
+        if sees is not None:
+            places = dict.fromkeys(self._own, self.group)
+            places |= {topic: record.group for topic, record in self._picture.records.items()}
+            found["topics"] = {topic: places[topic] for topic in sorted(filter(sees, places))}
+        return found
+
+    def rows(self) -> dict[str, Mapping[tuple[str, ...], float]]:
+        """The metrics of the groups."""
+        counts = Counter(record.group for record in self._picture.records.values())
+        counts[self.group] = len(self._own)
+        made = {name: group for name, group in self._picture.groups.items() if group.made}
+        return {
+            "group_topics": {(name,): float(counts[name]) for name in made},
+            "group_load": {(name,): group.load for name, group in made.items()},
+            "placements_total": {(): float(self.claims)},
+        }
+
+    # -- parts
+
+    def _record(self, origin: str) -> Record | None:
+        """That of a topic of another group, as far as it is known."""
+        return None if origin in self._own else self._picture.records.get(origin)
+
+    def _is_known(self, origin: str) -> bool:
+        return origin in self._own or origin in self._picture.records
+
+    def _wait(self, origin: str, call: Callable[[], None]) -> None:
+        """Call when the placement of a topic is settled, or cannot be."""
+        if origin in self._busy:
+            self._busy[origin].append(call)
+        else:
+            call()
+
+    def _begin(self, origin: str, work: Coroutine[Any, Any, None]) -> None:
+        """What changes a record is alone at it, until etcd has answered."""
+        self._busy[origin] = []
+        task = self._loop.create_task(self._settled(origin, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settled(self, origin: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PlacementUnknown as error:
+            self._refuse(origin, error)
+        except EtcdError as error:
+            self._refuse(origin, PlacementUnknown(f"etcd does not say which group has {origin}: {error}"))
+        except Exception:
+            logger.exception("a bug in the placement of %s", origin)
+            self._refuse(origin, PlacementUnknown(f"a bug: the log of the leader of group {self.group} has the details"))
+        finally:
+            call_all(self._busy.pop(origin))
+
+    def _refuse(self, origin: str, error: PlacementUnknown) -> None:
+        self._failed[origin] = error
+        self._loop.call_later(REFUSE_S, self._failed.pop, origin, None)
+
+    async def _claim(self, origin: str, wanted: str | None) -> None:
+        """Write the record of a topic, or learn that there is one. Raises: EtcdError, PlacementUnknown."""
+        group = self._chosen(origin) if wanted is None else wanted
+        async with self._turns:
+            if self._loop.time() < self._away_until:
+                raise EtcdError("it had no answer a moment ago")
+            try:
+                outcome = await self._kept.claim([origin], group, self.epoch if group == self.group else None)
+                record = Record(group, outcome.revision) if outcome.done else await self._kept.record(origin)
+            except EtcdError:
+                self._away_until = self._loop.time() + REFUSE_S
+                raise
+        self.claims += outcome.done
+        if record is None:
+            raise PlacementUnknown(f"{origin} was not placed: it was just deleted, or this node leads {self.group} no longer")
+        self._learn(origin, record)
+
+    def _learn(self, origin: str, record: Record) -> None:
+        if record.group == self.group:
+            self._own[origin] = record.revision
+            self._picture.records.pop(origin, None)
+        else:
+            self._picture.records[origin] = record
+
+    def _check_unplaced(self, origin: str) -> None:
+        """Raises: PlacementUnknown, while a group may have a topic without a record."""
+        groups = self._picture.groups.items()
+        if unplaced := [name for name, group in groups if group.made and not group.placed]:
+            raise PlacementUnknown(
+                f"group {some_of(unplaced)} has not been served with --group yet, and may have {origin}: start its nodes"
+            )
+
+    def _chosen(self, origin: str) -> str:
+        """The group of a new topic."""
+        groups = self._picture.groups.items()
+        loads = {name: group.load for name, group in groups if group.placed and group.leader is not None}
+        return choose_group(origin, loads) if loads else self.group
+
+    async def _release(self, origin: str, revision: int) -> None:
+        """Remove the record of a topic that is no more. Until etcd has answered, nothing makes a topic of that name here; what
+        would is refused meanwhile."""
+        delay_s = RETRY_MIN_S
+        record: Record | None = None
+        while True:
+            try:
+                async with self._turns:
+                    outcome = await self._kept.release(origin, revision, self.epoch)
+                    record = None if outcome.done else await self._kept.record(origin)
+                break
+            except EtcdError as error:
+                self._refuse(origin, PlacementUnknown(f"etcd does not say whether {origin} has left the group: {error}"))
+                waiting, self._busy[origin] = self._busy[origin], []
+                call_all(waiting)
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, RETRY_MAX_S)
+        del self._own[origin]
+        if record is not None:
+            self._learn(origin, record)
+
+    async def _answered(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Call until there is an answer. Raises: TermEnded after ``OPEN_S``."""
+        delay_s, until = RETRY_MIN_S, self._loop.time() + OPEN_S
+        while True:
+            try:
+                return await call()
+            except EtcdError as error:
+                logger.warning("which topics are whose is not known: %s", error)
+                if self._loop.time() > until:
+                    raise TermEnded(f"etcd does not say which topics are whose: {error}") from error
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, RETRY_MAX_S)
+
+
+def _origin(topic: str) -> str:
+    return topic.removesuffix(DEAD_LETTERS)

@@ -1,0 +1,218 @@
+"""A client's commands at the leader of another group, over the listener of replicas: both ends. ADR 0190.
+
+    session ──► PassLink ──► TCP, with TLS where the nodes have certificates ──► Passed ──► session of that leader
+
+``PassLink`` is a ``PlaceLink``: what was sent before there is a connection goes out when there is one. A group without a leader
+is waited for, since its next one is seconds away.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import cast
+
+from toymq_py.cluster.replica_listener import connect
+from toymq_py.errors import BadOperation, ProtocolViolation
+from toymq_py.net.certificates import PeerCertificates
+from toymq_py.protocol import Quit, ReplyFrames, encode_command, first_word
+from toymq_py.replication.agreement import LeaderKey
+from toymq_py.replication.follower_link import NotAccepted
+from toymq_py.replication.pass_line import PASS, PASSED, VERSION, Pass, decode, encode
+
+logger = logging.getLogger("toymq_py.cluster")
+
+CONNECT_S = 5.0
+"""How long a link looks for a leader that takes it: longer than a failover."""
+RETRY_S = 0.1
+
+
+class PassLink(asyncio.Protocol):
+    """One session's connection to the leader of a group. Belongs to the loop."""
+
+    def __init__(
+        self, asked: Pass, leader: Callable[[], LeaderKey | None], certificates: Callable[[], PeerCertificates | None],
+        loop: asyncio.AbstractEventLoop, received: Callable[[list[bytes]], None], lost: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            leader: of the group, as far as it is known now.
+            received: called with whole frames.
+            lost: called once, when there is no connection, or no longer; but not by ``close``.
+        """
+        self._asked = asked
+        self._leader = leader
+        self._certificates = certificates
+        self._loop = loop
+        self._received = received
+        self._lost = lost
+        self._frames = ReplyFrames()
+        self._out = bytearray()
+        self._writer: asyncio.StreamWriter | None = None
+        self._last: list[bytes] = []
+        self._paused = self._closed = False
+        self.finishing = False
+        self._task: asyncio.Task[None] | None = loop.create_task(self._open())
+
+    # -- as a ``PlaceLink``
+
+    def send(self, pieces: Sequence[bytes]) -> None:
+        """As ``PlaceLink.send``."""
+        if self._writer is not None:
+            self._writer.transport.write(b"".join(pieces))
+        else:
+            for piece in pieces:
+                self._out += piece
+
+    def finish(self) -> None:
+        """As ``PlaceLink.finish``. By QUIT, since TLS has no half-close; the answer to it is not passed on."""
+        if not self.finishing and not self._closed:
+            self.finishing = True
+            self.send([encode_command(Quit())])
+
+    def pause(self) -> None:
+        """As ``PlaceLink.pause``."""
+        self._paused = True
+        if self._writer is not None and not self._writer.transport.is_closing():
+            cast(asyncio.ReadTransport, self._writer.transport).pause_reading()
+
+    def resume(self) -> None:
+        """As ``PlaceLink.resume``."""
+        self._paused = False
+        if self._writer is not None and not self._writer.transport.is_closing():
+            cast(asyncio.ReadTransport, self._writer.transport).resume_reading()
+
+    def close(self) -> None:
+        """As ``PlaceLink.close``."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+    # -- as the protocol of its transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._closed:
+            return
+        try:
+            frames = self._frames.split(data)
+        except ProtocolViolation as error:
+            logger.warning("the leader of group %s: %s", self._asked.group, error)
+            self._end()
+            return
+        if self.finishing:  # the last frame may be the answer to QUIT
+            frames = [*self._last, *frames]
+            self._last = frames[-1:]
+            del frames[-1:]
+        if frames:
+            self._received(frames)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closed and self._last and first_word(self._last[0]) != b"OK":
+            self._received(self._last)
+        self._end()
+
+    # -- parts
+
+    async def _open(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                while True:
+                    leader = self._leader()
+                    if leader is not None and await self._try(leader.member.repl):
+                        break
+                    await asyncio.sleep(RETRY_S)
+        except TimeoutError:
+            logger.warning("group %s: its leader was not reached within %g s", self._asked.group, CONNECT_S)
+            self._end()
+        finally:
+            self._task = None
+
+    async def _try(self, address: str) -> bool:
+        """Returns: whether the leader at an address has taken it."""
+        try:
+            reader, writer = await connect(address, self._certificates())
+        except (OSError, NotAccepted) as error:
+            logger.debug("group %s at %s: %s", self._asked.group, address, error)
+            return False
+        try:
+            writer.write(encode(self._asked))
+            answer = await reader.readline()
+        except (OSError, ValueError, asyncio.CancelledError) as error:
+            writer.transport.abort()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return False
+        if answer != PASSED:
+            writer.transport.abort()
+            logger.debug("group %s at %s: %r", self._asked.group, address, answer[:100])
+            return False
+        self._writer = writer
+        writer.transport.set_protocol(self)
+        writer.transport.write(bytes(self._out))
+        self._out.clear()
+        if self._paused:
+            self.pause()
+        return True
+
+    def _end(self) -> None:
+        if not self._closed:
+            self.close()
+            self._lost()
+
+
+class _Kept(asyncio.Protocol):
+    """The protocol of a session, over the transport of streams that have ended: they close it when they are freed."""
+
+    def __init__(self, session: asyncio.Protocol, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self.data_received = session.data_received  # type: ignore[method-assign]
+        self.eof_received = session.eof_received  # type: ignore[method-assign]
+        self.pause_writing = session.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = session.resume_writing  # type: ignore[method-assign]
+        self.connection_lost = session.connection_lost  # type: ignore[method-assign]
+
+
+async def take_passed(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, here: Pass, session: Callable[[], asyncio.Protocol | None],
+    leader: Callable[[], str | None],
+) -> bool:  # fmt: skip
+    """Serve what a node of another group has said PASS for; its first bytes are read.
+
+    Args:
+        here: what it must ask for.
+        session: makes the protocol of a session; None: this node does not lead.
+        leader: who does, as far as it is known.
+
+    Returns: whether the session has the connection now. Raises: OSError.
+    """
+    try:
+        asked = decode(PASS + await reader.readline())
+    except (BadOperation, ValueError) as error:
+        logger.warning("a connection to the listener of replicas was closed: %s", error)
+        return False
+    refusal, protocol = "", None
+    if here.token is not None and not hmac.compare_digest((asked.token or "").encode(), here.token.encode()):
+        refusal = "AUTH_FAILED the token is not the cluster's"
+    elif asked.version != VERSION:
+        refusal = f"BAD_VERSION this leader speaks version {VERSION}"
+    elif (asked.cluster, asked.group) != (here.cluster, here.group):
+        refusal = f"WRONG_CLUSTER this is group {here.group} of cluster {here.cluster}"
+    elif (protocol := session()) is None:
+        refusal = f"NOT_LEADER {leader() or '-'}"
+    if refusal:
+        if not refusal.startswith("NOT_LEADER"):
+            logger.warning("a node of another group was refused: %s", refusal)
+        writer.write(f"ERR {refusal}\n".encode())
+        with suppress(OSError):
+            await writer.drain()
+        return False
+    assert protocol is not None
+    writer.write(PASSED)
+    kept = _Kept(protocol, writer)
+    writer.transport.set_protocol(kept)
+    protocol.connection_made(writer.transport)
+    return True
+

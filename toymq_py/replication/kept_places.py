@@ -1,0 +1,225 @@
+"""Which group has which topic, and what the groups are: the keys in etcd and their transactions. ADR 0188.
+
+Contract: groups.md, stage 3. ``/toymq/<cluster>/topics/<topic>`` is ``{"group": "a"}``, written create-if-absent, by a leader.
+A record is changed and removed by leaders of the group that it names alone, each time with a compare of their epoch. So what
+such a leader knows of its own records is true for as long as its publishes can be acknowledged. Nothing here decides anything.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from toymq_py.errors import DamagedData, EtcdError
+from toymq_py.replication.agreement import DEFAULT_GROUP, LeaderKey, Member, Outcome
+from toymq_py.replication.group_keys import GroupKeys, decode_leader, decode_member
+from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, KeyValues, News, Put, Transaction
+from toymq_py.storage.checked_json import parse_object
+
+CLAIMED_TOGETHER = 100
+"""Records of one transaction: etcd takes 128 operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The group that has a topic. ``revision``: of the record."""
+
+    group: str
+    revision: int
+
+
+@dataclass(slots=True)
+class Group:
+    """What is known of a group.
+
+    Attributes:
+        made: it has settings, so that it may have topics.
+        placed: a leader with ``--group`` has served it: each of its topics has a record.
+        leader: None while it has none.
+        led: its last leader that was seen.
+        nodes: those with a lease, by replica id.
+        load: what its leader says that it does, in messages stored and delivered a second.
+    """
+
+    made: bool = False
+    placed: bool = False
+    leader: LeaderKey | None = None
+    led: Member | None = None
+    nodes: dict[str, Member] = field(default_factory=dict)
+    load: float = 0.0
+
+    def addresses(self) -> list[str]:
+        """HOST:PORT of its nodes for clients, first of the leader that is, or was."""
+        first = [self.led.url] if self.led is not None else []
+        return list(dict.fromkeys([*first, *sorted(each.url for each in self.nodes.values())]))
+
+
+class Picture:
+    """The groups and records of a cluster, as far as etcd has told. ``revision``: of the last change."""
+
+    def __init__(self, cluster_root: str, found: Found | None = None) -> None:
+        self._root = cluster_root
+        self.groups: dict[str, Group] = {}
+        self.records: dict[str, Record] = {}
+        self.revision = found.revision if found is not None else 0
+        for each in found.keys if found is not None else ():
+            self._put(each)
+
+    def apply(self, news: News) -> list[str]:
+        """Take changes, in their order. Returns: the topics whose records were written."""
+        topics = []
+        for change in news.changes:
+            if isinstance(change, tuple):
+                self._remove(*change)
+            else:
+                self._put(change)
+                if change.key.startswith(of_topics := f"{self._root}topics/"):
+                    topics.append(change.key.removeprefix(of_topics))
+        self.revision = max(self.revision, news.revision)
+        return topics
+
+    def _put(self, found: KeyValue) -> None:
+        """A value that cannot be read, of a later toymq maybe, changes nothing."""
+        kind, _, rest = found.key.removeprefix(self._root).partition("/")
+        try:
+            if kind == "topics":
+                self.records[rest] = decode_record(found)
+            elif kind == "config":
+                self._group(DEFAULT_GROUP).made = True
+            elif kind == "groups":
+                self._put_of_group(*_divided(rest), found)
+        except EtcdError:
+            return
+
+    def _put_of_group(self, name: str, part: str, found: KeyValue) -> None:
+        group = self._group(name)
+        if part == "config":
+            group.made = True
+        elif part == "placed":
+            group.placed = True
+        elif part == "leader":
+            group.leader = decode_leader(found)
+            group.led = group.leader.member
+        elif part == "weight":
+            group.load = decode_load(found)
+        elif part.startswith("seats/"):
+            group.nodes[part.removeprefix("seats/")] = decode_member(found)
+
+    def _remove(self, key: str, revision: int) -> None:
+        kind, _, rest = key.removeprefix(self._root).partition("/")
+        if kind == "topics":
+            if (record := self.records.get(rest)) is not None and record.revision < revision:
+                del self.records[rest]
+            return
+        name, part = _divided(rest) if kind == "groups" else (DEFAULT_GROUP, kind)
+        group = self._group(name)
+        if part == "config":
+            group.made = False
+        elif part == "placed":
+            group.placed = False
+        elif part == "leader":
+            group.leader = None
+        elif part == "weight":
+            group.load = 0.0
+        elif part.startswith("seats/"):
+            group.nodes.pop(part.removeprefix("seats/"), None)
+
+    def _group(self, name: str) -> Group:
+        return self.groups.setdefault(name, Group())
+
+
+def _divided(rest: str) -> tuple[str, str]:
+    name, _, part = rest.partition("/")
+    return name, part
+
+
+def decode_record(found: KeyValue) -> Record:
+    """Raises: EtcdError."""
+    group = _object(found).get("group")
+    if not isinstance(group, str) or not group:
+        raise EtcdError(f"{found.key} in etcd names no group")
+    return Record(group, found.changed)
+
+
+def decode_load(found: KeyValue) -> float:
+    """Raises: EtcdError."""
+    load: Any = _object(found).get("messages_s")
+    if type(load) not in (int, float) or not 0 <= load < float("inf"):
+        raise EtcdError(f"{found.key} in etcd has no messages_s")
+    return float(load)
+
+
+def _object(found: KeyValue) -> dict[str, Any]:
+    try:
+        return parse_object("value", found.value)
+    except DamagedData as error:
+        raise EtcdError(f"{found.key} in etcd: {error}") from None
+
+
+class KeptPlaces:
+    """The calls of one node. Each may raise ``EtcdError``; after a transaction that means: its outcome is unknown."""
+
+    def __init__(self, store: KeyValues, cluster: str, group: str) -> None:
+        """Raises: ConfigError on an invalid name."""
+        self._store = store
+        self._keys = GroupKeys(cluster, group)
+        root = self._keys.root
+        self._range = KeyRange(f"{root}config", f"{root}topics0")  # "0" follows "/"
+
+    def bound(self, ttl_s: float) -> None:
+        """See ``KeyValues``."""
+        self._store.bound(ttl_s)
+
+    async def read(self) -> Picture:
+        """The whole, linearizable."""
+        return Picture(self._keys.root, await self._store.get(self._range))
+
+    async def news(self, since: int) -> News:
+        """See ``KeyValues``."""
+        return await self._store.news(self._range, since)
+
+    async def ping(self) -> None:
+        """Ask for something small: whether the member of etcd whose watch is silent still answers."""
+        await self._store.get(self._keys.settings)
+
+    async def record(self, topic: str) -> Record | None:
+        """The record of a topic now: linearizable."""
+        key = self._topic(topic)
+        found = await self._store.get(KeyRange(key, key + "\0"))
+        return next((decode_record(each) for each in found.keys), None)
+
+    async def claim(self, topics: Sequence[str], group: str, epoch: int | None) -> Outcome:
+        """Write the records of topics that have none, ``CLAIMED_TOGETHER`` at most; all of them, or none. ``epoch``: only
+        while this one leads the group; None for another's group, whose leader takes what it is given."""
+        keys = [self._topic(topic) for topic in topics]
+        compares = [*self._under(epoch), *(Compare(key, Check.ABSENT) for key in keys)]
+        return await self._commit(compares, *(Put(key, encode_record(group)) for key in keys))
+
+    async def release(self, topic: str, revision: int, epoch: int) -> Outcome:
+        """Remove the record of a topic, if it is that of ``revision``."""
+        key = self._topic(topic)
+        return await self._commit([*self._under(epoch), Compare(key, Check.CHANGED_AT, revision)], Delete(key))
+
+    async def mark_placed(self, epoch: int) -> Outcome:
+        """Say that each topic of the group has a record."""
+        return await self._commit(self._under(epoch), Put(self._keys.placed, b"{}"))
+
+    async def weigh(self, load: float, lease: int) -> None:
+        """Say how much the group has to do, for as long as the lease lives."""
+        await self._commit([], Put(self._keys.weight, json.dumps({"messages_s": load}).encode(), lease))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _topic(self, topic: str) -> str:
+        return f"{self._keys.root}topics/{topic}"
+
+    def _under(self, epoch: int | None) -> list[Compare]:
+        return [] if epoch is None else [Compare(self._keys.leader, Check.CREATED_AT, epoch)]
+
+    async def _commit(self, compares: Sequence[Compare], *changes: Put | Delete) -> Outcome:
+        return await self._store.commit(Transaction(compares, changes))
+
+
+def encode_record(group: str) -> bytes:
+    return json.dumps({"group": group}, separators=(",", ":")).encode()

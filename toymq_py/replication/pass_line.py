@@ -1,0 +1,50 @@
+"""The line with which a node asks the leader of another group to serve a client's commands. Pure. ADR 0190.
+
+    > PASS 1 cluster=<name> group=<g> [auth=<token, percent-encoded>]      over a connection to its --replicate
+    < PASSED                    then the protocol of clients, HELLO first        or    ERR <CODE> <text>, and the end
+
+The token, and TLS, are those of the nodes; the client's own token is in its HELLO, and the leader judges it.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote
+
+from toymq_py.errors import BadOperation
+
+PASS: Final = b"PASS "
+"""How the line begins: what a follower says begins otherwise."""
+PASSED: Final = b"PASSED\n"
+VERSION: Final = 1
+
+_LINE = re.compile(
+    r"PASS ([0-9]{1,4}) cluster=([A-Za-z0-9_-]{1,63}) group=([A-Za-z0-9-]{1,32})(?: auth=([A-Za-z0-9._~%-]{1,800}))?\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a node asks for. ``token`` is not shown."""
+
+    cluster: str
+    group: str
+    token: str | None
+    version: int = VERSION
+
+    def __repr__(self) -> str:
+        return f"Pass({self.cluster}, {self.group}, {self.version})"
+
+
+def encode(asked: Pass) -> bytes:
+    auth = "" if asked.token is None else f" auth={quote(asked.token, safe='')}"
+    return f"PASS {asked.version} cluster={asked.cluster} group={asked.group}{auth}\n".encode("ascii")
+
+
+def decode(line: bytes) -> Pass:
+    """Raises: BadOperation."""
+    match = _LINE.fullmatch(line.decode("latin-1"))
+    if match is None:
+        raise BadOperation(f"an invalid line: {line[:60]!a}")
+    version, cluster, group, token = match.groups()
+    return Pass(cluster, group, None if token is None else unquote(token), int(version))
