@@ -1,11 +1,13 @@
 """Which worker runs which tests: the scheduler of ``make test`` with two workers that only note what they are told."""
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tests.support.scheduling import Scheduling, in_order, scope_of
+from tests.support.scheduling import Scheduling, import_ahead, in_order, scope_of
 
 TESTS = [
     "tests/spark/test_jobs.py::test_a", "tests/spark/test_spark.py::test_b", "tests/spark/test_spark.py::test_c",
@@ -73,3 +75,23 @@ def test_long_files_come_first_and_then_those_of_the_most_tests() -> None:
     items = [SimpleNamespace(nodeid=test, path=test.partition("::")[0]) for test in reversed(TESTS)]
     order = [item.nodeid for item in in_order(cast("list[pytest.Item]", items))]
     assert order == [TESTS[2], TESTS[1], TESTS[0], TESTS[4], TESTS[3], TESTS[5]]
+
+
+def test_each_worker_imports_all_files_and_begins_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one cannot be imported: the collection tells that."""
+    folder = tmp_path / "ahead"
+    folder.mkdir()
+    for name in "abcd":
+        (folder / f"test_{name}.py").write_text("import order\norder.append(__name__)\n")
+    (folder / "test_bad.py").write_text("raise ValueError\n")
+    order: list[str] = []
+    monkeypatch.setitem(sys.modules, "order", cast(Any, order))
+    monkeypatch.syspath_prepend(tmp_path)
+    names = [f"ahead.test_{name}" for name in "abcd"]
+    for worker, expected in enumerate([names, [*names[2:], *names[:2]]]):
+        told = {"workerid": f"gw{worker}", "workercount": 2}
+        import_ahead(cast(Any, SimpleNamespace(args=[str(folder)], rootpath=tmp_path, workerinput=told)))
+        assert order == expected
+        order.clear()
+        for name in names:
+            del sys.modules[name]
