@@ -13,7 +13,7 @@ from typing import Any
 from toymq_py import broker_stats
 from toymq_py.auth.quotas import Quotas, acting_token
 from toymq_py.clock import Clock
-from toymq_py.config.options import BrokerOptions, TopicSettings
+from toymq_py.config.options import BrokerOptions, TopicSettings, check_dead_letter_settings
 from toymq_py.consumer import FailureBudget
 from toymq_py.consumer_options import Mode
 from toymq_py.data_directory import DataDirectory
@@ -22,7 +22,6 @@ from toymq_py.dedupe import KeyBudget
 from toymq_py.deletions import Deletions
 from toymq_py.directory_check import DirectoryCheck
 from toymq_py.errors import (
-    BadArgument,
     DamagedData,
     DataDirectoryError,
     DirectoryLost,
@@ -37,6 +36,7 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import Metrics
 from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
+from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Placement
 from toymq_py.records import IdRange
 from toymq_py.shutdown import Shutdown
@@ -110,6 +110,7 @@ class Broker:
         """Called with the name when a request creates a topic. What it returns is called with the outcome."""
         self.placement = placement
         """Asked only for topics that are not here."""
+        self.partitioned = PartitionedTopics(fs, self.directory, lambda: self.placement)
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._subscriptions = SubscriptionRegistry(scheduler)
@@ -156,6 +157,7 @@ class Broker:
             raise DataDirectoryError(text) from error
 
     def _open_topics(self) -> None:
+        self.partitioned.open()
         for name in self.directory.topic_names():
             self._open_safely(name, self.directory.topic_path(name))
         self._dead_letters.settle_moves(self.topics)
@@ -241,10 +243,11 @@ class Broker:
     # -- topics
 
     def topic(self, name: str) -> Topic:
-        """Raises: NoSuchTopic, Moved."""
+        """Raises: NoSuchTopic, Moved, IsPartitioned."""
         topic = self.topics.get(name)
         if topic is None:
-            raise self.placement.moved(name) or self.unopened.get(name) or NoSuchTopic(f"there is no topic {name}")
+            error = self.partitioned.is_whole(name) or self.placement.moved(name) or self.unopened.get(name)
+            raise error or self.partitioned.is_none(name) or NoSuchTopic(f"there is no topic {name}")
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
         return topic
@@ -305,9 +308,12 @@ class Broker:
         return self._dead_letters.when_stored(topic, call)
 
     def _new_topic(self, name: str, group: str | None = None) -> Topic:
-        """Raises: Moved, BeingPlaced, PlacementUnknown, TooManyTopics, StorageFailed."""
-        self.placement.admit(name, group)
-        if (error := self.unopened.get(name)) is not None:
+        """Raises: Moved, BeingPlaced, PlacementUnknown, TooManyTopics, StorageFailed, IsPartitioned, NoSuchTopic."""
+        known = name in self.unopened
+        error: RequestError | None = self.partitioned.is_whole(name) or (None if known else self.partitioned.is_none(name))
+        if error is None:
+            self.placement.admit(name, group)
+        if (error := error or self.unopened.get(name)) is not None:
             raise error
         if self.lost is not None:
             raise StorageFailed(str(self.lost))
@@ -357,8 +363,8 @@ class Broker:
         Raises: ModeConflict, ShuttingDown, TooManyTopics, TooManyConsumers, BeingDeleted, StorageFailed, OSError.
         """
         self.refuse_late()
-        if is_pattern(name):
-            polls = PatternPoll(TopicPattern(name), consumer, visibility_s=visibility_s, wake=wake, mode=mode)
+        if (pattern := self.partitioned.pattern_of(name)) is not None:
+            polls = PatternPoll(pattern, consumer, visibility_s=visibility_s, wake=wake, mode=mode)
             self._subscriptions.poll(polls, self.topics)
             return polls
         poll = Poll(name, consumer, visibility_s=visibility_s, wake=wake, mode=mode)
@@ -380,7 +386,7 @@ class Broker:
         if (group := changes.get("group")) is not None:
             changes = {option: value for option, value in changes.items() if option != "group"}
         TopicSettings().changed(changes)
-        _check_dead_letter_settings(name, changes)
+        check_dead_letter_settings(name, changes)
         if (known := name in self.topics) and self.topics[name].deleted:
             raise self._deletions.busy(name)
         if known and group is not None:
@@ -415,7 +421,7 @@ class Broker:
         self.refuse_late()
         topic = self.topic(name)
         topic.settings.changed(changes)
-        _check_dead_letter_settings(name, changes)
+        check_dead_letter_settings(name, changes)
 
         def changed(present: TopicSettings) -> TopicSettings | None:
             settings = present.changed(changes)
@@ -490,11 +496,3 @@ class Broker:
         self.topics.clear()
         self.directory.close()
         self._directory_check = None
-
-
-def _check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:
-    """Refuse settings that have no effect on a dead-letter topic. Raises: BadArgument."""
-    if name.endswith(DEAD_LETTERS) and "max_attempts" in changes:
-        raise BadArgument("max_attempts has no effect here: dead letters have no dead-letter topic of their own")
-    if name.endswith(DEAD_LETTERS) and "ttl" in changes:
-        raise BadArgument("ttl has no effect here: dead letters do not expire; retain_max_age removes old ones")

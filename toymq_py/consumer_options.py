@@ -7,9 +7,10 @@ from typing import Literal
 from toymq_py.errors import BadArgument
 from toymq_py.records import MSG_ID_MAX
 
-Mode = Literal["exclusive", "shared", "keyed"]
-"""How sessions share one consumer: one at a time, many that compete, or many that compete and keep the order of each key."""
-MODES: tuple[Mode, ...] = ("exclusive", "shared", "keyed")
+Mode = Literal["exclusive", "shared", "keyed", "single"]
+"""How sessions share one consumer: one at a time, many that compete, many that compete and keep the order of each key, or many
+of which one is active in each topic."""
+MODES: tuple[Mode, ...] = ("exclusive", "shared", "keyed", "single")
 POLL_MODES: tuple[Mode, ...] = ("shared", "keyed")
 """Of a PULL, which takes over from none."""
 LEASE_NUMBER_MAX = 2**53 - 1

@@ -13,7 +13,7 @@ from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError, RequestError
 from toymq_py.names import check_name
-from toymq_py.storage import alerts_file, amqp_file, webhooks_file
+from toymq_py.storage import alerts_file, amqp_file, partitions_file, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
@@ -120,10 +120,35 @@ class DataDirectory:
 
         self._offload(rename, renamed)
 
+    def remove_topic_now(self, name: str) -> None:
+        """Remove a topic's files, if there are some. Blocks. Assumes that the topic is not open. Raises: OSError."""
+        fs, path = self._fs, self.topic_path(name)
+        if fs.is_dir(path):
+            while fs.exists(self.topic_path(grave := f"{DELETED_PREFIX}{next(self._deleted)}")):
+                pass
+            fs.rename(path, self.topic_path(grave))
+            fs.sync_dir(self._topics)
+            self._remove_tree(grave)
+
     def _remove_tree(self, name: str) -> None:
         """Remove a deleted topic's directory; the next start removes what is left."""
         with contextlib.suppress(OSError):
             remove_tree(self._fs, self.topic_path(name))
+
+    # -- partitioned topics
+
+    def read_partitions(self) -> dict[str, partitions_file.StoredPartitions]:
+        """The partitioned topics, by name. Blocks. Raises: DamagedData, OSError."""
+        return partitions_file.load(self._fs, self.path)
+
+    def write_partitions(self, found: Mapping[str, partitions_file.StoredPartitions]) -> None:
+        """Replace the partitioned topics. Blocks. Raises: OSError."""
+        partitions_file.FILE.write(self._fs, self.path, partitions_file.encode(found))
+
+    def store_partitions(self, found: Mapping[str, partitions_file.StoredPartitions], done: Stored) -> None:
+        """As ``write_partitions``, on a sync thread. Assumes one call at a time."""
+        data = partitions_file.encode(found)
+        self._offload(lambda: partitions_file.FILE.write(self._fs, self.path, data), done)
 
     # -- webhooks
 

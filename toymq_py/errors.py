@@ -10,6 +10,7 @@
     │  ├─ NoSuchTopic  NoSuchConsumer  TopicExists
     │  │  └─ NameBusy                                      what makes a topic of this name waits a moment
     │  │     └─ BeingDeleted  BeingPlaced
+    │  ├─ IsPartitioned                                    the command is for one of its partitions
     │  ├─ AlreadySubscribed  NotSubscribed  ModeConflict
     │  ├─ OutOfRange  QueueFull  OutOfSequence
     │  ├─ TooManyTopics  TooManyConsumers  TooManySubscriptions
@@ -172,8 +173,10 @@ class NameBusy(NoSuchTopic):
 class BeingDeleted(NameBusy):
     """The name is taken by a topic that is being deleted, for as long as the disk needs."""
 
-    def __init__(self, topic: str, when_done: Callable[[Callable[[], None]], None]) -> None:
-        super().__init__(f"{topic} is being deleted: send it again in a moment", when_done)
+    def __init__(
+        self, topic: str, when_done: Callable[[Callable[[], None]], None], what: str = "is being deleted"
+    ) -> None:
+        super().__init__(f"{topic} {what}: send it again in a moment", when_done)
 
 
 class BeingPlaced(NameBusy):
@@ -181,6 +184,23 @@ class BeingPlaced(NameBusy):
 
     def __init__(self, topic: str, when_done: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(f"{topic} is being placed in a group: send it again in a moment", when_done)
+
+
+class IsPartitioned(RequestError):
+    """The topic is divided into partitions, and the command is for one of them. The text begins with their number."""
+
+    code = "PARTITIONED"
+
+    @classmethod
+    def of(cls, topic: str, count: int, letters: str = "") -> Self:
+        """Of a topic with ``count`` partitions; ``letters`` is the ending of dead-letter topics."""
+        first, last = f"{topic}#0{letters}", f"{topic}#{count - 1}{letters}"
+        return cls(f"{count} is the number of partitions of {topic}: name one, from {first} to {last}")
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        return int(str(self).partition(" ")[0])
 
 
 class NoSuchConsumer(RequestError):

@@ -12,7 +12,12 @@ NAMED_MAX = 5
 DEAD_LETTERS = ".dlq"
 """Ends the name of a topic's dead-letter topic."""
 
+PARTITION_MARK = "#"
+"""Between the name of a partitioned topic and the number of a partition: ``orders#3``. ``orders#*`` are all of them."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}\Z")
+_TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}(?:#(?:0|[1-9][0-9]{0,3}))?\Z")
+_ALL_PARTITIONS = PARTITION_MARK + "*"
 _INCARNATION = re.compile(r"[0-9a-f]{16}\Z")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,31}\Z")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
@@ -20,7 +25,8 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` when it is a legal topic or consumer name; a dead-letter topic's may be longer by its ``.dlq``.
+    """Return ``name`` when it is a legal topic or consumer name; a dead-letter topic's may be longer by its ``.dlq``, a
+    partition's by its ``#3``.
 
     The error does not repeat the name, which may be a token in the wrong place: callers add it where they know better.
 
@@ -30,15 +36,25 @@ def check_name(kind: str, name: str) -> str:
     Raises: BadName.
     """
     if not (is_topic_name(name) if kind == "topic" else _NAME.match(name)):
-        raise BadName(f"{kind} name must be 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - and not begin with . or -")
+        partition = "; # is for the number of a partition, as in orders#3" if kind == "topic" and PARTITION_MARK in name else ""
+        rule = f"{kind} name must be 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - and not begin with . or -"
+        raise BadName(rule + partition)
     return name
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may have this name; a dead-letter topic's may be longer by its suffix."""
-    return _NAME.match(name) is not None or (
-        name.endswith(DEAD_LETTERS) and _NAME.match(name.removesuffix(DEAD_LETTERS)) is not None
+    """Whether a topic may have this name; a dead-letter topic's may be longer by its suffix, a partition's by its number."""
+    return _TOPIC.match(name) is not None or (
+        name.endswith(DEAD_LETTERS) and _TOPIC.match(name.removesuffix(DEAD_LETTERS)) is not None
     )
+
+
+def whole_name(name: str) -> str:
+    """The partitioned topic that a partition, or a pattern of all partitions, belongs to, with the ``.dlq`` of dead letters;
+    any other name as it is."""
+    if PARTITION_MARK not in name:
+        return name
+    return name[: name.index(PARTITION_MARK)] + (DEAD_LETTERS if name.endswith(DEAD_LETTERS) else "")
 
 
 def some_of(names: Iterable[str], most: int = NAMED_MAX) -> str:
@@ -49,7 +65,7 @@ def some_of(names: Iterable[str], most: int = NAMED_MAX) -> str:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether the name has a wildcard word."""
+    """Whether the name has a wildcard."""
     return "*" in name or ">" in name
 
 
@@ -95,14 +111,15 @@ class TopicPattern:
     """A topic name in which whole words may be ``*`` (one word) and the last ``>`` (one or more). What stands between two
     dots is a word, also when it is empty: ``a.`` has two.
 
-    A wildcard never matches ``dlq`` as the last word: dead-letter topics must be spelled out.
+    A wildcard never matches ``dlq`` as the last word: dead-letter topics must be spelled out. Behind a name ``#*`` is every
+    partition: ``orders#*``, ``orders#*.dlq``.
     """
 
     __slots__ = ("_regex", "_words", "text")
 
     def __init__(self, text: str) -> None:
         """Raises: BadName when a wildcard is not a whole word, or ``>`` is not the last."""
-        check_name("topic", text.replace("*", "x").replace(">", "x"))
+        check_name("topic", text.replace(_ALL_PARTITIONS, "#0").replace("*", "x").replace(">", "x"))
         self.text = text
         words = text.split(".")
         parts = []
@@ -112,12 +129,22 @@ class TopicPattern:
                 parts.append(r"(?!dlq\Z)[^.]*" if last else r"[^.]*")
             elif word == ">" and last:
                 parts.append(r"(?:[^.]*\.)*(?!dlq\Z)[^.]*")
+            elif word.endswith(_ALL_PARTITIONS) and not is_pattern(stem := word.removesuffix(_ALL_PARTITIONS)):
+                parts.append(re.escape(stem) + "#[0-9]+")
             elif "*" in word or ">" in word:
                 raise BadName("a wildcard is a whole word: * for one word, > for the rest at the end")
             else:
                 parts.append(re.escape(word))
         self._regex = re.compile(r"\.".join(parts) + r"\Z")
         self._words = words
+
+    @classmethod
+    def of_partitions(cls, name: str) -> "TopicPattern":
+        """Matches every partition of a topic, or, for ``<topic>.dlq``, the dead-letter topics of them. Its text is the name."""
+        letters = DEAD_LETTERS if name.endswith(DEAD_LETTERS) else ""
+        pattern = cls(f"{name.removesuffix(DEAD_LETTERS)}{_ALL_PARTITIONS}{letters}")
+        pattern.text = name
+        return pattern
 
     def matches(self, topic: str) -> bool:
         """Whether the pattern matches a topic name."""

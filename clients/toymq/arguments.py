@@ -17,7 +17,7 @@ from toymq_py.consumer_options import LEASE_NUMBER_MAX, MODES, Mode, Start, pars
 from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.names import check_name, check_topic_or_pattern, is_incarnation
 from toymq_py.protocol import publish_key
-from toymq_py.protocol.frames import COUNT_MAX
+from toymq_py.protocol.frames import COUNT_MAX, is_key
 from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, IdRange
 from toymq_py.units import (
     DURATION_MS_MAX,
@@ -287,6 +287,17 @@ def key_bytes(key: str | bytes) -> bytes:
     except BadArgument:
         rule = "write 1 to 512 printable ASCII characters without space; the key \"-\" alone is reserved"
         raise BadArgument(f"invalid key {shown(key)}: {rule}; key=None publishes without a key") from None
+
+
+def route_bytes(route: str | bytes) -> bytes:
+    """What chooses a partition. Raises: BadArgument, TypeError."""
+    if not isinstance(route, str | bytes):
+        raise TypeError(f"a route is str or bytes, not {type(route).__name__}: use str(route)")
+    data = route.encode(errors="replace") if isinstance(route, str) else route
+    if not is_key(data):
+        rule = "write 1 to 512 printable ASCII characters without space"
+        raise BadArgument(f"invalid route {shown(route)}: {rule}; route=None leaves it to the key")
+    return data
 
 
 def headers(value: object) -> Mapping[str, str]:

@@ -120,7 +120,7 @@ class Client(ClientBase, AsyncWith):
 
     async def pub(
         self, topic: str, payload: bytes, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
-        delay: Seconds | None = None, ttl: Seconds | None = None, seq: int | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None, seq: int | None = None, route: Key | None = None,
     ) -> Receipt:  # fmt: skip
         """Publish one message and wait until it is on stable storage. Many may be awaited at once; their order is kept.
 
@@ -134,6 +134,8 @@ class Client(ClientBase, AsyncWith):
             ttl: time from now after which it is dropped when it was not delivered; longer than ``delay``.
             seq: an ascending number; ``key`` then names its producer. A number not above the producer's highest is a duplicate,
                 and the receipt has the id of the highest.
+            route: of a partitioned topic: what has the same route goes to the same partition. By default the header
+                ``toymq-group``, else the key, else each message goes to the next one. The receipt has the id there.
 
         Raises:
             RequestError: the broker refused it (QueueFull, DiskLow, …); see ``retryable``.
@@ -147,7 +149,7 @@ class Client(ClientBase, AsyncWith):
             if headers is not None:
                 arguments.headers(headers)
             headers, ended = tracing.publishing(topic, headers)
-        item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max)
+        item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max, route)
         if link.crowded:
             await link.room(topic)
         batch, done = link.batch(1)
@@ -164,6 +166,7 @@ class Client(ClientBase, AsyncWith):
     async def pub_value(
         self, topic: str, value: object, *, codec: AnyCodec = "json", key: Key | None = None,
         headers: Mapping[str, str] | None = None, delay: Seconds | None = None, ttl: Seconds | None = None,
+        route: Key | None = None,
     ) -> Receipt:  # fmt: skip
         """Publish a value, with its codec's content type as a header; ``Message.value`` reads it by that.
 
@@ -171,19 +174,19 @@ class Client(ClientBase, AsyncWith):
             value: of numbers, texts, lists, dicts, None. Dates, times, UUIDs and Decimals become texts, enums their value,
                 dataclasses objects; bytes are base64 in JSON.
             codec: ``"json"``, ``"msgpack"``, a ``toymq.Codec``, or a function that makes bytes of the value.
-            key, headers, delay, ttl: as of ``pub``.
+            key, headers, delay, ttl, route: as of ``pub``.
 
         Raises: TypeError, BadArgument, for what the codec cannot say; ConfigError without its package; and as ``pub``.
         """
         payload, headers = encoded(codec, value, headers)
-        return await self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl)
+        return await self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl, route=route)
 
     async def pub_json(
         self, topic: str, value: object, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
-        delay: Seconds | None = None, ttl: Seconds | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None, route: Key | None = None,
     ) -> Receipt:  # fmt: skip
         """``pub_value`` as JSON; ``Message.json`` reads it."""
-        return await self.pub_value(topic, value, key=key, headers=headers, delay=delay, ttl=ttl)
+        return await self.pub_value(topic, value, key=key, headers=headers, delay=delay, ttl=ttl, route=route)
 
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024
@@ -222,9 +225,9 @@ class Client(ClientBase, AsyncWith):
             auto_extend: renew the leases of all delivered, unsettled messages, also of those that wait for the next iteration.
             window: most delivered and unacked messages.
             visibility: seconds after which an unsettled message is delivered again; None takes the topic's.
-            mode: ``exclusive`` (a newer subscriber takes over), ``shared`` (subscribers share the work) or ``keyed`` (they
-                share it, and of each group key one message at a time is delivered, in order); None takes the broker's default,
-                exclusive.
+            mode: ``exclusive`` (a newer subscriber takes over), ``shared`` (subscribers share the work), ``keyed`` (and of each
+                group key one message at a time is delivered, in order) or ``single`` (in each topic one is active, and another
+                one takes over when it goes); None takes the broker's default, exclusive.
             start: ``earliest``, ``latest``, an id or ``@<unix-ms>``; matters only when the consumer is new.
 
         Raises: BadName, BadArgument, AlreadySubscribed (this client has the same subscription); when it is entered

@@ -24,6 +24,7 @@ from toymq.streams import Streams
 from toymq.subscribe_slots import SubscribeSlot, UnsubscribeSlot
 from toymq.wire_log import Wire
 from toymq_py.errors import Moved, ProtocolViolation, RequestError, ToymqError
+from toymq_py.names import whole_name
 from toymq_py.protocol import ClientConnection, ClosedPush, ErrReply, Hello, HelloReply, MessagePush
 from toymq_py.records import IdRange
 
@@ -317,7 +318,8 @@ class Conversation:
             self.end(feed, ended(push.topic, push.consumer, push.code))
 
     def _match(self, topic: str) -> Feed | None:
-        return next((feed for feed in self._patterns if feed.pattern is not None and feed.pattern.matches(topic)), None)
+        found = (feed for feed in self._patterns if feed.pattern is not None and feed.pattern.matches(topic))
+        return self._routes.get(whole_name(topic)) or next(found, None)
 
     # -- what there is to send
 

@@ -16,7 +16,7 @@ from toymq.message import lines_of, to_ranges
 from toymq.pending_replies import Slot
 from toymq_py.errors import ToymqError
 from toymq_py.lease_number import new_lease_number
-from toymq_py.names import TopicPattern, is_pattern
+from toymq_py.names import TopicPattern, is_pattern, whole_name
 from toymq_py.protocol import Ack, MessagePush, Reply, Subscribe, encode_command
 from toymq_py.records import IdRange
 
@@ -176,10 +176,14 @@ class Feed:
         self._gone_to = ref(link)
 
     def overlaps(self, topic: str) -> bool:
-        """Whether a message could belong to this and to a subscription of ``topic``; of two patterns: assumed."""
+        """Whether a message could belong to this and to a subscription of ``topic``; of two patterns: assumed. Each may be a
+        partitioned topic."""
+        mine = self.command.topic
+        if topic in (mine, whole_name(mine)) or whole_name(topic) == mine:
+            return True
         if self.pattern is not None:
             return is_pattern(topic) or self.pattern.matches(topic)
-        return TopicPattern(topic).matches(self.command.topic) if is_pattern(topic) else topic == self.command.topic
+        return is_pattern(topic) and TopicPattern(topic).matches(mine)
 
     def take(self) -> MessagePush | None:
         """Hand out the next delivery. It leaves ``arrived`` last, and after that nothing is called: when a signal handler

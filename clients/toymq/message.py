@@ -32,6 +32,8 @@ class Sequenced(NamedTuple):
     hdr: int = 0
     delay_ms: int | None = None
     ttl_ms: int | None = None
+    route: bytes = b""
+    """Chooses the partition of a partitioned topic."""
 
 
 Item = bytes | tuple[Key | None, bytes] | tuple[Key | None, bytes, Mapping[str, str] | None] | Sequenced
@@ -216,11 +218,13 @@ def chunks(
 def outgoing(
     header_block: HeaderBlock, payload: bytes, key: Key | None,
     headers: Mapping[str, str] | None, delay: Seconds | None, ttl: Seconds | None, seq: int | None, body_bytes_max: int,
+    route: Key | None = None,
 ) -> Outgoing:  # fmt: skip
     """A message of ``pub``. Raises: TypeError, BadArgument, PayloadTooLarge."""
     block = header_block(headers)
     name = arguments.key_bytes(key) if key is not None else b""
-    options = publish_options(len(block), *arguments.publish_times(delay, ttl))
+    times = arguments.publish_times(delay, ttl)
+    options = publish_options(len(block), *times, b"" if route is None else arguments.route_bytes(route))
     if seq is not None:
         options += publish_sequence(name, arguments.whole("seq", seq, 0, SEQUENCE_MAX))
     body = block + arguments.payload_bytes(payload)
@@ -233,7 +237,7 @@ def _sequenced_options(item: Sequenced) -> bytes:
     """Raises: TypeError, BadArgument."""
     try:
         check_delay(item.delay_ms, item.ttl_ms)
-        options = publish_options(item.hdr, item.delay_ms, item.ttl_ms)
+        options = publish_options(item.hdr, item.delay_ms, item.ttl_ms, item.route)
         return options + publish_sequence(item.producer.encode(), item.seq)
     except (AttributeError, TypeError):
         raise TypeError(f"the fields of {arguments.shown(item)} are a str, int, bytes, and int or None") from None

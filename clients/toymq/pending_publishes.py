@@ -8,7 +8,8 @@ The broker refuses every number after a refused one (``OUT_OF_SEQUENCE``), so th
 1. wait for the publishes in flight, and hold new ones;
 2. renumber from the lowest refused number, above all confirmed ones: these numbers are certainly not in the log;
 3. where a refusal leaves the outcome open (``STORAGE_FAILED``), its number must not name another message: take a new producer
-   name instead.
+   name instead. So too where another partition of the topic has confirmed a later number, or the number is still refused: a
+   partition waits for its own number, and the repeat has gone to another one (ADR 0184).
 """
 
 import warnings
@@ -166,6 +167,8 @@ class Stream:
         self._highest = -1  # confirmed number
         self._refused: int | None = None  # the lowest refused number; new publishes are held while it is set
         self._outcome_is_open = False
+        self._is_new = True  # the producer's name: no partition can wait for a number of it
+        self._waited_for = False  # a partition waits for a number that went elsewhere
         self._held: list[PublishSlot] = []
         self._first: PublishSlot | None = None  # of the renumbered ones
 
@@ -193,6 +196,7 @@ class Stream:
     def confirmed(self, seq: int) -> None:
         if seq > self._highest:
             self._highest = seq
+        self._is_new = False
         self.gone()
 
     def gone(self) -> None:
@@ -203,7 +207,8 @@ class Stream:
 
     def holds(self, slot: PublishSlot, seq: int, error: ToymqError) -> bool:
         """Whether the refused publish is repeated, after the one whose refusal caused this."""
-        again = isinstance(error, OutOfSequence) and slot is not self._first and not slot.done
+        again = isinstance(error, OutOfSequence) and not (slot is self._first and self._is_new) and not slot.done
+        self._waited_for |= again and slot is self._first
         if again:
             self._held.append(slot)
         self._refused = seq if self._refused is None else min(seq, self._refused)
@@ -215,13 +220,14 @@ class Stream:
         assert self._refused is not None
         held, self._held = self._held, []
         held.sort(key=lambda slot: (slot.seq is None, slot.seq or 0))
-        if self._outcome_is_open:
+        if self._outcome_is_open or self._waited_for or self._refused <= self._highest:
             assert self._names is not None, "only numbered publishes are held"
             self.producer = next(self._names).encode()
             self._next, self._highest = 0, -1
+            self._is_new = True
         else:
-            self._next = max(self._refused, self._highest + 1)
-        self._refused, self._outcome_is_open, self._first = None, False, None
+            self._next = self._refused
+        self._refused, self._outcome_is_open, self._waited_for, self._first = None, False, False, None
         for slot in held:
             slot.seq = None
             if slot.done:

@@ -35,7 +35,7 @@ HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value
 Headers = list[tuple[str, bytes | None]]
 
 
-def columns_batch(first_id: int, columns: Columns, topic: str, schema: pa.Schema) -> pa.RecordBatch:
+def columns_batch(first_id: int, columns: Columns, topic: str, schema: pa.Schema, partition: int = 0) -> pa.RecordBatch:
     """
     Args:
         first_id: of consecutive records.
@@ -61,18 +61,18 @@ def columns_batch(first_id: int, columns: Columns, topic: str, schema: pa.Schema
             case "headers":
                 return pa.array(headers, HEADERS_TYPE)
             case _:
-                return constant(name, topic, count)
+                return constant(name, topic, count, partition)
 
     return pa.RecordBatch.from_arrays([make(field.name).cast(field.type) for field in schema], schema=schema)
 
 
-def constant(name: str, topic: str, count: int) -> pa.Array:
+def constant(name: str, topic: str, count: int, partition: int = 0) -> pa.Array:
     """A column with one value in every row of a topic."""
     match name:
         case "topic":
             return pa.repeat(topic, count)
         case "partition":
-            return pa.repeat(pa.scalar(0, pa.int32()), count)
+            return pa.repeat(pa.scalar(partition, pa.int32()), count)
         case "timestampType":
             return pa.repeat(pa.scalar(TIMESTAMP_TYPE_APPEND, pa.int32()), count)
         case _:

@@ -17,7 +17,7 @@ from toymq_py.storage.reader import RecordRun, Walk
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import Place
 from toymq_py.tier.reader import BucketReader, BucketTopic, SealedSegment, SegmentLost
-from toymq_spark.record_sources import AT_MS_MAX, Logs
+from toymq_spark.record_sources import AT_MS_MAX, Logs, among
 from toymq_spark.spans import overlapping, whole
 
 logger = logging.getLogger("toymq_spark")
@@ -53,6 +53,13 @@ class BucketLogs:
     def topics(self) -> list[str]:
         with named(self._url):
             return self._reader.topics()
+
+    def partitions(self, topic: str) -> list[str]:
+        try:
+            self._topic(topic)
+        except NoSuchTopic:
+            return among(self.topics(), topic)
+        return [topic]
 
     def bounds(self, topic: str) -> TopicRange:
         found = self._topic(topic)
@@ -118,6 +125,9 @@ class TieredLogs:
 
     def topics(self) -> list[str]:
         return self._broker.topics()
+
+    def partitions(self, topic: str) -> list[str]:
+        return self._broker.partitions(topic)
 
     def bounds(self, topic: str) -> TopicRange:
         found = self._broker.bounds(topic)

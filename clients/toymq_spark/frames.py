@@ -38,9 +38,10 @@ _KEYED_NUMBERS = (ATTRIBUTE_DELIVER_AT, ATTRIBUTE_EXPIRES_AT)
 class RowWalk:
     """A ``storage.reader.Walk`` that makes Arrow batches of a topic's rows."""
 
-    def __init__(self, topic: str, schema: pa.Schema) -> None:
+    def __init__(self, topic: str, schema: pa.Schema, partition: int = 0) -> None:
         """``schema``: columns of the source, in any order."""
         self._topic = topic
+        self._partition = partition
         self._schema = schema
 
     def __call__(self, data: bytes, pos: int, expected_id: int, max_count: int) -> tuple[int, int, Stop, list[pa.RecordBatch]]:
@@ -56,7 +57,7 @@ class RowWalk:
             count = min(last_id - expected_id, UNLIKE_ROWS)
             pos, next_id, stop = scan(data, pos, expected_id, columns, with_payloads=True, max_count=count)
             if next_id > expected_id:
-                batches.append(columns_batch(expected_id, columns, self._topic, self._schema))
+                batches.append(columns_batch(expected_id, columns, self._topic, self._schema, self._partition))
                 expected_id = next_id
             if stop is not Stop.COUNT or expected_id == last_id:
                 return pos, expected_id, stop, batches
@@ -78,7 +79,7 @@ class RowWalk:
                 case "headers":
                     return pa.nulls(count, self._schema.field(name).type)
                 case _:
-                    return constant(name, self._topic, count)
+                    return constant(name, self._topic, count, self._partition)
 
         arrays = [make(field.name).cast(field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

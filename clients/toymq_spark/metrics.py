@@ -14,6 +14,9 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from toymq_spark.errors import OptionError
+from toymq_spark.offsets import Offsets, from_json, removed_of
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -35,8 +38,8 @@ def progress_of(found: dict[str, Any]) -> Progress:
     """Progress of one batch, from Spark's report (``query.lastProgress``, or an event's ``progress.json``)."""
     behind: dict[str, int] = {}
     for source in found.get("sources", ()):
-        end, latest = _numbers(source.get("endOffset"), "0"), _numbers(source.get("latestOffset"), "0")
-        removed = _numbers(source.get("latestOffset"), "removed")
+        end, latest = _read(source.get("endOffset"), from_json), _read(source.get("latestOffset"), from_json)
+        removed = _read(source.get("latestOffset"), removed_of)
         for topic, next_id in latest.items():
             behind[topic] = max(next_id - end.get(topic, 0) - removed.get(topic, 0), 0)
     return Progress(
@@ -64,17 +67,16 @@ def followed(query: StreamingQuery) -> Iterator[tuple[Progress, int]]:
         query.stop()
 
 
-def _numbers(reported: Any, name: str) -> dict[str, int]:
+def _read(reported: Any, read: Callable[[dict[str, Any]], Offsets]) -> Offsets:
     """A number of each topic in the offsets of one source; Spark gives them as an object or as JSON, and None where it has
     none."""
     found = json.loads(reported) if isinstance(reported, str) else reported
     if not isinstance(found, dict):
         return {}
-    return {
-        topic: int(partitions[name])
-        for topic, partitions in found.items()
-        if isinstance(partitions, dict) and isinstance(partitions.get(name), int)
-    }
+    try:
+        return read(found)
+    except OptionError:  # of a source of another kind
+        return {}
 
 
 class BehindLatest(StreamingQueryListener):

@@ -2,7 +2,8 @@
 
 Knows nothing of Spark. An id range is [start, end). Spark stores offsets as JSON and compares them as strings, so their form is
 fixed: ``{"topic": {"0": id, "bucket": id, "incarnation": word}}``, topics sorted, the word where it is known (ADR 0135). The
-batch that ends here reads in a bucket what is below the second id; there is none when it reads nothing there (ADR 0167).
+batch that ends here reads in a bucket what is below the second id; there is none when it reads nothing there (ADR 0167). Of a
+topic with partitions: ``{"topic": {"0": id, "1": id, "bucket": {"0": id}, "incarnation": {"0": word, "1": word}}}``.
 """
 
 import logging
@@ -14,6 +15,7 @@ from toymq_py.errors import NoSuchTopic
 from toymq_py.records import IdRange
 from toymq_spark.errors import DataLoss, OptionError
 from toymq_spark.options import EARLIEST, LATEST, Edge, SourceOptions
+from toymq_spark.partitions import SINGLE, by_name, topics_of
 from toymq_spark.record_sources import Logs
 from toymq_spark.spans import count_of, nth
 
@@ -22,38 +24,79 @@ logger = logging.getLogger("toymq_spark")
 Offsets = dict[str, int]
 """Next id to read by topic."""
 
+WORDS = ("bucket", "incarnation", "removed")
+"""What stored offsets say of a topic beside its offsets."""
+NONE: Mapping[str, int] = MappingProxyType({})
 Incarnations = dict[str, str]
 """Incarnation by topic, where it is known."""
 
 
 def to_json(
-    offsets: Mapping[str, int], incarnations: Mapping[str, str], in_bucket: Mapping[str, int] = MappingProxyType({})
-) -> dict[str, dict[str, int | str]]:
-    """Offsets as Spark stores them."""
-    return {
-        topic: {"0": offsets[topic]}
-        | ({"bucket": in_bucket[topic]} if topic in in_bucket else {})
-        | ({"incarnation": incarnations[topic]} if topic in incarnations else {})
-        for topic in sorted(offsets)
-    }
+    offsets: Mapping[str, int], incarnations: Mapping[str, str], in_bucket: Mapping[str, int] = NONE,
+    removed: Mapping[str, int] = NONE,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Offsets as Spark stores them. ``removed``: for its report, how many of the ids before them have no record."""
+    shown = {}
+    for name, topics in by_name(offsets).items():
+        entry: dict[str, Any] = {key: offsets[topic] for key, topic in topics.items()}
+        for word, values in (("bucket", in_bucket), ("incarnation", incarnations), ("removed", removed)):
+            known = {key: values[topic] for key, topic in topics.items() if topic in values}
+            if known:
+                entry[word] = known[SINGLE] if topics == {SINGLE: name} else known
+        shown[name] = entry
+    return shown
+
+
+def _said(found: Mapping[str, Any], word: str | None = None) -> dict[str, Any]:
+    """The offsets of an object as ``to_json`` makes it, or one of its words, by topic. Raises: OptionError."""
+    values: dict[str, Any] = {}
+    for name, entry in found.items():
+        try:
+            topics = topics_of(name, [key for key in entry if key not in WORDS])
+            said = entry if word is None else entry.get(word, {})
+            if word is not None and word in entry and topics == {SINGLE: name}:
+                said = {SINGLE: said}
+            values |= {topics[key]: value for key, value in said.items() if key in topics}
+        except (AttributeError, TypeError, ValueError):
+            topics = {}
+        if not topics:
+            raise OptionError(f"invalid offsets in the checkpoint: {str(found)[:200]}")
+    return values
+
+
+def _numbers(found: Mapping[str, Any], word: str | None = None) -> Offsets:
+    try:
+        return {topic: int(number) for topic, number in _said(found, word).items()}
+    except (TypeError, ValueError):
+        raise OptionError(f"invalid offsets in the checkpoint: {str(found)[:200]}") from None
 
 
 def in_bucket_of(found: Mapping[str, Any]) -> Offsets:
     """Of stored offsets: where the part ends that was read in a bucket. Raises: OptionError for an invalid checkpoint."""
-    return from_json({topic: {"0": at["bucket"]} for topic, at in found.items() if "bucket" in at})
+    return _numbers(found, "bucket")
+
+
+def removed_of(found: Mapping[str, Any]) -> Offsets:
+    """Of the ends that Spark reports: how many ids before them have no record. Raises: OptionError."""
+    return _numbers(found, "removed")
 
 
 def incarnations_of(found: Mapping[str, Any]) -> Incarnations:
     """The incarnations of stored offsets."""
-    return {topic: str(at["incarnation"]) for topic, at in found.items() if "incarnation" in at}
+    return {topic: str(word) for topic, word in _said(found, "incarnation").items()}
 
 
 def from_json(found: Mapping[str, Any]) -> Offsets:
     """The inverse. Raises: OptionError for an invalid checkpoint."""
-    try:
-        return {topic: int(partitions["0"]) for topic, partitions in found.items()}
-    except (KeyError, TypeError, ValueError):
-        raise OptionError(f"invalid offsets in the checkpoint: {str(found)[:200]}") from None
+    return _numbers(found)
+
+
+def selected(options: SourceOptions, logs: Logs) -> list[str]:
+    """The topics to read, sorted; of a partitioned topic its partitions."""
+    names = options.topics.select(logs.topics)
+    if options.topics.pattern is not None or options.topics.exact:
+        return names
+    return [part for name in names for part in logs.partitions(name)]
 
 
 def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool, seen: Incarnations | None = None) -> Offsets:
@@ -66,7 +109,7 @@ def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool, seen
     Raises: NoSuchTopic, OptionError, DataLoss when a given id is gone.
     """
     found = {}
-    for topic in options.topics.select(logs.topics):
+    for topic in selected(options, logs):
         first_id, next_id = _bounds(logs, topic, missing_is_empty, seen)
         place = options.start.of(topic)
         if options.start.kind == "time":
@@ -105,7 +148,7 @@ def ending(options: SourceOptions, logs: Logs, start: Offsets) -> Offsets:
 
 def latest(options: SourceOptions, logs: Logs, seen: Incarnations | None = None) -> Offsets:
     """Current ends of existing topics; fills ``seen`` with their incarnations."""
-    return {topic: _bounds(logs, topic, missing_is_empty=True, seen=seen)[1] for topic in options.topics.select(logs.topics)}
+    return {topic: _bounds(logs, topic, missing_is_empty=True, seen=seen)[1] for topic in selected(options, logs)}
 
 
 def made_anew(known: Mapping[str, str], present: Mapping[str, str]) -> set[str]:
@@ -229,6 +272,6 @@ def _bounds(logs: Logs, topic: str, missing_is_empty: bool, seen: Incarnations |
 
 
 def _refuse_unread(edge: Edge, found: Offsets) -> None:
-    unread = set(edge.by_topic or ()) - set(found)
+    unread = set(edge.by_topic or ()) - set(found) - {topic.removesuffix("#0") for topic in found}
     if unread:
         raise OptionError(f"the given offsets name topic {min(unread)}, which is not read: leave it out")

@@ -13,10 +13,11 @@ from typing import Any, Literal, NoReturn, TypeVar
 from toymq.url import parse_url
 from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import BadName, ConfigError
-from toymq_py.names import check_name
+from toymq_py.names import PARTITION_MARK, check_name, whole_name
 from toymq_py.records import MSG_ID_MAX
 from toymq_py.units import parse_duration_ms
 from toymq_spark.errors import OptionError
+from toymq_spark.partitions import topics_of
 
 Mode = Literal["batch", "stream"]
 T = TypeVar("T")
@@ -42,7 +43,8 @@ _TYPED = ("valueFormat", "valueSchema", "valueSchema.credentials.file")
 _SOURCE = (
     *_EVERYWHERE, "path", "tier", "tierUrl", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions", "maxRecordsPerPartition",
-    "failOnDataLoss", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "includeHeaders", *_TYPED, "badRows",
+    "failOnDataLoss", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "includeHeaders", "partitions", *_TYPED,
+    "badRows",
 )  # fmt: skip
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -92,13 +94,15 @@ class Topics:
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
+    exact: bool = False
+    """A partitioned topic is named by its partitions."""
 
     def select(self, present: Callable[[], list[str]]) -> list[str]:
         """Sorted names; ``present`` is called only for a pattern."""
         if self.pattern is None:
             return sorted(self.names)
         matches = re.compile(self.pattern).fullmatch
-        return sorted(name for name in present() if matches(name))
+        return sorted(name for name in present() if matches(name) or matches(whole_name(name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class Edge:
         if self.by_topic is None:
             assert self.everywhere is not None
             return self.everywhere
+        if topic not in self.by_topic and topic.removesuffix("#0") in self.by_topic:
+            return self.by_topic[topic.removesuffix("#0")]
         if topic not in self.by_topic:
             raise OptionError(f"the given offsets name {', '.join(sorted(self.by_topic))}: add topic {topic}")
         return self.by_topic[topic]
@@ -157,6 +163,8 @@ class SourceOptions:
     values: ValueOptions | None = None
     latest_by_key: bool = False
     """Read only the newest record of each key."""
+    divided: bool = True
+    """Partition 3 of orders is topic orders, partition 3, and not the topic orders#3."""
     by_group: bool = False
     """Of each group instead: the header ``toymq-group``, or else the key."""
 
@@ -206,6 +214,7 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         values=_values(options, source=True, broker=isinstance(place, BrokerAddress)),
         latest_by_key=_latest_by_key(options, mode, in_bucket=in_bucket),
+        divided=options.choice("partitions", ("columns", "topics"), "columns") == "columns",
         by_group=(options.text("startingOffsets") or "").lower() == LATEST_BY_GROUP.lower(),
     )
 
@@ -299,15 +308,19 @@ class _Options:
         return found
 
     def by_topic(self, name: str, text: str, least: int) -> dict[str, int]:
-        """Parse ``{"topic": {"0": n}}``; 0 is the only partition of a topic."""
+        """Parse ``{"topic": {"0": n}}``, of a partitioned topic ``{"topic": {"0": n, "1": m}}``."""
         numbers = {}
         for topic, value in self.json(name, text).items():
-            if not isinstance(value, dict) or list(value) != ["0"]:
-                self.fail(name, f'a topic has one partition: {{"{topic}": {{"0": …}}}}')
-            number = value["0"]
-            if type(number) is not int or not least <= number <= MSG_ID_MAX:
-                self.fail(name, f"topic {topic}: invalid number {number!r}: write a whole number of at least {least}")
-            numbers[topic] = number
+            try:
+                found = {part: value[key] for key, part in topics_of(topic, value).items()} if isinstance(value, dict) else {}
+            except ValueError:
+                found = {}
+            if not found:
+                self.fail(name, f'partitions are numbers: {{"{topic}": {{"0": …}}}}')
+            for part, number in found.items():
+                if type(number) is not int or not least <= number <= MSG_ID_MAX:
+                    self.fail(name, f"topic {part}: invalid number {number!r}: write a whole number of at least {least}")
+                numbers[part] = number
         return numbers
 
 
@@ -416,9 +429,12 @@ def _topics(options: _Options) -> Topics:
             options.checked(name, lambda topic=topic: check_name("topic", topic))  # type: ignore[misc]
     else:
         found = options.json(name, text)
-        if any(partitions != [0] for partitions in found.values()):
-            options.fail(name, 'a topic has one partition: {"topic": [0]}')
-        names = list(found)
+        parts = []
+        for topic, numbers in found.items():
+            if not isinstance(numbers, list) or not numbers or any(type(number) is not int or number < 0 for number in numbers):
+                options.fail(name, 'partitions are a list of numbers: {"topic": [0]}')
+            parts += [topic] if numbers == [0] else [f"{topic}{PARTITION_MARK}{number}" for number in numbers]
+        return Topics(tuple(sorted(set(parts))), exact=True)
     return Topics(tuple(sorted(set(names))))
 
 

@@ -22,7 +22,7 @@ from itertools import groupby
 
 from toymq import Receipt
 from toymq.message import Sequenced
-from toymq_py.errors import DamagedData, PayloadTooLarge, ToymqError
+from toymq_py.errors import DamagedData, IsPartitioned, NoSuchTopic, PayloadTooLarge, ToymqError
 from toymq_py.storage.record import Frame, iter_frames
 from toymq_spark.broker import TRANSIENT, RetryingClient
 from toymq_spark.claims import Publisher, Task, claim
@@ -74,7 +74,9 @@ def write_task(publisher: Publisher, task: Task, rows: Sequence[Row], skip_batch
     first = task.epoch << 32
     receipts = []
     for topic, numbered in groupby(enumerate(rows, first), lambda pair: pair[1].topic):
-        messages = [Sequenced(task.producer, seq, row.body, row.hdr, row.delay_ms, row.ttl_ms) for seq, row in numbered]
+        messages = [
+            Sequenced(task.producer, seq, row.body, row.hdr, row.delay_ms, row.ttl_ms, row.route) for seq, row in numbered
+        ]
         try:
             receipts += publisher.publish(topic, messages)
         except PayloadTooLarge as error:  # of the largest, for one
@@ -92,6 +94,8 @@ class BrokerPublisher:
 
     def publish(self, topic: str, messages: Sequence[Sequenced]) -> list[Receipt]:
         """Raises: ToymqError, OSError."""
+        if any(message.route for message in messages) and not self._is_divided(topic):
+            messages = [message._replace(route=b"") for message in messages]  # it would cost the broker time for nothing
         receipts: list[Receipt] = []
         failures = 0
         while len(receipts) < len(messages):
@@ -104,6 +108,16 @@ class BrokerPublisher:
                 if not self._broker.pause(error, failures, f"publishing to {topic}"):
                     raise
         return receipts
+
+    def _is_divided(self, topic: str) -> bool:
+        """Whether a topic has partitions, which a route chooses among. Raises: ToymqError, OSError."""
+        try:
+            self._broker.call(f"looking at {topic}", lambda client: client.offsets(topic))
+        except IsPartitioned:
+            return True
+        except NoSuchTopic:
+            return False
+        return False
 
     def record(self, topic: str, msg_id: int) -> Frame:
         """Raises: ToymqError, OSError."""

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from toymq.requests import TopicRange
-from toymq_py.errors import DamagedData, NoSuchTopic, OutOfRange
+from toymq_py.errors import DamagedData, IsPartitioned, NoSuchTopic, OutOfRange
+from toymq_py.names import PARTITION_MARK, whole_name
+from toymq_py.partitions import number_of
 from toymq_py.records import IdRange
 from toymq_py.storage.reader import DirectoryReader, RecordRun, TopicReader, Walk
 from toymq_py.storage.record import Stop, valid_frame
@@ -30,6 +32,9 @@ class Logs(Protocol):
     """Topics and their records. All may raise OSError, ToymqError and BucketError."""
 
     def topics(self) -> list[str]: ...
+
+    def partitions(self, topic: str) -> list[str]:
+        """The partitions of a partitioned topic; of another one, or of none, the name itself."""
 
     def bounds(self, topic: str) -> TopicRange:
         """First retained id, next id, incarnation. Raises: NoSuchTopic."""
@@ -63,6 +68,19 @@ class BrokerLogs:
     def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
         self._broker = RetryingClient(address, sleep)
         self._sleep = sleep
+        self._parts: dict[str, list[str]] = {}
+
+    def partitions(self, topic: str) -> list[str]:
+        if topic not in self._parts:  # their number is fixed
+            try:
+                self.bounds(topic)
+            except NoSuchTopic:
+                return [topic]  # it may come, with or without
+            except IsPartitioned as error:
+                self._parts[topic] = [f"{topic}{PARTITION_MARK}{number}" for number in range(error.partitions)]
+            else:
+                self._parts[topic] = [topic]
+        return self._parts[topic]
 
     def topics(self) -> list[str]:
         return sorted(found["topic"] for found in self.described())
@@ -132,6 +150,12 @@ def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
             return
 
 
+def among(present: list[str], topic: str) -> list[str]:
+    """The partitions of a topic among names; the name itself, where it is there or none is."""
+    parts = [name for name in present if whole_name(name) == topic and name != topic]
+    return [topic] if topic in present or not parts else sorted(parts, key=lambda name: number_of(name) or 0)
+
+
 class DirectoryLogs:
     """A data directory or a backup. A topic is opened again when its bounds are requested."""
 
@@ -143,6 +167,9 @@ class DirectoryLogs:
 
     def topics(self) -> list[str]:
         return self._directory.topics()
+
+    def partitions(self, topic: str) -> list[str]:
+        return among(self.topics(), topic)
 
     def bounds(self, topic: str) -> TopicRange:
         found = self._open[topic] = self._directory.topic(topic)

@@ -4,6 +4,7 @@ Knows Arrow and the wire's header block; nothing of Spark's sinks or of brokers.
 place of a key, so a row's key is sent as a header (``batches.KEY_HEADER``).
 """
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -13,16 +14,19 @@ import pyarrow as pa
 from toymq_py.errors import BadName
 from toymq_py.names import check_name
 from toymq_py.units import DURATION_MS_MAX
-from toymq_spark.batches import KEY_HEADER
+from toymq_spark.batches import GROUP_HEADER, KEY_HEADER
 from toymq_spark.errors import OptionError
 
 CLAIMS_TOPIC = "toymq-spark.claims"
 """Topic of the claims (``claims``)."""
 
+_ROUTE = re.compile(rb"[!-~]{1,512}")
+
 TYPES: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
     "topic": ("string",),
+    "route": ("binary", "string"),
     "headers": ("array<struct<key:string,value:binary>>",),
     "delayMs": ("int", "bigint"),
     "ttlMs": ("int", "bigint"),
@@ -45,9 +49,11 @@ class Row(NamedTuple):
     hdr: int
     delay_ms: int | None
     ttl_ms: int | None
+    route: bytes = b""
+    """Chooses the partition, where the topic has some."""
 
     def order(self) -> tuple[Any, ...]:
-        return (self.topic, self.source, self.body, self.hdr, self.delay_ms or 0, self.ttl_ms or 0)
+        return (self.topic, self.source, self.body, self.hdr, self.delay_ms or 0, self.ttl_ms or 0, self.route)
 
 
 def check_columns(columns: Mapping[str, str], topic: str | None) -> None:
@@ -104,13 +110,13 @@ def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
     offsets = columns["offset"] if from_source else nothing
     keys, headers = columns.get("key", nothing), columns.get("headers", nothing)
     delays, ttls = columns.get("delayMs", nothing), columns.get("ttlMs", nothing)
-    partitions = columns.get("partition", nothing)
+    partitions, routes = columns.get("partition", nothing), columns.get("route", nothing)
     for at, value in enumerate(columns["value"]):
         if value is None:
             remedy = "is null, and a message has bytes: leave such rows out, or write COALESCE(value, '')"
             _fail("value", remedy, topics[at], offsets[at])
-        if partitions[at]:
-            remedy = f"is {partitions[at]}, and a topic is one log, partition 0: leave the column out"
+        if partitions[at] and not from_source:
+            remedy = f"is {partitions[at]}, and the route or the key chooses the partition: leave the column out"
             _fail("partition", remedy, topics[at], offsets[at])
         target = topics[at] if option is None else option
         if target is None:
@@ -129,7 +135,24 @@ def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
         for name, number, least in (("delayMs", delays[at], 0), ("ttlMs", ttls[at], 1)):
             if number is not None and not least <= number <= DURATION_MS_MAX:
                 _fail(name, f"is {number}: write {least} to {DURATION_MS_MAX} (ten years)", *source)
-        yield Row(target, source, block + body if block else body, len(block), delays[at], ttls[at])
+        route = _route(routes[at], keys[at], headers[at], source)
+        yield Row(target, source, block + body if block else body, len(block), delays[at], ttls[at], route)
+
+
+def _route(
+    route: bytes | str | None, key: bytes | str | None, headers: list[dict[str, Any]] | None, source: tuple[str, int]
+) -> bytes:
+    """The column, else the header ``toymq-group``, which the broker reads, else the key; b"" for none. What is not printable
+    ASCII has a digest."""
+    if route is None and any((header or {}).get("key") == GROUP_HEADER for header in headers or ()):
+        return b""
+    given = key if route is None else route
+    found = given.encode() if isinstance(given, str) else given or b""
+    if route is not None and not found:
+        _fail("route", "is empty: write null for none", *source)
+    if not found or (_ROUTE.fullmatch(found) and found != b"-"):
+        return found
+    return b"crc32-%08x" % zlib.crc32(found)
 
 
 def _header_block(key: bytes | str | None, headers: list[dict[str, Any]] | None, source: tuple[str, int]) -> bytes:

@@ -33,6 +33,7 @@ from toymq_spark.batches import joined
 from toymq_spark.frames import RowWalk
 from toymq_spark.offsets import Incarnations, Offsets
 from toymq_spark.options import BrokerAddress, History, SourceOptions
+from toymq_spark.partitions import column_values
 from toymq_spark.places import open_logs
 from toymq_spark.pushdown import Bounds
 from toymq_spark.record_sources import POLL_INTERVAL_S, Logs
@@ -107,7 +108,8 @@ class RowReader:
             logs.close()
 
     def _records(self, logs: Logs, span: IdSpan, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return (batch for run in _whole(self._options, logs, span, RowWalk(span.topic, wanted)) for batch in run.seen)
+        topic, partition = column_values(span.topic, divided=self._options.divided)
+        return (batch for run in _whole(self._options, logs, span, RowWalk(topic, wanted, partition)) for batch in run.seen)
 
     def _newest_of(self, logs: Logs, span: IdSpan, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         columns = latest.GROUP_COLUMNS if self._options.by_group else latest.COLUMNS
@@ -336,11 +338,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._target if self._latest is None else self._latest
         if latest is None:
             return None
-        passed = self._passed
-        return {
-            topic: at | ({"removed": passed[topic]} if topic in passed else {})
-            for topic, at in offsets.to_json(latest, self._seen).items()
-        }
+        return offsets.to_json(latest, self._seen, removed=self._passed)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, stop = offsets.from_json(start), offsets.from_json(end)

@@ -6,6 +6,7 @@ import click
 
 from toymq_py.names import is_pattern
 from toymqctl.broker import Broker
+from toymqctl.partitions import parts_of
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, fitting, print_json, screen_room
@@ -36,7 +37,7 @@ def _mode(consumer: dict[str, Any]) -> str:
 
 def consumer_table(topics: list[dict[str, Any]]) -> str:
     """Of topics as DESCRIBE tells them; one line without any consumer."""
-    rows = [_row(topic["topic"], consumer) for topic in topics for consumer in topic["consumers"]]
+    rows = [_row(topic["topic"], consumer) for each in topics for topic in parts_of(each) for consumer in topic["consumers"]]
     return fitting([_COLUMNS, *rows], (0, 1, 9), screen_room(), _SPARE) if rows else "no consumers"
 
 
@@ -53,6 +54,7 @@ def consumers(broker: Broker, topic: str | None, as_json: bool) -> None:
     with broker.connect() as client:
         found = client.topics(topic) if topic is None or is_pattern(topic) else [client.describe(topic)]
     if as_json:
-        print_json({"topic": each["topic"], **consumer} for each in found for consumer in each["consumers"])
+        described = [one for each in found for one in parts_of(each)]
+        print_json({"topic": one["topic"], **consumer} for one in described for consumer in one["consumers"])
     else:
         click.echo(consumer_table(found))

@@ -2,6 +2,7 @@
 
 import click
 
+from toymq_py.partitions import PARTITIONS, PARTITIONS_MAX
 from toymqctl.broker import Broker
 from toymqctl.quantities import SETTING
 from toymqctl.settings import parse_settings
@@ -10,15 +11,22 @@ from toymqctl.settings import parse_settings
 @click.command(short_help="Create a topic with settings.")
 @click.argument("topic")
 @click.argument("settings", nargs=-1, type=SETTING, metavar="[NAME=VALUE]...")
+@click.option(
+    "--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Divide it into so many topics, TOPIC#0 and on, for good."
+)  # fmt: skip
 @click.pass_obj
-def create(broker: Broker, topic: str, settings: tuple[str, ...]) -> None:
+def create(broker: Broker, topic: str, settings: tuple[str, ...], partitions: int | None) -> None:
     """Create TOPIC with settings, or confirm that it exists with them.
 
     \b
         toymqctl create orders visibility=2m retain_acked_for=7d
+        toymqctl create orders --partitions 8
 
     Publishing and subscribing create topics, too. This command can be repeated. Exit code 1 when TOPIC has other settings.
     """
     with broker.connect() as client:
-        client.create(topic, parse_settings(settings))
+        found = parse_settings(settings)
+        if partitions is not None:
+            found[PARTITIONS] = str(partitions)
+        client.create(topic, found)
     click.echo(f"{topic} is there")

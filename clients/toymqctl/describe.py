@@ -10,17 +10,15 @@ from toymqctl.consumers import consumer_table
 from toymqctl.quantities import TOPIC
 from toymqctl.settings import format_settings
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import facts, print_json, size
+from toymqctl.tables import facts, print_json, screen_room, size, table
 
 
 def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
-    first_id, next_id = topic["first_id"], topic["next_id"]
-    ids = f"{first_id} to {next_id - 1}" if next_id > first_id else f"none, the next is {next_id}"
     rows = [
         ("topic", topic["topic"]),
         ("state", topic["state"]),
         ("messages", str(topic["messages"])),
-        ("ids", ids),
+        ("partitions", str(topic["partitions"])) if "parts" in topic else ("ids", _ids(topic)),
         ("stored", f"{size(topic['bytes'])} in {counted(topic['segments'], 'segment')}"),
         *_evicted(topic),
         ("settings", " ".join(format_settings(topic["settings"])) or "the broker's defaults"),
@@ -33,6 +31,22 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
         (name, f"{counted(topic[field], 'message')}{since if field.endswith('_total') else ''}")
         for name, field in losses if topic[field]
     ]  # fmt: skip
+
+
+def _ids(topic: dict[str, Any]) -> str:
+    first_id, next_id = topic["first_id"], topic["next_id"]
+    return f"{first_id} to {next_id - 1}" if next_id > first_id else f"none, the next is {next_id}"
+
+
+def _partitions(topic: dict[str, Any]) -> str:
+    rows = [
+        (
+            one["topic"], str(one["messages"]), _ids(one), size(one["bytes"]), " ".join(format_settings(one["settings"])),
+            one["state"],
+        )
+        for one in topic["parts"]
+    ]  # fmt: skip
+    return table([("partition", "messages", "ids", "size", "settings", "state"), *rows], (0, 2, 4, 5), screen_room())
 
 
 def _evicted(topic: dict[str, Any]) -> list[tuple[str, str]]:
@@ -56,4 +70,7 @@ def describe(broker: Broker, topic: str, as_json: bool) -> None:
     else:
         click.echo(facts(_facts(found)))
         click.echo()
+        if "parts" in found:
+            click.echo(_partitions(found))
+            click.echo()
         click.echo(consumer_table([found]))

@@ -145,6 +145,10 @@ def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[t
     except NoSuchTopic:
         _check_origin(client, topic)
         return
+    if "parts" in found:
+        for part in found["parts"]:
+            yield from _letters(client, part["topic"], everything=everything)
+        return
     redriven: list[IdRange] = [(first, last) for first, last in found.get("redriven", ())]
     at, end = found["first_id"], found["next_id"]
     while at < end:
@@ -229,6 +233,11 @@ def redrive(broker: Broker, topic: str, ids: tuple[IdRange, ...] | None, max_cou
     note = ""
     with broker.connect() as client:
         try:
+            if "parts" in client.describe(name):
+                if ids is not None or max_count is not None:
+                    raise BadArgument(f"{topic} has several partitions: name one, such as {name.removesuffix(DEAD_LETTERS)}#3")
+                click.echo(f"sent back {client.redrive(name)}")
+                return
             while max_count is None or total < max_count:
                 ask = REDRIVE_COUNT if max_count is None else min(max_count - total, REDRIVE_COUNT)
                 count = client.redrive(name, ids=ids, max=ask)

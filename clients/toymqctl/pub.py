@@ -23,6 +23,7 @@ Publish = Callable[[Iterable[bytes]], Iterable[Receipt]]
 @click.argument("topic", type=TOPIC)
 @click.argument("payloads", nargs=-1)
 @click.option("--key", help="Dedupe key of a single payload: the broker answers DUP to a repeat.")
+@click.option("--route", help="Of a partitioned topic: what has the same route goes to the same partition.")
 @click.option("--header", "header_lines", multiple=True, metavar="NAME:VALUE", help="Header of each message; repeatable.")
 @click.option("--delay", "delay_s", type=Duration(), help="Deliver after this time: 5s, 2h, 30d.")
 @click.option("--ttl", "ttl_s", type=Duration(), help="Drop it when it is not delivered by then: 1d.")
@@ -39,6 +40,7 @@ def pub(
     topic: str,
     payloads: tuple[str, ...],
     key: str | None,
+    route: str | None,
     header_lines: tuple[str, ...],
     delay_s: float | None,
     ttl_s: float | None,
@@ -67,14 +69,18 @@ def pub(
         raise click.UsageError("--key goes with exactly one PAYLOAD, or with --whole")
     if header_lines and not payloads and not whole:
         raise click.UsageError("--header goes with PAYLOAD or --whole")
-    if count > 1 and (len(payloads) != 1 or key is not None):
-        raise click.UsageError("--count goes with exactly one PAYLOAD, and not with --key, which makes repeats duplicates")
+    if route is not None and not payloads and not whole:
+        raise click.UsageError("--route goes with PAYLOAD or --whole")
+    if count > 1 and (len(payloads) != 1 or key is not None or route is not None):
+        raise click.UsageError(
+            "--count goes with exactly one PAYLOAD, and not with --key, which makes repeats duplicates, or --route"
+        )
     if ttl_s == 0:
         raise click.UsageError("with --ttl 0 nothing would be delivered: leave it out for no limit")
     headers = _headers(header_lines)
 
     def one(payload: bytes) -> None:
-        _say(client.pub(topic, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s))
+        _say(client.pub(topic, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s, route=route))
 
     def stream(source: BinaryIO, size: int | None) -> None:
         _publish(lambda lines: client.pub_many(topic, lines, delay=delay_s, ttl=ttl_s), topic, source, size)

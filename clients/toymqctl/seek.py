@@ -4,6 +4,7 @@ import click
 
 from toymq_py.consumer_options import Start
 from toymq_py.errors import NoSuchConsumer
+from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 
@@ -25,7 +26,8 @@ def seek(broker: Broker, topic: str, consumer: str, to: Start, creates: bool) ->
     """
     with broker.connect() as client:
         try:
-            msg_id = client.seek(topic, consumer, str(to), create=creates)
+            is_whole = "parts" in client.describe(topic)
+            moved = client.seek(topic, consumer, str(to), create=creates)
         except NoSuchConsumer as error:
             raise NoSuchConsumer(f"{error}; --create makes it") from None
-    click.echo(f"{consumer} goes on at {msg_id}")
+    click.echo(f"{consumer} goes on at {to} in {counted(moved, 'partition')}" if is_whole else f"{consumer} goes on at {moved}")

@@ -26,7 +26,8 @@ from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 @click.option("--visibility", "visibility_s", type=Duration(), help="Lease of each message; default: the topic's.")
 @click.option(
     "--mode", type=click.Choice(MODES), help="shared: share messages with other subscribers (a work queue); keyed: the same, "
-    "and of each group key one message at a time, in order; exclusive (default): take over from the current subscriber."
+    "and of each group key one message at a time, in order; single: one is active in each topic, the others take over "
+    "when it goes; exclusive (default): take over from the current subscriber."
 )  # fmt: skip
 @format_option
 @json_flag
@@ -81,7 +82,7 @@ def _say_when_new(client: sync.Client, topic: str) -> None:
     if is_pattern(topic):
         return
     with suppress(NoSuchTopic):
-        client.offsets(topic)
+        client.describe(topic)
         return
     click.echo(f"toymqctl: {topic} was not there and is made now: `toymqctl delete {topic}` removes it", err=True)
 
@@ -93,10 +94,10 @@ def _say_when_elsewhere(client: sync.Client, topic: str, consumer: str, start: S
         return
     with suppress(NoSuchTopic):
         found = client.describe(topic)
-        next_id = found["next_id"]
+        next_id = found.get("next_id", 0)
         if any(each["consumer"] == consumer for each in found["consumers"]):
             note = f"{consumer} of {topic} exists and goes on where it was: --start is for a new consumer, `seek` moves one"
-        elif start.kind == "id" and start.value > next_id:
+        elif start.kind == "id" and start.value > next_id and "parts" not in found:
             note = f"{topic} has no message {start} yet: {consumer} begins at {next_id}, its next message"
         else:
             return

@@ -5,7 +5,8 @@ import click
 from toymq import sync
 from toymq_py import terminal
 from toymq_py.consumer_options import Start
-from toymq_py.errors import OutOfRange
+from toymq_py.errors import IsPartitioned, OutOfRange
+from toymq_py.names import PARTITION_MARK
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import POSITION_TO_READ, TOPIC
@@ -14,6 +15,10 @@ WAIT_S = 20.0
 """Time that one FETCH waits; shorter than the idle time-out of middleboxes."""
 FETCH_COUNT = 10_000
 """Most messages of one FETCH, which also ends at 1 MiB."""
+
+
+TURN_S = 1.0
+"""Time that following all partitions of a topic waits, all together, before it looks at the first one again."""
 
 
 @click.command()
@@ -26,37 +31,64 @@ FETCH_COUNT = 10_000
 @json_flag
 @click.pass_obj
 def tail(broker: Broker, topic: str, count: int, begin: Start | None, follow: bool, max_count: int | None, form: str) -> None:
-    """Print the last messages of TOPIC. Reads without a consumer: nothing is acked, moved or created.
+    """Print the last messages of TOPIC. Reads without a consumer: nothing is acked, moved or created. Of a partitioned topic
+    each partition is read, one after the other.
 
     \b
         toymqctl tail orders -f
         toymqctl tail orders --from earliest --json
     """
-    from toymq_py.storage.record import iter_frames  # only dlq also needs the records' codec
-
     with broker.connect() as client:
-        at, end = _range(client, topic, count, begin)
+        try:
+            names = [topic]
+            places = [_Place(client, topic, count, begin)]
+        except IsPartitioned as error:
+            names = [f"{topic}{PARTITION_MARK}{number}" for number in range(error.partitions)]
+            places = [_Place(client, name, count, begin) for name in names]
+        wait_s = 0.0 if not follow else WAIT_S if len(names) == 1 else TURN_S / len(names)
         left = max_count
-        while (follow or at != end) and left != 0:  # past the end the broker answers with the error
-            ask = FETCH_COUNT if left is None else min(left, FETCH_COUNT)
-            try:
-                batch = client.fetch(topic, at, ask, wait=WAIT_S if follow else 0.0)
-            except OutOfRange as error:
-                if error.first_id <= at:
-                    raise
-                click.echo(f"toymqctl: {at} to {error.first_id - 1} were removed before they were read", err=True)
-                at = error.first_id
-                continue
-            lines: list[bytes] = []
-            for frame in iter_frames(batch.frames):
-                if not follow and frame.msg_id >= end:
-                    break
-                lines.append(
-                    Row.fetched(topic, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload).format(form)
-                )
-            terminal.write(b"".join(lines))
-            left = None if left is None else left - batch.count
-            at = batch.next_id if follow else min(batch.next_id, end)
+        while left != 0 and (follow or any(not place.at_end for place in places)):
+            for place in places:
+                if left == 0 or (place.at_end and not follow):
+                    continue
+                read = place.read(client, FETCH_COUNT if left is None else min(left, FETCH_COUNT), wait_s, form, follow=follow)
+                left = None if left is None else left - read
+
+
+class _Place:
+    """How far one topic is read."""
+
+    def __init__(self, client: sync.Client, topic: str, count: int, begin: Start | None) -> None:
+        """Raises: NoSuchTopic, IsPartitioned."""
+        self._topic = topic
+        self._at, self._end = _range(client, topic, count, begin)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all is read that was there at the beginning; past the end the broker answers with the error."""
+        return self._at == self._end
+
+    def read(self, client: sync.Client, most: int, wait_s: float, form: str, *, follow: bool) -> int:
+        """Print what comes next. Returns: how many messages. Raises: OutOfRange."""
+        from toymq_py.storage.record import iter_frames  # only dlq also needs the records' codec
+
+        try:
+            batch = client.fetch(self._topic, self._at, most, wait=wait_s)
+        except OutOfRange as error:
+            if error.first_id <= self._at:
+                raise
+            click.echo(f"toymqctl: {self._at} to {error.first_id - 1} were removed before they were read", err=True)
+            self._at = error.first_id
+            return 0
+        lines: list[bytes] = []
+        for frame in iter_frames(batch.frames):
+            if not follow and frame.msg_id >= self._end:
+                break
+            row = Row.fetched(self._topic, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload)
+            lines.append(row.format(form))
+        terminal.write(b"".join(lines))
+        self._at = batch.next_id if follow else min(batch.next_id, self._end)
+        return batch.count
 
 
 def _range(client: sync.Client, topic: str, count: int, start: Start | None) -> tuple[int, int]:

@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK
 from toymqctl.broker import Broker
 from toymqctl.letters import waiting
+from toymqctl.partitions import grouped, parts_of
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, screen_room, size, table
 
@@ -16,7 +17,8 @@ _COLUMNS = ("topic", "messages", "size", "consumers", "backlog", "oldest", "infl
 
 def _row(topic: dict[str, Any]) -> tuple[str, ...]:
     consumers = topic["consumers"]
-    alone = waiting(topic) if topic["topic"].endswith(DEAD_LETTERS) else 0 if topic.get("stream") else topic["messages"]
+    letters = topic["topic"].endswith(DEAD_LETTERS)
+    alone = sum(map(waiting, parts_of(topic))) if letters else 0 if topic.get("stream") else topic["messages"]
     backlog = max((each["backlog"] for each in consumers), default=alone)
     oldest_s = max((each["oldest_unacked_age_s"] for each in consumers if each["backlog"]), default=None)
     return (
@@ -36,13 +38,14 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
 
     `backlog` is that of the consumer with the most, without any consumer all messages, of dead letters those that wait, of a
     stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum. PATTERN:
-    `orders.*`, `events.>`.
+    `orders.*`, `events.>`. The partitions of a topic are one line; `orders#*` lists each.
     """
     with broker.connect() as client:
         found = client.topics(pattern)
     if as_json:
         print_json(found)
     elif found:
-        click.echo(table([_COLUMNS, *map(_row, found)], text=(0, 7), room=screen_room()))
+        shown = found if pattern is not None and PARTITION_MARK in pattern else grouped(found)
+        click.echo(table([_COLUMNS, *map(_row, shown)], text=(0, 7), room=screen_room()))
     else:
         click.echo(f"no topics{broker.as_far_as_seen}")

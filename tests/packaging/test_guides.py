@@ -14,7 +14,7 @@ from toymq.broker_process import TOYMQ
 
 GUIDES = (
     "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "workers", "order-per-key",
-    "dead-letters", "delays-and-expiry", "embedded", "tracing", "testing-your-app",
+    "partitions", "dead-letters", "delays-and-expiry", "embedded", "tracing", "testing-your-app",
 )  # fmt: skip
 COMING = sorted(path.stem for path in (ROOT / "docs").glob("coming-from-*.md"))
 """Pages with the other system's code (```py, not run) beside ours (```python and what it prints)."""
@@ -54,6 +54,10 @@ SAID_AGAIN = {
     "quickstart 1": "19999\n10000\n",
     "quickstart 2": "3\n4\n5\na\nb\nc\n",
     "idempotent-publishing 0": "".join(f"Receipt(msg_id={n}, duplicate=True)\n" for n in (0, 1, 0, 1)),
+    "partitions 1": (
+        "3 12 [4, 4, 4]\n{'retain_max_age': 3600} {'partitions': 3}\nparted-logs#1 2\nparted-logs#1 3\n"
+        "3 is the number of partitions of parted-logs: name one, from parted-logs#0 to parted-logs#2\n"
+    ),
     "embedded 0": "Receipt(msg_id=1, duplicate=False)\nb'image 17'\n",
     "embedded 2": (
         "2 3\nthe backlog of jobs has reached 2 messages (backlog_max_messages); publish later\n2 b'resize' 2\nb'crop' 0\n"

@@ -14,7 +14,8 @@ from toymq_chaos.verdict import Verdict
 from toymq_py.errors import DataDirectoryError
 from toymq_py.placement import Placement
 from toymq_py.protocol import Command, Publish, encode_command
-from toymq_py.session.passing import Passing, _Expected, _Worker
+from toymq_py.session.passed_on import Expected, WorkerLink
+from toymq_py.session.passing import Passing
 from toymq_py.session.replies import PendingReply, Replies
 from toymq_py.storage.offline import redistribute
 
@@ -102,7 +103,7 @@ def passed_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[PendingReply]]:
     found: set[PendingReply] = set()
     send = Passing._send
 
-    def noted(self: Passing, worker: _Worker, pieces: list[bytes], expected: _Expected) -> None:
+    def noted(self: Passing, worker: WorkerLink, pieces: list[bytes], expected: Expected) -> None:
         if expected.held is not None and expected.share is None:
             found.add(expected.held)
         send(self, worker, pieces, expected)
@@ -137,7 +138,7 @@ def test_a_missing_reply_that_is_made_up_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_subscription_that_outlives_its_worker_in_silence_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_silence(self: Passing, place: int, worker: _Worker) -> None:
+    def in_silence(self: Passing, place: int, worker: WorkerLink) -> None:
         self._workers.pop(place, None)
         for expected in worker.expected:
             if expected.held is not None:
@@ -160,7 +161,7 @@ def test_a_command_that_is_refused_with_moved_and_done_is_caught(monkeypatch: py
         if not taken and self._follows and isinstance(command, Publish):
             place = self._place(command.topic)
             if place != self._placement.worker:
-                self._send(self._worker(place), [encode_command(command)], _Expected(None, len(command.keys)))
+                self._send(self._worker(place), [encode_command(command)], Expected(None, len(command.keys)))
         return taken
 
     monkeypatch.setattr(Passing, "take", both)

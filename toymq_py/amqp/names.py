@@ -1,7 +1,8 @@
 """Names of AMQP queues as names of topics: one to one. ADR 0123, 0164.
 
-A name that a topic may have stands for itself. Others, ``celery@host.celery.pidbox`` say, begin with ``_amqp-``, and each byte
-that a topic's name does not have is ``-`` and its two hexadecimal digits. A name that would be too long is known by its digest.
+A name that a topic may have stands for itself, but not that of a partition, ``orders#3``. Others, such as
+``celery@host.celery.pidbox``, begin with ``_amqp-``, and each byte that a topic's name does not have is ``-`` and its two
+hexadecimal digits. A name that would be too long is known by its digest.
 
 A queue of another virtual host than ``/`` is ``_vhost.``, the host, a dot and the queue, escaped in the same way; a dot of the
 host's name, too, so that the host is one word of the topic. Where host or queue are too long, ``--`` and a digest stand for it:
@@ -12,7 +13,7 @@ import re
 from hashlib import sha256
 
 from toymq_py.config.amqp_definitions import DEFAULT_VHOST
-from toymq_py.names import NAME_BYTES_MAX, is_topic_name
+from toymq_py.names import NAME_BYTES_MAX, PARTITION_MARK, is_topic_name
 
 PREFIX, DIGEST_PREFIX, VHOST_PREFIX = "_amqp-", "_amqp.sha256-", "_vhost."
 VHOST_BYTES_MAX = 64
@@ -23,7 +24,8 @@ _ESCAPED = re.compile(rb"[^A-Za-z0-9._]")
 def topic_of(queue: str, vhost: str = DEFAULT_VHOST) -> str:
     """The topic of a queue."""
     if vhost == DEFAULT_VHOST:
-        if is_topic_name(queue) and not queue.startswith((PREFIX, DIGEST_PREFIX, VHOST_PREFIX)):
+        is_plain = is_topic_name(queue) and PARTITION_MARK not in queue  # a queue is no partition, whatever its name
+        if is_plain and not queue.startswith((PREFIX, DIGEST_PREFIX, VHOST_PREFIX)):
             return queue
         found = PREFIX + _escaped(queue)
         return found if len(found) <= NAME_BYTES_MAX else DIGEST_PREFIX + _digest(queue)

@@ -16,7 +16,7 @@ from typing import Any
 
 from toymq_py.clock import SystemClock
 from toymq_py.errors import AuthFailed, BadName, ConfigError
-from toymq_py.names import DEAD_LETTERS, TopicPattern, check_name, check_topic_or_pattern
+from toymq_py.names import DEAD_LETTERS, TopicPattern, check_name, check_topic_or_pattern, whole_name
 from toymq_py.text_files import parse_toml, read_text
 
 ANSWERS_MAX = 4096
@@ -48,7 +48,8 @@ class _Patterns:
                 return False
             if len(self._answers) >= ANSWERS_MAX:
                 self._answers.clear()
-            answer = any(pattern.covers(topic_or_pattern) for pattern in self._patterns)
+            names = {topic_or_pattern, whole_name(topic_or_pattern)}  # the right to a topic is one to its partitions
+            answer = any(pattern.covers(name) for pattern in self._patterns for name in names)
             self._answers[topic_or_pattern] = answer
         return answer
 

@@ -33,7 +33,7 @@ from toymq_py.config.option_schema import (
 )
 from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.names import check_cluster_name, check_group_name
+from toymq_py.names import DEAD_LETTERS, check_cluster_name, check_group_name
 from toymq_py.net.host_names import check_host_name
 from toymq_py.records import DEFAULT_MAX_PAYLOAD, PAYLOAD_BYTES_LIMIT
 from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number
@@ -482,3 +482,10 @@ def _parse_setting(name: str, text: str) -> int | str | None:
         unit = " of milliseconds" if name in DURATION_SETTINGS else " of bytes" if name in SIZE_SETTINGS else ""
         text = f"invalid {name} {text[:50]!a}: write a whole number{unit} from {low} to {high}, or default"
         raise BadArgument(text) from None
+
+def check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:
+    """Refuse settings that have no effect on a dead-letter topic. Raises: BadArgument."""
+    if name.endswith(DEAD_LETTERS) and "max_attempts" in changes:
+        raise BadArgument("max_attempts has no effect here: dead letters have no dead-letter topic of their own")
+    if name.endswith(DEAD_LETTERS) and "ttl" in changes:
+        raise BadArgument("ttl has no effect here: dead letters do not expire; retain_max_age removes old ones")

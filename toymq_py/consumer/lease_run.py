@@ -66,11 +66,13 @@ class Lessee:
     had none of what it holds, so none counts an attempt when it ends (ADR 0088). ``late``: a lease of
     it has ended by its deadline, and it has settled nothing since: others are served first. ``number``:
     what its NACKs and TOUCHes name, so that none meets the lease of another; 0 without one (ADR 0087).
+    ``active``: of how many topics it is the active one, with mode=single (ADR 0186).
     """
 
-    __slots__ = ("inflight", "late", "number", "uncounted", "wants_room", "window")
+    __slots__ = ("active", "inflight", "late", "number", "uncounted", "wants_room", "window")
 
     def __init__(self, window: int) -> None:
+        self.active = 0
         self.inflight = 0
         self.late = False
         self.number = 0

@@ -37,6 +37,7 @@ async def put_alert(gateway: Gateway, request: Request) -> Response:
         check_topic(request, "publish", alert.to)
     for topic in (alert.topic, alert.to):
         if topic is not None:
+            gateway.broker.partitioned.refuse_whole(topic)
             gateway.broker.placement.check(topic)
     gateway.refuse_late()
     new = await gateway.alerts.put(name, alert, keep_secret="secret" not in body)

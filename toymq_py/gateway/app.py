@@ -56,6 +56,7 @@ from toymq_py.gateway.bodies import WHEN_WHOLE
 from toymq_py.gateway.forwarding import Forwarding
 from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.operations import Operation
+from toymq_py.gateway.partition_paths import PartitionPaths
 from toymq_py.gateway.problems import MethodNotAllowed, problem
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.net.host_names import AllowedHosts
@@ -213,6 +214,7 @@ class Application:
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
         self._hosts = hosts
+        self._partitions = PartitionPaths(gateway)
         self.forwarding = Forwarding(gateway) if gateway.broker.placement.addresses else None
         gateway.broker.on_topic_created = audit_new_topic
         by_path: dict[str, list[Operation]] = defaultdict(list)
@@ -239,6 +241,8 @@ class Application:
         path, method = scope["path"], scope["method"]
         if path.endswith("\n") or not self._is_allowed(scope["scheme"], request.headers):
             return None
+        self._partitions.rewrite(scope)
+        path = scope["path"]
         if self.forwarding is not None and self.forwarding.place(scope) is not None:
             return None
         for route in self._by_depth.get(path.count("/"), ()):
@@ -261,6 +265,7 @@ class Application:
         if scope["path"].endswith("\n"):  # the ``$`` of the routes matches before it: another path would be served
             await _no_such_path(scope, receive, send)
             return
+        self._partitions.rewrite(scope)
         if self.forwarding is not None and (worker := self.forwarding.place(scope)) is not None:
             await self.forwarding.forward(worker, scope, receive, send)
             return

@@ -4,11 +4,14 @@ Contract: gateway.md; delivery.md. An ack is answered after the offsets flush th
 share the next one.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toymq_py import partition_operations
 from toymq_py.broker import Done
 from toymq_py.consumer_options import LEASE_NUMBER_MAX, Start
 from toymq_py.errors import (
@@ -27,6 +30,7 @@ from toymq_py.errors import (
     TooManyConsumers,
 )
 from toymq_py.failure import Failure, failure_of
+from toymq_py.gateway import whole_topics
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body, read_object
 from toymq_py.gateway.operations import (
     CONSUMER,
@@ -149,7 +153,14 @@ async def redrive_letters(gateway: Gateway, request: Request) -> Response:
     if max_count is not None:
         check_number("max", max_count, 1)
     ids = None if body.get("ids") is None else parse_ids(body["ids"])
-    return json_response({"redriven": await redrive(gateway, name, ids, max_count)})
+
+    async def here() -> dict[str, int]:
+        return {"redriven": await redrive(gateway, name, ids, max_count)}
+
+    if not whole_topics.is_whole(gateway, name):
+        return json_response(await here())
+    found = await whole_topics.here_and_there(gateway, request, here, json.dumps(body).encode())
+    return json_response({"redriven": sum(one["redriven"] for one in found)})
 
 
 async def redrive(gateway: Gateway, name: str, ids: Sequence[IdRange] | None, max_count: int | None) -> int:
@@ -163,7 +174,7 @@ async def redrive(gateway: Gateway, name: str, ids: Sequence[IdRange] | None, ma
             moved = count
             done(error)
 
-        gateway.broker.redrive(name, ids, max_count, ended)
+        partition_operations.redrive(gateway.broker, name, ids, max_count, ended)
 
     await gateway.stored(begin)
     return moved
@@ -194,14 +205,25 @@ async def extend(gateway: Gateway, request: Request) -> Response:
 
 async def get_consumer(gateway: Gateway, request: Request) -> Response:
     """``GET …/consumers/{c}``."""
-    topic = gateway.broker.topic(TOPIC.need(request))
-    return json_response(topic.describe_consumer(CONSUMER_OF_PATH.need(request)))
+    return json_response(await _describe(gateway, request, TOPIC.need(request), CONSUMER_OF_PATH.need(request)))
+
+
+async def _describe(gateway: Gateway, request: Request, topic: str, consumer: str) -> dict[str, Any]:
+    """Raises: NoSuchTopic, NoSuchConsumer."""
+    if not whole_topics.is_whole(gateway, topic):
+        return gateway.broker.topic(topic).describe_consumer(consumer)
+    whole = await whole_topics.describe(gateway, request, topic)
+    for found in whole["consumers"]:
+        if found["consumer"] == consumer:
+            return dict(found)
+    raise NoSuchConsumer(f"no partition of {topic} has a consumer {consumer}")
 
 
 async def put_consumer(gateway: Gateway, request: Request) -> Response:
     """``PUT …/consumers/{c}``."""
-    topic = gateway.broker.topic(TOPIC.need(request))
-    name = CONSUMER_OF_PATH.need(request)
+    topic, name = TOPIC.need(request), CONSUMER_OF_PATH.need(request)
+    if not whole_topics.is_whole(gateway, topic):
+        gateway.broker.topic(topic)
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
     check_members(body, frozenset({"seek", "create"}))
     target, creates = body.get("seek"), body.get("create", True)
@@ -210,16 +232,37 @@ async def put_consumer(gateway: Gateway, request: Request) -> Response:
     if type(creates) is not bool:
         raise BadArgument("create must be true or false")
     gateway.refuse_late()
-    topic.seek(name, Start.parse_checked(str(target)), creates=creates)
-    await gateway.stored(topic.flush_offsets)
-    return json_response(topic.describe_consumer(name))
+    start = Start.parse_checked(str(target))
+    partition_operations.check_seek(gateway.broker, topic, start)
+
+    def seek(one: str, done: Done) -> None:
+        found = gateway.broker.topic(one)
+        found.seek(name, start, creates=creates)
+        found.flush_offsets(done)
+
+    await _everywhere(gateway, request, topic, seek, json.dumps(body).encode())
+    return json_response(await _describe(gateway, request, topic, name))
+
+
+async def _everywhere(
+    gateway: Gateway, request: Request, topic: str, change: Callable[[str, Done], None], body: bytes = b""
+) -> None:
+    """Change a consumer of a topic, or of all partitions that have it. Raises: NoSuchTopic, NoSuchConsumer."""
+
+    async def here() -> dict[str, Any]:
+        await gateway.stored(lambda done: partition_operations.for_each_with(gateway.broker, topic, change, done))
+        return {}
+
+    if whole_topics.is_whole(gateway, topic):
+        await whole_topics.here_and_there(gateway, request, here, body)
+    else:
+        await here()
 
 
 async def delete_consumer(gateway: Gateway, request: Request) -> Response:
     """``DELETE …/consumers/{c}``."""
-    topic = gateway.broker.topic(TOPIC.need(request))
-    topic.forget(CONSUMER_OF_PATH.need(request))
-    await gateway.stored(topic.flush_offsets)
+    topic, name = TOPIC.need(request), CONSUMER_OF_PATH.need(request)
+    await _everywhere(gateway, request, topic, lambda one, done: partition_operations.forget(gateway.broker, one, name, done))
     return Response(status_code=204)
 
 

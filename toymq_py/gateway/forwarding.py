@@ -29,6 +29,8 @@ from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import is_pattern
 
 PATH = "/v1/topics/"
+TURN = "toymq.turn"
+"""Key in the ASGI scope's ``state``: the worker whose turn a lease is; it is looked at twice."""
 PIECE_BYTES = 64 * 1024
 LOOK_S = 60.0
 """How often a login is looked at that has not been ended: its time may be over."""
@@ -46,6 +48,7 @@ class Forwarding:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._placement = gateway.broker.placement
+        self._turn = self._placement.worker - 1
 
     def place(self, scope: Scope) -> int | None:
         """The worker that a request is to be passed on to; None: it is for this one."""
@@ -55,8 +58,18 @@ class Forwarding:
         topic = path[len(PATH) :].partition("/")[0].partition(":")[0]
         if not topic or is_pattern(topic):
             return None
+        if topic in self._gateway.broker.partitioned.by_name and scope.get("method") == "GET" and path.endswith("/messages"):
+            return self._in_turn(scope)
         worker = self._placement.worker_of(topic)
         return None if worker == self._placement.worker else worker
+
+    def _in_turn(self, scope: Scope) -> int | None:
+        """Who leases messages of a partitioned topic, of which each worker has a part: one after the other."""
+        turn: int | None = scope["state"].get(TURN)
+        if turn is None:
+            self._turn = turn = (self._turn + 1) % len(self._placement.addresses)
+            scope["state"][TURN] = turn
+        return None if turn == self._placement.worker else turn
 
     def login(self, scope: Scope) -> Login | None:
         """The login that a request is made with."""

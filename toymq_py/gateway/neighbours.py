@@ -9,6 +9,8 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from starlette.responses import Response
+
 from toymq_py.errors import ShuttingDown
 from toymq_py.gateway.http_heads import EVERY_TOKEN, FORWARDED
 from toymq_py.merging import merged_topics
@@ -37,6 +39,21 @@ class Neighbours:
         expected = (200, 201, 204, 404) if method == "DELETE" else (200, 201)
         await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in self._placement.others()))
 
+    async def ask_each(self, method: str, path: str, body: bytes = b"") -> list[tuple[int, bytes]]:
+        """Status and answer of each other; 404 where one has nothing of that. Raises: ShuttingDown: one does not answer, or
+        refuses; others may have done it."""
+        expected = (200, 201, 204, 404)
+        found = await asyncio.gather(*(self._exchange(other, path, method, body) for other in self._placement.others()))
+        for worker, (status, answer) in zip(self._placement.others(), found, strict=True):
+            if status not in expected:
+                raise ShuttingDown(f"worker {worker} answers {status} to {method} {path}, {answer[:200]!a}: try again")
+        return found
+
+    async def post(self, worker: int, path: str, lines: bytes) -> Response:
+        """The answer of one to a batch of JSON lines. Raises: ShuttingDown: it does not answer; it may have stored them."""
+        status, answer = await self._exchange(worker, path, "POST", lines, "application/x-ndjson")
+        return Response(answer, status)
+
     async def topics(self, query: str = "") -> list[dict[str, Any]]:
         """Topics of all others, in the order of their names. Raises: ShuttingDown."""
         answers = await self.ask(f"/v1/topics{query}")
@@ -61,17 +78,23 @@ class Neighbours:
     async def _ask(
         self, worker: int, path: str, method: str = "GET", body: bytes = b"", expected: Sequence[int] = (200,)
     ) -> bytes:
-        try:
-            async with asyncio.timeout(WITHIN_S):
-                status, answer = await _exchange(self._placement.http_sockets[worker], method, path, body)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise ShuttingDown(f"worker {worker} does not answer ({str(error) or 'in time'}): try again") from error
+        status, answer = await self._exchange(worker, path, method, body)
         if status not in expected:
             raise ShuttingDown(f"worker {worker} answers {status} to {method} {path}: try again")
         return answer
 
+    async def _exchange(
+        self, worker: int, path: str, method: str, body: bytes, media: str = "application/json"
+    ) -> tuple[int, bytes]:
+        """Raises: ShuttingDown."""
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                return await _exchange(self._placement.http_sockets[worker], method, path, body, media)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ShuttingDown(f"worker {worker} does not answer ({str(error) or 'in time'}): try again") from error
 
-async def _exchange(socket_path: str, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+
+async def _exchange(socket_path: str, method: str, path: str, body: bytes, media: str) -> tuple[int, bytes]:
     """Raises: OSError, ValueError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -83,8 +106,9 @@ async def _exchange(socket_path: str, method: str, path: str, body: bytes) -> tu
         raise
     try:
         writer.write(
-            b"%b %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n%b: http - 0 %b\r\n\r\n%b"
-            % (method.encode(), path.encode(), len(body), FORWARDED, EVERY_TOKEN.encode(), body)
+            b"%b %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n"
+            b"content-type: %b\r\n%b: http - 0 %b\r\n\r\n%b"
+            % (method.encode(), path.encode(), len(body), media.encode(), FORWARDED, EVERY_TOKEN.encode(), body)
         )
         head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
     finally:

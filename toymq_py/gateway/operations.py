@@ -192,6 +192,13 @@ def check_key(key: str) -> bytes:
     return key.encode()
 
 
+def check_route(route: str) -> bytes:
+    """What chooses a partition. Raises: BadArgument."""
+    if not (0 < len(route) <= KEY_BYTES_MAX and route.isascii() and route.isprintable() and " " not in route):
+        raise BadArgument(f"invalid route {route[:50]!a}: write 1 to {KEY_BYTES_MAX} printable ASCII characters, no space")
+    return route.encode()
+
+
 def _name_schema(more: str = "") -> Schema:
     return {"type": "string", "pattern": f"^[A-Za-z0-9_{more}][A-Za-z0-9._{more}-]*$", "maxLength": NAME_BYTES_MAX}
 
@@ -233,6 +240,11 @@ IDEMPOTENCY_KEY = Parameter(
     "Idempotency-Key", "header",
     "A publish with a key that the topic remembers appends nothing and answers the first one's id.",
     {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX, "pattern": "^[!-~]+$"}, check_key,
+)  # fmt: skip
+ROUTE = Parameter(
+    "X-Route", "header",
+    "Chooses the partition of a partitioned topic; default: the header `toymq-group`, else the key, else the next in turn.",
+    {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX, "pattern": "^[!-~]+$"}, lambda route: check_route(route),
 )  # fmt: skip
 DELAY_MS = _milliseconds("X-Delay-Ms", "Deliver after so many milliseconds.", 0)
 TTL_MS = _milliseconds("X-Ttl-Ms", "Drop the message when it is not delivered so many milliseconds after its publish.", 1)

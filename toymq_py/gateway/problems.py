@@ -21,6 +21,7 @@ STATUS: dict[str, int] = {
     "NO_SUCH_TOPIC": 404,
     "NO_SUCH_CONSUMER": 404,
     "EXISTS": 409,
+    "PARTITIONED": 409,
     "ALREADY_SUBSCRIBED": 409,
     "NOT_SUBSCRIBED": 404,
     "NOT_LEASED": 404,

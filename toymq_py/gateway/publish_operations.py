@@ -1,12 +1,14 @@
 """Publish, one message or a batch: 2xx is answered after the fsync that holds them. Contract: gateway.md."""
 
+import asyncio
 import json
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,14 +37,28 @@ from toymq_py.gateway.bodies import (
     read_pieces,
     too_large,
 )
-from toymq_py.gateway.headers import header_block, headers_of
+from toymq_py.gateway.headers import header_block, headers_of, parse_block
 from toymq_py.gateway.multipart import parse_multipart
-from toymq_py.gateway.operations import DELAY_MS, IDEMPOTENCY_KEY, TOPIC, TTL_MS, Answer, Body, Operation, Parameter, check_key
+from toymq_py.gateway.operations import (
+    DELAY_MS,
+    IDEMPOTENCY_KEY,
+    ROUTE,
+    TOPIC,
+    TTL_MS,
+    Answer,
+    Body,
+    Operation,
+    Parameter,
+    check_key,
+    check_route,
+)
 from toymq_py.gateway.problems import STATUS, problem
 from toymq_py.gateway.request_context import Gateway
+from toymq_py.partitions import Partitioned, number_of
 from toymq_py.topic import Appended, Duplicate, Published, Topic
 from toymq_py.units import DURATION_MS_MAX, check_delay, check_number
 
+PATH = "/v1/topics/"
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 """A batch is in memory as a whole; 20,000 messages of 800 bytes."""
 BATCH_MESSAGES_MAX = 100_000
@@ -57,6 +73,7 @@ RECEIPT = {
     "properties": {
         "id": {"type": "integer", "description": "Number of the message in its topic."},
         "duplicate": {"type": "boolean", "description": "It was there already; nothing was appended."},
+        "partition": {"type": "integer", "description": "Of a partitioned topic; the id is that of the partition."},
     },
 }
 RESULT = {
@@ -70,18 +87,19 @@ RESULT = {
     ]
 }
 RESULTS = {"type": "object", "required": ["results"], "properties": {"results": {"type": "array", "items": RESULT}}}
-LINE_MEMBERS = frozenset({"payload", "payload_base64", "key", "headers", "delay_ms", "ttl_ms"})
+LINE_MEMBERS = frozenset({"payload", "payload_base64", "key", "headers", "delay_ms", "ttl_ms", "route"})
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to publish. ``key`` and ``headers`` are b"" for none."""
+    """A message to publish. ``key``, ``headers`` and ``route`` are b"" for none."""
 
     payload: bytes
     key: bytes = b""
     headers: bytes = b""
     delay_ms: int | None = None
     ttl_ms: int | None = None
+    route: bytes = b""
 
     def __post_init__(self) -> None:
         """Raises: BadArgument."""
@@ -92,6 +110,7 @@ async def publish(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages``."""
     name = TOPIC.need(request)
     key = IDEMPOTENCY_KEY.of(request) or b""
+    ROUTE.of(request)  # its partition is in the path by now
     delay_ms, ttl_ms = DELAY_MS.of(request), TTL_MS.of(request)
     check_delay(delay_ms, ttl_ms)
     headers = headers_of(request.headers.raw)
@@ -110,8 +129,9 @@ async def publish(gateway: Gateway, request: Request) -> Response:
         return problem(error)
     if outcome.duplicate:
         gateway.broker.metrics.duplicate_total += 1
+    partition = "" if (number := number_of(name)) is None else f',"partition":{number}'
     return Response(
-        b'{"id":%d,"duplicate":%b}' % (outcome.first_id, b"true" if outcome.duplicate else b"false"),
+        f'{{"id":{outcome.first_id},"duplicate":{"true" if outcome.duplicate else "false"}{partition}}}',
         201, {"x-message-id": str(outcome.first_id)}, "application/json",
     )  # fmt: skip
 
@@ -145,6 +165,9 @@ async def publish_batch(gateway: Gateway, request: Request) -> Response:
         parts = await parse_multipart(request.headers["content-type"], pieces, BATCH_MESSAGES_MAX, gateway.waiting.pause)
         found = map(_of_part, parts)
     gateway.refuse_late()
+    whole = await made(partial(gateway.broker.partitioned.find, name))
+    if whole is not None and name == whole.name:
+        return await _publish_whole(gateway, whole, list(found))
     topic = await made(partial(gateway.broker.topic_to_publish, name))
     return await _publish_all(gateway, topic, found)
 
@@ -154,6 +177,63 @@ BATCH_MEDIA = ("application/x-ndjson", "multipart/form-data", "multipart/mixed")
 
 Parsed = tuple[int, Message | RequestError]
 """Bytes parsed, and the message or why it is refused."""
+
+
+async def _publish_whole(gateway: Gateway, whole: Partitioned, found: Sequence[Parsed]) -> Response:
+    """Publish to the partitions of a topic, each at its worker; one answer in the order of the messages."""
+    results: list[dict[str, Any]] = [
+        {"code": one.code, "detail": str(one)} if isinstance(one, RequestError) else {} for _, one in found
+    ]
+    sound = [(row, message) for row, (_, message) in enumerate(found) if isinstance(message, Message)]
+    numbers = gateway.router.numbers(
+        whole, [message.key for _, message in sound], routes=[message.route for _, message in sound],
+        blocks=[message.headers for _, message in sound],
+    )  # fmt: skip
+    rows: dict[int, list[tuple[int, Message]]] = {}
+    for place, number in zip(sound, numbers, strict=True):
+        rows.setdefault(number, []).append(place)
+    answers = await asyncio.gather(
+        *(_publish_part(gateway, whole.names[number], [message for _, message in mine]) for number, mine in rows.items())
+    )
+    refusals = [problem(one) for _, one in found if isinstance(one, RequestError)]
+    for (number, mine), answer in zip(rows.items(), answers, strict=True):
+        said = json.loads(bytes(answer.body))
+        if answer.status_code >= 400:
+            refusals.append(answer)
+        refused = {name: said[name] for name in ("code", "detail") if name in said}
+        for (row, _), result in zip(mine, said.get("results") or [refused] * len(mine), strict=True):
+            results[row] = {**result, "partition": number}
+    listed = f'"results":{json.dumps(results)}'
+    if not refusals:
+        return Response(f"{{{listed}}}", 201, None, "application/json")
+    first = json.loads(bytes(refusals[0].body))
+    first.pop("results", None)
+    headers = {"cache-control": "no-store"}
+    return Response(f"{json.dumps(first)[:-1]}, {listed}}}", refusals[0].status_code, headers, "application/problem+json")
+
+
+async def _publish_part(gateway: Gateway, name: str, messages: Sequence[Message]) -> Response:
+    """Publish to one partition, here or at the worker that has it."""
+    placement, worker = gateway.broker.placement, gateway.broker.placement.worker_of(name)
+    try:
+        if gateway.neighbours is not None and worker != placement.worker:
+            path = f"{PATH}{quote(name)}/messages:batch"
+            return await gateway.neighbours.post(worker, path, b"\n".join(map(line_of, messages)))
+        topic = gateway.broker.topic_to_publish(name)
+        return await _publish_all(gateway, topic, iter([(len(message.payload), message) for message in messages]))
+    except RequestError as error:
+        return problem(error)
+
+
+def line_of(message: Message) -> bytes:
+    """The JSON line of a message; the inverse of ``parse_line``."""
+    line: dict[str, object] = {"payload_base64": b64encode(message.payload).decode()}
+    if message.key:
+        line["key"] = message.key.decode()
+    if message.headers:
+        line["headers"] = parse_block(message.headers)
+    line |= {name: value for name in ("delay_ms", "ttl_ms") if (value := getattr(message, name)) is not None}
+    return json.dumps(line).encode()
 
 
 async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Parsed]) -> Response:
@@ -264,7 +344,16 @@ def message_of(found: Mapping[str, Any], known: frozenset[str]) -> Message:
         _block_of(headers) if headers is not None else b"",
         None if delay_ms is None else check_number("delay_ms", delay_ms, 0, DURATION_MS_MAX),
         None if ttl_ms is None else check_number("ttl_ms", ttl_ms, 1, DURATION_MS_MAX),
+        _route_of(found.get("route")),
     )
+
+
+def _route_of(route: object) -> bytes:
+    if route is None:
+        return b""
+    if type(route) is not str:
+        raise BadArgument(f"invalid route {str(route)[:50]!a}: write a string")
+    return check_route(route)
 
 
 def payload_of(found: Mapping[str, Any]) -> bytes:
@@ -300,13 +389,17 @@ def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Parsed:
     try:
         for name in ("content-encoding", "content-transfer-encoding"):
             check_coding(headers.get(name, b"").decode("latin-1"))
-        key = headers.get("idempotency-key")
+        key, route = headers.get("idempotency-key"), headers.get("x-route")
+        delay_ms, ttl_ms = (
+            parameter.parse(found.decode("latin-1")) if (found := headers.get(parameter.name.lower())) is not None else None
+            for parameter in (DELAY_MS, TTL_MS)
+        )
         return len(payload), Message(
             payload,
             check_key(key.decode("latin-1")) if key is not None else b"",
             headers_of((name.encode("latin-1"), value) for name, value in headers.items()),
-            *(parameter.parse(found.decode("latin-1")) if (found := headers.get(parameter.name.lower())) is not None else None
-              for parameter in (DELAY_MS, TTL_MS)),
+            delay_ms, ttl_ms,
+            check_route(route.decode("latin-1")) if route is not None else b"",
         )  # fmt: skip
     except RequestError as error:
         return len(payload), error.bare()
@@ -322,7 +415,7 @@ TRACEPARENT: Parameter[str] = Parameter(
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", "/v1/topics/{topic}/messages", "publish", "Publish one message. A topic that does not exist is created.",
-        publish, "publish", (TOPIC, IDEMPOTENCY_KEY, DELAY_MS, TTL_MS, MESSAGE_HEADERS, TRACEPARENT),
+        publish, "publish", (TOPIC, IDEMPOTENCY_KEY, ROUTE, DELAY_MS, TTL_MS, MESSAGE_HEADERS, TRACEPARENT),
         Body("The payload, as it is.", {"*/*": {"type": "string", "format": "binary"}}),
         {201: Answer("It is on stable storage.", RECEIPT)},
         PUBLISH_ERRORS, brief=True,
@@ -341,6 +434,7 @@ OPERATIONS: tuple[Operation, ...] = (
                         "payload": {"type": "string"},
                         "payload_base64": {"type": "string", "contentEncoding": "base64"},
                         "key": IDEMPOTENCY_KEY.schema,
+                        "route": ROUTE.schema,
                         "delay_ms": DELAY_MS.schema,
                         "ttl_ms": TTL_MS.schema,
                         "headers": {"type": "object", "additionalProperties": {"type": "string"}},

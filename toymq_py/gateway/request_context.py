@@ -22,6 +22,7 @@ from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.gateway.webhook_sender import WebhookSender
 from toymq_py.observability.history import History
+from toymq_py.routes import Router
 from toymq_py.topic import Commit
 
 
@@ -71,6 +72,8 @@ class Gateway:
         self.waiting = Waiting(loop)
         self.searches = SearchTurns(clock, self.waiting)
         self.history = History(broker, clock)
+        self.router = Router()
+        """Chooses partitions: messages without a route go to the next one, whichever connection they come from."""
         self.neighbours = Neighbours(broker.placement) if broker.placement.addresses else None
         self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.history, self.neighbours)
         self.sender = WebhookSender(clock, loop, private=private_webhooks)

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toymq_py import partition_operations
 from toymq_py.broker import Done
 from toymq_py.errors import (
     BadArgument,
@@ -19,16 +20,19 @@ from toymq_py.errors import (
     TooManyTopics,
     TopicExists,
 )
+from toymq_py.gateway import whole_topics
 from toymq_py.gateway.access import CREATE_TOPIC, grant_of, is_internal
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.snapshots import TOPICS_PER_TURN
 from toymq_py.merging import merged_stats, merged_topics
+from toymq_py.partitions import PARTITIONS
 from toymq_py.units import setting_doubt
 
 SETTINGS = {"type": "object", "description": "The topic's settings: integers in milliseconds, bytes and counts, and words. "
-            "null or \"default\" unsets one.", "additionalProperties": {"type": ["integer", "string", "null"]}}  # fmt: skip
+            "null or \"default\" unsets one. At creation also `partitions`.",
+            "additionalProperties": {"type": ["integer", "string", "null"]}}  # fmt: skip
 DESCRIPTION = {"type": "object", "required": ["topic", "first_id", "next_id", "state", "settings", "consumers"],
                "properties": {"topic": {"type": "string"}, "first_id": {"type": "integer"}, "next_id": {"type": "integer"},
                               "messages": {"type": "integer"}, "bytes": {"type": "integer"}, "segments": {"type": "integer"},
@@ -64,9 +68,11 @@ async def put_topic(gateway: Gateway, request: Request) -> Response:
     name = TOPIC.need(request)
     changes = await settings_of(request)
     gateway.refuse_late()
-    known = gateway.broker.has(name)
-    await gateway.stored(lambda done: gateway.broker.create(name, changes, done))
-    return json_response(_described(gateway, name, changes), 200 if known else 201)
+    known = gateway.broker.has(name) or name in gateway.broker.partitioned.by_name
+    await gateway.stored(lambda done: partition_operations.create(gateway.broker, name, changes, done))
+    if (whole := gateway.broker.partitioned.find(name)) is not None:
+        await whole_topics.ask_others(gateway, request, json.dumps({**changes, PARTITIONS: whole.count}).encode())
+    return json_response(await _described(gateway, request, name, changes), 200 if known else 201)
 
 
 async def patch_topic(gateway: Gateway, request: Request) -> Response:
@@ -75,13 +81,15 @@ async def patch_topic(gateway: Gateway, request: Request) -> Response:
     changes = await settings_of(request)
     gateway.refuse_late()
     if changes:
-        await gateway.stored(lambda done: gateway.broker.configure(name, changes, done))
-    return json_response(_described(gateway, name, changes))
+        await gateway.stored(lambda done: partition_operations.configure(gateway.broker, name, changes, done))
+        if whole_topics.is_whole(gateway, name):
+            await whole_topics.ask_others(gateway, request, json.dumps(changes).encode())
+    return json_response(await _described(gateway, request, name, changes))
 
 
-def _described(gateway: Gateway, name: str, changes: Mapping[str, str]) -> dict[str, Any]:
+async def _described(gateway: Gateway, request: Request, name: str, changes: Mapping[str, str]) -> dict[str, Any]:
     """A topic after a change, with ``warnings`` where seconds were most likely meant: ``{"visibility": 30}`` are 30 ms."""
-    described = gateway.broker.topic(name).describe()
+    described = await _describe(gateway, request, name)
     warnings = [
         f"{setting} is {value} milliseconds; {value} seconds are {value}000"
         for setting, value in changes.items() if setting_doubt(setting, value) is not None
@@ -91,7 +99,13 @@ def _described(gateway: Gateway, name: str, changes: Mapping[str, str]) -> dict[
 
 async def get_topic(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/topics/{t}``."""
-    return json_response(gateway.broker.topic(TOPIC.need(request)).describe())
+    return json_response(await _describe(gateway, request, TOPIC.need(request)))
+
+
+async def _describe(gateway: Gateway, request: Request, name: str) -> dict[str, Any]:
+    if whole_topics.is_whole(gateway, name):
+        return await whole_topics.describe(gateway, request, name)
+    return gateway.broker.topic(name).describe()
 
 
 async def delete_topic(gateway: Gateway, request: Request) -> Response:
@@ -99,21 +113,30 @@ async def delete_topic(gateway: Gateway, request: Request) -> Response:
     name = TOPIC.need(request)
 
     def begin(done: Done) -> None:
-        gateway.broker.delete(name, lambda count, error: done(error))
+        partition_operations.delete(gateway.broker, name, lambda count, error: done(error))
 
+    if whole_topics.is_whole(gateway, name):  # here last: while a worker has it, the request can be sent again
+        await whole_topics.ask_others(gateway, request)
     await gateway.stored(begin)
     return Response(status_code=204)
 
 
 async def purge_topic(gateway: Gateway, request: Request) -> Response:
     """``POST /v1/topics/{t}:purge``."""
-    return json_response({"purged": await purge(gateway, TOPIC.need(request))})
+    name = TOPIC.need(request)
+
+    async def here() -> dict[str, int]:
+        return {"purged": await purge(gateway, name)}
+
+    if not whole_topics.is_whole(gateway, name):
+        return json_response(await here())
+    found = await whole_topics.here_and_there(gateway, request, here)
+    return json_response({"purged": sum(one["purged"] for one in found)})
 
 
 async def purge(gateway: Gateway, name: str) -> int:
     """Drop all messages of a topic. Returns: how many, once it is on stable storage. Raises: RequestError."""
     gateway.refuse_late()
-    topic = gateway.broker.topic(name)
     purged = 0
 
     def begin(done: Done) -> None:
@@ -122,7 +145,7 @@ async def purge(gateway: Gateway, name: str) -> int:
             purged = count
             done(error)
 
-        topic.purge(counted)
+        partition_operations.purge(gateway.broker, name, counted)
 
     await gateway.stored(begin)
     return purged

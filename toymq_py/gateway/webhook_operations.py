@@ -33,6 +33,7 @@ async def put_webhook(gateway: Gateway, request: Request) -> Response:
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
     webhook = Webhook.from_json(body)
     check_topic(request, "subscribe", webhook.topic)  # a webhook reads the topic
+    gateway.broker.partitioned.refuse_whole(webhook.topic)
     gateway.broker.placement.check(webhook.topic)
     gateway.refuse_late()
     before = gateway.webhooks.defined.get(name)

@@ -25,7 +25,7 @@ class Publish:
 
     ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block. ``delays_ms``, ``ttls_ms`` and ``seqs``
     have one item for each PUB, or are None. With ``seqs`` every key names a producer. ``shape`` is the common length of all
-    keys and of all bodies, None where it is not known.
+    keys and of all bodies, None where it is not known. ``routes`` choose partitions; b"" for none.
     """
 
     topic: str
@@ -36,6 +36,7 @@ class Publish:
     ttls_ms: list[int] | None = None
     seqs: list[int] | None = None
     shape: Shape | None = None
+    routes: list[bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

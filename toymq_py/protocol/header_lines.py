@@ -226,7 +226,7 @@ def invalid_key(key: bytes) -> BadArgument:
     return BadArgument(f"invalid key {shown!a}: write 1 to 512 bytes of printable ASCII without space, or - for no key")
 
 
-PUB_OPTIONS = frozenset(("hdr", "delay", "ttl", "seq"))
+PUB_OPTIONS = frozenset(("hdr", "delay", "ttl", "seq", "route"))
 SEQUENCE_MAX = 2**64 - 1
 
 
@@ -241,7 +241,16 @@ def build_publish(topic: str, key: bytes, options: list[str], body_len: int) -> 
     seq = _number(found, "seq", 0, SEQUENCE_MAX)
     if seq is not None and not key:
         raise BadArgument("seq needs a key, the name of the producer")
-    return Publish(topic, [key], [], hdr, _one(delay_ms), _one(ttl_ms), _one(seq))
+    routes = [_route(found["route"].encode("latin-1"))] if "route" in found else None
+    return Publish(topic, [key], [], hdr, _one(delay_ms), _one(ttl_ms), _one(seq), routes=routes)
+
+
+def _route(route: bytes) -> bytes:
+    """Raises: BadArgument."""
+    if not is_key(route):
+        shown = route[:50].decode("latin-1")
+        raise BadArgument(f"invalid route {shown!a}: write 1 to 512 bytes of printable ASCII without space")
+    return route
 
 
 def _one(number: int | None) -> list[int] | None:
@@ -345,7 +354,7 @@ def _encode_publish(command: Publish) -> bytes:
     for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
         delay_ms = None if command.delays_ms is None else command.delays_ms[row]
         ttl_ms = None if command.ttls_ms is None else command.ttls_ms[row]
-        options = publish_options(command.hdr, delay_ms, ttl_ms)
+        options = publish_options(command.hdr, delay_ms, ttl_ms, b"" if command.routes is None else command.routes[row])
         sequence = b"" if command.seqs is None else publish_sequence(key, command.seqs[row])
         parts.append(b"%b%b %d%b%b\n%b\n" % (head, publish_key(key), len(body), options, sequence, body))
     return b"".join(parts)
@@ -365,10 +374,11 @@ def publish_key(key: bytes) -> bytes:
     return key
 
 
-def publish_options(hdr: int = 0, delay_ms: int | None = None, ttl_ms: int | None = None) -> bytes:
-    """The options of a PUB but ``seq``, each with a space before it; b"" when none is given."""
+def publish_options(hdr: int = 0, delay_ms: int | None = None, ttl_ms: int | None = None, route: bytes = b"") -> bytes:
+    """The options of a PUB but ``seq``, each with a space before it; b"" when none is given. Raises: BadArgument."""
     options = ((b"hdr", hdr or None), (b"delay", delay_ms), (b"ttl", ttl_ms))
-    return b"".join(b" %b=%d" % (name, value) for name, value in options if value is not None)
+    given = b"".join(b" %b=%d" % (name, value) for name, value in options if value is not None)
+    return given + (b" route=%b" % _route(route) if route else b"")
 
 
 def publish_sequence(producer: bytes, sequence: int) -> bytes:

@@ -8,9 +8,9 @@ files, ``LOCK``, ``replica.json``, ``spool/`` and ``replaced/`` do not fit: each
 import re
 
 PATH_BYTES_MAX = 300
-"""Above the longest: ``topics/``, a name of 200 characters, a file name of 49."""
+"""Above the longest: ``topics/``, a name of 205 characters, a file name of 49."""
 
-_TOPIC = r"topics/[A-Za-z0-9_][A-Za-z0-9._-]{0,195}(?:\.dlq)?"
+_TOPIC = r"topics/[A-Za-z0-9_][A-Za-z0-9._-]{0,195}(?:#(?:0|[1-9][0-9]{0,3}))?(?:\.dlq)?"
 _GRAVE = r"topics/\.deleted-[0-9]{1,20}"
 _NUMBER = r"[0-9]{20}"
 _NAMES = (
@@ -21,7 +21,7 @@ _NAMES = (
     r"evicted\.json(?:\.prev)?",
     r"has-offsets",
 )
-_FILE = re.compile(rf"(?:(?:{_TOPIC}|{_GRAVE})/(?:{'|'.join(_NAMES)})|(?:webhooks|alerts|amqp)\.json)")
+_FILE = re.compile(rf"(?:(?:{_TOPIC}|{_GRAVE})/(?:{'|'.join(_NAMES)})|(?:webhooks|alerts|amqp|partitions)\.json)")
 _DIRECTORY = re.compile(rf"|topics|{_TOPIC}|{_GRAVE}")
 _TOPIC_DIRECTORY = re.compile(rf"{_TOPIC}|{_GRAVE}")
 _GRAVE_DIRECTORY = re.compile(_GRAVE)

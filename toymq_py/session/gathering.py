@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from toymq_py.merging import merged_stats, merged_topics
+from toymq_py.partitions import PARTITIONS, common_settings, described_whole
 from toymq_py.placement import Place
-from toymq_py.protocol import encode_ok
-from toymq_py.session.listing import Listed, Listing, listed_behind
+from toymq_py.protocol import Config, Create, Delete, Describe, Forget, Purge, Redrive, Seek, encode_ok
+from toymq_py.session.listing import Listed, Listing, json_reply, listed_behind
 
 
 class Gathering:
@@ -35,6 +36,25 @@ class Gathering:
         """``OK`` with the sum of the numbers."""
         return self.refusal or encode_ok(sum(int(reply.split()[1]) for reply in self.replies.values()))
 
+    def sum_of_some(self) -> bytes:
+        """As ``total``, where some workers may lack what the others have: ``NO_SUCH_…`` is the reply if all say so."""
+        found = [reply for _, reply in sorted(self.replies.items())]
+        there = [reply for reply in found if not reply.startswith(b"ERR NO_SUCH_")] or found
+        refusal = next((reply for reply in there if reply.startswith(b"ERR")), None)
+        return refusal or encode_ok(sum(int(reply.split()[1]) for reply in there))
+
+    def settings(self) -> bytes:
+        """The reply to CONFIG of a partitioned topic: the settings that all its partitions have."""
+        return self.refusal or json_reply(common_settings([one for one in self._documents() if one is not None]))
+
+    def described(self) -> bytes:
+        """The reply to DESCRIBE of a partitioned topic."""
+        if self.refusal is not None:
+            return self.refusal
+        found = self._documents()
+        parts = [part for one in found for part in one["parts"]]
+        return json_reply(described_whole(found[0]["topic"], found[0][PARTITIONS], parts))
+
     def topics(self) -> bytes | None:
         """The reply to TOPICS; None: call it again, as of a ``Listing``."""
         return self._listed(lambda: (b"[", merged_topics(self._documents()), b"]"))
@@ -60,3 +80,10 @@ class Gathering:
 
     def _ordered(self) -> list[bytes]:
         return [self.replies[place] for place in sorted(self.replies, key=lambda place: (place != self._first, place))]
+
+
+WHOLE: dict[type, Callable[[Gathering], bytes | None]] = {
+    Config: Gathering.settings, Create: Gathering.total, Delete: Gathering.sum_of_some, Describe: Gathering.described,
+    Forget: Gathering.sum_of_some, Purge: Gathering.total, Redrive: Gathering.sum_of_some, Seek: Gathering.sum_of_some,
+}  # fmt: skip
+"""Commands for a partitioned topic that every worker is asked for, and how their replies become one."""

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from toymq_py import partition_operations
 from toymq_py.auth import audit
 from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
@@ -24,6 +25,8 @@ from toymq_py.errors import (
     RequestError,
     ShuttingDown,
 )
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.partitions import Partitioned
 from toymq_py.protocol import (
     Ack,
     Command,
@@ -38,18 +41,20 @@ from toymq_py.protocol import (
     encode_pong,
 )
 from toymq_py.records import IdRange
+from toymq_py.routes import Router
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.gate import TAKEN_AT_SHUTDOWN, Gate
 from toymq_py.session.listing import Listed, Listing, json_reply, listed_behind
 from toymq_py.session.passing import Passing
+from toymq_py.session.publish import answer, grouped, publish, publish_part
 from toymq_py.session.pull import PendingPull
 from toymq_py.session.reader import Reader
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, PendingReply, Replies
 from toymq_py.session.seek import seeking
 from toymq_py.session.subscribe import seconds, subscribe
-from toymq_py.topic import Appended, Channel, Duplicate, Published, Refused, Topic
+from toymq_py.topic import Channel, Published, Refused
 from toymq_py.trace_context import log_fields
 from toymq_py.version import __version__
 
@@ -58,6 +63,8 @@ logger = logging.getLogger("toymq_py.session")
 PROTOCOL_VERSION = 1
 OK_BYTES = 5
 """Of the reply to one command of a ``SettlementRun``."""
+NO_OUTCOME = Refused(1, InternalError())
+"""In the place of a row until it has its outcome."""
 ADMINISTRATIVE = (
     commands.Create, commands.Config, commands.Delete, commands.Purge, commands.Seek, commands.Forget, commands.Redrive,
 )  # fmt: skip
@@ -68,7 +75,8 @@ class Handler:
     """The commands of one session."""
 
     __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_gate", "_greeted", "_loop", "_metrics", "_number",
-                 "_pulls", "_refused", "_replies", "_run", "client_name", "ended", "max_held_bytes", "passing")  # fmt: skip
+                 "_pulls", "_refused", "_replies", "_router", "_run", "client_name", "ended", "max_held_bytes",
+                 "passing")  # fmt: skip
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
@@ -91,6 +99,7 @@ class Handler:
         self._fetches = Fetches(replies, loop)
         self._pulls: dict[PendingPull, None] = {}
         self._refused = RefusedSequences(broker.placement.again)
+        self._router: Router | None = None
         self._run: Iterator[Command] = iter(())
         self._gate = Gate()
         self.max_held_bytes = broker.options.max_inflight_bytes
@@ -202,6 +211,11 @@ class Handler:
     def _apply(self, command: Command) -> None:
         if self._broker.shutting_down and not isinstance(command, TAKEN_AT_SHUTDOWN):
             raise ShuttingDown("the broker is shutting down; send it again to the next one")
+        if isinstance(command, Publish) and self._broker.partitioned.by_name:
+            whole = self._broker.partitioned.find(command.topic)
+            if whole is not None and not command.topic.endswith(DEAD_LETTERS):
+                self._publish_routed(command, whole)
+                return
         if self.passing is not None and self.passing.take(command, self._refused):
             return
         match command:
@@ -212,10 +226,7 @@ class Handler:
             case SettlementRun():
                 self._settle_each(command)
             case commands.Rejected():
-                if command.publish is not None:
-                    topic_name, producer, sequence = command.publish
-                    self._refused.refuse(topic_name, [producer], [sequence])
-                self._error(command.error)
+                self._reject(command)
             case commands.Ping():
                 self._replies.add(encode_pong())
             case commands.Subscribe():
@@ -235,24 +246,26 @@ class Handler:
             case commands.Offsets():
                 self._offsets(command)
             case commands.Create():
-                self._stored(lambda done: self._broker.create(command.topic, command.settings, done), audited=command)
+                settings = command.settings
+                self._stored(
+                    lambda done: partition_operations.create(self._broker, command.topic, settings, done), audited=command
+                )
             case commands.Config():
                 self._config(command)
             case commands.Delete():
-                self._counted(lambda done: self._broker.delete(command.topic, done), command)
+                self._counted(lambda done: partition_operations.delete(self._broker, command.topic, done), command)
             case commands.Purge():
-                self._counted(self._broker.topic(command.topic).purge, command)
+                self._counted(lambda done: partition_operations.purge(self._broker, command.topic, done), command)
             case commands.Seek():
-                self._seek(command)
+                begin, answer = seeking(self._broker, command)
+                self._stored(begin, answer=answer, audited=command)
             case commands.Forget():
-                topic = self._broker.topic(command.topic)
-                topic.forget(command.consumer)
-                self._stored(topic.flush_offsets, audited=command)
+                topic, consumer = command.topic, command.consumer
+                self._stored(lambda done: partition_operations.forget(self._broker, topic, consumer, done), audited=command)
             case commands.Topics():
                 self._replies.in_turn(Listing(lambda: (b"[", self._described(command.pattern), b"]")).make)
             case commands.Describe():
-                described = self._broker.topic(command.topic)
-                self._replies.in_turn(lambda: json_reply(living(described).describe()))
+                self._describe(command.topic)
             case commands.Stats():
                 self._replies.in_turn(Listing(self._stats).make)
             case commands.Cluster():
@@ -266,7 +279,18 @@ class Handler:
                 self._pull(command)
             case commands.Redrive():
                 ids, max_count = command.ids, command.max_count
-                self._counted(lambda done: self._broker.redrive(command.topic, ids, max_count, done), command)
+                self._counted(
+                    lambda done: partition_operations.redrive(self._broker, command.topic, ids, max_count, done), command
+                )
+
+    def _reject(self, command: commands.Rejected) -> None:
+        if command.publish is not None:
+            name, producer, sequence = command.publish
+            whole = self._broker.partitioned.find(name)
+            if whole is not None:
+                name = whole.names[Router().numbers(whole, [producer], sequences=[sequence])[0]]
+            self._refused.refuse(name, [producer], [sequence])
+        self._error(command.error)
 
     def _ok(self, value: int) -> None:
         self._replies.add(encode_ok(value))
@@ -283,61 +307,23 @@ class Handler:
     # -- publishing and consuming
 
     def _publish(self, command: Publish) -> None:
-        keys, bodies, headers = command.keys, command.bodies, None
-        if command.hdr:
-            headers = [body[: command.hdr] for body in bodies]
-            bodies = [body[command.hdr :] for body in bodies]
-        known = command.topic in self._broker.topics
-        topic = self._broker.topic_to_publish(command.topic)
-        if not known:
-            self._audit_new(command.topic)
-        if command.seqs is None:
-            shape = command.shape
-            self._answer(topic.publish(keys, bodies, headers, command.delays_ms, command.ttls_ms, shape=shape))
-        else:
-            self._publish_sequenced(topic, command, bodies, headers)
+        if publish(command, self._broker, self._replies, self._refused, self._audit_new):
+            self.ended = True
 
-    def _answer(self, outcomes: Sequence[Published]) -> None:
-        replies = self._replies
-        for outcome in outcomes:
-            if type(outcome) is Appended:
-                replies.add_appended(outcome)
-            elif type(outcome) is Duplicate:
-                self._metrics.duplicate_total += outcome.count
-                replies.add_duplicate(outcome)
-            elif type(outcome) is Refused:
-                for _ in range(outcome.count):
-                    self._error(outcome.error)
-
-    def _publish_sequenced(
-        self, topic: Topic, command: Publish, bodies: list[bytes], headers: list[bytes] | None
-    ) -> None:
-        """Publish in parts: a refused publish stops its producer, and the others go on."""
-        refused, name = self._refused, topic.name
-        keys, sequences, delays_ms, ttls_ms = command.keys, command.seqs, command.delays_ms, command.ttls_ms
-        assert sequences is not None
-        answers: list[Published] = []
-        at = 0
-        while at < len(keys):
-            stop = refused.admit(name, keys, sequences, at)
-            if stop == at:
-                answers.append(Refused(1, refused.error(name, keys[at])))
-                at += 1
-                continue
-            part = slice(at, stop)
-            outcomes = topic.publish_sequenced(
-                keys[part], bodies[part], headers and headers[part], sequences[part],
-                delays_ms and delays_ms[part], ttls_ms and ttls_ms[part],
-            )  # fmt: skip
-            answers += outcomes
-            for outcome in outcomes:
-                rows = slice(at, at + outcome.count)
-                if outcome.error is not None:
-                    refused.refuse(name, keys[rows], sequences[rows])
-                else:
-                    refused.watch(outcome.commit, name, keys[rows], sequences[rows])
-                at += outcome.count
-        self._answer(answers)
+    def _publish_routed(self, command: Publish, whole: Partitioned) -> None:
+        """Publish to partitions, a run to each, here or at their workers; the replies are in the order of the rows."""
+        if self._router is None:
+            self._router = Router()
+        answers: list[Published | PendingReply] = [NO_OUTCOME] * len(command.keys)
+        for part, rows in grouped(command, whole, self._router):
+            found: Sequence[Published | PendingReply] | None = None
+            if self.passing is not None:
+                found = self.passing.take_part(part, self._refused)
+            if found is None:
+                found = publish_part(part, self._broker, self._refused)
+            for row, one in zip(rows, found, strict=True):
+                answers[row] = one
+        self.ended = answer(answers, self._broker, self._replies) or self.ended
 
     def _pull(self, command: commands.Pull) -> None:
         known = command.topic in self._broker.topics
@@ -410,6 +396,13 @@ class Handler:
         else:
             self._replies.in_turn(make)
 
+    def _describe(self, name: str) -> None:
+        if self._broker.partitioned.find(name) is None:
+            described = self._broker.topic(name)
+            self._replies.in_turn(lambda: json_reply(living(described).describe()))
+        else:
+            self._replies.in_turn(lambda: json_reply(partition_operations.describe(self._broker, name)))
+
     def _numbers(self) -> dict[str, Any]:
         return self._broker.stats()
 
@@ -427,14 +420,15 @@ class Handler:
     # -- administration
 
     def _config(self, command: commands.Config) -> None:
-        topic = self._broker.topic(command.topic)
+        name, settings = command.topic, command.settings
+        partition_operations.settings_of(self._broker, name)  # raises, if there is none
 
         def answer() -> bytes:
-            return json_reply(topic.settings.to_json())
+            return json_reply(partition_operations.settings_of(self._broker, name))
 
-        if command.settings:
+        if settings:
             self._stored(
-                lambda done: self._broker.configure(command.topic, command.settings, done), answer=answer, audited=command
+                lambda done: partition_operations.configure(self._broker, name, settings, done), answer=answer, audited=command
             )
         else:
             self._replies.in_turn(lambda: answer())
@@ -454,10 +448,6 @@ class Handler:
             begin(finished)
 
         self._stored(start, answer=lambda: encode_ok(counted), audited=command)
-
-    def _seek(self, command: commands.Seek) -> None:
-        begin, answer = seeking(self._broker.topic(command.topic), command)
-        self._stored(begin, answer=answer, audited=command)
 
     def _stored(
         self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None,

@@ -19,12 +19,15 @@ from dataclasses import replace
 from functools import partial
 
 from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, PlacementUnknown, ShuttingDown
-from toymq_py.names import TopicPattern, is_pattern
+from toymq_py.names import is_pattern
+from toymq_py.partitioned_topics import PartitionedTopics
+from toymq_py.partitions import PARTITIONS
 from toymq_py.placement import Place, PlaceLink, Placement
 from toymq_py.protocol import (
     Ack,
     Cluster,
     Command,
+    Create,
     Hello,
     Nack,
     Pause,
@@ -43,94 +46,37 @@ from toymq_py.protocol import (
     first_word,
 )
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.gathering import Gathering
+from toymq_py.session.gathering import WHOLE, Gathering
+from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink
 from toymq_py.session.pattern_pull import PatternPull
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, WAIT_COST_BYTES, PendingReply, Replies
 from toymq_py.session.upstream import Upstream
+from toymq_py.topic import Refused
 
 SETTLING = (Ack, Nack, Touch, SettlementRun, Unsubscribe)
 TOPICS_CACHED_MAX = 4096
 
 
-class _Subscribed:
-    """A subscription at a worker, from the OK of its SUB to that of its UNSUB."""
-
-    __slots__ = ("ending", "pattern", "wanted")
-
-    def __init__(self, topic: str) -> None:
-        self.pattern = TopicPattern(topic) if is_pattern(topic) else None
-        self.ending = False
-        """Its UNSUB is sent."""
-        self.wanted = True
-        """False: the client was told that there is none."""
-
-
-class _Expected:
-    """The replies to a command that was passed on. ``held``: their place; None drops them."""
-
-    __slots__ = ("ends", "held", "left", "pieces", "share", "subscribes")
-
-    def __init__(
-        self, held: PendingReply | None, left: int, subscribes: str | None = None,
-        share: Callable[[bytes], None] | None = None, ends: str | None = None,
-    ) -> None:  # fmt: skip
-        """``subscribes``, ``ends``: the name of a SUB and of an UNSUB; ``share``: takes the answer, which is one worker's share
-        of the reply."""
-        self.held = held
-        self.left = left
-        self.pieces: list[bytes] = []
-        self.subscribes = subscribes
-        self.share = share
-        self.ends = ends
-
-
-class _Worker:
-    """A session's connection to one worker."""
-
-    __slots__ = ("expected", "later", "link", "subscribed")
-
-    def __init__(self) -> None:
-        self.link: PlaceLink
-        self.expected: deque[_Expected] = deque()
-        self.subscribed: dict[str, _Subscribed] = {}
-        self.later: list[bytes] | None = None
-        """Frames behind the OK of a SUB that is not written yet."""
-
-    def subscription_of(self, frame: bytes) -> _Subscribed | None:
-        """That of a MSG; None: it is of a PULL."""
-        return self.covering(frame.split(b" ", 2)[1].decode())
-
-    def covering(self, topic: str) -> _Subscribed | None:
-        """The subscription to a topic."""
-        found = self.subscribed.get(topic)
-        if found is None and self.subscribed:
-            found = next((one for one in self.subscribed.values() if one.pattern and one.pattern.matches(topic)), None)
-        return found
-
-    def ending(self, topic: str) -> None:
-        """The UNSUB of a subscription is being sent; what comes before its reply is still its."""
-        if (found := self.subscribed.get(topic)) is not None:
-            found.ending = True
-
-
 class Passing:
     """Of one session. Belongs to the loop."""
 
-    __slots__ = ("_abort", "_closed", "_deliveries", "_finishing", "_follows", "_hello", "_loop", "_paused", "_placement",
-                 "_places", "_pulls", "_replies", "_turn", "_unread", "_workers")  # fmt: skip
+    __slots__ = ("_abort", "_closed", "_deliveries", "_finishing", "_follows", "_hello", "_loop", "_partitioned", "_paused",
+                 "_placement", "_places", "_pulls", "_replies", "_turn", "_unread", "_workers")  # fmt: skip
 
     def __init__(
-        self, placement: Placement, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
-        unread: Callable[[], bool], abort: Callable[[], None],
+        self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, deliveries: Deliveries,
+        loop: asyncio.AbstractEventLoop, unread: Callable[[], bool], abort: Callable[[], None],
     ) -> None:  # fmt: skip
         """
         Args:
+            partitioned: those of this worker, which has all of them.
             deliveries: those of this worker, for a look at the subscriptions.
             unread: whether the client does not read what was written.
             abort: ends the session.
         """
         self._placement = placement
+        self._partitioned = partitioned
         self._replies = replies
         self._deliveries = deliveries
         self._loop = loop
@@ -140,7 +86,7 @@ class Passing:
         self._hello: Hello | None = None
         self._paused = self._finishing = self._closed = False
         self._places: dict[str, Place] = {}
-        self._workers: dict[Place, _Worker] = {}
+        self._workers: dict[Place, WorkerLink] = {}
         self._pulls: deque[PatternPull] = deque()
         self._turn = placement.worker - 1
 
@@ -156,6 +102,13 @@ class Passing:
             return self._take_other(command)
         if isinstance(command, Subscribe):
             self._check_free(topic)
+        if isinstance(command, Create) and PARTITIONS in command.settings and self._placement.passes_on:
+            self._create(command)
+            return True
+        if self._partitioned.by_name and self._partitioned.find(topic) is not None:
+            return self._take_whole(command)
+        if isinstance(command, Unsubscribe) and self._is_of_all(topic):
+            return self._take_pattern(command)
         place = self._places.get(topic)
         if place is None and is_pattern(topic):
             return self._take_pattern(command)
@@ -166,6 +119,11 @@ class Passing:
             return False
         self._pass_on(command, self._worker(place), refused)
         return True
+
+    def _is_of_all(self, topic: str) -> bool:
+        """Whether a subscription is at every worker: also that of a partitioned topic which is no more."""
+        found = (worker.subscribed.get(topic) for worker in self._workers.values())
+        return any(one is not None and one.pattern is not None for one in found)
 
     def _take_other(self, command: Command) -> bool:
         """A command without a topic."""
@@ -182,12 +140,12 @@ class Passing:
         elif isinstance(command, Pause | Resume):
             self._paused = isinstance(command, Pause)
             for worker in self._workers.values():
-                self._send(worker, [encode_command(command)], _Expected(None, 1))
+                self._send(worker, [encode_command(command)], Expected(None, 1))
         return False
 
     def _check_free(self, name: str) -> None:
         """Raises: AlreadySubscribed."""
-        pattern = TopicPattern(name) if is_pattern(name) else None
+        pattern = self._partitioned.pattern_of(name)
         self._deliveries.check_free(name, pattern)
         for worker in self._workers.values():
             for other, one in worker.subscribed.items():
@@ -213,6 +171,32 @@ class Passing:
             return False
         return True
 
+    def _take_whole(self, command: Command) -> bool:
+        """A command for a partitioned topic: each worker has some of its partitions. A PUB is divided before it comes here."""
+        if isinstance(command, Subscribe | Pull | Unsubscribe):
+            return self._take_pattern(command)
+        merge = WHOLE.get(type(command))
+        if merge is None:
+            return False
+        self._ask_all(command, merge)
+        return True
+
+    def _create(self, command: Create) -> None:
+        """Create a partitioned topic: first where a plain one of this name would be, which is refused. Raises: ShuttingDown."""
+        worker = self._worker(self._place(command.topic))
+        held = self._replies.hold(PendingReply(MADE_COST_BYTES))
+
+        def answered(reply: bytes) -> None:
+            if not reply.startswith(b"OK"):
+                self._replies.fill(held, lambda: reply)
+                return
+            try:
+                self._ask_all(command, Gathering.total, held=held)
+            except ShuttingDown as error:
+                self._replies.fail(held, error)
+
+        self._send(worker, [encode_command(command)], Expected(held, 1, share=answered))
+
     def _pull(self, command: Pull) -> None:
         """A PULL of a pattern. The worker that is asked first changes, so that none is always the last. It begins when the one
         before has ended, as its reply comes behind that one's: a session has one connection to each worker that waits.
@@ -223,7 +207,7 @@ class Passing:
 
         def ask(place: Place, command: Command, answered: Callable[[bytes], None]) -> None:
             place_of = held if isinstance(command, Pull) else None
-            self._send(self._worker(place), [encode_command(command)], _Expected(place_of, 1, share=answered))
+            self._send(self._worker(place), [encode_command(command)], Expected(place_of, 1, share=answered))
 
         def done(reply: bytes) -> None:
             self._pulls.popleft()
@@ -241,13 +225,14 @@ class Passing:
 
     def _ask_all(
         self, command: Command, merge: Callable[[Gathering], bytes | None], subscribes: str | None = None,
-        ends: str | None = None,
+        ends: str | None = None, held: PendingReply | None = None,
     ) -> None:  # fmt: skip
-        """Pass a command on to every worker, this one too, and reply with what they say together. Raises: ShuttingDown."""
+        """Pass a command on to every worker, this one too, and reply with what they say together; in the place ``held``, if
+        that is there. Raises: ShuttingDown."""
         places = self._placement.places()
         workers = [self._worker(place) for place in places]
         data = encode_command(command)
-        held = self._replies.hold(PendingReply(MADE_COST_BYTES + len(data)))
+        held = held or self._replies.hold(PendingReply(MADE_COST_BYTES + len(data)))
         gathering = Gathering(len(places), None if self._placement.passes_on else self._placement.here)
 
         def add(place: Place, answer: bytes) -> None:
@@ -259,18 +244,18 @@ class Passing:
                 self._replies.fill(held, lambda: merge(gathering))
 
         for place, worker in zip(places, workers, strict=True):
-            self._send(worker, [data], _Expected(held, 1, subscribes, partial(add, place), ends))
+            self._send(worker, [data], Expected(held, 1, subscribes, partial(add, place), ends))
 
-    def _end_subscription(self, command: Command, workers: list[_Worker]) -> None:
+    def _end_subscription(self, command: Command, workers: list[WorkerLink]) -> None:
         """A worker has refused it: it ends at the others, too."""
         assert isinstance(command, Subscribe)
         end = encode_command(Unsubscribe(command.topic, command.consumer))
         for worker in workers:
             if (found := worker.subscribed.get(command.topic)) is not None:
                 found.wanted = False
-                self._send(worker, [end], _Expected(None, 1, ends=command.topic))
+                self._send(worker, [end], Expected(None, 1, ends=command.topic))
 
-    def _all_released(self, workers: list[_Worker]) -> None:
+    def _all_released(self, workers: list[WorkerLink]) -> None:
         for worker in workers:
             self._released(worker)
 
@@ -284,7 +269,7 @@ class Passing:
             place = self._places[topic] = self._placement.place_of(topic)
         return place
 
-    def _pass_on(self, command: Command, worker: _Worker, refused: RefusedSequences) -> None:
+    def _pass_on(self, command: Command, worker: WorkerLink, refused: RefusedSequences) -> None:
         if isinstance(command, Publish):
             for part in self._admitted(command, refused):
                 self._ask(worker, [encode_command(part)], len(part.keys))
@@ -295,6 +280,28 @@ class Passing:
             subscribes = command.topic if isinstance(command, Subscribe) else None
             ends = command.topic if isinstance(command, Unsubscribe) else None
             self._ask(worker, [encode_command(command)], 1, subscribes, ends)
+
+    def take_part(self, part: Publish, refused: RefusedSequences) -> list[PendingReply | Refused] | None:
+        """Pass on publishes to a partition, also for a client that follows: it cannot know where that is. Returns: the place of
+        each reply, which the caller queues; None: the partition is with this worker. Raises: ShuttingDown."""
+        place = self._place(part.topic)
+        if place == self._placement.worker:
+            return None
+        worker = self._worker(place)
+        found: list[PendingReply | Refused] = []
+        at, count = 0, len(part.keys)
+        while at < count:
+            stop = count if part.seqs is None else refused.admit(part.topic, part.keys, part.seqs, at)
+            if stop == at:
+                found.append(Refused(1, refused.error(part.topic, part.keys[at])))
+                at += 1
+                continue
+            held = [PendingReply(MADE_COST_BYTES + len(body)) for body in part.bodies[at:stop]]
+            worker.expected.extend(Expected(one, 1) for one in held)
+            worker.link.send([encode_command(_rows(part, at, stop))])
+            found += held
+            at = stop
+        return found
 
     def _admitted(self, command: Publish, refused: RefusedSequences) -> Iterator[Publish]:
         """The rows behind no refused one of their producer: that was refused here, and the worker does not know of it."""
@@ -308,21 +315,17 @@ class Passing:
                 self._replies.add_error(refused.error(command.topic, command.keys[at]))
                 at += 1
                 continue
-            rows = slice(at, stop)
-            yield replace(
-                command, keys=command.keys[rows], bodies=command.bodies[rows], seqs=command.seqs[rows],
-                delays_ms=command.delays_ms and command.delays_ms[rows], ttls_ms=command.ttls_ms and command.ttls_ms[rows],
-            )  # fmt: skip
+            yield _rows(command, at, stop)
             at = stop
 
     def _ask(
-        self, worker: _Worker, pieces: list[bytes], count: int, subscribes: str | None = None, ends: str | None = None
+        self, worker: WorkerLink, pieces: list[bytes], count: int, subscribes: str | None = None, ends: str | None = None
     ) -> None:
         held = PendingReply(MADE_COST_BYTES + sum(map(len, pieces)))
         self._replies.hold(held)
-        self._send(worker, pieces, _Expected(held, count, subscribes, ends=ends))
+        self._send(worker, pieces, Expected(held, count, subscribes, ends=ends))
 
-    def _send(self, worker: _Worker, pieces: list[bytes], expected: _Expected) -> None:
+    def _send(self, worker: WorkerLink, pieces: list[bytes], expected: Expected) -> None:
         if expected.ends is not None:
             worker.ending(expected.ends)
         worker.expected.append(expected)
@@ -330,18 +333,18 @@ class Passing:
 
     # -- connections
 
-    def _worker(self, place: Place) -> _Worker:
+    def _worker(self, place: Place) -> WorkerLink:
         """Raises: ShuttingDown, PlacementUnknown."""
         worker = self._workers.get(place)
         if worker is not None:
             return worker
-        worker = _Worker()
+        worker = WorkerLink()
         worker.link = self._connected(place, partial(self._received, worker), partial(self._lost, place, worker))
         self._workers[place] = worker
         if self._hello is not None:
-            worker.expected.append(_Expected(None, 1))
+            worker.expected.append(Expected(None, 1))
         if self._paused:
-            self._send(worker, [encode_command(Pause())], _Expected(None, 1))
+            self._send(worker, [encode_command(Pause())], Expected(None, 1))
         return worker
 
     def _connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
@@ -357,7 +360,7 @@ class Passing:
             link.send([encode_command(self._hello)])
         return link
 
-    def _received(self, worker: _Worker, frames: list[bytes]) -> None:
+    def _received(self, worker: WorkerLink, frames: list[bytes]) -> None:
         if worker.later is not None:
             worker.later += frames
             return
@@ -377,7 +380,7 @@ class Passing:
         if self._unread() or worker.later is not None:
             worker.link.pause()
 
-    def _answer(self, worker: _Worker, expected: _Expected, frame: bytes, word: bytes) -> bool:
+    def _answer(self, worker: WorkerLink, expected: Expected, frame: bytes, word: bytes) -> bool:
         """Add a frame to the replies of a command. Returns: whether deliveries have to wait until it is written."""
         held = expected.held
         if held is not None:
@@ -400,7 +403,7 @@ class Passing:
         answer = b"".join(expected.pieces)
         subscribes = expected.subscribes if word == b"OK" else None
         if subscribes is not None:
-            worker.subscribed[subscribes] = _Subscribed(subscribes)
+            worker.subscribed[subscribes] = Subscribed(self._partitioned.pattern_of(subscribes))
             worker.later = []
         if expected.share is not None:
             expected.share(answer)
@@ -410,19 +413,19 @@ class Passing:
         self._replies.fill(held, lambda: answer)
         return subscribes is not None
 
-    def _released(self, worker: _Worker) -> None:
+    def _released(self, worker: WorkerLink) -> None:
         """The OK of a SUB is being written: what came behind it may follow."""
         later, worker.later = worker.later or [], None
         self._loop.call_soon(self._go_on, worker, later)
 
-    def _go_on(self, worker: _Worker, later: list[bytes]) -> None:
+    def _go_on(self, worker: WorkerLink, later: list[bytes]) -> None:
         if not self._closed:
             if later:
                 self._received(worker, later)
             if worker.later is None and not self._unread():
                 worker.link.resume()
 
-    def _lost(self, place: Place, worker: _Worker) -> None:
+    def _lost(self, place: Place, worker: WorkerLink) -> None:
         """A worker has closed the connection, or died."""
         if self._workers.get(place) is worker:
             del self._workers[place]
@@ -434,7 +437,7 @@ class Passing:
         if not missing and worker.subscribed and not worker.link.finishing:
             self._abort()
 
-    def _refuse_shares(self, place: Place, worker: _Worker) -> None:
+    def _refuse_shares(self, place: Place, worker: WorkerLink) -> None:
         """A group that is gone may be away for seconds: lists are refused, and the client stays. A SUB is not: its client
         connects again and repeats it."""
         error = encode_error(PlacementUnknown(f"group {place} does not answer, so its topics are not known: try again"))
@@ -486,3 +489,12 @@ class Passing:
         for worker in self._workers.values():
             worker.link.close()
         self._workers.clear()
+
+
+def _rows(command: Publish, start: int, stop: int) -> Publish:
+    rows = slice(start, stop)
+    return replace(
+        command, keys=command.keys[rows], bodies=command.bodies[rows], seqs=command.seqs and command.seqs[rows],
+        delays_ms=command.delays_ms and command.delays_ms[rows], ttls_ms=command.ttls_ms and command.ttls_ms[rows],
+        routes=command.routes and command.routes[rows],
+    )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from toymq_py.broker import Broker
 from toymq_py.errors import RequestError, ShuttingDown, TooManySubscriptions
-from toymq_py.names import TopicPattern, is_pattern
+from toymq_py.names import TopicPattern
 from toymq_py.protocol import Subscribe, encode_ok
 from toymq_py.session.deliveries import AnySubscription, Deliveries
 from toymq_py.session.replies import Replies
@@ -23,7 +23,7 @@ def subscribe(
     if broker.shutting_down:
         raise ShuttingDown("the broker is shutting down")
     name = command.topic
-    pattern = TopicPattern(name) if is_pattern(name) else None
+    pattern = broker.partitioned.pattern_of(name)
     deliveries.check_free(name, pattern)
     limit = broker.options.max_subscriptions
     if len(deliveries.by_name) >= limit:

@@ -1,10 +1,11 @@
 """One topic. Contract: delivery.md, storage.md."""
 
 from toymq_py.storage.commit.batch import Appended, Commit, CommitState
-from toymq_py.topic.channel import Channel, DeliveredIds, Delivery, Registration, Subscription
+from toymq_py.topic.channel import Channel, DeliveredIds, Delivery, Subscription
 from toymq_py.topic.delivery_permit import DeliveryPermit
 from toymq_py.topic.description import oldest_due_ns, unopened_topic
 from toymq_py.topic.publisher import Duplicate, Published, Refused
+from toymq_py.topic.registration import Registration
 from toymq_py.topic.services import TopicServices
 from toymq_py.topic.ticker import Ticker
 from toymq_py.topic.topic import Topic

@@ -6,7 +6,6 @@ Contract: delivery.md, "mode", "Session gone", "Visibility timeout". Knows no wi
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from math import inf
 
 from toymq_py.consumer import Consumer, Lessee
@@ -15,16 +14,10 @@ from toymq_py.errors import BadArgument, ModeConflict
 from toymq_py.failure import Failure
 from toymq_py.names import DEAD_LETTERS, TopicPattern
 from toymq_py.records import IdRange, Records
-from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of, stretches_of
+from toymq_py.topic import settlement
+from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of
 from toymq_py.topic.deliverers import deliverer_for
-
-
-class Registration(Enum):
-    """Whether a consumer is on the disk when it subscribes (ADR 0009)."""
-
-    KNOWN = "it was there before"
-    NEW = "made at the first id: its SUB waits for the flush, but a disk that refuses it does not refuse the SUB"
-    NEW_AHEAD = "made above the first id: without the flush a restart would bring back what it skips"
+from toymq_py.topic.single_active import SingleActive
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +180,7 @@ class Channel:
     """
 
     __slots__ = ("_arm", "_deliverer", "_held", "acked_total", "closed", "consumer", "context", "idle", "mode", "polls",
-                 "redelivered_total", "sessions")  # fmt: skip
+                 "redelivered_total", "sessions", "single")  # fmt: skip
 
     def __init__(
         self, context: ChannelContext, consumer: Consumer, *, arm: Callable[["Channel", float], None],
@@ -208,6 +201,8 @@ class Channel:
         self.closed = False
         """The consumer was deleted."""
         self.acked_total = self.redelivered_total = 0  # since the start of the broker
+        self.single: SingleActive[Subscription] | None = None
+        """Which session is active, with mode=single."""
         self._arm = arm
         self._held = held
         self._deliverer = deliverer_for(self.mode, context, consumer, self.notify_ready)
@@ -217,7 +212,7 @@ class Channel:
     @property
     def takers(self) -> int:
         """Sessions and polls that share the messages."""
-        return len(self.sessions) + len(self.polls)
+        return 1 if self.single is not None and self.sessions else len(self.sessions) + len(self.polls)
 
     @property
     def is_examining(self) -> bool:
@@ -239,6 +234,9 @@ class Channel:
         )
         (self.polls if mode is None else self.sessions)[subscription] = None
         self._count_takers(1)
+        if self.single is not None and mode is not None:
+            self.single.joined(subscription)
+            self._begin(self.single.settle(self.consumer.inflight_to))
         return subscription
 
     def _set_mode(self, mode: Mode) -> None:
@@ -246,6 +244,7 @@ class Channel:
             self.end_sessions("TAKEN_OVER")
         if mode != self.mode:
             self.mode = mode
+            self.single = SingleActive() if mode == "single" else None
             self._deliverer = deliverer_for(mode, self.context, self.consumer, self.notify_ready)
 
     def prioritize(self, priority_of: Callable[[bytes], int]) -> None:
@@ -263,6 +262,8 @@ class Channel:
             del self.sessions[subscription]
             if self.consumer.release(subscription.lessee) and subscription.lessee.uncounted:
                 self.context.changed()  # the offsets have the attempt that a kill would count
+            if self.single is not None:
+                self._begin(self.single.left(subscription, self.sessions))
         self.notify_ready()
 
     def _count_takers(self, change: int) -> None:
@@ -305,6 +306,10 @@ class Channel:
     def wake(self, messages: int) -> None:
         """Wake takers for messages that became ready. One that cannot take now is passed over and looks later by itself."""
         idle = self.idle
+        if self.single is not None and self.sessions:
+            if messages > 0 and self.single.taker in idle:
+                self._begin(self.single.taker)
+            return
         while messages > 0 and idle:
             for subscription in idle:
                 if not subscription.lessee.late:
@@ -313,6 +318,12 @@ class Channel:
                 subscription = next(iter(idle))
             del idle[subscription]
             messages -= subscription.wake(subscription)
+
+    def _begin(self, active: Subscription | None) -> None:
+        """Wake the session that is active from now on, if there is one."""
+        if active is not None:
+            self.idle.pop(active, None)
+            active.wake(active)
 
     def wake_next(self) -> None:
         """Wake takers for what is ready."""
@@ -330,6 +341,8 @@ class Channel:
 
     def _notify_room(self) -> list[Lessee]:
         """Tell those that have room again. Returns: those that are late, to be told last."""
+        if self.single is not None:
+            self._begin(self.single.settle(self.consumer.inflight_to))
         freed = self.consumer.take_freed()
         if not freed:
             return freed
@@ -353,7 +366,11 @@ class Channel:
         self, subscription: Subscription, room: int, max_bytes: int, waiting: Subscription | None = None
     ) -> Delivery | None:
         """See ``Subscription.take_some``. After None the subscription, or ``waiting``, is woken when messages are ready."""
-        context = self.context
+        context, single = self.context, self.single
+        if single is not None and self.sessions and (waiting or subscription) is not single.taker:
+            if subscription.mode is None:
+                self.idle[waiting or subscription] = None
+            return None
         visibility_s = subscription.visibility_s
         if visibility_s is None:
             visibility_s = context.policy.visibility_s
@@ -398,16 +415,9 @@ class Channel:
         return count
 
     def ack_each(self, ids: Sequence[int]) -> list[int]:
-        """Ack deliveries as one ``ack`` after the other does, in one change of the offsets. Returns: for each id 1 when it was
-        acked by this, else 0."""
+        """See ``settlement.ack_each``; in one change of the offsets."""
         consumer, context = self.consumer, self.context
-        counts: list[int] = []
-        for first, last in [span for ascending in stretches_of(ids) for span in ranges_of(ascending)]:
-            if first < last and consumer.has_delivered(first, last):
-                consumer.ack(((first, last),))
-                counts += [1] * (last + 1 - first)
-            else:
-                counts += [consumer.ack(((msg_id, msg_id),)) for msg_id in range(first, last + 1)]
+        counts = settlement.ack_each(consumer, ids)
         if count := sum(counts):
             context.metrics.ack_total += count
             self.acked_total += count
@@ -416,20 +426,8 @@ class Channel:
         return counts
 
     def settle_each(self, ids: Sequence[int], lease: int | None, settle: Callable[[Sequence[IdRange]], int]) -> list[int]:
-        """Call ``settle``, one of the methods below, as for one id after the other, but once for ids that ascend. It gets those
-        that are leased: under the number ``lease``, or any with None. Returns: for each id 1 when it was leased, else 0.
-
-        Raises: as ``settle``.
-        """
-        counts: list[int] = []
-        for ascending in stretches_of(ids):
-            leased = self.consumer.leased_under(ranges_of(ascending), lease)
-            if settle(leased) == len(ascending):
-                counts += [1] * len(ascending)
-            else:
-                taken = {msg_id for first, last in leased for msg_id in range(first, last + 1)}
-                counts += [int(msg_id in taken) for msg_id in ascending]
-        return counts
+        """See ``settlement.settle_each``; ``settle`` is one of the methods below."""
+        return settlement.settle_each(self.consumer, ids, lease, settle)
 
     def leased_under(self, ids: Sequence[IdRange], number: int | None) -> Sequence[IdRange]:
         """Of the ids, what is leased to the subscription or poll of that number; all of them with None."""

@@ -20,7 +20,7 @@ from toymq_py.storage.offsets import LoadedOffsets
 from toymq_py.storage.offsets_flusher import Done
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic.backlog import Backlog, BacklogLimit
-from toymq_py.topic.channel import Channel, Registration, Subscription
+from toymq_py.topic.channel import Channel, Subscription
 from toymq_py.topic.commits import TopicCommits
 from toymq_py.topic.consumer_offsets import ConsumerOffsets
 from toymq_py.topic.consumer_recovery import restore, skip_missing
@@ -29,14 +29,14 @@ from toymq_py.topic.deliverer import ChannelContext
 from toymq_py.topic.description import describe_channel, due_times
 from toymq_py.topic.publisher import Publisher
 from toymq_py.topic.redrive_consumer import REDRIVER, RedriveConsumer
+from toymq_py.topic.registration import Registration
 from toymq_py.topic.retention import Purged, Retention
 from toymq_py.topic.services import TopicServices
 from toymq_py.topic.settings_queue import SettingsQueue
 
 
 class Topic:
-    """One topic: its log, committer, publisher, consumers, delays and retention. ``path`` is its directory, which is made with
-    the first record or consumer."""
+    """One topic and its parts. ``path`` is its directory, which is made with the first record or consumer."""
 
     def __init__(
         self,

@@ -113,7 +113,7 @@ class Client(ClientBase, PlainWith):
     @one_thread
     def pub(
         self, topic: str, payload: bytes, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
-        delay: Seconds | None = None, ttl: Seconds | None = None, seq: int | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None, seq: int | None = None, route: Key | None = None,
     ) -> Receipt:  # fmt: skip
         """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
         ``pub``.
@@ -124,7 +124,7 @@ class Client(ClientBase, PlainWith):
             if headers is not None:
                 arguments.headers(headers)
             headers, ended = tracing.publishing(topic, headers)
-        item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max)
+        item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max, route)
         batch = self._publish(topic, [item])
         try:
             self._wait_for(topic, batch)
@@ -139,17 +139,18 @@ class Client(ClientBase, PlainWith):
     def pub_value(
         self, topic: str, value: object, *, codec: AnyCodec = "json", key: Key | None = None,
         headers: Mapping[str, str] | None = None, delay: Seconds | None = None, ttl: Seconds | None = None,
+        route: Key | None = None,
     ) -> Receipt:  # fmt: skip
         """Publish a value by a codec. Arguments and errors are those of the asyncio client's ``pub_value``."""
         payload, headers = encoded(codec, value, headers)
-        return self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl)
+        return self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl, route=route)
 
     def pub_json(
         self, topic: str, value: object, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
-        delay: Seconds | None = None, ttl: Seconds | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None, route: Key | None = None,
     ) -> Receipt:  # fmt: skip
         """``pub_value`` as JSON; ``Message.json`` reads it."""
-        return self.pub_value(topic, value, key=key, headers=headers, delay=delay, ttl=ttl)
+        return self.pub_value(topic, value, key=key, headers=headers, delay=delay, ttl=ttl, route=route)
 
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024

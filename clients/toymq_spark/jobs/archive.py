@@ -60,7 +60,7 @@ def start(
     Raises: ConfigError, DamagedData, TableError, OSError.
     """
     checkpoint = checkpoint.absolute()  # in a relative path Spark takes the text before a colon for a scheme
-    options = {"startingOffsets": "earliest", **source, "includeHeaders": "true"}
+    options = {"startingOffsets": "earliest", **source, "includeHeaders": "true", "partitions": "topics"}
     records = spark.readStream.format("toymq").options(**options).load()
     write: Callable[[DataFrame, int], None]
     if isinstance(to, Path):

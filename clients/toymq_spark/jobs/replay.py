@@ -153,7 +153,7 @@ def _read(spark: SparkSession, source: Source, piece: Piece) -> DataFrame:
     }
     chosen = ("subscribe", "assign", "starting", "ending")  # the plan has it
     place = {name: value for name, value in source.items() if not name.lower().startswith(chosen)}
-    options = {**place, "subscribe": piece.topic, **ends, "includeHeaders": "true"}
+    options = {**place, "subscribe": piece.topic, **ends, "includeHeaders": "true", "partitions": "topics"}
     return spark.read.format("toymq").options(**options).load()
 
 

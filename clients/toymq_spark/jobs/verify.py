@@ -111,7 +111,8 @@ def log(spark: SparkSession, place: Mapping[str, str], topics: Sequence[str]) ->
     if not present:
         return spark.createDataFrame([], RECORD), first_ids
     # What is missing is for this job to find, not a reason to stop.
-    options = {**place, "subscribe": ",".join(present), "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    ids = {"startingOffsets": "earliest", "failOnDataLoss": "false", "partitions": "topics"}
+    options = {**place, "subscribe": ",".join(present), **ids}
     columns = "key binary, value binary, topic string, offset bigint"
     return spark.read.format("toymq").schema(columns).options(**options).load().mapInArrow(_digests, RECORD), first_ids
 

@@ -64,7 +64,7 @@ def findings(
     """
     parsed = parse_source(source, "stream")
     own = apart(spark, SETTINGS)
-    options = {**source, **SET}
+    options = {**source, **SET, "partitions": "topics"}
     records = own.readStream.format("toymq").schema("topic string, offset bigint").options(**options).load()
     sights = records.mapInArrow(runs, SIGHT)
     if isinstance(parsed.place, BrokerAddress) and not once:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toymq_py.errors import BadName, PayloadTooLarge
-from toymq_py.names import check_name
+from toymq_py.names import check_name, whole_name
 from toymq_spark.batches import KEY_HEADER, Headers
 from toymq_spark.broker import RetryingClient
 from toymq_spark.errors import BadValue
@@ -46,7 +46,7 @@ class LetterBox:
                 f"badRows=deadletter: {topic} has bad rows itself: read it with badRows=null, or leave it out of the pattern"
             )
         try:
-            check_name("topic", f"{topic}{BAD_ROWS_TOPIC}")
+            check_name("topic", f"{whole_name(topic)}{BAD_ROWS_TOPIC}")
         except BadName as error:
             raise BadValue(f"badRows=deadletter: {error}") from None
         self._broker = RetryingClient(address)
@@ -55,7 +55,7 @@ class LetterBox:
 
     def send(self, letters: list[Letter]) -> None:
         """Return when all are stored. Raises: BadValue, OSError, ToymqError."""
-        target = f"{self._topic}{BAD_ROWS_TOPIC}"
+        target = f"{whole_name(self._topic)}{BAD_ROWS_TOPIC}"  # of all partitions together
         items = [(self.key(letter.offset), letter.value, letter_headers(self._topic, letter)) for letter in letters]
         try:
             # Also after a lost connection: what was stored is known by its key.

@@ -39,7 +39,7 @@ def program(tmp_path: Path) -> Iterator[Path]:
         (["toymqctl", "sub", "t", "--no"], {"--no-ack"}),
         (["toymqctl", "sub", "tab.one", "--consumer", "wor"], {"worker"}),
         (["toymqctl", "sub", "--consumer", "wor"], {"worker"}),
-        (["toymqctl", "sub", "t", "--mode", "s"], {"shared"}),
+        (["toymqctl", "sub", "t", "--mode", "s"], {"shared", "single"}),
         (["toymqctl", "pull", "tab.*", ""], {"worker"}),
         (["toymqctl", "dlq", "re"], {"redrive"}),
         (["toymqctl", "config", "tab.one", "retain_m"], {"retain_max_age=", "retain_max_bytes="}),

@@ -35,6 +35,18 @@ def test_a_token_has_the_rights_of_its_table() -> None:
     assert not grant.sees("other")
 
 
+def test_the_right_to_a_topic_is_one_to_its_partitions() -> None:
+    rights = 'publish = ["orders", "one#3"]\nsubscribe = ["orders", "one#3", "orders.dlq"]'
+    grant = authority(table("a", "aaa", rights)).find("aaa")
+    assert grant is not None
+    assert [grant.may_publish(name) for name in ("orders", "orders#3", "one#3", "one#4", "one", "other#3")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip
+    assert [grant.may_subscribe(name) for name in ("orders#*", "orders#0", "orders#0.dlq", "one#*", "other#*")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
 def test_a_token_without_rights_has_none() -> None:
     grant = authority(table("a", "aaa")).find("aaa")
     assert grant is not None

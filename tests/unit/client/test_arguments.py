@@ -202,7 +202,7 @@ async def later() -> AsyncIterator[bytes]:
         (lambda mq: mq.sub("a*", "c"), BadName, "a wildcard is a whole word.*; topic is 'a\\*'"),
         (lambda mq: mq.sub("t", "c", window="8"), TypeError, "window is a whole number, not '8'"),
         (lambda mq: mq.sub("t", "c", window=True), TypeError, "window is a whole number, not True"),
-        (lambda mq: mq.sub("t", "c", mode="both"), BadArgument, "invalid mode 'both': write exclusive, shared or keyed"),
+        (lambda mq: mq.sub("t", "c", mode="both"), BadArgument, "invalid mode 'both': write exclusive, shared, keyed or"),
         (lambda mq: mq.sub("t", "c", start="soon"), BadArgument, "start: invalid position 'soon': write earliest"),
         (lambda mq: mq.sub("t", "c", start="@1795410933"), BadArgument, "start: @1795410933 is before 2001: write millisec"),
         (lambda mq: mq.seek("t", "c", "@2020"), BadArgument, "to: @2020 is before 2001: write milliseconds, @2020000, or ea"),

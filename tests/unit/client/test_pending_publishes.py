@@ -83,14 +83,30 @@ def test_a_refused_one_takes_none_of_those_behind_it_along() -> None:
 
 
 def test_a_broker_that_lets_the_others_pass_a_refused_one() -> None:
-    """Their numbers are used up: what comes next is above them, or it would be taken for a repeat."""
+    """It has partitions, say: the one that refused waits for its number, which may go to another one now. Another name."""
     peer = Conversing()
     batch = peer.publish("a", "b", "c")
     peer.said()
     peer.hear(b"ERR PAYLOAD_TOO_LARGE of the first\nOK 0\nOK 1\n")
     assert outcomes(batch) == ["PAYLOAD_TOO_LARGE", 0, 1]
     peer.publish("d")
-    assert numbers(peer.said()) == [("p-0", "3", "d")]
+    assert numbers(peer.said()) == [("p-1", "0", "d")]
+
+
+def test_a_partition_that_waits_for_a_number_that_went_elsewhere() -> None:
+    peer = Conversing()
+    batch = peer.publish("a", "b")
+    peer.said()
+    peer.hear(b"ERR QUEUE_FULL later\nERR OUT_OF_SEQUENCE 0 was refused\n")
+    assert numbers(peer.said()) == [("p-0", "0", "b")], "the number is free"
+    peer.hear(b"OK 0\n")
+    later = peer.publish("c")
+    assert numbers(peer.said()) == [("p-0", "1", "c")]
+    for producer, seq in (("p-0", "1"), ("p-1", "0")):
+        peer.hear(b"ERR OUT_OF_SEQUENCE 0 was refused\n")
+        assert numbers(peer.said()) == [(producer, seq, "c")], "again, and then under a name that it does not wait for"
+    peer.hear(b"OK 5\n")
+    assert (outcomes(batch), outcomes(later)) == (["QUEUE_FULL", 0], [5])
 
 
 def test_a_keyed_one_is_not_held_by_a_refused_number() -> None:
@@ -121,7 +137,7 @@ def test_a_refusal_between_two_connections() -> None:
     peer.lose()
     assert numbers(peer.connect()) == [("p-0", "2", "c")], "whose outcome is unknown keeps its number"
     peer.hear(b"OK 0\n")
-    assert numbers(peer.said()) == [("p-0", "3", "b")], "above all that are confirmed"
+    assert numbers(peer.said()) == [("p-1", "0", "b")], "below one that is confirmed: under another name"
     peer.hear(b"OK 1\n")
     assert outcomes(batch) == ["DISK_LOW", 1, 0]
 

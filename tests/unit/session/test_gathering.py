@@ -61,3 +61,24 @@ def test_what_is_no_number_is_of_the_group_that_answers() -> None:
     for place in ("a", "b"):
         gathering.add(place, document({"gateways": [f"http://{place}"], "publish_total": 1, "topics": []}))
     assert gathering.stats() == document({"gateways": ["http://b"], "publish_total": 2, "topics": []})
+
+
+def test_what_one_worker_lacks_the_others_may_have() -> None:
+    lacks = b"ERR NO_SUCH_CONSUMER c\n"
+    assert gathered(b"OK 2\n", lacks, b"OK 5\n").sum_of_some() == b"OK 7\n"
+    assert gathered(lacks, b"ERR NO_SUCH_TOPIC t\n").sum_of_some() == lacks
+    assert gathered(lacks, b"OK 1\n", b"ERR STORAGE_FAILED x\n").sum_of_some() == b"ERR STORAGE_FAILED x\n"
+
+
+def test_settings_and_partitions_of_all_workers() -> None:
+    assert gathered(document({"ttl": 1, "partitions": 3}), document(None)).settings() == document({"ttl": 1, "partitions": 3})
+    summed = ("messages", "bytes", "segments", "expired_total", "dead_lettered_total", "dropped_total", "lost")
+    part = dict.fromkeys(summed, 1)
+    rest = {"state": "ok", "settings": {}, "consumers": []}
+    wholes = [
+        {"topic": "t", "partitions": 3, "parts": [{"topic": f"t#{number}", **part, **rest} for number in numbers]}
+        for numbers in ([1], [], [0, 2])
+    ]
+    found = json.loads(gathered(*map(document, wholes)).described().partition(b"\n")[2])
+    assert [one["topic"] for one in found["parts"]] == ["t#0", "t#1", "t#2"]
+    assert (found["topic"], found["partitions"], found["messages"]) == ("t", 3, 3)

@@ -4,19 +4,26 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from tests.support.fake_clock import FakeClock
+from tests.support.sim_disk import SimDisk
+from tests.support.sim_loop import SimLoop
 from toymq_py.clock import SystemClock
+from toymq_py.data_directory import DataDirectory
 from toymq_py.errors import Moved, ShuttingDown
 from toymq_py.metrics import Metrics
 from toymq_py.net.fair_queue import FairQueue, Runnable
+from toymq_py.partitioned_topics import PartitionedTopics
+from toymq_py.partitions import Partitioned
 from toymq_py.placement import Place, PlaceLink, Placement, worker_of
-from toymq_py.protocol import Command, ServerConnection
+from toymq_py.protocol import Command, Publish, ServerConnection
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.passing import Passing
 from toymq_py.session.refused_sequences import RefusedSequences
-from toymq_py.session.replies import Replies
+from toymq_py.session.replies import PendingReply, Replies
 from toymq_py.session.upstream import Upstream
 
 HERE, THERE = (next(name for name in "abcdefgh" if worker_of(name, 2) == worker) for worker in (0, 1))
@@ -55,7 +62,11 @@ class Rig:
         self.written = b""
         placement = placement or Placement(0, ("127.0.0.1:1", "127.0.0.1:2"), (str(socket), str(socket)))
         deliveries = Deliveries(self.replies, runnable, clock, loop.call_later)
-        self.passing = Passing(placement, self.replies, deliveries, loop, lambda: self.unread, self.aborted.set)
+        directory = DataDirectory(SimDisk(Random(1)), SimLoop(FakeClock(), Random(1)), "/d")
+        self.partitioned = PartitionedTopics(SimDisk(Random(1)), directory, lambda: placement)
+        self.passing = Passing(
+            placement, self.partitioned, self.replies, deliveries, loop, lambda: self.unread, self.aborted.set
+        )  # fmt: skip
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
         self.there = asyncio.Event()
@@ -378,3 +389,49 @@ async def test_what_a_pattern_delivered_is_settled_at_its_group(of_groups: Rig) 
     await rig.hears(f"ACK {THERE} c 0\n")
     rig.says("OK 1\n")
     await rig.client_reads("OK 1\n")
+
+
+async def test_publishes_to_a_partition_are_passed_on_for_a_client_that_follows(rig: Rig) -> None:
+    """It cannot know where the partition is. One that names the partition follows MOVED. Each has its own place."""
+    whole = rig.partitioned.by_name["t"] = Partitioned("t", 8)
+    there = next(name for name in whole.names if worker_of(name, 2) == 1)
+    here = next(name for name in whole.names if worker_of(name, 2) == 0)
+    assert not rig.take("CLUSTER moved=1\n")
+    assert not rig.take(f"PUB {there} - 1\nx\n")
+    assert rig.passing.take_part(Publish(here, [b""], [b"x"]), rig.refused) is None
+    places = rig.passing.take_part(Publish(there, [b"", b"k"], [b"x", b"y"]), rig.refused)
+    assert places is not None
+    first, second = places
+    assert isinstance(first, PendingReply)
+    assert isinstance(second, PendingReply)
+    rig.replies.hold(first)
+    rig.replies.add(b"PONG\n")
+    rig.replies.hold(second)
+    await rig.hears(f"PUB {there} - 1\nx\nPUB {there} k 1\ny\n")
+    rig.says("OK 7\nERR QUEUE_FULL x\n")
+    await rig.client_reads("OK 7\nPONG\nERR QUEUE_FULL x\n")
+
+
+async def test_a_refused_number_holds_those_behind_it_in_its_partition(rig: Rig) -> None:
+    whole = rig.partitioned.by_name["t"] = Partitioned("t", 8)
+    there = next(name for name in whole.names if worker_of(name, 2) == 1)
+    rig.refused.refuse(there, [b"p"], [5])
+    places = rig.passing.take_part(Publish(there, [b"p", b"q"], [b"x", b"y"], seqs=[6, 1]), rig.refused)
+    assert places is not None
+    assert [type(place).__name__ for place in places] == ["Refused", "PendingReply"]
+    await rig.hears(f"PUB {there} q 1 seq=1\ny\n")
+
+
+async def test_a_partitioned_topic_is_made_first_where_a_plain_one_would_be(rig: Rig) -> None:
+    """Which refuses it, if it has one; then nothing is made elsewhere."""
+    assert rig.take(f"CREATE {THERE} partitions=2\n")
+    await rig.hears(f"CREATE {THERE} partitions=2\n")
+    rig.replies.add(b"PONG\n")
+    rig.says("ERR EXISTS it is plain\n")
+    await rig.client_reads("ERR EXISTS it is plain\nPONG\n")
+
+
+async def test_what_is_for_one_partition_is_refused_here(rig: Rig) -> None:
+    rig.partitioned.by_name[HERE] = Partitioned(HERE, 8)
+    for text in (f"FETCH {HERE} 0 1\n", f"ACK {HERE} c 0\n", f"OFFSETS {HERE}\n"):
+        assert not rig.take(text)

@@ -24,7 +24,7 @@ def evicted() -> tuple[TierRig, MemoryBucket, int]:
 
 def test_it_is_answered_when_the_segment_was_fetched() -> None:
     rig, _, at_ms = evicted()
-    begin, answer = seeking(rig.broker.topic("t"), commands.Seek("t", "c", Start("time", at_ms), True))
+    begin, answer = seeking(rig.broker, commands.Seek("t", "c", Start("time", at_ms), True))
     told: list[OSError | RequestError | None] = []
     begin(told.append)
     assert told == []
@@ -41,7 +41,7 @@ def test_a_bucket_that_fails_refuses_it() -> None:
         raise BucketError("the bucket: no route to host")
 
     bucket.get = failing  # type: ignore[method-assign]
-    begin, _ = seeking(rig.broker.topic("t"), commands.Seek("t", "c", Start("time", at_ms), True))
+    begin, _ = seeking(rig.broker, commands.Seek("t", "c", Start("time", at_ms), True))
     told: list[OSError | RequestError | None] = []
     begin(told.append)
     rig.advance(1)

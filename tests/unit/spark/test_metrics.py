@@ -25,6 +25,12 @@ def test_ids_without_a_record_are_not_behind() -> None:
     assert progress_of({"id": "i", "batchId": 1, "sources": [source]}).behind == {"a": 4, "b": 0}
 
 
+def test_partitions_are_behind_each_by_itself() -> None:
+    latest = '{"a": {"0": 9, "1": 70, "3": 4, "removed": {"1": 60}, "incarnation": {"0": "x"}}}'
+    source = {"endOffset": {"a": {"0": 5, "1": 3}}, "latestOffset": latest}
+    assert progress_of({"id": "i", "batchId": 1, "sources": [source]}).behind == {"a#0": 4, "a#1": 7, "a#3": 4}
+
+
 def test_prometheus_reads_how_far_behind_queries_are() -> None:
     listener = BehindLatest()
     assert list(text_string_to_metric_families(listener.exposition())) != []

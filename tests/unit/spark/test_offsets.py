@@ -30,6 +30,9 @@ class FakeLogs:
     def topics(self) -> list[str]:
         return sorted(self.present)
 
+    def partitions(self, topic: str) -> list[str]:
+        return [topic]
+
     def bounds(self, topic: str) -> TopicRange:
         if topic not in self.present:
             raise NoSuchTopic(f"no topic {topic}")
@@ -74,7 +77,7 @@ def test_the_json_is_what_spark_compares_as_a_string() -> None:
     with pytest.raises(OptionError, match="invalid offsets"):
         offsets.in_bucket_of({"a": {"0": 9, "bucket": "x"}})
     assert offsets.from_json(json.loads(text)) == {"a": 2, "b": 1}
-    for other in ({"a": 1}, {"a": {"1": 1}}, {"a": {"0": "x"}}):
+    for other in ({"a": 1}, {"a": {"x": 1}}, {"a": {"0": "x"}}, {"a": {}}):
         with pytest.raises(OptionError, match="invalid offsets"):
             offsets.from_json(other)
 

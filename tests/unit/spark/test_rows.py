@@ -62,7 +62,7 @@ def test_rows_that_cannot_be_published_are_named() -> None:
     assert text.startswith("column value is null, and a message has bytes: leave such rows out")
     assert text.endswith("(in the row of topic s, offset 7)")
     text = refused(table(one, partition=pa.array([3], pa.int32())))
-    assert text == "column partition is 3, and a topic is one log, partition 0: leave the column out"
+    assert text == "column partition is 3, and the route or the key chooses the partition: leave the column out"
     assert [row.body for row in rows_of([table(one, partition=pa.array([None], pa.int32()))], "t")] == one
     no_topic = pa.array([None], pa.string())
     assert "column topic is null: set it, or the option topic" in refused(table(one, topic=no_topic), None)

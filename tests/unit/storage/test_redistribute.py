@@ -10,10 +10,12 @@ import pytest
 from tests.support.sim_disk import SimDisk
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError
+from toymq_py.partitions import Partitioned
 from toymq_py.placement import worker_of
-from toymq_py.storage import webhooks_file
+from toymq_py.storage import partitions_file, webhooks_file
 from toymq_py.storage.offline.redistribute import present, redistribute
 from toymq_py.storage.offline.verify import topic_names
+from toymq_py.storage.partitions_file import StoredPartitions
 from toymq_py.storage.workers_file import Division, divide, load, load_division, worker_path
 
 ROOT = "/data/d"
@@ -101,6 +103,39 @@ def test_killed_at_each_step_it_goes_on(before: int, after: int, op: str, end: s
         redistribute(disk, ROOT, after)
         check(disk, after)
     assert nth > 1 or op in ("rmdir", "unlink"), "nothing was tried"
+
+
+def _divided_topic(disk: SimDisk, directory: str, count: int, *, deleting: bool = False) -> None:
+    stored = {"orders": StoredPartitions(Partitioned("orders", count), deleting)}
+    partitions_file.FILE.write(disk, directory, partitions_file.encode(stored))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
+def test_every_worker_knows_the_partitioned_topics(before: int, after: int) -> None:
+    """Also where one had not made it yet, or has begun to delete it."""
+    for deleting in (False, True):
+        disk = made(before)
+        _divided_topic(disk, home(before, "t0"), 4)
+        if deleting and before > 1:
+            others = {worker_path(ROOT, worker) for worker in range(before)} - {home(before, "t0")}
+            other = min(others)
+            _divided_topic(disk, other, 4, deleting=True)
+        redistribute(disk, ROOT, after)
+        check(disk, after)
+        homes = {worker_path(ROOT, worker) for worker in range(after)} if after > 1 else {ROOT}
+        for directory in (ROOT, *(worker_path(ROOT, worker) for worker in range(max(before, after)))):
+            found = partitions_file.load(disk, directory)
+            assert list(found) == (["orders"] if directory in homes else []), directory
+            assert all(stored.deleting == (deleting and before > 1) for stored in found.values())
+
+
+def test_two_numbers_of_partitions_are_no_division() -> None:
+    disk = made(2)
+    for worker in (0, 1):
+        _divided_topic(disk, worker_path(ROOT, worker), 4 + worker)
+    with pytest.raises(DataDirectoryError, match="topic orders has 4 partitions at one worker, and 5 in"):
+        redistribute(disk, ROOT, 3)
+    assert load(disk, ROOT) == 2, "nothing was changed"
 
 
 def test_another_number_waits_for_the_first() -> None:

@@ -66,9 +66,10 @@ export const api = {
   search: (topic, query) => call("GET", `/v1/topics/${part(topic)}/messages:search`, { query }),
   message: (topic, id) => call("GET", `/v1/topics/${part(topic)}/messages/${id}`),
   log: (topic, from, max) => call("GET", `/v1/topics/${part(topic)}/log`, { query: { from, max } }),
-  publish(topic, payload, { key, delay, ttl, headers }) {
+  publish(topic, payload, { key, route, delay, ttl, headers }) {
     const sent = { "content-type": "application/octet-stream" };
     if (key) sent["idempotency-key"] = key;
+    if (route) sent["x-route"] = route;
     if (delay) sent["x-delay-ms"] = String(delay);
     if (ttl) sent["x-ttl-ms"] = String(ttl);
     for (const [name, value] of headers) sent[`x-header-${name}`] = headerText(value);

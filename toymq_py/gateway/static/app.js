@@ -12,6 +12,7 @@ import { bytes, plural, time } from "./format.js";
 import { Store } from "./store.js";
 import { TopicView } from "./topic.js";
 import { TopicsView } from "./topics.js";
+import { WholeView, partsOf } from "./whole.js";
 
 const store = new Store();
 const session = { admin: true, name: null, amqp: false };
@@ -47,13 +48,18 @@ function route() {
   const [, address, filter] = /^(#\/\w*)(?:\/([\w-]+))?$/.exec(location.hash) ?? [];
   const { make } = places(address);
   const topic = place && decoded(name);
-  view = topic ? new TopicView(store, session, topic, tab) : make ? make(filter) : topics;
+  view = topic ? (isWhole(topic) ? new WholeView(store, session, topic) : new TopicView(store, session, topic, tab)) : make ? make(filter) : topics;
   if (address === "#/filter") topics.list.only(filter);
   fill(main, view.element);
   document.title = view === topics ? "toymq" : `${view.title} · toymq`;
   if (moved) main.focus({ preventScroll: true });
   if (view !== topics) scrollTo(0, 0);
   view.shownNow();
+}
+
+/** Whether a name is that of a partitioned topic, as far as is known yet. */
+function isWhole(name) {
+  return !store.topics.has(name) && partsOf(store, name).length > 0;
 }
 
 function decoded(name) {
@@ -69,7 +75,8 @@ function draw() {
   drawn = true;
   requestAnimationFrame(() => {
     drawn = false;
-    view?.update();
+    if (view instanceof TopicView && isWhole(view.name)) route(); // it was opened before the topics were known
+    else view?.update();
     banners();
   });
 }

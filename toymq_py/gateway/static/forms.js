@@ -11,14 +11,17 @@ const NAME = /^[A-Za-z0-9_][A-Za-z0-9._-]*$/;
 
 export function createTopic() {
   const name = input({ name: "topic", autofocus: true, maxlength: 200, placeholder: "orders.created" });
+  const partitions = input({ name: "partitions", inputmode: "numeric", maxlength: 4, placeholder: "none" });
   const { fields, changes } = settingsFields({});
   return ask({
     title: "New topic", label: "Create topic", wide: true, ready: () => name.value.trim() !== "",
-    body: [field("Name", name, "Letters, digits, . _ and -"), el("details", {}, el("summary", {}, "Settings"), fields)],
+    body: [field("Name", name, "Letters, digits, . _ and -"), field("Partitions", partitions, "How many topics it is divided into, for good; empty for one that is not"), el("details", {}, el("summary", {}, "Settings"), fields)],
     async action() {
       const topic = name.value.trim();
       if (!NAME.test(topic)) throw new Refusal("A name is letters, digits, . _ and -, and does not begin with . or -");
-      await api.create(topic, changes());
+      const many = partitions.value.trim();
+      if (!/^\d*$/.test(many)) throw new Refusal(`${many} is not a number of partitions.`);
+      await api.create(topic, many ? { ...changes(), partitions: Number(many) } : changes());
       toast(`${topic} is there.`);
       location.hash = `#/topics/${encodeURIComponent(topic)}`;
     },
@@ -28,6 +31,7 @@ export function createTopic() {
 export function publish(topic) {
   const payload = el("textarea", { name: "payload", rows: 8, autofocus: true, spellcheck: "false" });
   const key = input({ name: "key", maxlength: 512 });
+  const route = topic.parts ? input({ name: "route", maxlength: 512 }) : null;
   const delay = input({ name: "delay", placeholder: "none" });
   const ttl = input({ name: "ttl", placeholder: "none" });
   const rows = el("div.headers");
@@ -47,6 +51,7 @@ export function publish(topic) {
       el(
         "div.grid3", {},
         field("Key", key, "The same key again is a duplicate"),
+        route && field("Route", route, "The same route goes to the same partition"),
         field("Delay", delay, "5m, or seconds: not delivered before"),
         field("Time to live", ttl, "1h, or seconds: dropped when not delivered by then"),
       ),
@@ -58,14 +63,14 @@ export function publish(topic) {
         if (!/^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name)) throw new Refusal(`“${name}” cannot be the name of a header.`);
       }
       if (new Set(headers.map(([name]) => name.toLowerCase())).size < headers.length) throw new Refusal("A header stands twice.");
-      const options = { key: key.value.trim(), headers, delay: 0, ttl: 0 };
+      const options = { key: key.value.trim(), route: route?.value.trim(), headers, delay: 0, ttl: 0 };
       for (const [name, control] of [["delay", delay], ["ttl", ttl]]) {
         if (control.value.trim()) options[name] = parseDuration(control.value);
         if (Number.isNaN(options[name])) throw new Refusal(`${control.value} is not a time: 500ms, 30s, 5m, 1h, 7d, or seconds.`);
       }
       if (ttl.value.trim() && !options.ttl) throw new Refusal("With no time to live nothing would be delivered: leave it empty for no limit.");
       const receipt = await api.publish(topic.name, payload.value, options);
-      toast(receipt.duplicate ? `Message ${receipt.id} has this key already: nothing was added.` : `Message ${receipt.id} is on stable storage.`);
+      toast(receipt.duplicate ? `Message ${receipt.id} has this key already: nothing was added.` : `Message ${receipt.id}${route ? ` of partition ${receipt.partition}` : ""} is on stable storage.`);
     },
   });
 }

@@ -4,10 +4,11 @@ import { Sparkline } from "./chart.js";
 import { Cluster } from "./cluster.js";
 import { toast } from "./dialogs.js";
 import { button, el, say } from "./dom.js";
-import { bytes, count, duration, rate } from "./format.js";
+import { bytes, count, duration, plural, rate } from "./format.js";
 import { createTopic } from "./forms.js";
 import { List } from "./list.js";
 import { Trouble, troublesOf } from "./trouble.js";
+import { grouped } from "./whole.js";
 
 const SLOW_S = 60;
 
@@ -24,7 +25,7 @@ const COLUMNS = [
 
 const FILTERS = [
   ["all", "All", () => true],
-  ["trouble", "Trouble", (t) => troublesOf(t).length > 0],
+  ["trouble", "Trouble", (t) => (t.parts ?? [t]).some((one) => troublesOf(one).length > 0)],
   ["lagging", "Lagging", (t) => t.backlog > 0 && t.described.consumers.length > 0],
   ["letters", "Dead letters", (t) => t.letters > 0],
 ];
@@ -54,7 +55,7 @@ class Row {
   draw(topic) {
     const { state, consumers } = topic.described;
     this.link.title = this.name;
-    const word = state !== "ok" ? state : topic.described.lost ? "lost" : topic.isLetters ? "dead letters" : "";
+    const word = state !== "ok" ? state : topic.described.lost ? "lost" : topic.isLetters ? "dead letters" : topic.parts ? plural(topic.parts.length, "partition") : "";
     say(this.state, word);
     this.state.className = `badge ${state === "failed" ? "bad" : state === "degraded" || topic.described.lost || topic.letters ? "warn" : ""}`;
     this.state.hidden = !word;
@@ -146,7 +147,7 @@ export class TopicsView {
     this.start.hidden = !empty;
     this.list.element.hidden = empty;
     this.trouble.draw();
-    this.list.draw([...store.topics.values()]);
+    this.list.draw(grouped(store.topics.values()));
   }
 
   #numbers(stats, rates) {

@@ -1,7 +1,7 @@
 """Divide the topics of a stopped broker over another number of workers: ``toymq workers --set N``. ADR 0158.
 
     1  workers.json says where it goes: nothing serves the directory from here on
-    2  the directories of the new workers are made
+    2  the directories of the new workers are made, and each gets the table of partitioned topics
     3  each topic's directory is renamed to where its new worker has it
     4  each webhook goes to the worker of its topic, one on a pattern to all: it is added there, then dropped by the others
     5  directories of workers that are no more are removed, if nothing is left in them
@@ -17,9 +17,10 @@ from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError
 from toymq_py.names import is_pattern
 from toymq_py.placement import worker_of
-from toymq_py.storage import webhooks_file
+from toymq_py.storage import partitions_file, webhooks_file
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offline.verify import topic_names
+from toymq_py.storage.partitions_file import StoredPartitions
 from toymq_py.storage.workers_file import Division, forget, load_division, store, worker_path
 
 UNDIVIDABLE = ("replica.json", "amqp.json", "topics.restoring")
@@ -46,7 +47,7 @@ def redistribute(
         raise DataDirectoryError(
             f"{root} is on its way to {division.following} workers: complete that first, with --set {division.following}"
         )
-    _check(fs, root)
+    tables = _check(fs, root)
     if division == Division(number):
         return
     store(fs, root, Division(division.number, number))
@@ -55,6 +56,10 @@ def redistribute(
         fs.mkdir(path)
     for path in (*homes, f"{root}/workers", root):
         fs.sync_dir(path)
+    table = _united(tables)
+    for home in homes:
+        if table and tables.get(home) != table:
+            partitions_file.FILE.write(fs, home, partitions_file.encode(table))
     for directory in _directories(fs, root):
         for topic in topic_names(fs, directory):
             worker = worker_of(topic, number)
@@ -66,6 +71,9 @@ def redistribute(
     _move_webhooks(fs, root, homes)
     for directory in _directories(fs, root):
         if directory not in homes:
+            if tables.get(directory):
+                fs.unlink(f"{directory}/{partitions_file.FILE_NAME}")
+                fs.sync_dir(directory)
             _remove_empty(fs, root, directory)
     if number > 1:
         store(fs, root, Division(number))
@@ -87,11 +95,13 @@ def _directories(fs: FileSystem, root: str) -> Iterator[str]:
             yield f"{workers}/{name}"
 
 
-def _check(fs: FileSystem, root: str) -> None:
-    """Raises: DataDirectoryError."""
+def _check(fs: FileSystem, root: str) -> dict[str, dict[str, StoredPartitions]]:
+    """Returns: the partitioned topics of each directory. Raises: DataDirectoryError."""
+    tables: dict[str, dict[str, StoredPartitions]] = {}
     seen: dict[str, str] = {}
     webhooks: dict[str, Webhook] = {}
     for directory in _directories(fs, root):
+        tables[directory] = partitions_file.load(fs, directory)
         for name in UNDIVIDABLE:
             if fs.exists(f"{directory}/{name}"):
                 raise DataDirectoryError(f"{directory} has {name}, and cannot be divided over workers")
@@ -105,6 +115,25 @@ def _check(fs: FileSystem, root: str) -> None:
                     f"webhook {name} is for {webhooks[name].topic} at one worker and another one, for {webhook.topic}, in "
                     f"{directory}: give one of them another name"
                 )
+    _united(tables)
+    return tables
+
+
+def _united(tables: dict[str, dict[str, StoredPartitions]]) -> dict[str, StoredPartitions]:
+    """The partitioned topics of all workers. What one of them has, after a kill in the middle of CREATE, all are to have; what
+    one of them deletes, goes everywhere. Raises: DataDirectoryError."""
+    found: dict[str, StoredPartitions] = {}
+    for directory, table in tables.items():
+        for name, stored in table.items():
+            before = found.setdefault(name, stored)
+            if before.topic.count != stored.topic.count:
+                raise DataDirectoryError(
+                    f"topic {name} has {before.topic.count} partitions at one worker, and {stored.topic.count} in {directory}: "
+                    f"serve it with the number of workers that it has, and delete the topic"
+                )
+            if stored.deleting:
+                found[name] = stored
+    return found
 
 
 def _move_webhooks(fs: FileSystem, root: str, homes: list[str]) -> None:

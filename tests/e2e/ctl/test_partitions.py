@@ -1,0 +1,37 @@
+"""Partitioned topics on the command line."""
+
+from zlib import crc32
+
+from tests.support.ctl import Ctl, ok, refused, rows, values
+
+
+def test_a_partitioned_topic_from_its_creation_to_its_end(ctl: Ctl) -> None:
+    ok(ctl("create", "parted", "--partitions", "4", "visibility=2m"))
+    ok(ctl("create", "parted", "--partitions", "4"))
+    refused(ctl("create", "parted", "--partitions", "5"), 1, "exists with partitions=4, not 5")
+    for number in range(6):
+        assert ok(ctl("pub", "parted", f"m{number}", "--route", "customer-7")) == f"OK {number}\n"
+    place = f"parted#{crc32(b'customer-7') % 4}"
+    ok(ctl("pub", "parted", "other", "--count", "8"))
+    (line,) = [row for row in rows(ctl("topics")) if row[0].startswith("parted")]
+    assert line[:2] == ["parted#0-3", "14"]
+    assert [row[0] for row in rows(ctl("topics", "parted#*"))[1:]] == [f"parted#{number}" for number in range(4)]
+    assert len(values(ctl("topics", "parted#*", "--json"))) == 4
+    described = ok(ctl("describe", "parted"))
+    assert "partitions  4" in described
+    assert "visibility=2m" in described
+    assert place in described
+    shown = ok(ctl("tail", "parted", "--from", "earliest", "--format", "raw"))
+    assert sorted(shown.split()) == sorted([*(f"m{number}" for number in range(6)), *["other"] * 8])
+    assert [line for line in shown.split() if line != "other"] == [f"m{number}" for number in range(6)], "a partition in order"
+    got = values(ctl("sub", "parted", "--consumer", "c", "--mode", "single", "--max", "14", "--json"))
+    assert {one["topic"] for one in got} == {f"parted#{number}" for number in range(4)}
+    assert sum(each["acked_total"] for each in values(ctl("consumers", "parted", "--json"))) == 14
+    assert ok(ctl("seek", "parted", "c", "earliest")) == "c goes on at earliest in 4 partitions\n"
+    assert ok(ctl("config", "parted", "ttl=1h")).split() == ["partitions=4", "visibility=2m", "ttl=1h"]
+    (pulled,) = values(ctl("pull", "parted", "c", "--json"))
+    ok(ctl("nack", pulled["topic"], "c", str(pulled["id"]), "--dead"))
+    assert len(rows(ctl("dlq", "list", "parted"))) == 2
+    assert ok(ctl("dlq", "redrive", "parted")) == "sent back 1\n"
+    assert ok(ctl("purge", "parted", "--yes")) == "purged parted of 15 messages\n"
+    assert "deleted parted with" in ok(ctl("delete", "parted", "--yes"))

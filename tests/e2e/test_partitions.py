@@ -1,0 +1,247 @@
+"""Partitioned topics of a served broker, of one process and of several: every way in takes a route to the same partition."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+import toymq
+import toymq.sync
+from tests.support.broker_process import BrokerProcess, Wire
+from tests.support.worker_processes import serving
+from toymq_py.placement import worker_of
+
+COUNT = 6
+NAMES = [f"orders#{number}" for number in range(COUNT)]
+
+
+def document(wire: Wire, command: bytes) -> Any:
+    line = wire.ask(command)
+    assert line.startswith(b"JSON "), line
+    return json.loads(wire.read(int(line.split(b" ")[1]) + 1))
+
+
+def lengths(wire: Wire) -> list[int]:
+    parts = document(wire, b"DESCRIBE orders\n")["parts"]
+    assert [part["topic"] for part in parts] == NAMES
+    return [part["messages"] for part in parts]
+
+
+def test_two_workers_have_partitions_each_and_every_worker_routes(tmp_path: Path) -> None:
+    assert {worker_of(name, 2) for name in NAMES} == {0, 1}
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        with workers.wire(0) as first, workers.wire(1) as second:
+            assert first.ask(b"CREATE orders partitions=%d visibility=60000\n" % COUNT) == b"OK 0"
+            assert second.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+            assert second.ask(b"CREATE orders partitions=2\n").startswith(b"ERR EXISTS orders exists with partitions=6, not 2")
+            expected = [0] * COUNT
+            for number in range(40):
+                key = b"key-%d" % number
+                wire = (first, second)[number % 2]
+                partition = crc32(key) % COUNT
+                assert wire.ask(b"PUB orders %b 1\nx\n" % key) == b"OK %d" % expected[partition]
+                expected[partition] += 1
+                assert wire.ask(b"PUB orders - 1 route=%b\nx\n" % key) == b"OK %d" % expected[partition]
+                expected[partition] += 1
+            assert lengths(first) == lengths(second) == expected
+            found = document(first, b"CONFIG orders ttl=3600000\n")
+            assert found == {"partitions": COUNT, "visibility": 60_000, "ttl": 3_600_000}
+            second.send(b"".join(b"PUB orders - 1\n%d\n" % (number % 10) for number in range(60)))
+            for _ in range(60):
+                assert second.line().startswith(b"OK ")
+            assert lengths(first) == [length + 10 for length in expected], "what has no route goes to each in turn"
+            total = sum(expected) + 60
+            assert first.ask(b"SUB orders c mode=shared window=%d\n" % total) == b"OK %d" % COUNT
+            seen: dict[str, list[int]] = {}
+            for _ in range(total):
+                tokens = first.line().split(b" ")
+                assert tokens[0] == b"MSG"
+                first.read(int(tokens[6]) + 1)
+                seen.setdefault(tokens[1].decode(), []).append(int(tokens[2]))
+            assert {name: sorted(ids) for name, ids in seen.items()} == {
+                name: list(range(length + 10)) for name, length in zip(NAMES, expected, strict=True) if length + 10
+            }
+            assert first.ask(b"UNSUB orders c\n") == b"OK 0"
+            assert second.ask(b"SEEK orders c latest\n") == b"OK %d" % COUNT
+            assert second.ask(b"DELETE orders\n") == b"OK %d" % total
+            assert not list((tmp_path / "data/workers").glob("*/topics/*#*"))
+            for wire in (first, second):
+                assert wire.ask(b"PUB orders#1 - 1\nx\n").startswith(b"ERR NO_SUCH_TOPIC there is no partition orders#1")
+
+
+def test_a_plain_topic_is_found_before_anything_is_made(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        with workers.wire(0) as first, workers.wire(1) as second:
+            for name in ("a", "b", "c", "d"):
+                assert first.ask(b"PUB %b - 1\nx\n" % name.encode()) == b"OK 0"
+                assert second.ask(b"CREATE %b partitions=4\n" % name.encode()).startswith(b"ERR EXISTS")
+            assert not any((tmp_path / f"data/workers/{worker}/partitions.json").exists() for worker in (0, 1))
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_worker_is_killed_and_nothing_is_lost(tmp_path: Path, killed: int) -> None:
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        stored = [0] * COUNT
+        with workers.wire(1 - killed) as wire:
+            assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+            for number in range(30):
+                key = b"key-%d" % number
+                assert wire.ask(b"PUB orders %b 1\nx\n" % key).startswith(b"OK ")
+                stored[crc32(key) % COUNT] += 1
+        os.kill(workers.pids[killed], signal.SIGKILL)
+        workers.ready(1)
+        with workers.wire(1 - killed) as wire:
+            for number in range(30):
+                assert wire.ask(b"PUB orders key-%d 1\nx\n" % number).startswith(b"DUP "), "what is there is a duplicate"
+            assert lengths(wire) == stored
+            assert wire.ask(b"PULL orders c 100 wait=5000\n").startswith(b"MSG orders#")
+
+
+def test_a_broker_that_is_killed_has_its_partitions(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker, Wire(broker.port) as wire:
+        assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+        assert wire.ask(b"PUB orders key-1 1\nx\n") == b"OK 0"
+        broker.kill()
+    with BrokerProcess(tmp_path / "d") as broker, Wire(broker.port) as wire:
+        assert wire.ask(b"PUB orders key-1 1\nx\n") == b"DUP 0"
+        assert lengths(wire)[crc32(b"key-1") % COUNT] == 1
+
+
+@pytest.fixture(params=[1, 2])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Of a broker of one process, and of two workers."""
+    if request.param == 1:
+        with BrokerProcess(tmp_path / "d") as broker:
+            yield f"toymq://127.0.0.1:{broker.port}"
+    else:
+        with serving(tmp_path / "data", request.param) as workers:
+            workers.ready(request.param)
+            yield f"toymq://127.0.0.1:{workers.ports[0]}"
+
+
+async def test_the_asyncio_client(url: str) -> None:
+    async with toymq.connect(url) as mq:
+        await mq.create("orders", {"partitions": COUNT, "visibility": "2m"})
+        assert await mq.config("orders") == {"partitions": COUNT, "visibility": 120}
+        with pytest.raises(toymq.IsPartitioned) as error:
+            await mq.offsets("orders")
+        assert error.value.partitions == COUNT
+        for number in range(20):
+            await mq.pub("orders", b"%d" % number, route=f"customer-{number % 5}")
+        await mq.pub_many("orders", [(f"key-{number}", b"k") for number in range(20)])
+        receipts = await mq.pub_many("orders", [b"n"] * (3 * COUNT))
+        assert [receipt.duplicate for receipt in receipts] == [False] * (3 * COUNT)
+        expected = [3] * COUNT
+        for number in range(20):
+            expected[crc32(b"customer-%d" % (number % 5)) % COUNT] += 1
+            expected[crc32(b"key-%d" % number) % COUNT] += 1
+        described = await mq.describe("orders")
+        assert [part["messages"] for part in described["parts"]] == expected
+        total = sum(expected)
+        async with mq.sub("orders", "billing", window=8) as messages:
+            seen: dict[str, list[int]] = {}
+            for _ in range(total):
+                message = await messages.next(30)
+                seen.setdefault(message.topic, []).append(message.id)
+                await message.ack()
+        assert {name: len(ids) for name, ids in seen.items()} == {
+            name: length for name, length in zip(NAMES, expected, strict=True) if length
+        }
+        assert all(ids == sorted(ids) for ids in seen.values()), "each partition in its order"
+        (consumer,) = (await mq.describe("orders"))["consumers"]
+        assert (consumer["consumer"], consumer["backlog"]) == ("billing", 0)
+        assert await mq.seek("orders", "billing", "earliest") == COUNT
+        async with mq.sub("orders#*", "billing", mode="shared") as all_of_them, mq.sub("orders#0", "other") as one:
+            message = await all_of_them.next(30)
+            assert await message.extend(60)
+            await message.dead_letter("no printer")
+            if expected[0]:
+                assert (await one.next(30)).topic == "orders#0"
+        (letter,) = await mq.pull("orders.dlq", "person", wait=30)
+        assert letter.topic.startswith("orders#")
+        assert letter.topic.endswith(".dlq")
+        await letter.nack(0.0)
+        assert await mq.redrive("orders.dlq") == 1
+        pulled = await mq.pull("orders", "puller", 5)
+        assert len(pulled) == 5
+        for message in pulled:
+            await message.ack(sync=True)
+        assert await mq.purge("orders") == total + 1
+        await mq.forget("orders", "billing")
+        assert await mq.delete("orders") >= 0
+        with pytest.raises(toymq.NoSuchTopic):
+            await mq.describe("orders")
+
+
+def test_the_blocking_client(url: str) -> None:
+    with toymq.sync.connect(url) as mq:
+        mq.create("orders", {"partitions": COUNT})
+        for number in range(12):
+            mq.pub("orders", b"%d" % number, route="customer-7")
+        partition = f"orders#{crc32(b'customer-7') % COUNT}"
+        with mq.sub("orders", "billing", auto_extend=True) as messages:
+            for number in range(12):
+                message = messages.next(30)
+                assert (message.topic, message.id, message.payload) == (partition, number, b"%d" % number)
+                message.ack()
+        list(mq.pub_many("orders", [b"x"] * COUNT))
+        assert len(mq.pull("orders", "billing", 100, wait=30)) > 0
+        assert mq.delete("orders") == 12 + COUNT
+
+
+async def test_a_full_partition_refuses_its_messages_and_the_others_go_on(url: str) -> None:
+    """Numbered publishes go on behind a refused one, whichever partition it is for."""
+    async with toymq.connect(url) as mq:
+        await mq.create("orders", {"partitions": 2, "backlog_max_messages": 5})
+        await mq.create("free", {"partitions": 2})
+        async with mq.sub("orders#0", "c", window=1), mq.sub("orders#1", "c", window=1):
+            outcomes = await asyncio.gather(
+                *(mq.pub("orders", b"x", route="a" if number % 3 else "b") for number in range(30)), return_exceptions=True
+            )
+        refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert {type(one) for one in refused} == {toymq.QueueFull}
+        places = [crc32(b"a" if number % 3 else b"b") % 2 for number in range(30)]
+        assert len(refused) == 30 - sum(min(places.count(place), 5) for place in (0, 1))
+
+
+async def test_subscribers_share_the_partitions_and_take_over(url: str) -> None:
+    async with toymq.connect(url) as one, toymq.connect(url) as two:
+        await one.create("orders", {"partitions": COUNT})
+        first = await one.sub("orders", "workers", mode="single")
+        second = await two.sub("orders", "workers", mode="single")
+        await one.pub_many("orders", [b"%d" % number for number in range(3 * COUNT)])
+        seen: dict[str, set[str]] = {"first": set(), "second": set()}
+
+        left = 3 * COUNT
+        done = asyncio.Event()
+
+        async def work(name: str, messages: toymq.Subscription) -> None:
+            nonlocal left
+            async for message in messages:
+                seen[name].add(message.topic)
+                await message.ack(sync=True)
+                left -= 1
+                if not left:
+                    done.set()
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            workers = [tasks.create_task(work("first", first)), tasks.create_task(work("second", second))]
+            await done.wait()
+            for worker in workers:
+                worker.cancel()
+        assert not seen["first"] & seen["second"], "each partition has one subscriber"
+        assert seen["first"] | seen["second"] == set(NAMES)
+        assert abs(len(seen["first"]) - len(seen["second"])) <= 2, "with each worker they are at most one apart"
+        await first.close()
+        await one.pub_many("orders", [b"more"] * COUNT)
+        assert {(await second.next(30)).topic for _ in range(COUNT)} == set(NAMES), "the other one takes over"
+        await second.close()

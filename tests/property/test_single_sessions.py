@@ -1,0 +1,109 @@
+"""mode=single over any schedule of sessions that come, take, ack, hang and go: never two active ones of a topic, each topic in
+its order, and a session takes over within the visibility timeout. ADR 0186."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.support.broker_rig import BrokerRig
+from toymq_py.subscription import PatternSubscription
+
+TOPICS = ["t.0", "t.1", "t.2"]
+SESSIONS_MAX = 4
+
+
+class SingleSessions(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = BrokerRig()
+        for name in TOPICS:
+            self.rig.publish(name, b"x")
+        self.sessions: list[PatternSubscription] = []
+        self.held: dict[PatternSubscription, list[tuple[str, int]]] = {}
+        self.acked: dict[str, list[int]] = {name: [] for name in TOPICS}
+
+    @rule(name=st.sampled_from(TOPICS), count=st.integers(1, 4))
+    def publish(self, name: str, count: int) -> None:
+        self.rig.publish(name, *[b"x"] * count)
+
+    @precondition(lambda self: len(self.sessions) < SESSIONS_MAX)
+    @rule(window=st.integers(1, 5))
+    def join(self, window: int) -> None:
+        session = self.rig.follow("t.*", mode="single", window=window)
+        self.sessions.append(session)
+        self.held[session] = []
+
+    @precondition(lambda self: self.sessions)
+    @rule(at=st.integers(0, SESSIONS_MAX))
+    def leave(self, at: int) -> None:
+        session = self.sessions.pop(at % len(self.sessions))
+        del self.held[session]
+        session.close()
+
+    @precondition(lambda self: self.sessions)
+    @rule(at=st.integers(0, SESSIONS_MAX))
+    def take(self, at: int) -> None:
+        session = self.sessions[at % len(self.sessions)]
+        while (delivery := session.take(1 << 20)) is not None:
+            self.held[session] += [(delivery.topic, msg_id) for msg_id in delivery.records.ids[delivery.start : delivery.stop]]
+
+    @precondition(lambda self: self.sessions)
+    @rule(at=st.integers(0, SESSIONS_MAX), count=st.integers(1, 3))
+    def ack(self, at: int, count: int) -> None:
+        """The oldest of what it holds: a handler of one message after the other."""
+        session = self.sessions[at % len(self.sessions)]
+        done, self.held[session] = self.held[session][:count], self.held[session][count:]
+        for name, msg_id in done:
+            if self.rig.ack(name, msg_id, msg_id, flush=False):
+                self.acked[name].append(msg_id)
+
+    @rule()
+    def hang(self) -> None:
+        """All leases end: what a handler still has, another one may get."""
+        self.rig.advance(31)
+        for held in self.held.values():
+            held.clear()
+
+    @invariant()
+    def one_session_holds_a_topic(self) -> None:
+        for name in TOPICS:
+            channel = self.rig.broker.topic(name).channels.get("c")
+            if channel is not None:
+                holders = [session for session in self.sessions if channel.consumer.inflight_to(session)]
+                assert len(holders) <= 1, f"{len(holders)} sessions have messages of {name}"
+                single = channel.single
+                assert single is not None
+                assert bool(self.sessions) == (single.active is not None), f"{name} has an active session while there is one"
+
+    @invariant()
+    def each_topic_is_acked_in_its_order(self) -> None:
+        for name, ids in self.acked.items():
+            assert ids == sorted(ids), f"{name}: {ids}"
+
+    @invariant()
+    def the_counts_are_those_of_the_topics(self) -> None:
+        for session in self.sessions:
+            mine = 0
+            for name in TOPICS:
+                single = self.rig.broker.topic(name).channel("c").single
+                if single is not None:
+                    next_one = single.heir or single.active
+                    mine += next_one is not None and next_one.lessee is session
+            assert session.active == mine
+
+    def teardown(self) -> None:
+        """Whoever is left gets everything, within the visibility timeout."""
+        if not self.sessions:
+            return
+        while len(self.sessions) > 1:
+            self.leave(0)
+        self.rig.advance(31)
+        self.held[self.sessions[0]] = []
+        for _ in range(200):
+            self.take(0)
+            self.ack(0, 100)
+        for name in TOPICS:
+            topic = self.rig.broker.topic(name)
+            assert self.acked[name] == list(range(topic.next_id)), name
+
+
+TestSingleSessions = SingleSessions.TestCase

@@ -1,0 +1,15 @@
+"""What a session has passed on to another worker."""
+
+from toymq_py.names import TopicPattern
+from toymq_py.session.passed_on import Subscribed, WorkerLink
+
+
+def test_a_message_belongs_to_the_subscription_that_covers_its_topic() -> None:
+    worker = WorkerLink()
+    whole = worker.subscribed["orders"] = Subscribed(TopicPattern.of_partitions("orders"))
+    plain = worker.subscribed["plain"] = Subscribed(None)
+    assert worker.subscription_of(b"MSG orders#3 0 1 0 - 0\n") is whole
+    assert worker.subscription_of(b"MSG plain 0 1 0 - 0\n") is plain
+    assert worker.subscription_of(b"MSG other 0 1 0 - 0\n") is None, "it is of a PULL"
+    worker.ending("orders")
+    assert (whole.ending, plain.ending) == (True, False)

@@ -1,0 +1,155 @@
+"""mode=single: in each topic one session gets the messages, and another one takes over. ADR 0186."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.support.broker_rig import BrokerRig
+from toymq_py.consumer import Lessee
+from toymq_py.errors import ModeConflict
+from toymq_py.topic.single_active import SingleActive
+
+
+@dataclass(eq=False)
+class Session:
+    lessee: Lessee = field(default_factory=lambda: Lessee(10))
+
+
+def test_the_one_that_takes_over_has_the_fewest_active_topics() -> None:
+    single: SingleActive[Session] = SingleActive()
+    busy, idle, gone = Session(), Session(), Session()
+    busy.lessee.active, idle.lessee.active = 3, 1
+    single.joined(gone)
+    assert (single.taker, gone.lessee.active) == (gone, 1)
+    assert single.left(busy, [gone, idle]) is None, "it was not active"
+    assert single.left(gone, [busy, idle]) is idle
+    assert (single.active, idle.lessee.active, gone.lessee.active) == (idle, 2, 0)
+    assert single.left(idle, []) is None
+    assert single.taker is None
+
+
+def test_the_heir_waits_for_the_last_lease() -> None:
+    single: SingleActive[Session] = SingleActive()
+    old, new = Session(), Session()
+    old.lessee.active = 2
+    single.joined(old)
+    single.joined(new)
+    assert (single.active, single.heir, single.taker) == (old, new, None), "none gets anything meanwhile"
+    assert (old.lessee.active, new.lessee.active) == (2, 1)
+    assert single.settle(lambda lessee: lessee is old.lessee) is None
+    assert single.settle(lambda lessee: False) is new
+    assert single.taker is new
+
+
+def test_an_heir_that_goes_leaves_the_topic_where_it_was() -> None:
+    single: SingleActive[Session] = SingleActive()
+    old, new = Session(), Session()
+    old.lessee.active = 2
+    single.joined(old)
+    single.joined(new)
+    assert single.left(new, [old]) is old
+    assert (single.taker, old.lessee.active, new.lessee.active) == (old, 3, 0)
+    single.joined(new)
+    assert single.left(old, [new]) is new, "the heir of one that goes"
+    assert (single.taker, new.lessee.active) == (new, 1)
+
+
+def rig_with(partitions: int, messages: int = 3) -> BrokerRig:
+    rig = BrokerRig()
+    for number in range(partitions):
+        rig.publish(f"t.{number}", *(b"%d" % at for at in range(messages)))
+    return rig
+
+
+def topics_of(rig: BrokerRig, session: object) -> set[str]:
+    """The topics in which it is active."""
+    found = set()
+    for name, topic in rig.broker.topics.items():
+        single = topic.channel("c").single
+        assert single is not None
+        if single.active is not None and single.active.lessee is session:
+            found.add(name)
+    return found
+
+
+def test_topics_are_shared_out_among_the_sessions() -> None:
+    rig = rig_with(6, messages=0)
+    sessions = [rig.follow("t.*", mode="single") for _ in range(3)]
+    shares = [topics_of(rig, session) for session in sessions]
+    assert sorted(map(len, shares)) == [2, 2, 2]
+    assert set().union(*shares) == set(rig.broker.topics)
+    sessions[0].close()
+    shares = [topics_of(rig, session) for session in sessions]
+    assert list(map(len, shares)) == [0, 3, 3]
+    sessions[2].close()
+    assert len(topics_of(rig, sessions[1])) == 6
+    sessions[1].close()
+    assert [session.active for session in sessions] == [0, 0, 0]
+
+
+def test_what_is_leased_is_settled_before_another_session_gets_more() -> None:
+    rig = rig_with(2)
+    first = rig.follow("t.*", mode="single")
+    assert sorted(rig.shown(first.take(1 << 20), first.take(1 << 20))) == ["t.0 0-2 x1", "t.1 0-2 x1"]
+    second = rig.follow("t.*", mode="single")
+    rig.publish("t.0", b"new")
+    rig.publish("t.1", b"new")
+    assert second.take(1 << 20) is None, "the first one has messages of both"
+    singles = {name: rig.broker.topic(name).channel("c").single for name in ("t.0", "t.1")}
+    moved = next(name for name, single in singles.items() if single is not None and single.heir is not None)
+    stays = "t.1" if moved == "t.0" else "t.0"
+    assert rig.shown(first.take(1 << 20), first.take(1 << 20)) == [f"{stays} 3-3 x1"], "no more of the one that it hands over"
+    rig.ack(moved, 0, 1)
+    assert second.take(1 << 20) is None
+    rig.ack(moved, 2, 2)
+    assert rig.shown(second.take(1 << 20)) == [f"{moved} 3-3 x1"]
+
+
+def test_a_lease_that_ends_lets_the_heir_take_over() -> None:
+    rig = rig_with(2)
+    first = rig.follow("t.*", mode="single")
+    rig.take(first)
+    second = rig.follow("t.*", mode="single")
+    rig.advance(31)
+    (moved,) = topics_of(rig, second)
+    assert rig.take(second) == [(0, 2), (1, 1), (2, 1)], "within the visibility timeout"
+    assert topics_of(rig, first) == {"t.0", "t.1"} - {moved}
+
+
+def test_what_a_session_held_goes_to_the_next_one_in_order() -> None:
+    rig = rig_with(1)
+    first, second = rig.subscribe("t.0", mode="single"), rig.subscribe("t.0", mode="single")
+    assert rig.take(second) == []
+    assert rig.take(first) == [(0, 1), (1, 1), (2, 1)]
+    rig.ack("t.0", 0, 0)
+    rig.woken.clear()
+    first.close()
+    assert rig.woken == [second], "it is told at once"
+    assert [msg_id for msg_id, _ in rig.take(second)] == [1, 2]
+
+
+def test_a_message_wakes_the_active_session_alone() -> None:
+    rig = rig_with(1, messages=0)
+    sessions = [rig.subscribe("t.0", mode="single") for _ in range(3)]
+    for session in sessions:
+        assert rig.take(session) == []
+    rig.woken.clear()
+    rig.publish("t.0", b"a", b"b", b"c")
+    assert rig.woken == sessions[:1]
+    assert rig.broker.topic("t.0").channel("c").takers == 1, "it need not leave a share for others"
+
+
+def test_a_pull_gets_nothing_while_a_session_is_attached() -> None:
+    rig = rig_with(1)
+    session = rig.subscribe("t.0", mode="single", window=1)
+    poll = rig.poll("t.0")
+    assert poll.take(10, 1 << 20) == []
+    session.close()
+    assert rig.shown(*poll.take(10, 1 << 20)) == ["t.0 0-2 x1"]
+
+
+def test_modes_do_not_mix() -> None:
+    rig = rig_with(1)
+    rig.subscribe("t.0", mode="single")
+    with pytest.raises(ModeConflict, match="is consumed with mode=single: subscribe with mode=single"):
+        rig.subscribe("t.0", mode="shared")

@@ -1,0 +1,69 @@
+"""Requests about a partitioned topic: done here, and asked of the other workers, which have partitions, too. ADR 0184.
+
+A request comes to the worker that would have a plain topic of the name. What a worker asks another one, that one does for its
+own partitions alone.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from toymq_py import partition_operations
+from toymq_py.errors import NoSuchConsumer, NoSuchTopic, RequestError
+from toymq_py.gateway.access import is_internal
+from toymq_py.gateway.http_heads import EVERY_TOKEN, LOGIN_OF
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.partitions import PARTITIONS, described_whole
+
+
+def is_whole(gateway: Gateway, name: str) -> bool:
+    """Whether it is a partitioned topic, or all its dead letters."""
+    return gateway.broker.partitioned.find(name) is not None
+
+
+def _asks_others(gateway: Gateway, request: Request) -> bool:
+    by_worker = is_internal(request) and request.scope["state"].get(LOGIN_OF) == EVERY_TOKEN
+    return gateway.neighbours is not None and not by_worker
+
+
+async def ask_others(gateway: Gateway, request: Request, body: bytes = b"") -> list[dict[str, Any] | None]:
+    """The answers of the other workers to the same request; None of one that has nothing of it. None at all with one process.
+
+    Raises: ShuttingDown: one does not answer; others may have done it.
+    """
+    if gateway.neighbours is None or not _asks_others(gateway, request):
+        return []
+    query = request.scope["query_string"].decode("ascii")
+    target = request.scope["raw_path"].decode("ascii") + (f"?{query}" if query else "")
+    found = await gateway.neighbours.ask_each(request.method, target, body)
+    return [None if status == 404 else json.loads(answer) if answer else {} for status, answer in found]
+
+
+async def here_and_there(
+    gateway: Gateway, request: Request, here: Callable[[], Awaitable[dict[str, Any]]], body: bytes = b""
+) -> list[dict[str, Any]]:
+    """What this worker and the others answer; those are left out that have nothing of it. Raises: as ``here``, where none
+    has."""
+    missing: RequestError | None = None
+    answers: list[dict[str, Any]] = []
+    try:
+        answers.append(await here())
+    except (NoSuchTopic, NoSuchConsumer) as error:
+        missing = error
+    answers += [answer for answer in await ask_others(gateway, request, body) if answer is not None]
+    if not answers and missing is not None:
+        raise missing
+    return answers
+
+
+async def describe(gateway: Gateway, request: Request, name: str) -> dict[str, Any]:
+    """The JSON object of a partitioned topic with the partitions of all workers. Raises: NoSuchTopic."""
+
+    found = [partition_operations.describe(gateway.broker, name)]
+    if gateway.neighbours is not None and _asks_others(gateway, request):
+        asked = await gateway.neighbours.ask_each("GET", f"/v1/topics/{quote(name)}")
+        found += [json.loads(answer) for status, answer in asked if status == 200]
+    return described_whole(name, found[0][PARTITIONS], [part for one in found for part in one["parts"]])

@@ -1,0 +1,167 @@
+"""Commands for a topic that may be partitioned: they act on each partition that is with this process. Contract: groups.md,
+stage 4; ADR 0184. Belongs to the event loop."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from toymq_py.broker import Broker, Done
+from toymq_py.consumer_options import Start
+from toymq_py.errors import BadArgument, NoSuchConsumer, NoSuchTopic, RequestError
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.partitioned_topics import for_each, refuse_partitions
+from toymq_py.partitions import PARTITIONS, common_settings, described_whole
+from toymq_py.records import IdRange
+
+Counted = Callable[[int, OSError | RequestError | None], None]
+"""Called with a number of messages, or the error."""
+
+
+def create(broker: Broker, name: str, changes: Mapping[str, str], done: Done) -> None:
+    """Create a topic, with its partitions where ``changes`` say so, or confirm one. Raises: as ``Broker.create``, BadName."""
+    broker.refuse_late()
+    whole = broker.partitioned.find(name)
+    if PARTITIONS not in changes and (whole is None or name.endswith(DEAD_LETTERS)):
+        broker.create(name, changes, done)
+        return
+    if not broker.placement.passes_on:
+        raise BadArgument("partitions= is not for a cluster of groups yet: there a topic is whole in one group")
+    settings = {word: value for word, value in changes.items() if word != PARTITIONS}
+    count = changes.get(PARTITIONS) or str(whole.count if whole is not None else 0)
+    broker.partitioned.create(
+        name, count, settings, name in broker.topics or name in broker.unopened, broker.create, partial(_remove, broker), done
+    )
+
+
+def configure(broker: Broker, name: str, changes: Mapping[str, str], done: Done) -> None:
+    """Change settings of a topic, or of all its partitions. Raises: as ``Broker.configure``; then ``done`` is not called."""
+    refuse_partitions(changes)
+    members = broker.partitioned.members(name)
+    if members is None:
+        broker.configure(name, changes, done)
+        return
+    present = [broker.topic(one) for one in members]
+    for topic in present:
+        topic.settings.changed(changes)
+    for_each(members, lambda one, ended: broker.configure(one, changes, ended), done)
+
+
+def settings_of(broker: Broker, name: str) -> dict[str, Any] | None:
+    """The settings of a topic, or those that all its partitions here have, with their number; None without one here. Raises:
+    NoSuchTopic."""
+    members = broker.partitioned.members(name)
+    if members is None:
+        return dict(broker.topic(name).settings.to_json())
+    whole = broker.partitioned.find(name)
+    assert whole is not None
+    found = [broker.topic(one).settings.to_json() for one in members]
+    return {PARTITIONS: whole.count, **common_settings(found)} if found else None
+
+
+def delete(broker: Broker, name: str, done: Counted) -> None:
+    """Remove a topic; a partitioned one with the dead letters of its partitions.
+
+    Raises: NoSuchTopic, BadArgument, ShuttingDown; then ``done`` is not called.
+    """
+    broker.refuse_late()
+    whole = broker.partitioned.find(name)
+    if whole is None or name.endswith(DEAD_LETTERS):
+        if (part := broker.partitioned.part_of(name)) is not None:
+            raise BadArgument(f"{name} is a partition of {part}: delete {part}, or purge {name}")
+        _counted(broker, name, broker.delete, done)
+        return
+    total = 0
+
+    def remove(one: str, ended: Done) -> None:
+        def removed(count: int, error: OSError | RequestError | None) -> None:
+            nonlocal total
+            total += count
+            ended(error)
+
+        if one in broker.topics:
+            broker.delete(one, removed)
+        else:
+            ended(broker.unopened.get(one))
+
+    broker.partitioned.delete(name, remove, lambda error: done(total, error))
+
+
+def _remove(broker: Broker, name: str, done: Done) -> None:
+    if name in broker.topics:
+        broker.delete(name, lambda count, error: done(error))
+    else:
+        done(None)
+
+
+def purge(broker: Broker, name: str, done: Counted) -> None:
+    """Drop the messages of a topic. Raises: NoSuchTopic."""
+    _counted(broker, name, lambda one, ended: broker.topic(one).purge(ended), done)
+
+
+def redrive(broker: Broker, name: str, ids: Sequence[IdRange] | None, max_count: int | None, done: Counted) -> None:
+    """See ``Broker.redrive``; with ``max_count`` of all partitions together. Raises: also BadArgument."""
+    members = broker.partitioned.members(name)
+    if members is None:
+        broker.redrive(name, ids, max_count, done)
+        return
+    if ids is not None or max_count is not None:
+        raise BadArgument("ids and max are of one partition: REDRIVE the dead letters of one, such as orders#3.dlq")
+    _counted(broker, name, lambda one, ended: broker.redrive(one, None, None, ended), done, lacking=NoSuchTopic)
+
+
+def _counted(
+    broker: Broker, name: str, begin: Callable[[str, Counted], None], done: Counted, lacking: type[RequestError] | None = None
+) -> None:
+    members = broker.partitioned.members(name)
+    if members is None:
+        begin(name, done)
+        return
+    total = 0
+
+    def start(one: str, ended: Done) -> None:
+        def counted(count: int, error: OSError | RequestError | None) -> None:
+            nonlocal total
+            total += count
+            ended(error)
+
+        begin(one, counted)
+
+    for_each(members, start, lambda error: done(total, error), lacking=lacking)
+
+
+def forget(broker: Broker, name: str, consumer: str, done: Done) -> None:
+    """Delete a consumer. Raises: NoSuchTopic, NoSuchConsumer; then ``done`` is not called."""
+    for_each_with(broker, name, lambda one, ended: _forget(broker, one, consumer, ended), done)
+
+
+def _forget(broker: Broker, name: str, consumer: str, done: Done) -> None:
+    topic = broker.topic(name)
+    topic.forget(consumer)
+    topic.flush_offsets(done)
+
+
+def for_each_with(broker: Broker, name: str, begin: Callable[[str, Done], None], done: Done) -> None:
+    """Begin something for a topic, or for each partition that has the consumer. Raises: as ``begin``, for a plain topic."""
+    members = broker.partitioned.members(name)
+    if members is None:
+        begin(name, done)
+    elif members:
+        for_each(members, begin, done, lacking=NoSuchConsumer)
+    else:
+        raise NoSuchConsumer(f"no partition of {name} with this worker has such a consumer")
+
+
+def check_seek(broker: Broker, name: str, start: Start) -> None:
+    """Refuse an id as a position in all partitions. Raises: BadArgument."""
+    if start.kind == "id" and broker.partitioned.find(name) is not None:
+        raise BadArgument(f"{start} is an id of one partition: SEEK {name}#0, or write earliest, latest or @<unix-ms>")
+
+
+def describe(broker: Broker, name: str) -> dict[str, Any]:
+    """The JSON object of DESCRIBE. Raises: NoSuchTopic."""
+    members = broker.partitioned.members(name)
+    if members is None:
+        return broker.topic(name).describe()
+    whole = broker.partitioned.find(name)
+    assert whole is not None
+    return described_whole(name, whole.count, [broker.topic(one).describe() for one in members if broker.has(one)])

@@ -1,0 +1,275 @@
+"""The partitioned topics of a broker: which there are, and how their partitions are made and removed.
+
+Contract: groups.md, stage 4; ADR 0184. Belongs to the event loop.
+
+    CREATE   1  partitions.json has the topic          DELETE   1  partitions.json says that it goes
+             2  each partition is made                          2  each partition is removed, with its dead letters
+                                                                3  partitions.json has it no more
+
+A kill between two steps leaves a directory that the next start completes, before it opens a topic. Of several workers each has
+the whole file, and the partitions that are placed with it.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from toymq_py.callbacks import call_all
+from toymq_py.config.options import TopicSettings
+from toymq_py.data_directory import DataDirectory
+from toymq_py.errors import BadArgument, BeingDeleted, IsPartitioned, NoSuchTopic, RequestError, StorageFailed, TopicExists
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, TopicPattern, is_pattern, whole_name
+from toymq_py.partitions import PARTITIONS, Partitioned, check_whole_name, number_of, parse_partitions
+from toymq_py.placement import Placement
+from toymq_py.storage import topic_settings as settings_file
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.partitions_file import StoredPartitions
+
+logger = logging.getLogger("toymq_py.broker")
+
+Done = Callable[[OSError | RequestError | None], None]
+
+
+class PartitionedTopics:
+    """Of one broker."""
+
+    def __init__(self, fs: FileSystem, directory: DataDirectory, placement: Callable[[], Placement]) -> None:
+        self.by_name: dict[str, Partitioned] = {}
+        """Those that are served, and those that are being made or deleted."""
+        self._fs = fs
+        self._directory = directory
+        self._placement = placement
+        self._busy: dict[str, list[Callable[[], None]]] = {}  # not on the disk yet, or going; with what waits for the end
+        self._deleting: set[str] = set()
+        self._stuck: dict[str, StorageFailed] = {}  # some of their partitions are removed, and others could not be
+        self._storing: list[Done] | None = None
+        self._to_store: list[Done] = []
+
+    # -- opening
+
+    def open(self) -> None:
+        """Read what there is, and complete what a kill has interrupted. Blocks. Assumes that no topic is open yet.
+
+        Raises: DamagedData, OSError.
+        """
+        found = self._directory.read_partitions()
+        for stored in found.values():
+            names = [name for one in stored.topic.names for name in (one, one + DEAD_LETTERS)]
+            if stored.deleting:
+                for name in names:
+                    self._directory.remove_topic_now(name)
+                continue
+            self.by_name[stored.topic.name] = stored.topic
+            for name in self.here(stored.topic.names):
+                path = self._directory.topic_path(name)
+                if not self._fs.is_dir(path):
+                    logger.warning("partition %s was not made yet, or is lost: it is made empty", name)
+                    settings = TopicSettings().changed(stored.topic.settings)
+                    settings_file.store(self._fs, path, settings, secrets.token_hex(8))
+        if len(self.by_name) < len(found):
+            self._directory.write_partitions(self._content())
+
+    def _content(self) -> dict[str, StoredPartitions]:
+        return {name: StoredPartitions(topic, name in self._deleting) for name, topic in self.by_name.items()}
+
+    def here(self, names: tuple[str, ...]) -> Iterator[str]:
+        """Those of the partitions that are placed with this process."""
+        placement = self._placement()
+        return (name for name in names if placement.worker_of(name) == placement.worker)
+
+    # -- looking
+
+    def find(self, name: str) -> Partitioned | None:
+        """The partitioned topic of this name, or whose dead letters the name means. Raises: BeingDeleted,
+        StorageFailed."""
+        topic = self.by_name.get(name) or self.by_name.get(name.removesuffix(DEAD_LETTERS))
+        if topic is not None and (topic.name in self._busy or topic.name in self._stuck):
+            raise self._stuck.get(topic.name) or self._not_now(topic.name)
+        return topic
+
+    def _not_now(self, name: str) -> BeingDeleted:
+        what = "is being deleted" if name in self._deleting else "is being made"
+        return BeingDeleted(name, self._busy[name].append, what)
+
+    def members(self, name: str) -> list[str] | None:
+        """The partitions with this process, or their dead-letter topics, of a partitioned topic; None for another. Raises:
+        BeingDeleted."""
+        topic = self.find(name)
+        return None if topic is None else list(self.here(topic.members(name)))
+
+    def pattern_of(self, name: str) -> TopicPattern | None:
+        """The pattern that a name is, or that matches the partitions of a partitioned topic; None for another topic.
+
+        Raises: BadName, BeingDeleted.
+        """
+        if is_pattern(name):
+            return TopicPattern(name)
+        return TopicPattern.of_partitions(name) if self.by_name and self.find(name) is not None else None
+
+    def is_whole(self, name: str) -> IsPartitioned | None:
+        """The error for a partitioned topic, or the name of all its dead letters, in place of a partition.
+
+        Raises: BeingDeleted.
+        """
+        whole = self.find(name) if self.by_name else None
+        return None if whole is None else IsPartitioned.of(whole.name, whole.count, name.removeprefix(whole.name))
+
+    def refuse_whole(self, name: str) -> None:
+        """Refuse a partitioned topic where a pattern of its partitions is meant. Raises: BadArgument."""
+        if name in self.by_name:
+            raise BadArgument(f"{name} is partitioned: write {name}{PARTITION_MARK}*, or one of its partitions")
+
+    def is_none(self, name: str) -> NoSuchTopic | None:
+        """The error for a name that is of a partition, and no partitioned topic has such a one."""
+        if PARTITION_MARK not in name:
+            return None
+        origin = whole_name(name).removesuffix(DEAD_LETTERS)
+        of, number = self.by_name.get(origin), number_of(name)
+        if of is not None and number is not None and number < of.count:
+            return None
+        there = f"{origin} is not partitioned" if of is None else f"{origin} has {of.count} partitions, from 0"
+        remedy = f"CREATE {origin} {PARTITIONS}=N makes a partitioned topic"
+        return NoSuchTopic(f"there is no partition {name}: {there}; {remedy}")
+
+    def part_of(self, name: str) -> str | None:
+        """The partitioned topic that a name is a partition of."""
+        origin = whole_name(name)
+        of, number = self.by_name.get(origin) if origin != name else None, number_of(name)
+        return origin if of is not None and number is not None and number < of.count else None
+
+    # -- changing
+
+    def create(
+        self, name: str, count: str, settings: Mapping[str, str], taken: bool,
+        make: Callable[[str, Mapping[str, str], Done], None], remove: Callable[[str, Done], None], done: Done,
+    ) -> None:  # fmt: skip
+        """Make a topic with its partitions, or confirm the one that is there.
+
+        Args:
+            taken: there is another topic of this name.
+            make: makes or confirms one partition, which is placed here.
+            remove: removes one.
+
+        Raises: BadName, BadArgument, TopicExists, BeingDeleted; then ``done`` is not called.
+        """
+        wanted = Partitioned(check_whole_name(name), parse_partitions(count), dict(settings))
+        TopicSettings().changed(settings)
+        present = self.find(name)
+        if taken:
+            raise TopicExists(f"{name} exists and is not partitioned: delete it first, or take another name")
+        if present is not None and present.count != wanted.count:
+            there = f"{PARTITIONS}={present.count}, not {wanted.count}"
+            raise TopicExists(f"{name} exists with {there}: the number is fixed at creation")
+
+        def made(error: OSError | RequestError | None) -> None:
+            if error is not None and present is None:
+                self.delete(name, remove, lambda failed: done(error))
+            else:
+                done(error)
+
+        def stored(error: OSError | RequestError | None) -> None:
+            waiting = self._busy.pop(name)
+            if error is not None:
+                del self.by_name[name]
+                done(error)
+            else:
+                for_each(list(self.here(wanted.names)), lambda one, ended: make(one, settings, ended), made)
+            call_all(waiting)
+
+        if present is not None:
+            for_each(list(self.here(present.names)), lambda one, ended: make(one, settings, ended), done)
+            return
+        self.by_name[name] = wanted
+        self._busy[name] = []
+        self._store(stored)
+
+    def delete(self, name: str, remove: Callable[[str, Done], None], done: Done) -> None:
+        """Remove the topic; ``remove`` removes one partition or dead-letter topic, which may not be there.
+
+        Raises: BeingDeleted; then ``done`` is not called.
+        """
+        topic = self.find(name)
+        assert topic is not None
+        names = [*self.here(topic.names), *self.here(topic.members(name + DEAD_LETTERS))]
+        self._busy[name] = []
+        self._deleting.add(name)
+
+        def finish(error: OSError | RequestError | None) -> None:
+            waiting = self._busy.pop(name)
+            done(error)
+            call_all(waiting)
+
+        def gone(error: OSError | RequestError | None) -> None:
+            self._deleting.discard(name)
+            finish(error)
+
+        def removed(error: OSError | RequestError | None) -> None:
+            if error is not None:
+                reason = error.strerror if isinstance(error, OSError) else error
+                remedy = "a restart of the broker completes it"
+                self._stuck[name] = StorageFailed(f"{name} could not be deleted ({reason}): {remedy}")
+                finish(self._stuck[name])
+                return
+            del self.by_name[name]
+            self._store(gone)
+
+        def announced(error: OSError | RequestError | None) -> None:
+            if error is not None:
+                gone(error)
+            else:
+                for_each(names, remove, removed)
+
+        self._store(announced)
+
+    def _store(self, done: Done) -> None:
+        """Write the file; changes that come during a write share the next one."""
+        self._to_store.append(done)
+        if self._storing is None:
+            self._store_next()
+
+    def _store_next(self) -> None:
+        self._storing, self._to_store = self._to_store, []
+
+        def stored(error: OSError | None) -> None:
+            waiting, self._storing = self._storing or [], None
+            call_all(waiting, error)
+            if self._to_store and self._storing is None:
+                self._store_next()
+
+        self._directory.store_partitions(self._content(), stored)
+
+
+def for_each(
+    names: Sequence[str], begin: Callable[[str, Done], None], done: Done, *, lacking: type[RequestError] | None = None
+) -> None:
+    """Begin something for each name; ``done`` gets the first error when all have ended. An error ``lacking`` counts only where
+    all have it."""
+    left, succeeded = len(names), 0
+    errors: list[OSError | RequestError] = []
+
+    def ended(error: OSError | RequestError | None) -> None:
+        nonlocal left, succeeded
+        left -= 1
+        if error is None:
+            succeeded += 1
+        else:
+            errors.append(error)
+        if not left:
+            graves = [one for one in errors if lacking is None or not isinstance(one, lacking) or not succeeded]
+            done(graves[0] if graves else None)
+
+    if not names:
+        done(None)
+    for name in names:
+        try:
+            begin(name, ended)
+        except (OSError, RequestError) as error:
+            ended(error)
+
+
+def refuse_partitions(changes: Mapping[str, str]) -> None:
+    """Refuse a change of the number of partitions. Raises: BadArgument."""
+    if PARTITIONS in changes:
+        raise BadArgument(f"{PARTITIONS} is fixed at creation: make another topic, CREATE <topic> {PARTITIONS}=N")
+
+

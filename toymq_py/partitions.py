@@ -1,0 +1,107 @@
+"""Partitioned topics: their names, and the partition that a message goes to. Contract: groups.md, stage 4; ADR 0184. Pure.
+
+``CREATE orders partitions=8`` makes the topics ``orders#0`` to ``orders#7``. A partition is a topic: it has a log, ids,
+consumers, settings and a place of its own. A change of the function of the route would divide the messages of a key over two
+partitions: the tests pin its values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from toymq_py.errors import BadArgument, BadName
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
+from toymq_py.units import parse_number
+
+PARTITIONS = "partitions"
+"""The word of CREATE."""
+PARTITIONS_MAX = 1024
+"""Each is a topic, with two open files and some ten KiB of memory."""
+
+
+def parse_partitions(text: str) -> int:
+    """Raises: BadArgument."""
+    return parse_number(PARTITIONS, text, 1, PARTITIONS_MAX)
+
+
+def partition_of_route(route: bytes, count: int) -> int:
+    """The number of the partition that a route goes to: its CRC-32 (of zlib, IEEE 802.3), modulo the number of partitions."""
+    return crc32(route) % count
+
+
+def number_of(name: str) -> int | None:
+    """The number of a partition, also of the dead-letter topic of one; None for any other topic."""
+    _, mark, number = name.removesuffix(DEAD_LETTERS).partition(PARTITION_MARK)
+    return int(number) if mark and number.isdigit() else None
+
+
+def check_whole_name(name: str) -> str:
+    """Return the name of a topic that can be divided into partitions. Raises: BadName, BadArgument."""
+    if PARTITION_MARK in name:
+        raise BadName(f"{name} is the name of a partition: CREATE {whole_name(name)} {PARTITIONS}=N makes partitions")
+    if name.endswith(DEAD_LETTERS):
+        raise BadArgument(f"{name} holds dead letters: the dead letters of partition 3 are in {_letters_of(name)}")
+    return name
+
+
+def _letters_of(name: str) -> str:
+    return f"{name.removesuffix(DEAD_LETTERS)}{PARTITION_MARK}3{DEAD_LETTERS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """A topic that is divided into ``count`` partitions, made with ``settings``."""
+
+    name: str
+    count: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = field(init=False)
+    """Of the partitions, in order."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(f"{self.name}{PARTITION_MARK}{number}" for number in range(self.count)))
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """The partitions, or their dead-letter topics where ``name`` is that of the dead letters of the whole."""
+        return tuple(one + DEAD_LETTERS for one in self.names) if name.endswith(DEAD_LETTERS) else self.names
+
+
+def described_whole(name: str, count: int, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The JSON object of a partitioned topic, made of those of its partitions: numbers are sums, of ages and attempts the
+    largest is shown; ``settings`` are those that all have; ``parts`` are the partitions themselves."""
+    parts = sorted(parts, key=lambda part: number_of(str(part["topic"])) or 0)
+    summed = ("messages", "bytes", "segments", "expired_total", "dead_lettered_total", "dropped_total", "lost")
+    states = [str(part["state"]) for part in parts]
+    by_consumer: dict[str, list[Mapping[str, Any]]] = {}
+    for part in parts:
+        for consumer in part["consumers"]:
+            by_consumer.setdefault(consumer["consumer"], []).append(consumer)
+    return {
+        "topic": name,
+        PARTITIONS: count,
+        **{word: sum(part[word] for part in parts) for word in summed},
+        "state": next((state for state in ("failed", "degraded") if state in states), "ok"),
+        "settings": common_settings([part["settings"] for part in parts]),
+        "consumers": [_whole_consumer(consumer, found) for consumer, found in by_consumer.items()],
+        "parts": list(parts),
+    }
+
+
+def common_settings(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings that have the same value in all."""
+    first, *others = found or [{}]
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
+def _whole_consumer(name: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    summed = ("ready", "inflight", "scheduled", "backlog", "acked_total", "redelivered_total")
+    return {
+        "consumer": name,
+        "mode": parts[0]["mode"],
+        **{word: sum(part[word] for part in parts) for word in summed},
+        "oldest_unacked_age_s": max(part["oldest_unacked_age_s"] for part in parts),
+        "sessions": max(part["sessions"] for part in parts),
+        "paused": all(part["paused"] for part in parts),
+        "attempts_max": max(part["attempts_max"] for part in parts),
+    }

@@ -1,0 +1,56 @@
+"""Which partition a publish goes to: that of its route, of its group key, or the next in turn. Contract: groups.md, stage 4;
+ADR 0184. Pure."""
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from toymq_py.group_key import group_key
+from toymq_py.partitions import Partitioned, partition_of_route
+from toymq_py.records import PRODUCER_PREFIX
+
+
+class Router:
+    """Chooses partitions for the publishes of one connection."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def numbers(
+        self, whole: Partitioned, keys: Sequence[bytes], *, routes: Sequence[bytes] | None = None,
+        blocks: Sequence[bytes] | None = None, sequences: Sequence[int] | None = None,
+    ) -> list[int]:  # fmt: skip
+        """The partition of each publish.
+
+        The route is what the publisher says, else the group key, so that the order per group is that of one partition. A key
+        with a sequence names a producer and is no route: its publishes go in turn by their sequence, so that a repeat goes
+        where the first one went. Others without a route go in turn.
+
+        Args:
+            keys: b"" for none.
+            routes: b"" for none.
+            blocks: header blocks.
+        """
+        count = whole.count
+        if routes is None and blocks is None:
+            if sequences is not None:
+                return [(crc32(key) + sequence) % count for key, sequence in zip(keys, sequences, strict=True)]
+            return [
+                crc32(key) % count if key and not key.startswith(PRODUCER_PREFIX) else self._next(whole) for key in keys
+            ]
+        found = []
+        for row, key in enumerate(keys):
+            route = routes[row] if routes is not None else b""
+            if not route:
+                route = group_key(whole.name, b"" if sequences is not None else key, b"" if blocks is None else blocks[row])
+            if route:
+                found.append(partition_of_route(route, count))
+            else:
+                found.append(self._next(whole) if sequences is None else (crc32(key) + sequences[row]) % count)
+        return found
+
+    def _next(self, whole: Partitioned) -> int:
+        turn = self._turns.get(whole.name, 0)
+        self._turns[whole.name] = (turn + 1) % whole.count
+        return turn

@@ -1,0 +1,69 @@
+"""What a session has passed on to another worker: its subscriptions there, and the replies that are to come. ADR 0156."""
+
+from collections import deque
+from collections.abc import Callable
+
+from toymq_py.names import TopicPattern
+from toymq_py.placement import PlaceLink
+from toymq_py.session.replies import PendingReply
+
+
+class Subscribed:
+    """A subscription at a worker, from the OK of its SUB to that of its UNSUB."""
+
+    __slots__ = ("ending", "pattern", "wanted")
+
+    def __init__(self, pattern: TopicPattern | None) -> None:
+        self.pattern = pattern
+        self.ending = False
+        """Its UNSUB is sent."""
+        self.wanted = True
+        """False: the client was told that there is none."""
+
+
+class Expected:
+    """The replies to a command that was passed on. ``held``: their place; None drops them."""
+
+    __slots__ = ("ends", "held", "left", "pieces", "share", "subscribes")
+
+    def __init__(
+        self, held: PendingReply | None, left: int, subscribes: str | None = None,
+        share: Callable[[bytes], None] | None = None, ends: str | None = None,
+    ) -> None:  # fmt: skip
+        """``subscribes``, ``ends``: the name of a SUB and of an UNSUB; ``share``: takes the answer, which is one worker's share
+        of the reply."""
+        self.held = held
+        self.left = left
+        self.pieces: list[bytes] = []
+        self.subscribes = subscribes
+        self.share = share
+        self.ends = ends
+
+
+class WorkerLink:
+    """A session's connection to one worker."""
+
+    __slots__ = ("expected", "later", "link", "subscribed")
+
+    def __init__(self) -> None:
+        self.link: PlaceLink
+        self.expected: deque[Expected] = deque()
+        self.subscribed: dict[str, Subscribed] = {}
+        self.later: list[bytes] | None = None
+        """Frames behind the OK of a SUB that is not written yet."""
+
+    def subscription_of(self, frame: bytes) -> Subscribed | None:
+        """That of a MSG; None: it is of a PULL."""
+        return self.covering(frame.split(b" ", 2)[1].decode())
+
+    def covering(self, topic: str) -> Subscribed | None:
+        """The subscription to a topic."""
+        found = self.subscribed.get(topic)
+        if found is None and self.subscribed:
+            found = next((one for one in self.subscribed.values() if one.pattern and one.pattern.matches(topic)), None)
+        return found
+
+    def ending(self, topic: str) -> None:
+        """The UNSUB of a subscription is being sent; what comes before its reply is still its."""
+        if (found := self.subscribed.get(topic)) is not None:
+            found.ending = True

@@ -1,0 +1,11 @@
+"""Whether a consumer is on the disk when it subscribes."""
+
+from enum import Enum
+
+
+class Registration(Enum):
+    """Whether a consumer is on the disk when it subscribes (ADR 0009)."""
+
+    KNOWN = "it was there before"
+    NEW = "made at the first id: its SUB waits for the flush, but a disk that refuses it does not refuse the SUB"
+    NEW_AHEAD = "made above the first id: without the flush a restart would bring back what it skips"

@@ -1,0 +1,35 @@
+"""ACK, NACK and TOUCH of many ids at once, with an answer for each. Contract: protocol.md, "Subscribe and acknowledge"."""
+
+from collections.abc import Callable, Sequence
+
+from toymq_py.consumer import Consumer
+from toymq_py.records import IdRange
+from toymq_py.topic.deliverer import ranges_of, stretches_of
+
+
+def ack_each(consumer: Consumer, ids: Sequence[int]) -> list[int]:
+    """Ack deliveries as one ``ack`` after the other does. Returns: for each id 1 when it was acked by this, else 0."""
+    counts: list[int] = []
+    for first, last in [span for ascending in stretches_of(ids) for span in ranges_of(ascending)]:
+        if first < last and consumer.has_delivered(first, last):
+            consumer.ack(((first, last),))
+            counts += [1] * (last + 1 - first)
+        else:
+            counts += [consumer.ack(((msg_id, msg_id),)) for msg_id in range(first, last + 1)]
+    return counts
+
+
+def settle_each(
+    consumer: Consumer, ids: Sequence[int], lease: int | None, settle: Callable[[Sequence[IdRange]], int]
+) -> list[int]:
+    """Call ``settle`` as for one id after the other, but once for ids that ascend. It gets those that are leased: under the
+    number ``lease``, or any with None. Returns: for each id 1 when it was leased, else 0. Raises: as ``settle``."""
+    counts: list[int] = []
+    for ascending in stretches_of(ids):
+        leased = consumer.leased_under(ranges_of(ascending), lease)
+        if settle(leased) == len(ascending):
+            counts += [1] * len(ascending)
+        else:
+            taken = {msg_id for first, last in leased for msg_id in range(first, last + 1)}
+            counts += [int(msg_id in taken) for msg_id in ascending]
+    return counts

@@ -1,0 +1,78 @@
+"""Which session of a consumer with mode=single is active: many are attached, one gets the messages, and another one takes over.
+
+Contract: groups.md, stage 4; ADR 0186. Belongs to the event loop. Knows no channel: it is told who comes and who goes.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+from toymq_py.consumer import Lessee
+
+MOVES_AT = 2
+"""A session that comes takes a topic over from one that has so many active ones more: one less would only change places."""
+
+
+class Session(Protocol):
+    """A subscription of a session to one topic. ``lessee``: of the session's whole subscription, whose active topics count."""
+
+    lessee: Lessee
+
+
+S = TypeVar("S", bound=Session)
+
+
+class SingleActive(Generic[S]):
+    """Of one consumer. The counts of active topics are in the lessees: a subscription to a pattern, or to a partitioned topic,
+    is the lessee of all its topics with this process, so its topics are shared out without a coordinator.
+
+    While there is an ``heir``, the active session gets nothing more, and its leases run: with the last of them the heir is
+    active. So no two sessions have messages of the topic at once, and the order of the topic stays.
+    """
+
+    __slots__ = ("active", "heir")
+
+    def __init__(self) -> None:
+        self.active: S | None = None
+        self.heir: S | None = None
+
+    @property
+    def taker(self) -> S | None:
+        """The session that may take now."""
+        return self.active if self.heir is None else None
+
+    def joined(self, session: S) -> None:
+        """A session is attached: it is active where no other one is, and takes over from one that has more."""
+        if self.active is None:
+            self.active = session
+            session.lessee.active += 1
+        elif self.heir is None and self.active.lessee.active - session.lessee.active >= MOVES_AT:
+            self.heir = session
+            self.active.lessee.active -= 1
+            session.lessee.active += 1
+
+    def settle(self, holds: Callable[[Lessee], object]) -> S | None:
+        """Let the heir take over where the active session holds no lease any more. Returns: the heir, which may take now."""
+        if self.heir is None or self.active is None or holds(self.active.lessee):
+            return None
+        self.active, self.heir = self.heir, None
+        return self.active
+
+    def left(self, session: S, others: Iterable[S]) -> S | None:
+        """A session is gone. Returns: the one that may take now and could not before; of ``others`` the one with the fewest
+        active topics, the oldest of them first."""
+        if session is self.heir:
+            self.heir = None
+            session.lessee.active -= 1
+            if self.active is not None:
+                self.active.lessee.active += 1
+            return self.active
+        if session is not self.active:
+            return None
+        if self.heir is not None:
+            self.active, self.heir = self.heir, None
+            return self.active
+        session.lessee.active -= 1
+        self.active = min(others, key=lambda other: other.lessee.active, default=None)
+        if self.active is not None:
+            self.active.lessee.active += 1
+        return self.active
