@@ -239,7 +239,8 @@ class Uploads:
                 self._conflicts.add(key)
                 logger.error("%s is not in the bucket, and not on the disk of %s any more", key, topic.path)
         if all(map(holding.is_whole, todo.upload)) and len(bases) == topic.log[1]:  # else one waits to be unlinked
-            self._settled[topic.place] = look
+            is_owed = state is not None and state != self._stored.get(topic.place)  # it was not due: a later round stores it
+            self._settled[topic.place] = (topic.log,) if is_owed else look
 
     def _prove_some(self, topic: TopicOnDisk, holding: Holding, stopped: Callable[[], bool]) -> dict[int, str]:
         """First ids and SHA-256 of segments that stand in the bucket. One that did in the last round, and is still on the disk,

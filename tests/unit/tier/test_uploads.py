@@ -10,7 +10,8 @@ from toymq_py.errors import DataDirectoryError
 from toymq_py.runtime.tier_thread import look_at
 from toymq_py.storage import offsets
 from toymq_py.tier.bucket import BucketError, DirectoryBucket
-from toymq_py.tier.keys import holdings, seal_key, segment_key
+from toymq_py.tier.keys import holdings, seal_key, segment_key, state_key
+from toymq_py.tier.objects import State
 from toymq_py.tier.states import NEWEST_KEPT
 
 
@@ -126,6 +127,21 @@ def test_states_are_few_and_seldom() -> None:
         rig.publish("t", b"x")
         rig.round()
     assert NEWEST_KEPT <= len(holdings(bucket.keys())[rig.place()].states) <= NEWEST_KEPT + 1
+
+
+def test_a_state_that_was_not_due_is_stored_when_it_is_though_nothing_changes_any_more() -> None:
+    """Found by a user: a restore said "ok" without a word of what got OK behind the last sealed segment."""
+    rig = TierRig(bucket := MemoryBucket())
+    rig.publish("t", *[PAYLOAD] * 6)
+    rig.round()
+    rig.publish("t", *[PAYLOAD] * 6)
+    rig.clock.advance(1)
+    rig.uploads.round(*look_at(rig.broker))
+    states = holdings(bucket.keys())[rig.place()].states
+    rig.clock.advance(10)
+    rig.uploads.round(*look_at(rig.broker))
+    newest = holdings(bucket.keys())[rig.place()].states - states
+    assert [State.decode(bucket.objects[state_key(rig.place(), at)]).next_id for at in newest] == [12]
 
 
 def test_an_object_of_another_writer_is_named_and_not_overwritten(caplog: pytest.LogCaptureFixture) -> None:
