@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from toymq_py.errors import ConfigError, EtcdError, ToymqError
+from toymq_py.names import some_of
 from toymq_py.replication.agreement import (
     DEFAULT_GROUP,
     REQUEST_TTL_S,
@@ -66,10 +67,13 @@ async def look(agreement: Agreement) -> Cluster:
 
 
 def groups_of(picture: Picture, wanted: str | None) -> list[str | None]:
-    """The groups to look at; [None]: there are no others than the one without a name."""
-    if wanted is not None:
-        return [wanted]
+    """The groups to look at; [None]: there are no others than the one without a name. Raises: Refused when there is none of
+    the wanted name beside others."""
     made = sorted(name for name, group in picture.groups.items() if group.made)
+    if wanted is not None:
+        if made and wanted not in made:
+            raise Refused(f"there is no group {wanted}; there are {some_of(made)}")
+        return [wanted]
     return [None] if made in ([], [DEFAULT_GROUP]) and not picture.groups.get(DEFAULT_GROUP, Group()).placed else list(made)
 
 

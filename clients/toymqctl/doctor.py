@@ -11,6 +11,7 @@ import click
 
 from toymq_py.errors import ToymqError
 from toymq_py.names import DEAD_LETTERS
+from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.explanations import explain
 from toymqctl.letters import waiting
@@ -71,6 +72,7 @@ def examine(
     yield _durability(stats)
     yield from _disk(stats)
     yield from _tier(stats)
+    yield from _copies(stats)
     yield from _limits(stats, max_payload)
     yield _clock(skew_s)
     yield from _tokens(stats)
@@ -137,6 +139,20 @@ def _tier(stats: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("tier", "FAIL", _worst(waiting_for), advice)
     else:
         yield Finding("tier", "ok", f"{stats['tier']} gets what is sealed")
+
+
+def _copies(stats: dict[str, Any]) -> Iterator[Finding]:
+    """Of a node of a cluster."""
+    if (cluster := stats.get("cluster")) is None:
+        return
+    if cluster["damaged_segments"]:
+        found = f"damage in {counted(int(cluster['damaged_segments']), 'segment')} that no copy has mended"
+        yield Finding("copies", "FAIL", found, "see the broker's log, and `toymq verify` on each node's directory")
+    elif cluster["in_sync"] <= 1:
+        found = "one copy is in sync: what gets OK is on this node alone"
+        yield Finding("copies", "warn", found, "start the other nodes, or add one: `toymqctl cluster` shows them")
+    else:
+        yield Finding("copies", "ok", f"{int(cluster['in_sync'])} copies in sync")
 
 
 def _limits(stats: dict[str, Any], max_payload: int) -> Iterator[Finding]:

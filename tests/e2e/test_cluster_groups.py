@@ -353,7 +353,7 @@ def test_an_operator_sees_all_groups(groups: Groups) -> None:
     ]  # fmt: skip
     assert [each["group"] for each in values(ctl("--group", B, "show", "--json"))] == [B]
     refused(ctl("init"), 1, "this cluster has groups (a, b): name the one to make with --group")
-    refused(ctl("--group", "c", "show"), 1, "etcd has no cluster of this name")
+    refused(ctl("--group", "c", "show"), 1, "there is no group c; there are a, b")
 
 
 async def test_kills_of_any_node_lose_nothing_and_no_topic_is_in_two_groups(cluster: Groups) -> None:

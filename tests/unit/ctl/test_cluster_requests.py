@@ -367,9 +367,11 @@ async def in_sync(world: World) -> InSync:
 def test_a_cluster_without_names_of_groups_has_one() -> None:
     picture = Picture("/")
     assert cluster_requests.groups_of(picture, None) == [None]
+    assert cluster_requests.groups_of(picture, "b") == ["b"], "etcd has no cluster of this name, which is told elsewhere"
     picture._group("g0").made = True
     assert cluster_requests.groups_of(picture, None) == [None]
-    assert cluster_requests.groups_of(picture, "b") == ["b"]
+    with pytest.raises(Refused, match="there is no group b; there are g0"):
+        cluster_requests.groups_of(picture, "b")
     cluster_requests.check_alone(picture)
     picture._group("g0").placed = True
     assert cluster_requests.groups_of(picture, None) == ["g0"]

@@ -49,6 +49,11 @@ def test_a_bucket_that_takes_segments_is_said() -> None:
     assert (finding.state, finding.found) == ("ok", "s3://b gets what is sealed")
 
 
+def test_copies_that_are_in_sync_are_fine() -> None:
+    (finding,) = (one for one in found(stats(cluster={"in_sync": 2, "damaged_segments": 0})) if one.check == "copies")
+    assert (finding.state, finding.found) == ("ok", "2 copies in sync")
+
+
 def test_a_token_that_expires_later_is_fine() -> None:
     findings = found(stats(time_ms=0, tokens=[{"name": "a", "expires_ms": 10**10}]))
     (finding,) = (one for one in findings if one.check == "token a")
@@ -81,6 +86,8 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"tier": "s3://b", "tier_problem": "away"}, "tier", "FAIL", "s3://b gets no segments, they stay", "mount"),
         ({"tier": "s3://b", "tier_problem": None, "topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no", "network"),
         ({"topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no route", "start the broker with the --tier"),
+        ({"cluster": {"in_sync": 1, "damaged_segments": 0}}, "copies", "warn", "one copy is in sync: what", "`toymqctl cluster`"),
+        ({"cluster": {"in_sync": 2, "damaged_segments": 1}}, "copies", "FAIL", "damage in 1 segment that no", "toymq verify"),
         ({"topics": [topic(state="failed")]}, "topic t", "FAIL", "publishing is refused", "restart the broker"),
         ({"topics": [topic(state="failed", problem="x is a dir")]}, "topic t", "FAIL", "not served: x is a", "toymq verify"),
         ({"time_ms": 10, "tokens": [{"name": "a", "expires_ms": 9}]}, "token a", "FAIL", "it is refused", "token create"),
