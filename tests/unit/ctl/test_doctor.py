@@ -86,7 +86,7 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"tier": "s3://b", "tier_problem": "away"}, "tier", "FAIL", "s3://b gets no segments, they stay", "mount"),
         ({"tier": "s3://b", "tier_problem": None, "topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no", "network"),
         ({"topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no route", "start the broker with the --tier"),
-        ({"cluster": {"in_sync": 1, "damaged_segments": 0}}, "copies", "warn", "one copy is in sync: what", "`toymqctl cluster`"),
+        ({"cluster": {"in_sync": 1, "damaged_segments": 0}}, "copies", "warn", "one copy is in sync", "`toymqctl cluster`"),
         ({"cluster": {"in_sync": 2, "damaged_segments": 1}}, "copies", "FAIL", "damage in 1 segment that no", "toymq verify"),
         ({"topics": [topic(state="failed")]}, "topic t", "FAIL", "publishing is refused", "restart the broker"),
         ({"topics": [topic(state="failed", problem="x is a dir")]}, "topic t", "FAIL", "not served: x is a", "toymq verify"),
