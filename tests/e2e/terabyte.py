@@ -18,7 +18,7 @@ from toymq_py.config.options import TopicSettings
 from toymq_py.storage import evicted, offsets, topic_settings
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.segment import Segment, segment_name
-from toymq_py.tier.keys import Place, index_key, seal_key, segment_key
+from toymq_py.tier.keys import Place, seal_key, segment_key
 from toymq_py.tier.objects import Seal
 
 SEGMENTS, SEGMENT_BYTES, RECORDS = 16_000, 64 << 20, 60_000
@@ -52,7 +52,6 @@ def make(data_dir: Path, bucket: Path | None, topics: int) -> None:
         for base_id in range(0, count * RECORDS, RECORDS):
             with (bucket / segment_key(place, base_id)).open("wb") as file:
                 file.truncate(SEGMENT_BYTES)
-            (bucket / index_key(place, base_id)).touch()
             (bucket / seal_key(place, base_id)).write_bytes(Seal(base_id + RECORDS, SEGMENT_BYTES, "0" * 64).encode())
 
 

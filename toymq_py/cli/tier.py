@@ -80,6 +80,9 @@ def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = No
         for first, last in each.unsealed:
             text = f"topic {each.place.topic}: records {first} to {last} were not sealed: the bucket never had them"
             click.echo(f"toymq: {text}", err=True)
+        if each.unnamed:
+            which = f"{counted(each.unnamed, 'segment')} without a seal that names the topic"
+            click.echo(f"toymq: topic {each.place.topic}: {which}: that nothing was exchanged is not known", err=True)
         if each.is_absent:
             why = f"the bucket has nothing of it from {utc(at_ns or 0)} or before: it was made later, or made anew"
             click.echo(f"toymq: topic {each.place.topic} is not restored: {why}", err=True)

@@ -1,8 +1,9 @@
 """Compares a data directory with a bucket, in both directions, and mends what can be decided."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from toymq_py.errors import DamagedData
@@ -10,12 +11,12 @@ from toymq_py.storage import topic_settings
 from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline.verify import topic_names
-from toymq_py.storage.segment import Segment, parse_sidecar, segment_name
+from toymq_py.storage.segment import Segment, segment_name
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, index_key, keys_of, seal_key, segment_key, state_key
-from toymq_py.tier.objects import Seal, State
+from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
+from toymq_py.tier.objects import Part, Seal, State
 from toymq_py.tier.plan import plan
-from toymq_py.tier.uploads import delete_segment, known_of_copies, store_segment
+from toymq_py.tier.uploads import delete_segment, known_of_copies, parts_of, store_segment
 
 
 @dataclass(slots=True)
@@ -58,7 +59,6 @@ def check(
     for place, holding in sorted(found.items(), key=lambda each: each[0]):
         if place in on_disk:
             yield from _check_states(bucket, place, holding)
-            yield from _check_indexes(bucket, place, holding, repair=repair)
         else:
             for first_id in [] if holding.deleted or place.topic in delete else sorted(holding.segments & holding.seals):
                 yield from _compare(bucket, place, first_id, None, 0, None, repair=repair)
@@ -79,7 +79,8 @@ def _check_topic(
         if data is None:
             continue
         if repair:
-            if store_segment(bucket, place, first_id, data, following[first_id]):
+            parts = parts_of(fs, path, first_id, following[first_id], data)
+            if store_segment(bucket, place, first_id, data, following[first_id], parts):
                 finding.mended = "uploaded"
             else:
                 finding.text = f"{segment_key(place, first_id)} has no seal, and is not the segment of the disk"
@@ -98,7 +99,8 @@ def _check_topic(
             yield Finding(place, f"{segment_key(place, first_id)} is in the bucket alone: the disk lost it, and it is kept")
         if first_id in holding.seals:
             next_id = following.get(first_id, 0)
-            yield from _compare(bucket, place, first_id, data, next_id, away.get(first_id), repair=repair)
+            cut = partial(parts_of, fs, path, first_id, next_id, data or b"")
+            yield from _compare(bucket, place, first_id, data, next_id, away.get(first_id), repair=repair, parts=cut)
 
 
 def _check_lost(bucket: Bucket, place: Place, segment: Segment, *, repair: bool) -> Finding:
@@ -111,31 +113,43 @@ def _check_lost(bucket: Bucket, place: Place, segment: Segment, *, repair: bool)
         return Finding(place, text)
     finding = Finding(place, f"{key} has no seal")
     if repair:
-        bucket.put(seal_key(place, segment.base_id), Seal.of(data, segment.next_id).encode())
+        bucket.put(seal_key(place, segment.base_id), Seal.of(data, place, segment.base_id, segment.next_id).encode())
         finding.mended = "written anew"
     return finding
 
 
 def _compare(
-    bucket: Bucket, place: Place, first_id: int, data: bytes | None, next_id: int, evicted: Segment | None, *, repair: bool
-) -> Iterator[Finding]:
-    """Compare a segment object with its seal, and with the segment of the disk, if that has it.
+    bucket: Bucket, place: Place, first_id: int, data: bytes | None, next_id: int, evicted: Segment | None, *, repair: bool,
+    parts: Callable[[], Sequence[Part]] = tuple,
+) -> Iterator[Finding]:  # fmt: skip
+    """Compare a segment object with its seal, and with the segment of the disk, or with what the disk knows of it.
 
     What two of the three agree on is right: the object is replaced by a segment that the seal fits, and the seal is written
-    anew for an object that the disk has, too.
+    anew for an object that the disk has or knows, too, also when it is of another segment, or names none.
     """
     key, seal_name = segment_key(place, first_id), seal_key(place, first_id)
     stored, sealed = bucket.get(key), bucket.get(seal_name)
     if stored is None or sealed is None:  # retention removed it meanwhile
         return
-    try:
-        seal = Seal.decode(sealed)
-    except DamagedData as error:
-        finding = Finding(place, f"{seal_name} in the bucket is damaged: {error}")
-        if repair and data == stored:
-            bucket.put(seal_name, Seal.of(data, next_id).encode())
+    is_other = evicted is not None and evicted.sha256 != hashlib.sha256(stored).hexdigest()
+    is_right = data == stored or (evicted is not None and not is_other)
+
+    def written_anew(text: str) -> Finding:
+        finding = Finding(place, text)
+        if repair and is_right:
+            ends_at = next_id if evicted is None else evicted.next_id
+            bucket.put(seal_name, Seal.of(stored, place, first_id, ends_at, parts()).encode())
             finding.mended = "written anew"
-        yield finding
+        return finding
+
+    try:
+        seal = Seal.decode(sealed, place, first_id)
+    except DamagedData as error:
+        yield written_anew(f"{seal_name} in the bucket is damaged: {error}")
+        if is_other:
+            yield Finding(place, f"{key} is not the segment that left the disk: readers wait for the right one")
+        if data not in (None, stored):
+            yield Finding(place, f"{key} and the segment of the disk differ")
         return
     misfit = seal.misfit(stored)
     if misfit is not None:
@@ -144,8 +158,10 @@ def _compare(
             bucket.put(key, data)
             finding.mended = "replaced by the segment of the disk"
         yield finding
-    elif evicted is not None and seal.sha256 != evicted.sha256:
+    elif is_other:
         yield Finding(place, f"{key} is not the segment that left the disk: readers wait for the right one")
+    elif seal.place is None:
+        yield written_anew(f"{seal_name} names no topic, as those of before 2026-11-29: a restore takes {key} for this one's")
     if data is not None and not seal.fits(data):
         yield Finding(place, f"{key} and the segment of the disk differ")
 
@@ -159,33 +175,13 @@ def _check_states(bucket: Bucket, place: Place, holding: Holding) -> Iterator[Fi
             whole += 1
             continue
         try:
-            State.decode(data)
+            State.decode(data, place)
             whole += 1
         except DamagedData as error:
             yield Finding(place, f"{key} is damaged: {error}")
     if holding.segments and not whole:
         text = f"topic {place.topic}, incarnation {place.incarnation}, has no state in the bucket"
         yield Finding(place, f"{text}: a restore would have neither consumers nor settings; a broker that starts stores one")
-
-
-def _check_indexes(bucket: Bucket, place: Place, holding: Holding, *, repair: bool) -> Iterator[Finding]:
-    """Without one, a read in the middle fetches the whole segment."""
-    for first_id in sorted(each for each in holding.indexes if holding.is_whole(each)):
-        key = index_key(place, first_id)
-        data, sealed = bucket.get(key), bucket.get(seal_key(place, first_id))
-        if data is None:  # retention removed it meanwhile
-            continue
-        finding = Finding(place, f"{key} in the bucket is damaged: it is not used")
-        try:
-            seal = Seal.decode(sealed or b"")
-        except DamagedData:  # that is named already
-            continue
-        if parse_sidecar(data, key, first_id, seal.next_id, seal.size) is not None:
-            continue
-        if repair:
-            bucket.delete(key)
-            finding.mended = "deleted"
-        yield finding
 
 
 def _check_absent(bucket: Bucket, place: Place, holding: Holding, *, repair: bool, unwanted: bool) -> Finding:

@@ -24,7 +24,8 @@ from toymq_py.storage.scanner import ScanResult, scan_segment
 from toymq_py.storage.segment import Segment
 from toymq_py.tier.bucket import Bucket, BucketError, check_there
 from toymq_py.tier.keys import Place, segment_key
-from toymq_py.tier.parts import PARTED_MIN_BYTES, PartIndex, fetch_part, load_index, write_cached
+from toymq_py.tier.objects import Span
+from toymq_py.tier.parts import PARTED_MIN_BYTES, fetch_part, load_parts, part_of, write_cached
 
 logger = logging.getLogger("toymq_py.tier")
 
@@ -35,7 +36,8 @@ UNASKED_MAX = 10
 DIRECTORY_NAME = "tier-cache"
 KEPT_MIN = 3
 """So many segments or parts are kept whatever their size: one that is read, the one ahead, and one of another reader."""
-INDEXES_KEPT = 64
+SEALS_KEPT = 64
+"""Of so many segments the parts are known."""
 
 
 @dataclass(slots=True)
@@ -62,7 +64,8 @@ class _Outcome:
     path: str
     scan: ScanResult | None = None
     part: Segment | None = None
-    index: PartIndex | None = None
+    known: Sequence[Span] = ()
+    """The parts of the segment."""
     problem: str = "it could not be fetched"
 
 
@@ -108,8 +111,8 @@ class ColdReads:
         not used for longest first."""
         self._parts: dict[int, list[Segment]] = {}
         """Those that are on the disk, by identity of their segment, ascending."""
-        self._indexes: OrderedDict[int, tuple[Segment, PartIndex | None]] = OrderedDict()
-        """By identity of the segment, the oldest first. None: it has no parts."""
+        self._known: OrderedDict[int, tuple[Segment, Sequence[Span]]] = OrderedDict()
+        """The parts of segments, on the disk or not, by identity of the segment, the oldest first."""
         self._kept_bytes = 0
         self._ahead: set[int] = set()
         """Fetched ahead, and not read yet."""
@@ -180,9 +183,9 @@ class ColdReads:
         segment, outcome = fetch.segment, _Outcome(f"{self._directory}/{self._count:020d}.log")
         place, from_id = self._place_of(fetch.topic), fetch.from_id
         base_id, next_id, sha256 = segment.base_id, segment.next_id, segment.sha256
-        is_indexed = id(segment) in self._indexes
-        if is_indexed:
-            outcome.index = self._indexes[id(segment)][1]
+        is_known = id(segment) in self._known
+        if is_known:
+            outcome.known = self._known[id(segment)][1]
 
         def job() -> None:
             if place is None:
@@ -190,21 +193,21 @@ class ColdReads:
                 return
             try:
                 if from_id is not None:
-                    if not is_indexed:
-                        outcome.index = load_index(self._bucket, place, segment)
-                    if outcome.index is not None:
-                        part = outcome.index.part_of(from_id)
+                    if not is_known:
+                        outcome.known = load_parts(self._bucket, place, segment)
+                    if outcome.known:
+                        part = part_of(outcome.known, from_id)
                         outcome.part = fetch_part(self._fs, self._bucket, place, segment, part, outcome.path)
                     if outcome.part is not None:
                         return
-                    outcome.index = None
+                    outcome.known = ()
                 key = segment_key(place, base_id)
                 data = self._bucket.get(key)
                 if data is None:
                     check_there(self._bucket)
                     outcome.problem = f"{key} is gone from the bucket"
                 elif hashlib.sha256(data).hexdigest() != sha256:
-                    outcome.problem = f"{key} in the bucket is damaged: it is not what was evicted"
+                    outcome.problem = f"{key} in the bucket is damaged, or of another topic: it is not what was evicted"
                 else:
                     write_cached(self._fs, outcome.path, data)
                     outcome.scan = scan_segment(self._fs, outcome.path, base_id, next_id=next_id)
@@ -218,7 +221,7 @@ class ColdReads:
         if outcome.scan is not None or outcome.part is not None:
             del self._fetches[id(segment)]
             if fetch.from_id is not None:
-                self._note_index(segment, outcome.index)
+                self._note_parts(segment, outcome.known)
             if outcome.scan is not None:
                 segment.cached_path = outcome.path
                 self._keep(segment, segment)
@@ -244,10 +247,10 @@ class ColdReads:
         self._show()
         call_all(waiting)
 
-    def _note_index(self, segment: Segment, index: PartIndex | None) -> None:
-        self._indexes[id(segment)] = segment, index
-        if len(self._indexes) > INDEXES_KEPT:
-            self._indexes.popitem(last=False)
+    def _note_parts(self, segment: Segment, known: Sequence[Span]) -> None:
+        self._known[id(segment)] = segment, known
+        if len(self._known) > SEALS_KEPT:
+            self._known.popitem(last=False)
 
     def _again(self, fetch: _Fetch) -> None:
         fetch.unasked = 0 if fetch.waiting else fetch.unasked + 1

@@ -1,8 +1,8 @@
 """Names of the objects in a bucket, and what a listing says of each topic.
 
 <topic>/<incarnation>/<first id, 20 digits>.log      a sealed segment, byte for byte
-<topic>/<incarnation>/<first id, 20 digits>.idx      where its records are, for reads of a part: its sidecar, if it had one
-<topic>/<incarnation>/<first id, 20 digits>.seal     its size and checksum; written behind both, so one that has it is whole
+<topic>/<incarnation>/<first id, 20 digits>.idx      its sidecar, in buckets of before ADR 0192: not read any more
+<topic>/<incarnation>/<first id, 20 digits>.seal     its names, size, checksums; written behind it, so one that has it is whole
 <topic>/<incarnation>/state-<time, 20 digits>.json   settings, consumers and the next id at a time, in unix nanoseconds
 <topic>/<incarnation>/deleted                        the topic was deleted: its objects go, this one last
 """

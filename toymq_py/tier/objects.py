@@ -1,16 +1,45 @@
-"""The small objects beside the segments of a bucket: seals and states. Both are checked JSON."""
+"""The small objects beside the segments of a bucket: seals and states. Checked JSON that names its topic (ADR 0192)."""
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from toymq_py.errors import DamagedData
 from toymq_py.storage import checked_json
+from toymq_py.storage.record import HEADER
+from toymq_py.tier.keys import Place
+
+
+class MisplacedObject(DamagedData):
+    """A seal or a state names another topic, incarnation or segment than its key does."""
+
+
+class Part(NamedTuple):
+    """A piece of a segment object that can be fetched alone."""
+
+    first_id: int
+    start: int
+    sha256: str
+
+
+class Span(NamedTuple):
+    """A part, and where it ends."""
+
+    first_id: int
+    next_id: int
+    start: int
+    end: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
     """What a segment object has to be. ``next_id``: the first id behind the segment.
+
+    ``place`` and ``first_id``: the segment that it is of; None in seals of before 2026-11-29. ``begins_ns``: the time of the
+    first record. ``parts``: those of a large segment, which cover it.
 
     A CRC-32 over records that end in their own CRC-32 says nothing: it is the same for all records of these lengths.
     """
@@ -18,10 +47,20 @@ class Seal:
     next_id: int
     size: int
     sha256: str
+    place: Place | None = None
+    first_id: int | None = None
+    begins_ns: int | None = None
+    parts: Sequence[Part] = ()
 
     @classmethod
-    def of(cls, data: bytes, next_id: int) -> "Seal":
-        return cls(next_id, len(data), hashlib.sha256(data).hexdigest())
+    def of(cls, data: bytes, place: Place, first_id: int, next_id: int, parts: Sequence[Part] = ()) -> "Seal":
+        begins_ns = time_of_first(data[: HEADER.size], first_id)
+        return cls(next_id, len(data), hashlib.sha256(data).hexdigest(), place, first_id, begins_ns, parts)
+
+    def spans(self) -> Iterator[Span]:
+        """The parts, ascending, each with its end."""
+        for part, (next_id, end, _) in pairwise([*self.parts, Part(self.next_id, self.size, "")]):
+            yield Span(part.first_id, next_id, part.start, end, part.sha256)
 
     def fits(self, data: bytes) -> bool:
         return self.misfit(data) is None
@@ -40,17 +79,60 @@ class Seal:
         return None if size == self.size else f"it has {size} bytes, and its seal says {self.size}"
 
     def encode(self) -> bytes:
-        return checked_json.encode("seal", {"next_id": self.next_id, "bytes": self.size, "sha256": self.sha256})
+        value: dict[str, Any] = {"next_id": self.next_id, "bytes": self.size, "sha256": self.sha256}
+        if self.place is not None:
+            value |= {**self.place._asdict(), "first_id": self.first_id}
+        if self.begins_ns is not None:
+            value["begins_ns"] = self.begins_ns
+        if self.parts:
+            value["parts"] = self.parts
+        return checked_json.encode("seal", value)
 
     @classmethod
-    def decode(cls, data: bytes) -> "Seal":
-        """Raises: DamagedData."""
+    def decode(cls, data: bytes, place: Place, first_id: int) -> "Seal":
+        """Decode the seal that the key of a segment has.
+
+        Raises: MisplacedObject when it is that of another segment, DamagedData.
+        """
         found = checked_json.decode("seal", data)
         try:
             next_id, size = checked_json.numbers([found["next_id"], found["bytes"]])
-            return cls(next_id, size, str(found["sha256"]))
-        except KeyError as error:
+            seal = cls(next_id, size, str(found["sha256"]))
+            if "topic" not in found:
+                return seal
+            named = _check_place(found, place, "seal")
+            if found["first_id"] != first_id:
+                raise MisplacedObject(f"it is the seal of the segment that begins at {found['first_id']}")
+            begins_ns = checked_json.numbers([found["begins_ns"]])[0] if "begins_ns" in found else None
+            return cls(next_id, size, seal.sha256, named, first_id, begins_ns, _parts(found.get("parts", []), first_id))
+        except (KeyError, TypeError, ValueError) as error:
             raise DamagedData(f"the seal lacks what it should have: {error}") from None
+
+
+def time_of_first(head: bytes, first_id: int) -> int | None:
+    """The time of the record at the begin of a segment; None when it is no such record."""
+    if len(head) != HEADER.size:
+        return None
+    _, msg_id, ts_ns, _ = HEADER.unpack(head)
+    return int(ts_ns) if msg_id == first_id else None
+
+
+def _check_place(found: dict[str, Any], place: Place, kind: str) -> Place:
+    """Raises: MisplacedObject."""
+    if Place(found["topic"], found["incarnation"]) != place:
+        other = f"{found['topic']}/{found['incarnation']}"
+        raise MisplacedObject(f"it is the {kind} of another topic or incarnation, {other[:300]!a}")
+    return place
+
+
+def _parts(rows: Any, first_id: int) -> list[Part]:
+    """Raises: DamagedData, TypeError, ValueError."""
+    parts = [Part(begin, start, str(sha256)) for begin, start, sha256 in rows]
+    checked_json.numbers([number for part in parts for number in part[:2]])
+    ascend = all(one.first_id < other.first_id and one.start < other.start for one, other in pairwise(parts))
+    if parts and not (ascend and parts[0][:2] == (first_id, 0)):
+        raise DamagedData("the parts of the seal do not cover the segment")
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +143,17 @@ class State:
     offsets: bytes | None
     settings: bytes | None
 
-    def encode(self) -> bytes:
+    def encode(self, place: Place) -> bytes:
         texts = {"offsets": _text(self.offsets), "settings": _text(self.settings)}
-        return checked_json.encode("state", {"next_id": self.next_id, **texts})
+        return checked_json.encode("state", {"next_id": self.next_id, **texts, **place._asdict()})
 
     @classmethod
-    def decode(cls, data: bytes) -> "State":
-        """Raises: DamagedData."""
+    def decode(cls, data: bytes, place: Place) -> "State":
+        """Decode a state of a place. Raises: MisplacedObject when it is that of another one, DamagedData."""
         found = checked_json.decode("state", data)
         try:
+            if "topic" in found:
+                _check_place(found, place, "state")
             (next_id,) = checked_json.numbers([found["next_id"]])
             return cls(next_id, _bytes(found["offsets"]), _bytes(found["settings"]))
         except (KeyError, AttributeError) as error:

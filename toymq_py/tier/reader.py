@@ -4,6 +4,7 @@ As ``storage.reader`` does for a directory: Spark reads history through it. A se
 says, by size and SHA-256, and its records are checked as on a disk. One segment is in memory at a time.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeVar, cast
@@ -21,6 +22,8 @@ from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key
 from toymq_py.tier.objects import Seal, State
 from toymq_py.tier.restore_at import begins_at
 from toymq_py.tier.states import choose, newest_state
+
+logger = logging.getLogger("toymq_py.tier")
 
 T = TypeVar("T")
 
@@ -66,6 +69,8 @@ class BucketReader:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
+        self._unnamed: set[Place] = set()
+        """What has been warned of: topics with seals that name none."""
 
     def topics(self) -> list[str]:
         """Names of the topics that were not deleted, sorted."""
@@ -168,12 +173,15 @@ class BucketReader:
             check_there(self._bucket)
             raise SegmentLost(base_id if from_id is None else from_id, to_id, f"{key} is gone from the bucket")
         try:
-            seal = Seal.decode(data)
+            seal = Seal.decode(data, place, base_id)
             if not base_id < seal.next_id <= MSG_ID_MAX:
                 raise DamagedData(f"it ends at {seal.next_id}")  # noqa: TRY301
         except DamagedData as error:
             why = f"{key} in the bucket is damaged: {error}"
             raise SegmentLost(base_id if from_id is None else from_id, to_id, why) from None
+        if seal.place is None and place not in self._unnamed:
+            self._unnamed.add(place)
+            logger.warning("%s and maybe others name no topic, as those of before 2026-11-29: their keys are believed", key)
         return seal
 
 

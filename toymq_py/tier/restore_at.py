@@ -18,8 +18,8 @@ from toymq_py.storage.id_ranges import last_of_range, subtract, union
 from toymq_py.storage.record import HEADER, Columns, Stop, scan
 from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, segment_key
-from toymq_py.tier.objects import State
+from toymq_py.tier.keys import Holding, Place, seal_key, segment_key
+from toymq_py.tier.objects import MisplacedObject, Seal, State, time_of_first
 from toymq_py.tier.restore_topic import Restored, fetch
 from toymq_py.tier.states import newest_state
 
@@ -28,9 +28,15 @@ SCANNED_AT_ONCE = 50_000
 
 def begins_at(bucket: Bucket, place: Place, first_id: int) -> int | None:
     """Time of the first record of a segment; None when that cannot be told. Raises: BucketError."""
-    head = bucket.get_range(segment_key(place, first_id), 0, HEADER.size) or b""
-    _, msg_id, ts_ns, _ = HEADER.unpack(head) if len(head) == HEADER.size else (0, -1, 0, 0)
-    return int(ts_ns) if msg_id == first_id else None
+    try:
+        seal = Seal.decode(bucket.get(seal_key(place, first_id)) or b"", place, first_id)
+        if seal.place is not None:
+            return seal.begins_ns
+    except MisplacedObject:
+        return None
+    except DamagedData:
+        pass
+    return time_of_first(bucket.get_range(segment_key(place, first_id), 0, HEADER.size) or b"", first_id)
 
 
 def restore_topic_at(

@@ -12,7 +12,7 @@ from toymq_py.storage.record import scan
 from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket, BucketError
 from toymq_py.tier.keys import Holding, Place, seal_key, segment_key, state_key
-from toymq_py.tier.objects import Seal, State
+from toymq_py.tier.objects import MisplacedObject, Seal, State
 from toymq_py.tier.states import newest_state
 
 IDS_LEFT_OUT = 10_000_000
@@ -32,6 +32,8 @@ class Restored:
     next_id: int = 0
     """Where the log goes on."""
     problems: list[str] = field(default_factory=list)
+    unnamed: int = 0
+    """Segments whose seal names no topic, or that have none: that they are of this topic, their keys alone say."""
     is_absent: bool = False
     """It was not there at the time of the restore."""
 
@@ -72,20 +74,23 @@ def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding
     fs.sync_dir(to)
     try:  # behind the newest, so that the next restore goes on behind this one, whatever becomes of this directory
         at_ns = max(holding.states, default=0) + 1
-        bucket.put(state_key(place, at_ns), State(done.next_id, encoded, state.settings).encode())
+        bucket.put(state_key(place, at_ns), State(done.next_id, encoded, state.settings).encode(place))
     except BucketError as error:
         done.problems.append(f"the bucket was not told ({error}): another restore would use its ids from {done.next_id} on")
     return done
 
 
 def fetch(bucket: Bucket, place: Place, first_id: int, holding: Holding, done: Restored) -> tuple[bytes | None, int]:
-    """A segment and the id behind it. No segment when it is gone, not what its seal says, or has no record; the id is that of
-    the seal then, 0 without one."""
+    """A segment and the id behind it. No segment when it is gone, not what its seal says, has no record, or the seal of another
+    one; the id is that of the seal then, 0 without one."""
     key, seal = segment_key(place, first_id), None
     data = bucket.get(key) if first_id in holding.segments else None
     if first_id in holding.seals and (sealed := bucket.get(seal_key(place, first_id))) is not None:
         try:
-            seal = Seal.decode(sealed)
+            seal = Seal.decode(sealed, place, first_id)
+        except MisplacedObject as error:
+            done.problems.append(f"{seal_key(place, first_id)}: {error}: {key} is left out, from record {first_id} on")
+            return None, 0
         except DamagedData as error:
             done.problems.append(f"{seal_key(place, first_id)}: {error}")
     next_id = 0 if seal is None else seal.next_id
@@ -101,4 +106,5 @@ def fetch(bucket: Bucket, place: Place, first_id: int, holding: Holding, done: R
     if next_id <= first_id:
         done.problems.append(f"{key} has no seal and no record: it is left out")
         return None, 0
+    done.unnamed += seal is None or seal.place is None
     return data, next_id

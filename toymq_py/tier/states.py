@@ -62,7 +62,7 @@ def newest_state(
     for at in sorted(times, reverse=True):
         data = bucket.get(state_key(place, at))
         try:
-            state = State.decode(data or b"")
+            state = State.decode(data or b"", place)
             known = offsets.OffsetsState() if state.offsets is None else offsets.decode(state.offsets, place.topic)
         except DamagedData as error:
             problem(f"{state_key(place, at)}: {error}: an older one counts")
@@ -77,7 +77,7 @@ def end_of(bucket: Bucket, place: Place, holding: Holding) -> int:
     ends = [] if newest is None else [newest[1].next_id, newest[2].next_id]
     for first_id in sorted(holding.seals, reverse=True):
         with suppress(DamagedData):
-            seal = Seal.decode(bucket.get(seal_key(place, first_id)) or b"")
+            seal = Seal.decode(bucket.get(seal_key(place, first_id)) or b"", place, first_id)
             if first_id < seal.next_id < 1 << 63:
                 return max([*ends, seal.next_id])
     return max(ends, default=0)

@@ -3,7 +3,7 @@
 Sealed segments never change, so nothing of the broker is held or asked while they are read. Every step may be cut off or have
 an unknown outcome: the next round makes it again, and finds what is there.
 
-    upload    the segment, if its key has none; its index; then its seal. A segment with a seal is whole.
+    upload    the segment, if its key has none; then its seal. A segment with a seal is whole.
     state     offsets and settings, read before the segments are listed; the newest stay, and some of the older ones
     delete    a segment that the offsets on the disk say was removed: a state that says so, the segment, its seal
     a topic   the mark "deleted", its objects, the mark
@@ -23,7 +23,8 @@ from toymq_py.storage.offline import given_up
 from toymq_py.storage.segment import parse_sidecar, segment_name
 from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, index_key, keys_of, seal_key, segment_key, state_key
-from toymq_py.tier.objects import Seal, State
+from toymq_py.tier.objects import Part, Seal, State
+from toymq_py.tier.parts import cut
 from toymq_py.tier.plan import Plan, plan
 from toymq_py.tier.states import kept
 
@@ -64,26 +65,25 @@ class Round:
 
 
 def store_segment(
-    bucket: Bucket, place: Place, first_id: int, data: bytes, next_id: int, index: bytes | None = None
+    bucket: Bucket, place: Place, first_id: int, data: bytes, next_id: int, parts: Sequence[Part] = ()
 ) -> bool:
-    """Store a sealed segment, its index if it has one, and its seal behind both, so that one with a seal is whole.
+    """Store a sealed segment, and its seal behind it, so that one with a seal is whole.
 
     Returns: False when the key has another object, which stays, without a seal. Raises: BucketError.
     """
     key = segment_key(place, first_id)
     if not bucket.put_new(key, data) and bucket.get(key) != data:
         return False
-    if index is not None:
-        bucket.put(index_key(place, first_id), index)
-    bucket.put(seal_key(place, first_id), Seal.of(data, next_id).encode())
+    bucket.put(seal_key(place, first_id), Seal.of(data, place, first_id, next_id, parts).encode())
     return True
 
 
-def index_of(fs: FileSystem, path: str, first_id: int, next_id: int, size: int) -> bytes | None:
-    """The sidecar of a segment, as it is; None when there is none, or it does not fit. Raises: OSError."""
+def parts_of(fs: FileSystem, path: str, first_id: int, next_id: int, data: bytes) -> Sequence[Part]:
+    """The parts of a segment of the disk; none without a sidecar that fits. Raises: OSError."""
     name = f"{path}/{segment_name(first_id)}"
-    data = read_if_there(fs, name[:-4] + ".idx")
-    return data if data is not None and parse_sidecar(data, name, first_id, next_id, size) is not None else None
+    sidecar = read_if_there(fs, name[:-4] + ".idx")
+    segment = None if sidecar is None else parse_sidecar(sidecar, name, first_id, next_id, len(data))
+    return [] if segment is None or segment.next_id != next_id else cut(segment, data)
 
 
 def known_of_copies(fs: FileSystem, path: str) -> tuple[offsets.OffsetsState, bool]:
@@ -263,13 +263,17 @@ class Uploads:
         if (data := self._read(topic, first_id)) is None:
             return None
         try:
-            seal = Seal.decode(sealed or b"")
+            seal = Seal.decode(sealed or b"", topic.place, first_id)
             why = seal.misfit_of_size(self._bucket.size(key))
             if why is None and not (seal.fits(data) and seal.next_id == next_id):
                 why = "it is not the segment of the disk"
         except DamagedData as error:
             seal, why = None, f"its seal: {error}"
         if seal is not None and why is None:
+            if seal.place is None:  # one that names its segment, while the disk knows that it is this one
+                parts = parts_of(self._fs, topic.path, first_id, next_id, data)
+                seal = Seal.of(data, topic.place, first_id, next_id, parts)
+                self._bucket.put(seal_key(topic.place, first_id), seal.encode())
             return seal.sha256
         self._conflicts.add(key)  # until a restart
         logger.error("%s in the bucket: %s: the segment stays on the disk; `toymq tier check` compares them", key, why)
@@ -295,7 +299,7 @@ class Uploads:
             offsets.encode(known, topic.place.topic) if known != offsets.OffsetsState() else None,
             read_if_there(self._fs, f"{topic.path}/{topic_settings.FILE_NAME}"),
         )
-        return (None if is_lost else state.encode()), known.has_removed
+        return (None if is_lost else state.encode(topic.place)), known.has_removed
 
     def _upload(self, topic: TopicOnDisk, first_id: int, next_id: int, holding: Holding, done: Round) -> None:
         key = segment_key(topic.place, first_id)
@@ -303,11 +307,9 @@ class Uploads:
             return
         if (data := self._read(topic, first_id)) is None:
             return
-        index = index_of(self._fs, topic.path, first_id, next_id, len(data))
+        parts = parts_of(self._fs, topic.path, first_id, next_id, data)
         holding.segments.add(first_id)  # also if the answer is lost: it may be there
-        if index is not None:
-            holding.indexes.add(first_id)
-        if not store_segment(self._bucket, topic.place, first_id, data, next_id, index):
+        if not store_segment(self._bucket, topic.place, first_id, data, next_id, parts):
             self._conflicts.add(key)  # until a restart: comparing means to fetch it
             logger.error("%s in the bucket is not the segment of %s: `toymq tier check` compares them", key, topic.path)
             return

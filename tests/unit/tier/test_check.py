@@ -132,7 +132,7 @@ def test_a_damaged_object_is_not_replaced_by_a_segment_that_was_not_sealed(key_o
 def test_damage_in_a_topic_of_the_bucket_alone_is_named() -> None:
     rig, bucket = filled()
     other = Place("gone", "0123456789abcdef")
-    bucket.objects |= {segment_key(other, 0): b"y", seal_key(other, 0): Seal.of(b"x", 1).encode()}
+    bucket.objects |= {segment_key(other, 0): b"y", seal_key(other, 0): Seal.of(b"x", other, 0, 1).encode()}
     assert ["in the bucket is damaged: its SHA-256 is " in text for text in rig.findings(repair=True)] == [True, False]
 
 

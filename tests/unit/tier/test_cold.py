@@ -1,6 +1,7 @@
 """What left the disk for the bucket is read as before; while it is fetched, readers wait, and nothing else does."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -8,10 +9,11 @@ from tests.support.broker_rig import DIR
 from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
 from tests.support.tiers import PAYLOAD, TierRig
 from toymq_py.disk_errors import BeingFetched, storage_error
+from toymq_py.storage import checked_json
 from toymq_py.storage.evicted import NoCold
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.cold import KEPT_MIN
-from toymq_py.tier.keys import index_key, segment_key
+from toymq_py.tier.keys import Place, seal_key, segment_key
 
 
 def evicted(count: int = 40, **options: object) -> tuple[TierRig, MemoryBucket]:
@@ -245,7 +247,8 @@ SEGMENT_BYTES = 1 << 20
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
     """Parts of about 64 records, eight of a segment."""
     monkeypatch.setattr("toymq_py.tier.parts.PART_BYTES", part_bytes := 128 << 10)
-    monkeypatch.setattr("toymq_py.tier.cold.PARTED_MIN_BYTES", 2 * part_bytes)
+    for module in ("cold", "parts"):
+        monkeypatch.setattr(f"toymq_py.tier.{module}.PARTED_MIN_BYTES", 2 * part_bytes)
     return part_bytes
 
 
@@ -321,19 +324,52 @@ def test_a_fetch_ends_where_it_would_have_to_wait(small_parts: int) -> None:
     assert (at, found) == (log.committed_id, 1200)
 
 
-@pytest.mark.parametrize("data", [None, b"{}", b"garbage"], ids=["none", "another", "garbage"])
-def test_a_segment_without_a_good_index_is_fetched_whole(small_parts: int, data: bytes | None) -> None:
+def unnamed(seal: bytes) -> bytes:
+    """As it was before 2026-11-29."""
+    value = checked_json.decode("seal", seal)
+    return checked_json.encode("seal", {name: value[name] for name in ("next_id", "bytes", "sha256")})
+
+
+@pytest.mark.parametrize("change", [unnamed, lambda seal: b"garbage"], ids=["old", "garbage"])
+def test_a_segment_whose_seal_has_no_parts_is_fetched_whole(small_parts: int, change: Callable[[bytes], bytes]) -> None:
     rig = parted(bucket := MemoryBucket())
-    key = index_key(rig.place(), 0)
-    if data is None:
-        del bucket.objects[key]
-    else:
-        bucket.objects[key] = data
+    key = seal_key(rig.place(), 0)
+    bucket.objects[key] = change(bucket.objects[key])
     assert fetched(rig, 300) == [b"300"]
     assert not rig.broker.topic("t").log.segments[0].is_away
-    assert rig.findings() == ([] if data is None else [f"{key} in the bucket is damaged: it is not used"])
-    rig.findings(repair=True)
+    assert len(rig.findings(repair=True)) == 1, "the disk knows the segment, so its seal is written anew"
     assert rig.findings() == []
+
+
+@pytest.mark.parametrize("kinds", [[segment_key], [seal_key], [segment_key, seal_key]], ids=["log", "seal", "both"])
+@pytest.mark.parametrize("at", [0, 300, 510])
+def test_the_objects_of_another_topic_with_the_same_layout_are_never_served(
+    small_parts: int, kinds: list[Callable[[Place, int], str]], at: int
+) -> None:
+    """A read in the middle got the other topic's records: they are valid, and have the ids and positions of the index."""
+    rig = parted(bucket := MemoryBucket())
+    assert rig.change("create", "u", tier_local_bytes="0") == "OK"
+    for begin in range(0, 1300, 100):
+        rig.publish("u", *[b"%d other" % n + RECORD[5:] for n in range(begin, begin + 100)])
+    rig.rounds(3)
+    right = dict(bucket.objects)
+    for key_of in kinds:
+        bucket.objects[key_of(rig.place("t"), 0)] = right[key_of(rig.place("u"), 0)]
+    assert len(right[segment_key(rig.place("t"), 0)]) == len(right[segment_key(rig.place("u"), 0)])
+    log = rig.broker.topic("t").log
+    if segment_key in kinds:
+        for _ in range(3):
+            with pytest.raises(BeingFetched):
+                log.read(at, 1)
+            rig.advance(10)
+        assert "it is not what was evicted" in rig.numbers("t")["evicted"]["problem"]
+        with pytest.raises(BeingFetched) as refused:
+            rig.broker.topic("t").fetch(at, 5, 1 << 20)
+        assert storage_error(refused.value).code == "TIER_AWAY"
+        assert len(rig.findings()) == len(kinds)
+        bucket.objects = right
+    assert read(rig, at, 1) == [b"%d " % at + RECORD]
+    assert read(rig, at + 600, 1) == [b"%d " % (at + 600) + RECORD]
 
 
 def test_a_damaged_part_is_never_served(small_parts: int) -> None:

@@ -51,7 +51,7 @@ def test_the_incarnation_of_a_time(at: int | None, expected: Place) -> None:
 
 def test_damaged_states_are_named_and_passed_over() -> None:
     bucket, told = MemoryBucket(), list[str]()
-    bucket.put(state_key(PLACE, 1), State(7, None, None).encode())
+    bucket.put(state_key(PLACE, 1), State(7, None, None).encode(PLACE))
     bucket.put(state_key(PLACE, 2), b"{}")
     found = newest_state(bucket, PLACE, [1, 2, 3], told.append)
     assert found is not None
@@ -63,7 +63,7 @@ def test_damaged_states_are_named_and_passed_over() -> None:
 def test_the_end_is_behind_states_and_seals_and_garbage_is_no_end() -> None:
     bucket = MemoryBucket()
     assert end_of(bucket, PLACE, Holding()) == 0
-    bucket.put(state_key(PLACE, 1), State(7, None, None).encode())
+    bucket.put(state_key(PLACE, 1), State(7, None, None).encode(PLACE))
     bucket.put(seal_key(PLACE, 5), Seal(12, 1, "").encode())
     bucket.put(seal_key(PLACE, 20), b"garbage")
     bucket.put(seal_key(PLACE, 30), Seal(1 << 64, 1, "").encode())
