@@ -339,3 +339,40 @@ def test_http_reads_what_left_the_disk(tmp_path: Path) -> None:
                     if events[-1] == 299:
                         break
         assert events == list(range(300)), "it went on through all of it"
+
+
+def test_another_topics_object_is_neither_delivered_nor_restored(tmp_path: Path) -> None:
+    """Found by an attack: same ids and sizes, and a FETCH in the middle of one gave the records of the other, state ok."""
+    url, count = f"file://{tmp_path}/bucket", 18_000
+    with BrokerProcess(tmp_path / "d", "--tier", url, "--segment-bytes", "16MiB") as broker:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            for name in ("other", "orders"):
+                mq.create(name, {"tier_local_bytes": 0})
+                list(mq.pub_many(name, [b"%s %05d " % (name[:5].encode(), n) + bytes(1000) for n in range(count)]))
+        until_evicted(broker, tmp_path / "d")
+        settled(url, tmp_path / "d")
+        broker.stop()
+        (mine, others) = (next((tmp_path / "bucket" / name).iterdir()) for name in ("orders", "other"))
+        for kind in ("log", "seal"):
+            name = f"{0:020}.{kind}"
+            (mine / name).rename(tmp_path / name)
+            shutil.copy(others / name, mine / name)
+            broker.start()
+            with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+                for first_id in (9000, 0):
+                    with pytest.raises(TierAway, match="of another topic: it is not what was evicted"):
+                        mq.fetch("orders", first_id, 3)
+                assert "it is not what was evicted" in mq.describe("orders")["evicted"]["problem"]
+                assert "FAIL  tier" in diagnosis(broker)
+            broker.stop()
+        for number, at in enumerate(((), ("--at", f"@{SystemClock.wall_ns() // 1_000_000}"))):
+            restored = run("restore", url, str(again := tmp_path / f"again{number}"), *at)
+            assert (restored.returncode, "it is the seal of another topic or incarnation" in restored.stderr) == (1, True)
+            with BrokerProcess(again) as other:
+                assert all(payload.startswith(b"orders"[:5]) for payload in payloads(other.port, "orders").values())
+        for kind in ("log", "seal"):
+            (tmp_path / f"{0:020}.{kind}").rename(mine / f"{0:020}.{kind}")
+        broker.start()
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
+            assert len(payloads(broker.port, "orders")) == count
+        assert "damaged" not in settled(url, tmp_path / "d")

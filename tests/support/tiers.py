@@ -8,6 +8,7 @@ from tests.support.buckets import Killed, MemoryBucket
 from toymq_py.disk_errors import BeingFetched
 from toymq_py.records import Records
 from toymq_py.runtime.tier_thread import evict, look_at, place_of
+from toymq_py.storage import checked_json
 from toymq_py.storage.log import Log
 from toymq_py.tier.bucket import Bucket, BucketError
 from toymq_py.tier.check import check
@@ -101,3 +102,20 @@ def filled() -> tuple[TierRig, MemoryBucket]:
     rig.ack("t", 0, 6)
     rig.round()
     return rig, bucket
+
+
+def unnamed(seal: bytes) -> bytes:
+    """A seal as it was before 2026-11-29."""
+    value = checked_json.decode("seal", seal)
+    return checked_json.encode("seal", {name: value[name] for name in ("next_id", "bytes", "sha256")})
+
+
+def exchange(bucket: MemoryBucket, one: Place, other: Place, *kinds: str) -> None:
+    """Exchange the objects of two topics, of kinds as ``log``, ``seal`` or ``state``, in the order of their keys."""
+
+    def keys(place: Place) -> list[str]:
+        found = sorted(key for key in bucket.objects if key.startswith("/".join(place)))
+        return [key for key in found if any(kind in key.rpartition("/")[2] for kind in kinds)]
+
+    for a, b in zip(keys(one), keys(other), strict=True):
+        bucket.objects[a], bucket.objects[b] = bucket.objects[b], bucket.objects[a]

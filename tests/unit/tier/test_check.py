@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.broker_rig import DIR
 from tests.support.buckets import MemoryBucket
-from tests.support.tiers import PAYLOAD, TierRig
+from tests.support.tiers import PAYLOAD, TierRig, exchange, unnamed
 from toymq_py.storage.fs import write_synced
 from toymq_py.storage.offline.repair import repair
 from toymq_py.tier.check import check
@@ -167,3 +167,53 @@ def test_sealed_segments_without_an_incarnation_are_named() -> None:
     rig = TierRig(MemoryBucket())
     rig.publish("t", *[PAYLOAD] * 12)
     assert rig.findings() == ["topic t has no incarnation yet: 2 sealed segments are on the disk alone"]
+
+
+def two() -> tuple[TierRig, MemoryBucket]:
+    """Two topics, of which all that is sealed left the disk."""
+    rig = TierRig(bucket := MemoryBucket())
+    for name in ("t", "u"):
+        assert rig.change("create", name, tier_local_bytes="0") == "OK"
+        rig.publish(name, *[name.encode() + PAYLOAD] * 12)
+    rig.rounds(3)
+    assert rig.away("t") == rig.away("u") == [0, 5]
+    assert rig.findings() == []
+    return rig, bucket
+
+
+def test_objects_of_two_topics_that_were_exchanged_are_named() -> None:
+    rig, bucket = two()
+    whole = dict(bucket.objects)
+    exchange(bucket, rig.place("t"), rig.place("u"), "log", "seal")
+    found = rig.findings(repair=True)
+    assert sum("it is the seal of another topic or incarnation" in text for text in found) == 4
+    assert sum("is not the segment that left the disk" in text for text in found) == 4
+    assert len(found) == 8
+    bucket.objects = whole
+    exchange(bucket, rig.place("t"), rig.place("u"), "state")
+    assert sum("it is the state of another topic or incarnation" in text for text in rig.findings()) >= 2
+
+
+def test_a_seal_of_another_topic_is_written_anew_for_the_segment_that_the_disk_knows() -> None:
+    rig, bucket = two()
+    whole = dict(bucket.objects)
+    exchange(bucket, rig.place("t"), rig.place("u"), "seal")
+    assert len(rig.findings(repair=True)) == 4
+    assert (rig.findings(), bucket.objects) == ([], whole)
+
+
+def test_exchanged_objects_of_a_segment_that_the_disk_has_are_named() -> None:
+    rig, bucket = filled()
+    rig.publish("u", *[b"u" + PAYLOAD[1:]] * 12)
+    rig.round()
+    exchange(bucket, rig.place("t"), rig.place("u"), "log", "seal")
+    assert sum("and the segment of the disk differ" in text for text in rig.findings(repair=True)) == 4
+
+
+def test_a_seal_that_names_no_topic_is_said_and_written_anew() -> None:
+    rig, bucket = filled()
+    key, whole = seal_key(rig.place(), 0), dict(bucket.objects)
+    bucket.objects[key] = unnamed(bucket.objects[key])
+    assert [text.startswith(f"{key} names no topic") for text in rig.findings()] == [True]
+    rig.findings(repair=True)
+    assert (rig.findings(), bucket.objects) == ([], whole)

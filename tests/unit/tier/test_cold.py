@@ -7,9 +7,8 @@ import pytest
 
 from tests.support.broker_rig import DIR
 from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
-from tests.support.tiers import PAYLOAD, TierRig
+from tests.support.tiers import PAYLOAD, TierRig, unnamed
 from toymq_py.disk_errors import BeingFetched, storage_error
-from toymq_py.storage import checked_json
 from toymq_py.storage.evicted import NoCold
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.cold import KEPT_MIN
@@ -322,12 +321,6 @@ def test_a_fetch_ends_where_it_would_have_to_wait(small_parts: int) -> None:
             continue
         found += count
     assert (at, found) == (log.committed_id, 1200)
-
-
-def unnamed(seal: bytes) -> bytes:
-    """As it was before 2026-11-29."""
-    value = checked_json.decode("seal", seal)
-    return checked_json.encode("seal", {name: value[name] for name in ("next_id", "bytes", "sha256")})
 
 
 @pytest.mark.parametrize("change", [unnamed, lambda seal: b"garbage"], ids=["old", "garbage"])

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
-from tests.support.tiers import PAYLOAD, TierRig
+from tests.support.tiers import PAYLOAD, TierRig, unnamed
 from toymq_py.runtime.tier_thread import evict, look_at
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import seal_key, segment_key
@@ -277,3 +277,27 @@ def test_both_generations_of_the_list_are_needed_for_nothing_to_be_known() -> No
     rig.put("topics/t/evicted.json.prev", b"{}")
     rig.reopen()
     assert "t" in rig.broker.unopened, "its records are not taken for lost: no consumer passes them"
+
+
+def test_a_seal_that_names_no_topic_is_written_anew_before_its_segment_leaves_the_disk() -> None:
+    rig = uploaded()
+    bucket = rig.bucket
+    assert isinstance(bucket, MemoryBucket)
+    whole = dict(bucket.objects)
+    for key in bucket.objects:
+        if key.endswith(".seal"):
+            bucket.objects[key] = unnamed(bucket.objects[key])
+    begin_eviction(rig)
+    rig.rounds(3)
+    assert rig.away() != []
+    assert all(bucket.objects[seal_key(rig.place(), at)] == whole[seal_key(rig.place(), at)] for at in rig.away())
+
+
+def test_a_segment_with_the_seal_of_another_one_stays_on_the_disk(caplog: pytest.LogCaptureFixture) -> None:
+    rig = uploaded()
+    rig.bucket.put(seal_key(rig.place(), 5), rig.bucket.get(seal_key(rig.place(), 0)) or b"")
+    begin_eviction(rig)
+    rig.rounds(3)
+    assert 0 in rig.away()
+    assert 5 not in rig.away()
+    assert "its seal: it is the seal of the segment that begins at 0" in caplog.text

@@ -8,7 +8,7 @@ import pytest
 from tests.support.buckets import MemoryBucket
 from tests.support.logs import TS_NS, some_frames
 from tests.support.sealed_history import PLACE, fill
-from tests.support.tiers import PAYLOAD, TierRig
+from tests.support.tiers import PAYLOAD, TierRig, unnamed
 from toymq_py.errors import ConfigError, NoSuchTopic
 from toymq_py.storage import offsets
 from toymq_py.storage.reader import walk_columns
@@ -194,3 +194,23 @@ def test_a_bucket_that_is_away_is_no_loss(bucket: MemoryBucket, frames: list[Fra
     assert not (tmp_path / "nowhere").exists(), "a reader makes nothing"
     with pytest.raises(ConfigError, match="a tier is one of file://, s3://"):
         open_reader("http://h/b")
+
+
+def test_a_segment_of_another_topic_or_place_in_the_log_is_lost_by_name(bucket: MemoryBucket, frames: list[Frame]) -> None:
+    other = Place("u", PLACE.incarnation)
+    fill(bucket, (0, 10, 20, 30), other)
+    for place, first_id, why in ((other, 10, "'u/0123456789abcdef'"), (PLACE, 0, "the segment that begins at 0")):
+        for key_of in (segment_key, seal_key):
+            bucket.put(key_of(PLACE, 10), bucket.objects[key_of(place, first_id)])
+        ((first, last, said),) = losses(bucket)
+        assert (first, last, why in said) == (10, 19, True)
+
+
+def test_a_seal_that_names_no_topic_is_believed_and_said_once(
+    bucket: MemoryBucket, frames: list[Frame], caplog: pytest.LogCaptureFixture
+) -> None:
+    for key in bucket.objects:
+        if key.endswith(".seal"):
+            bucket.objects[key] = unnamed(bucket.objects[key])
+    assert read(bucket, 0, 30) == [(frame.msg_id, frame.payload) for frame in frames]
+    assert caplog.text.count("name no topic") == 1

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
-from tests.support.tiers import AGAIN, PAYLOAD, TierRig
+from tests.support.tiers import AGAIN, PAYLOAD, TierRig, exchange
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage import offsets
 from toymq_py.storage.restoring import is_interrupted
@@ -306,3 +306,37 @@ def test_any_time_of_any_history(seed: int) -> None:
     assert {record[0] for record in all_records if record[0] < next_id} <= present, "all of then that is there now"
     again.publish("t", b"x")
     assert again.records("t")[-1][0] >= rig.broker.topic("t").next_id + IDS_LEFT_OUT - 50
+
+
+def test_segments_of_two_topics_that_were_exchanged_are_named_and_left_out() -> None:
+    """At a time that lies in the middle of the second one: the records of one topic came back in the other one."""
+    rig, bucket, then = written()
+    before, known = rig.records("t"), dict(bucket.objects)
+    rig.advance(1000)
+    publish(rig, 28, "u")
+    rig.round()
+    exchange(bucket, rig.place("t"), rig.place("u"), "log", "seal")
+    again, done = rig.restored(then)
+    assert len(done["t"].problems) == 5, "when it began is not known of any"
+    assert all("it is the seal of another topic" in problem for problem in done["t"].problems)
+    assert (again.records("t"), done["t"].segments) == ([], 0)
+    bucket.objects |= known
+    rig.disk.rename(AGAIN, "/data/first")
+    again, done = rig.restored(then)
+    assert (again.records("t"), done["t"].problems) == (before[:7], [])
+
+
+def test_a_segment_of_another_time_in_its_place_does_not_hide_records() -> None:
+    """When a segment begins, its seal says: an object exchanged for a later one left its records out without a word."""
+    rig, bucket, _ = written()
+    publish(rig, 5)
+    then = rig.clock.wall_ns()
+    rig.advance(1000)
+    publish(rig, 33, "u")
+    rig.round()
+    for at in sorted(holdings(bucket.keys())[rig.place("t")].states)[1:]:
+        bucket.delete(state_key(rig.place("t"), at))
+    key = segment_key(rig.place("t"), 25)
+    bucket.objects[key] = bucket.objects[segment_key(rig.place("u"), 25)]
+    _, done = rig.restored(then)
+    assert [problem.startswith(f"{key} is damaged: ") for problem in done["t"].problems] == [True]

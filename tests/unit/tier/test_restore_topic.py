@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.support.tiers import AGAIN, PAYLOAD, filled
+from tests.support.buckets import MemoryBucket
+from tests.support.tiers import AGAIN, PAYLOAD, TierRig, exchange, filled, unnamed
+from toymq_py.config.options import TopicSettings
 from toymq_py.tier.keys import seal_key, segment_key, state_key
 from toymq_py.tier.restore_topic import IDS_LEFT_OUT
 
@@ -76,3 +78,55 @@ def test_damaged_states_go_back_to_an_older_one_or_to_none() -> None:
     assert bare.records("t") == rig.records("t")[:10]
     assert "it has no state" in done["t"].problems[-1]
     assert bare.broker.topic("t").settings_queue.incarnation == rig.place().incarnation
+
+
+def two() -> tuple[TierRig, MemoryBucket]:
+    """Two topics with segments of the same ids and sizes, and other records."""
+    rig, bucket = filled()
+    assert rig.change("create", "u", visibility="9000") == "OK"
+    rig.publish("u", *[b"%x" % n + PAYLOAD[2:] + b"u" for n in range(12)])
+    rig.take(rig.subscribe("u"))
+    rig.round()
+    return rig, bucket
+
+
+@pytest.mark.parametrize("kinds", [("log", "seal"), ("seal",)], ids="+".join)
+def test_segments_of_two_topics_that_were_exchanged_are_named_and_left_out(kinds: tuple[str, ...]) -> None:
+    """The records of one topic came back in the other one, without a word."""
+    rig, bucket = two()
+    exchange(bucket, rig.place("t"), rig.place("u"), *kinds)
+    again, done = rig.restored()
+    for name, other in (("t", "u"), ("u", "t")):
+        place = rig.place(other)
+        for problem, first_id in zip(done[name].problems, (0, 5), strict=True):
+            assert problem.startswith(f"{seal_key(rig.place(name), first_id)}: it is the seal of another topic or incarnation")
+            assert f"'{place.topic}/{place.incarnation}'" in problem
+            assert problem.endswith(f"{segment_key(rig.place(name), first_id)} is left out, from record {first_id} on")
+        assert again.records(name) == []
+        assert again.broker.topic(name).log.lost_count() == 12
+
+
+def test_segments_of_one_topic_that_were_exchanged_are_named_and_left_out() -> None:
+    rig, bucket = filled()
+    for key_of in (segment_key, seal_key):
+        bucket.objects[key_of(rig.place(), 5)] = bucket.objects[key_of(rig.place(), 0)]
+    again, done = rig.restored()
+    assert ["it is the seal of the segment that begins at 0" in problem for problem in done["t"].problems] == [True]
+    assert again.records("t") == rig.records("t")[:5]
+
+
+def test_states_of_two_topics_that_were_exchanged_are_named_and_not_used() -> None:
+    rig, bucket = two()
+    exchange(bucket, rig.place("t"), rig.place("u"), "state")
+    again, done = rig.restored()
+    for name in ("t", "u"):
+        assert "it is the state of another topic or incarnation" in done[name].problems[0]
+        assert again.records(name) == rig.records(name)[:10]
+        assert again.broker.topic(name).settings.visibility == TopicSettings().visibility
+
+
+def test_what_has_no_seal_that_names_its_topic_is_restored_and_counted() -> None:
+    rig, bucket = filled()
+    bucket.objects[seal_key(rig.place(), 0)] = unnamed(bucket.objects[seal_key(rig.place(), 0)])
+    again, done = rig.restored()
+    assert (again.records("t"), done["t"].problems, done["t"].unnamed) == (rig.records("t")[:10], [], 1)
