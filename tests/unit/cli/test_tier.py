@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.frames import encode_frame
+from tests.support.tiers import unnamed
 from toymq_py.cli.main import main
 from toymq_py.clock import SystemClock
 from toymq_py.config.options import TopicSettings
@@ -67,6 +68,16 @@ def test_a_restore_names_what_was_not_sealed(data: Path, tmp_path: Path) -> None
     assert serve == f"to serve it: toymq serve --data-dir {tmp_path}/again --tier {url}"
     assert toymq("restore", url, f"{tmp_path}/again").exit_code != 0, "nothing is overwritten"
     assert "--unfinished is for a backup" in toymq("restore", "--unfinished", url, f"{tmp_path}/other").output
+
+
+def test_a_restore_says_how_many_seals_name_no_topic(data: Path, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    upload(data, url)
+    (seal,) = (tmp_path / "bucket").rglob("*.seal")
+    assert "without a seal that names the topic" not in toymq("restore", url, f"{tmp_path}/again").output
+    seal.write_bytes(unnamed(seal.read_bytes()))
+    told = toymq("restore", url, f"{tmp_path}/other").output
+    assert "topic t: 1 segment without a seal that names the topic: that nothing was exchanged is not known" in told
 
 
 def test_a_restore_to_a_time_and_what_it_refuses(data: Path, tmp_path: Path) -> None:

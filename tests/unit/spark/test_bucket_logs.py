@@ -16,7 +16,7 @@ from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.reader import walk_columns
 from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import BucketError
-from toymq_py.tier.keys import Place, segment_key
+from toymq_py.tier.keys import Place, seal_key, segment_key
 from toymq_py.tier.reader import BucketReader, SegmentLost
 from toymq_spark.bucket_logs import LISTING_MAX_AGE_S, BucketLogs, TieredLogs
 from toymq_spark.record_sources import DirectoryLogs, Logs
@@ -130,6 +130,19 @@ def test_an_object_that_is_lost_is_read_from_the_broker(
     alone = tiered(bucket, log, clock, alone=True)
     with pytest.raises(SegmentLost, match="is gone from the bucket"):
         ids(alone, 3, 30, [0, 10, 20])
+
+
+def test_another_topics_segment_in_its_place_is_read_from_the_broker(
+    bucket: MemoryBucket, log: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Place("u", PLACE.incarnation)
+    fill(bucket, (0, 10, 20), other)
+    for key_of in (segment_key, seal_key):
+        bucket.put(key_of(PLACE, 0), bucket.objects[key_of(other, 0)])
+    assert ids(tiered(bucket, log, clock), 3, 20, [0, 10]) == [*range(3, 20)]
+    assert "it is the seal of another topic or incarnation" in caplog.text
+    with pytest.raises(SegmentLost, match="it is the seal of another topic or incarnation"):
+        ids(tiered(bucket, log, clock, alone=True), 3, 20, [0, 10])
 
 
 def test_the_bucket_alone_of_a_broker(bucket: MemoryBucket, log: Path, clock: Clock) -> None:
