@@ -141,7 +141,7 @@ def test_a_state_that_was_not_due_is_stored_when_it_is_though_nothing_changes_an
     rig.clock.advance(10)
     rig.uploads.round(*look_at(rig.broker))
     newest = holdings(bucket.keys())[rig.place()].states - states
-    assert [State.decode(bucket.objects[state_key(rig.place(), at)]).next_id for at in newest] == [12]
+    assert [State.decode(bucket.objects[state_key(rig.place(), at)], rig.place()).next_id for at in newest] == [12]
 
 
 def test_an_object_of_another_writer_is_named_and_not_overwritten(caplog: pytest.LogCaptureFixture) -> None:
