@@ -19,8 +19,7 @@ from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket, check_there, open_bucket
 from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key
 from toymq_py.tier.objects import Seal, State
-from toymq_py.tier.restore_at import begins_at
-from toymq_py.tier.states import choose, newest_state
+from toymq_py.tier.states import begins_at, choose, newest_state
 
 T = TypeVar("T")
 

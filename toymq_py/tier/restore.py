@@ -1,8 +1,8 @@
 """Makes a data directory from a bucket alone, and says which ids the bucket never had.
 
 A topic's newest state says which ids it had handed out. What was not sealed then is lost with the disk: these ids stay a hole,
-and are used by no other message. Ids may have been handed out since that state, too, so the log goes on ``IDS_LEFT_OUT`` behind
-it (ADR 0165), in a segment of its own, since those of the bucket are sealed.
+and are used by no other message. Ids may have been handed out since that state, too, so the log goes on far behind
+it (``ids_left_out``; ADR 0165, 0193), in a segment of its own, since those of the bucket are sealed.
 """
 
 import secrets
@@ -16,19 +16,21 @@ from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
 from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.keys import Holding, Place, holdings
 from toymq_py.tier.restore_at import restore_topic_at
-from toymq_py.tier.restore_topic import IDS_LEFT_OUT, Restored, restore_topic
-from toymq_py.tier.states import choose, end_of
+from toymq_py.tier.restore_topic import Restored, restore_topic
+from toymq_py.tier.states import choose, unused_from
 
 
 def restore(
-    fs: FileSystem, bucket: Bucket, data_dir: str, *, pid: int, progress: Callable[[str], None] = lambda topic: None,
-    at_ns: int | None = None, new_incarnation: Callable[[], str] = lambda: secrets.token_hex(8),
+    fs: FileSystem, bucket: Bucket, data_dir: str, *, pid: int, now_ns: int,
+    progress: Callable[[str], None] = lambda topic: None, at_ns: int | None = None,
+    new_incarnation: Callable[[], str] = lambda: secrets.token_hex(8),
 ) -> list[Restored]:  # fmt: skip
     """Make a data directory. Its topics appear in one step, when everything is on the disk.
 
     Args:
         data_dir: missing or empty, but for what an interrupted restore left.
         pid: for its LOCK.
+        now_ns: the time of the wall clock.
         progress: told each topic before it is fetched.
         at_ns: the topics as they were at this time, with new incarnations; None: the newest.
 
@@ -54,12 +56,12 @@ def restore(
             progress(place.topic)
             to = f"{staging}/{place.topic}"
             if at_ns is None:
-                done.append(restore_topic(fs, bucket, place, chosen[place], to))
+                done.append(restore_topic(fs, bucket, place, chosen[place], to, now_ns))
                 continue
-            ends = [end_of(bucket, each, found[each]) for each in (place, *left) if each.topic == place.topic]
+            unused = [unused_from(bucket, each, found[each], now_ns) for each in (place, *left) if each.topic == place.topic]
             topic = restore_topic_at(
                 fs, bucket, place, chosen[place], to, at_ns,
-                goes_on_at=max(ends) + IDS_LEFT_OUT, incarnation=new_incarnation(),
+                goes_on_at=max(unused), incarnation=new_incarnation(),
             )  # fmt: skip
             done.append(topic or Restored(place, is_absent=True))
         if all(each.is_absent for each in done):

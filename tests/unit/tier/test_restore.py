@@ -7,7 +7,7 @@ from tests.support.buckets import MemoryBucket
 from tests.support.tiers import AGAIN, PAYLOAD, TierRig, filled
 from toymq_py.errors import DataDirectoryError
 from toymq_py.tier.bucket import BucketError
-from toymq_py.tier.restore_topic import IDS_LEFT_OUT
+from toymq_py.tier.states import IDS_A_SECOND, IDS_LEFT_OUT
 
 
 def test_records_consumers_settings_and_the_incarnation_come_back() -> None:
@@ -49,6 +49,24 @@ def test_ids_that_were_handed_out_after_the_newest_state_are_used_by_no_other_me
     assert topic.messages() == 11
     _, count, next_id = topic.fetch(12, 10, 1000)
     assert (count, next_id) == (1, topic.next_id), "a reader that stands there goes on at what is new"
+
+
+def test_the_longer_the_bucket_was_away_the_more_ids_are_left_out() -> None:
+    """A fixed gap of ten million was passed in minutes: ids were handed out twice under one incarnation."""
+    rig, _ = filled()
+    known_ns = rig.clock.wall_ns()
+    rig.advance(3600)
+    again, done = rig.restored()
+    again.publish("t", b"later")
+    handed_out = 3600 * IDS_A_SECOND
+    assert again.records("t")[-1][0] == 12 + IDS_LEFT_OUT + handed_out
+    assert (done["t"].state_ns, done["t"].unknown_since_ns) == (known_ns, known_ns)
+    topic = again.broker.topic("t")
+    assert (topic.log.lost_count(), topic.messages()) == (2, 11), "what is left out is no loss, however much it is"
+    _, count, next_id = topic.fetch(12 + handed_out, 10, 1000)
+    assert (count, next_id) == (1, topic.next_id)
+    rig.disk.rename(AGAIN, "/data/first")
+    assert rig.restored()[1]["t"].next_id > handed_out + 2 * IDS_LEFT_OUT
 
 
 def test_a_second_restore_goes_on_behind_the_first_whatever_became_of_it() -> None:
