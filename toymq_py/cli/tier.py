@@ -83,13 +83,13 @@ def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = No
         if each.unknown_since_ns is not None:
             text = f"what got OK after {utc(each.unknown_since_ns)}, its newest state, and was not sealed may be lost"
             click.echo(f"toymq: topic {each.place.topic}: {text}", err=True)
-        if each.is_absent:
-            why = f"the bucket has nothing of it from {utc(at_ns or 0)} or before: it was made later, or made anew"
-            click.echo(f"toymq: topic {each.place.topic} is not restored: {why}", err=True)
+        if each.why_absent is not None:
+            of = f"topic {each.place.topic}, incarnation {each.place.incarnation}"
+            click.echo(f"toymq: {of}, is not restored: {each.why_absent}", err=True)
     if not as_json:
         for each in restored:
             state = "" if each.state_ns is None else f", consumers and settings as of {utc(each.state_ns)}"
-            if not each.is_absent:
+            if each.why_absent is None:
                 click.echo(f"{each.place.topic}: {counted(each.segments, 'segment')}{state}; the next id is {each.next_id}")
         name = shlex.quote(directory)
         if at_ns is not None:

@@ -143,9 +143,7 @@ class DirectoryBucket:
             except FileNotFoundError:
                 return None
             except OSError as error:
-                if error.errno not in NO_FILE:
-                    raise
-                return b""
+                return _empty_if_no_file(error)
 
     def size(self, key: str) -> int | None:
         with _named():
@@ -160,16 +158,14 @@ class DirectoryBucket:
             self._check_root()
             try:
                 file = self._fs.open(f"{self._path}/{key}", write=False)
+                try:
+                    return file.pread(length, start)
+                finally:
+                    file.close()
             except FileNotFoundError:
                 return None
             except OSError as error:
-                if error.errno not in NO_FILE:
-                    raise
-                return b""
-            try:
-                return file.pread(length, start)
-            finally:
-                file.close()
+                return _empty_if_no_file(error)
 
     def keys(self, folder: str = "") -> Iterator[str]:
         with _named():
@@ -262,6 +258,13 @@ class ObjectStoreBucket:
     def delete(self, key: str) -> None:
         with _named(), contextlib.suppress(FileNotFoundError):
             self._api.delete(self._store, key)
+
+
+def _empty_if_no_file(error: OSError) -> bytes:
+    """Raises: the error, when it is of a file."""
+    if error.errno not in NO_FILE:
+        raise error
+    return b""
 
 
 @contextlib.contextmanager

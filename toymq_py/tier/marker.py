@@ -37,8 +37,9 @@ class Marker:
         is_used = known is not None and _word(known, "url") in (self._url, None)
         if data is None:
             if is_used:
-                why = f"{self._url} was used by this directory, and has no {KEY}: its file system is not mounted, or it was emptied"
-                raise BucketError(f"the bucket: {why}; mount it, or remove {self._path} to begin with an empty bucket")
+                why = f"{self._url} was used by this directory, and has no {KEY}"
+                text = f"{why}: its file system is not mounted, or it was emptied"
+                raise BucketError(f"the bucket: {text}; mount it, or remove {self._path} to begin with an empty bucket")
             return
         found, expected = _word(data, "id"), _word(known or b"", "id")
         if found is None:

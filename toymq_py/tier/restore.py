@@ -14,10 +14,13 @@ from toymq_py.storage.fs import FileSystem, remove_tree
 from toymq_py.storage.offline.backup_directory import is_empty, make_directory, utc
 from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, holdings
+from toymq_py.tier.deletions import list_holdings
+from toymq_py.tier.keys import Holding, Place, deleted_key
 from toymq_py.tier.restore_at import restore_topic_at
 from toymq_py.tier.restore_topic import Restored, restore_topic
 from toymq_py.tier.states import choose, unused_from
+
+_NOT_YET = "the bucket has nothing of it from {} or before: it was made later, or made anew"
 
 
 def restore(
@@ -41,10 +44,10 @@ def restore(
     """
     if not is_empty(fs, data_dir, besides=(DIRECTORY_NAME,) if is_interrupted(fs, data_dir) else ()):
         raise DataDirectoryError(f"{data_dir} is not empty: name a new directory, nothing was overwritten")
-    found = holdings(bucket.keys())
+    found = list_holdings(bucket)
     chosen, left = choose(found, at_ns)
     if not chosen:
-        raise DataDirectoryError("there is no topic in the bucket: is the URL the one of --tier?")
+        raise DataDirectoryError(_no_topic(found))
     make_directory(fs, data_dir)
     lock = DirectoryLock.take(fs, data_dir, pid, "toymq restore")
     try:
@@ -63,8 +66,8 @@ def restore(
                 fs, bucket, place, chosen[place], to, at_ns,
                 goes_on_at=max(unused), incarnation=new_incarnation(),
             )  # fmt: skip
-            done.append(topic or Restored(place, is_absent=True))
-        if all(each.is_absent for each in done):
+            done.append(topic or Restored(place, why_absent=_NOT_YET.format(utc(at_ns))))
+        if all(each.why_absent for each in done):
             remove_tree(fs, staging)
             raise _nothing_of(found, at_ns)
         fs.sync_dir(staging)
@@ -75,7 +78,24 @@ def restore(
     for topic in done if at_ns is None else ():
         topic.problems += [f"an older incarnation, {place.incarnation}, is left in the bucket" for place in left
                            if place.topic == topic.place.topic]  # fmt: skip
-    return done
+    for topic in done:
+        topic.problems += [
+            f"{deleted_key(place)} cannot be read: {holding.bad_deletion}: this incarnation counts as not deleted"
+            for place, holding in found.items() if place.topic == topic.place.topic and holding.bad_deletion is not None
+        ]  # fmt: skip
+    gone = sorted(place for place, holding in found.items() if holding.deleted)
+    return [*(Restored(place, why_absent=_when_deleted(found[place])) for place in gone), *done]
+
+
+def _when_deleted(holding: Holding) -> str:
+    return "it was deleted" + ("" if holding.deleted_ns is None else f" at {utc(holding.deleted_ns)}")
+
+
+def _no_topic(found: dict[Place, Holding]) -> str:
+    if found:
+        gone = (f"topic {topic}, incarnation {word}: {_when_deleted(found[Place(topic, word)])}" for topic, word in sorted(found))
+        return f"every topic in the bucket was deleted: {'; '.join(gone)}"
+    return "there is no topic in the bucket: is the URL the one of --tier?"
 
 
 def _nothing_of(found: dict[Place, Holding], at_ns: int | None) -> DataDirectoryError:

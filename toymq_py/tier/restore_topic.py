@@ -31,8 +31,8 @@ class Restored:
     next_id: int = 0
     """Where the log goes on."""
     problems: list[str] = field(default_factory=list)
-    is_absent: bool = False
-    """It was not there at the time of the restore."""
+    why_absent: str | None = None
+    """Why it is not restored; None: it is."""
 
 
 def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding, to: str, now_ns: int) -> Restored:

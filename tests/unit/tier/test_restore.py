@@ -7,6 +7,8 @@ from tests.support.buckets import MemoryBucket
 from tests.support.tiers import AGAIN, PAYLOAD, TierRig, filled
 from toymq_py.errors import DataDirectoryError
 from toymq_py.tier.bucket import BucketError
+from toymq_py.tier.deletions import encode
+from toymq_py.tier.keys import Place, deleted_key, segment_key
 from toymq_py.tier.states import IDS_A_SECOND, IDS_LEFT_OUT
 
 
@@ -111,6 +113,37 @@ def test_a_restore_that_was_interrupted_begins_anew_and_nothing_is_overwritten()
     again, _ = rig.restored()
     assert again.records("t") == rig.records("t")[:10]
     with pytest.raises(DataDirectoryError, match="is not empty"):
+        rig.restored()
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_deleted_object_that_is_damaged_leaves_nothing_out(is_back: bool) -> None:
+    """An empty file of that name left a whole live topic out without a word."""
+    rig, bucket = filled()
+    key = deleted_key(rig.place())
+    bucket.objects[key] = b""
+    again, done = rig.restored(rig.clock.wall_ns() if is_back else None)
+    assert again.records("t")[:10] == rig.records("t")[:10]
+    assert done["t"].problems == [f"{key} cannot be read: it has 0 bytes: this incarnation counts as not deleted"]
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_topic_that_is_left_out_because_it_was_deleted_is_named(is_back: bool) -> None:
+    rig, bucket = filled()
+    gone = Place("gone", "0123456789abcdef")
+    bucket.objects |= {segment_key(gone, 0): b"x", deleted_key(gone): encode(gone, 1_700_000_000_000_000_000)}
+    again, done = rig.restored(rig.clock.wall_ns() if is_back else None)
+    assert again.records("t")[:10] == rig.records("t")[:10]
+    assert (done["gone"].place, done["gone"].why_absent) == (gone, "it was deleted at 2023-11-14 22:13:20 UTC")
+    assert done["t"].why_absent is None
+
+
+def test_a_bucket_of_nothing_but_deleted_topics_says_so() -> None:
+    rig = TierRig(bucket := MemoryBucket())
+    gone = Place("gone", "0123456789abcdef")
+    bucket.objects = {segment_key(gone, 0): b"x", deleted_key(gone): encode(gone, 1_700_000_000_000_000_000)}
+    why = "every topic in the bucket was deleted: topic gone, incarnation 0123456789abcdef: it was deleted at 2023-11-14 "
+    with pytest.raises(DataDirectoryError, match=why):
         rig.restored()
 
 
