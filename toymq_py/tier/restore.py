@@ -93,8 +93,8 @@ def _when_deleted(holding: Holding) -> str:
 
 def _no_topic(found: dict[Place, Holding]) -> str:
     if found:
-        gone = (f"topic {topic}, incarnation {word}: {_when_deleted(found[Place(topic, word)])}" for topic, word in sorted(found))
-        return f"every topic in the bucket was deleted: {'; '.join(gone)}"
+        gone = [f"topic {place.topic}, incarnation {place.incarnation}: {_when_deleted(found[place])}" for place in found]
+        return f"every topic in the bucket was deleted: {'; '.join(sorted(gone))}"
     return "there is no topic in the bucket: is the URL the one of --tier?"
 
 

@@ -226,6 +226,7 @@ class Uploads:
         self._bucket.delete(deleted_key(place))
         holding.deleted = False
         if place not in present:
+            self._conflicts -= {segment_key(place, first_id) for first_id in holding.segments}
             del self._held[place]
             self._stored.pop(place, None)
             self._settled.pop(place, None)
@@ -253,6 +254,7 @@ class Uploads:
             self._store_state(topic.place, state, holding, todo)
         for first_id in todo.delete:
             delete_segment(self._bucket, topic.place, first_id, holding)
+            self._conflicts.discard(segment_key(topic.place, first_id))
             done.deleted += 1
         if todo.lost:
             self._lacking.add(topic.place)

@@ -64,12 +64,15 @@ def test_two_brokers_of_one_prefix_and_topic_are_a_problem_that_is_shown() -> No
         bucket.objects[segment_key(rig.place(), first_id)] = b"of the other one"
     thread = thread_of(rig)
     thread.round(*look_at(rig.broker))
-    thread._loop.close()
     problem = rig.broker.metrics.tier_problem
     assert rig.broker.metrics.tier_failing == 1
     assert problem is not None
     assert problem.startswith(f"{segment_key(rig.place(), 0)} and 1 more in the bucket is not what this directory has")
     assert thread._pause_s == INTERVAL_S, "the bucket itself is there"
+    rig.delete("t")
+    thread.round(*look_at(rig.broker))
+    thread._loop.close()
+    assert (rig.broker.metrics.tier_failing, rig.broker.metrics.tier_problem) == (0, None)
 
 
 def test_a_deletion_says_what_it_followed(caplog: pytest.LogCaptureFixture) -> None:

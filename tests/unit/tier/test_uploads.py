@@ -180,7 +180,7 @@ def test_a_stray_deleted_object_deletes_nothing() -> None:
     assert bucket.objects == objects | {key: b""}, "this one does not have the topic"
     rig.uploads = rig.another_process()
     rig.round()
-    assert bucket.objects == objects, "the broker of a topic that lives takes it away"
+    assert (objects.items() <= bucket.objects.items(), key in bucket.objects) == (True, False), "it lives here"
     bucket.objects[key] = deletions.encode(rig.place(), 7)
     TierRig(bucket).round()
     assert bucket.objects == {}
