@@ -1,6 +1,7 @@
 """``toymq tier check`` and ``toymq restore URL``: output and exit codes."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from toymq_py.config.options import TopicSettings
 from toymq_py.storage import topic_settings
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.tier.bucket import open_bucket
-from toymq_py.tier.keys import Place
+from toymq_py.tier.deletions import encode
+from toymq_py.tier.keys import Place, deleted_key, segment_key
 from toymq_py.tier.uploads import TopicOnDisk, Uploads
 
 PLACE = Place("t", "0123456789abcdef")
@@ -69,6 +71,31 @@ def test_a_restore_names_what_was_not_sealed(data: Path, tmp_path: Path) -> None
     assert serve == f"to serve it: toymq serve --data-dir {tmp_path}/again --tier {url}"
     assert toymq("restore", url, f"{tmp_path}/again").exit_code != 0, "nothing is overwritten"
     assert "--unfinished is for a backup" in toymq("restore", "--unfinished", url, f"{tmp_path}/other").output
+
+
+@pytest.mark.parametrize("at", [(), ("--at", "2020-11-28")])
+def test_a_pipe_among_the_objects_is_named_and_ends_no_restore(data: Path, tmp_path: Path, at: tuple[str, ...]) -> None:
+    url = f"file://{tmp_path}/bucket"
+    upload(data, url)
+    key = segment_key(PLACE, 0)
+    (tmp_path / "bucket" / key).unlink()
+    os.mkfifo(tmp_path / "bucket" / key)
+    told = toymq("restore", url, f"{tmp_path}/again", *at)
+    assert told.exit_code == 1
+    assert f"topic t: {key} is damaged: it has 0 bytes, and its seal says " in told.output
+    assert (tmp_path / "again" / "topics" / "t").is_dir()
+
+
+def test_what_was_deleted_is_named_and_a_stray_deletion_deletes_nothing(data: Path, tmp_path: Path) -> None:
+    url, gone = f"file://{tmp_path}/bucket", Place("gone", PLACE.incarnation)
+    upload(data, url)
+    bucket = open_bucket(url, RealFileSystem())
+    bucket.put(deleted_key(gone), encode(gone, 1_700_000_000_000_000_000))
+    bucket.put(deleted_key(PLACE), b"")
+    told = toymq("restore", url, f"{tmp_path}/again")
+    assert f"topic gone, incarnation {PLACE.incarnation}, is not restored: it was deleted at 2023-11-14 22:13:20 UTC" in told.output
+    assert f"topic t: {deleted_key(PLACE)} cannot be read: it has 0 bytes" in told.output
+    assert "t: 1 segment, " in told.output
 
 
 def test_a_restore_to_a_time_and_what_it_refuses(data: Path, tmp_path: Path) -> None:
