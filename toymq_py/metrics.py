@@ -103,7 +103,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("alerts_firing", Kind.GAUGE, "topics", "Topics that fire an alert rule; 1 for a low disk.", ("alert",)),
     Metric("alert_notices_total", Kind.COUNTER, "notices",
            "Notices of alerts by outcome: sent, or failed when the last attempt was not taken.", ("outcome",)),
-    Metric("tier_failing", Kind.GAUGE, "0 or 1", "Whether the bucket of --tier refused, or was away, at the last try."),
+    Metric("tier_failing", Kind.GAUGE, "0 or 1", "Whether the bucket of --tier is away, refuses, or has other segments."),
     Metric("tier_uploaded_bytes_total", Kind.COUNTER, "bytes", "Bytes of sealed segments that the bucket of --tier has taken."),
     Metric("tier_fetch_failing", Kind.GAUGE, "0 or 1", "Whether readers wait for the bucket of --tier, since a fetch failed."),
     Metric("tier_fetched_bytes_total", Kind.COUNTER, "bytes", "Bytes that were fetched from the bucket to be read."),

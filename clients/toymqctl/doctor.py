@@ -133,7 +133,7 @@ def _tier(stats: dict[str, Any]) -> Iterator[Finding]:
         return
     advice = "see to the bucket: mount, network, credentials, `toymq tier check`; it is tried again by itself"
     if stats["tier_problem"] is not None:
-        behind = f"{stats['tier']} gets no segments, they stay on the disk: {stats['tier_problem']}"
+        behind = f"{stats['tier']} does not get all segments, they stay on the disk: {stats['tier_problem']}"
         yield Finding("tier", "FAIL", "; ".join([behind, *waiting_for[:1]]), advice)
     elif waiting_for:
         yield Finding("tier", "FAIL", _worst(waiting_for), advice)

@@ -89,8 +89,8 @@ class TierRig(BrokerRig):
 
     def restored(self, at_ns: int | None = None) -> tuple[BrokerRig, dict[str, Restored]]:
         """A broker on what a restore of the bucket gives."""
-        done = {each.place.topic: each for each in restore(self.disk, self.bucket, AGAIN, pid=1, at_ns=at_ns)}
-        return BrokerRig(disk=self.disk, data_dir=AGAIN), done
+        restored = restore(self.disk, self.bucket, AGAIN, pid=1, now_ns=self.clock.wall_ns(), at_ns=at_ns)
+        return BrokerRig(disk=self.disk, data_dir=AGAIN), {each.place.topic: each for each in restored}
 
 
 def filled() -> tuple[TierRig, MemoryBucket]:

@@ -68,7 +68,7 @@ def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = No
     at_ns = None if at is None else _past_ns(at)
     restored = restore(
         fs, open_bucket(url, fs, read_only=True), directory,
-        pid=os.getpid(), progress=lambda topic: click.echo(topic, err=True), at_ns=at_ns,
+        pid=os.getpid(), now_ns=SystemClock.wall_ns(), progress=lambda topic: click.echo(topic, err=True), at_ns=at_ns,
     )  # fmt: skip
     reports = [verify_topic(fs, f"{directory}/topics/{name}", name) for name in topic_names(fs, directory)]
     print_reports(reports, as_json=as_json)
@@ -78,18 +78,21 @@ def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = No
         for problem in each.problems:
             click.echo(f"toymq: topic {each.place.topic}: {problem}", err=True)
         for first, last in each.unsealed:
-            text = f"topic {each.place.topic}: records {first} to {last} were not sealed: the bucket never had them"
+            text = f"topic {each.place.topic}: records {first} to {last} were not sealed, or are gone from the bucket"
             click.echo(f"toymq: {text}", err=True)
         if each.unnamed:
             which = f"{counted(each.unnamed, 'segment')} without a seal that names the topic"
             click.echo(f"toymq: topic {each.place.topic}: {which}: that nothing was exchanged is not known", err=True)
-        if each.is_absent:
-            why = f"the bucket has nothing of it from {utc(at_ns or 0)} or before: it was made later, or made anew"
-            click.echo(f"toymq: topic {each.place.topic} is not restored: {why}", err=True)
+        if each.unknown_since_ns is not None:
+            text = f"what got OK after {utc(each.unknown_since_ns)}, its newest state, and was not sealed may be lost"
+            click.echo(f"toymq: topic {each.place.topic}: {text}", err=True)
+        if each.why_absent is not None:
+            of = f"topic {each.place.topic}, incarnation {each.place.incarnation}"
+            click.echo(f"toymq: {of}, is not restored: {each.why_absent}", err=True)
     if not as_json:
         for each in restored:
             state = "" if each.state_ns is None else f", consumers and settings as of {utc(each.state_ns)}"
-            if not each.is_absent:
+            if each.why_absent is None:
                 click.echo(f"{each.place.topic}: {counted(each.segments, 'segment')}{state}; the next id is {each.next_id}")
         name = shlex.quote(directory)
         if at_ns is not None:

@@ -126,7 +126,8 @@ class TierThread:
         if self._failing:
             logger.warning("tier %s: works again", self._url)
         self._failing, self._pause_s = False, INTERVAL_S
-        self._metrics.tier_failing, self._metrics.tier_problem = 0, None
+        problem = self._uploads.problem()
+        self._metrics.tier_failing, self._metrics.tier_problem = int(problem is not None), problem
         self._metrics.tier_uploaded_bytes_total += done.uploaded_bytes
         if done.proven:
             self._tell(lambda: self._evict(done.proven))

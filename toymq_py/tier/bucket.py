@@ -5,6 +5,7 @@ URL that needs it.
 """
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,8 @@ from toymq_py.storage.fs import FileSystem, write_synced
 CLIENT: Any = {"timeout": "60s", "connect_timeout": "5s", "allow_http": True}
 RETRIES: Any = {"max_retries": 2}
 """The caller tries again by itself."""
+NO_FILE = (errno.ENXIO, errno.EISDIR)
+"""A pipe, a socket, a device; a directory."""
 
 
 class BucketError(LocalError):
@@ -85,6 +88,9 @@ class DirectoryBucket:
     """Objects as files of a directory, synced before they have their name. Assumes that nothing else writes there: a key is
     looked at, and then it is taken.
 
+    What has the name of an object and is no file, as a pipe or a directory, reads as an object without content: it is damaged,
+    and the others can be read.
+
     The directory is made for the first put, or when the identity is asked for, and never again: one that is gone later is on a
     file system that is not mounted.
     """
@@ -136,6 +142,8 @@ class DirectoryBucket:
                 return self._fs.read_file(f"{self._path}/{key}")
             except FileNotFoundError:
                 return None
+            except OSError as error:
+                return _empty_if_no_file(error)
 
     def size(self, key: str) -> int | None:
         with _named():
@@ -150,12 +158,14 @@ class DirectoryBucket:
             self._check_root()
             try:
                 file = self._fs.open(f"{self._path}/{key}", write=False)
+                try:
+                    return file.pread(length, start)
+                finally:
+                    file.close()
             except FileNotFoundError:
                 return None
-            try:
-                return file.pread(length, start)
-            finally:
-                file.close()
+            except OSError as error:
+                return _empty_if_no_file(error)
 
     def keys(self, folder: str = "") -> Iterator[str]:
         with _named():
@@ -248,6 +258,13 @@ class ObjectStoreBucket:
     def delete(self, key: str) -> None:
         with _named(), contextlib.suppress(FileNotFoundError):
             self._api.delete(self._store, key)
+
+
+def _empty_if_no_file(error: OSError) -> bytes:
+    """Raises: the error, when it is of a file."""
+    if error.errno not in NO_FILE:
+        raise error
+    return b""
 
 
 @contextlib.contextmanager

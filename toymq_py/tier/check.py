@@ -10,10 +10,12 @@ from toymq_py.errors import DamagedData
 from toymq_py.storage import topic_settings
 from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
+from toymq_py.storage.offline.backup_directory import utc
 from toymq_py.storage.offline.verify import topic_names
 from toymq_py.storage.segment import Segment, segment_name
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
+from toymq_py.tier.deletions import list_holdings
+from toymq_py.tier.keys import Holding, Place, deleted_key, keys_of, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Part, Seal, State
 from toymq_py.tier.plan import plan
 from toymq_py.tier.uploads import delete_segment, known_of_copies, parts_of, store_segment
@@ -39,7 +41,7 @@ def check(
 
     Raises: DataDirectoryError, OSError, BucketError.
     """
-    found = holdings(bucket.keys())
+    found = list_holdings(bucket)
     on_disk: set[Place] = set()
     for name in topic_names(fs, data_dir):
         path = f"{data_dir}/topics/{name}"
@@ -57,6 +59,7 @@ def check(
         on_disk.add(place)
         yield from _check_topic(fs, bucket, place, path, bases, away, found.get(place, Holding()), repair=repair)
     for place, holding in sorted(found.items(), key=lambda each: each[0]):
+        yield from _check_deletion(bucket, place, holding, is_here=place in on_disk, repair=repair)
         if place in on_disk:
             yield from _check_states(bucket, place, holding)
         else:
@@ -182,6 +185,19 @@ def _check_states(bucket: Bucket, place: Place, holding: Holding) -> Iterator[Fi
     if holding.segments and not whole:
         text = f"topic {place.topic}, incarnation {place.incarnation}, has no state in the bucket"
         yield Finding(place, f"{text}: a restore would have neither consumers nor settings; a broker that starts stores one")
+
+
+def _check_deletion(bucket: Bucket, place: Place, holding: Holding, *, is_here: bool, repair: bool) -> Iterator[Finding]:
+    key, why = deleted_key(place), holding.bad_deletion
+    if is_here and (why is not None or holding.deleted):
+        found = "cannot be read: " + why if why is not None else f"is of {utc(holding.deleted_ns or 0)}"
+        finding = Finding(place, f"{key} {found}, and the topic lives")
+        if repair:
+            bucket.delete(key)
+            finding.mended = "deleted"
+        yield finding
+    elif why is not None:
+        yield Finding(place, f"{key} cannot be read: {why}: the topic counts as one that lives")
 
 
 def _check_absent(bucket: Bucket, place: Place, holding: Holding, *, repair: bool, unwanted: bool) -> Finding:

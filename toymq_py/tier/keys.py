@@ -4,7 +4,7 @@
 <topic>/<incarnation>/<first id, 20 digits>.idx      its sidecar, in buckets of before ADR 0192: not read any more
 <topic>/<incarnation>/<first id, 20 digits>.seal     its names, size, checksums; written behind it, so one that has it is whole
 <topic>/<incarnation>/state-<time, 20 digits>.json   settings, consumers and the next id at a time, in unix nanoseconds
-<topic>/<incarnation>/deleted                        the topic was deleted: its objects go, this one last
+<topic>/<incarnation>/deleted                        when the topic was deleted: its objects go, this one last
 """
 
 import re
@@ -35,6 +35,10 @@ class Holding:
     states: set[int] = field(default_factory=set)
     deleted: bool = False
     indexes: set[int] = field(default_factory=set)
+    deleted_ns: int | None = None
+    """When it was deleted, if that is known."""
+    bad_deletion: str | None = None
+    """Why its object ``deleted`` says nothing; None: it has none, or one that does."""
 
     def is_whole(self, first_id: int) -> bool:
         """Whether a segment was uploaded whole."""

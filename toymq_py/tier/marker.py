@@ -1,10 +1,10 @@
 """A mark in the bucket, and what a data directory knows of it: a file system that is not mounted is no empty bucket. ADR 0183.
 
 ``.toymq-bucket.json`` is put into a bucket at its first use; ``tier.json`` of the data directory says behind it which bucket
-was used. So a bucket without its mark that this directory has used is away, and nothing is written to what stands in its place.
+was used. So a bucket without its mark that this directory has used is away, and nothing is written to what stands in its place,
+be it nothing or another bucket.
 """
 
-import logging
 import secrets
 from collections.abc import Callable
 
@@ -12,8 +12,6 @@ from toymq_py.errors import DamagedData
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, read_if_there, replace_file
 from toymq_py.tier.bucket import Bucket, BucketError
-
-logger = logging.getLogger("toymq_py.tier")
 
 KEY = ".toymq-bucket.json"
 """No topic has such a name."""
@@ -33,12 +31,25 @@ class Marker:
         self._new_id = new_id
 
     def check(self) -> None:
-        """Before something is written to the bucket. Changes nothing. Raises: BucketError when it is away."""
+        """Before something is written to the bucket. Changes nothing. Raises: BucketError when it is away, or another one."""
         data = self._bucket.get(KEY)
         known = read_if_there(self._fs, self._path)
-        if data is None and known is not None and _word(known, "url") in (self._url, None):
-            why = f"{self._url} was used by this directory, and has no {KEY}: its file system is not mounted, or it was emptied"
-            raise BucketError(f"the bucket: {why}; mount it, or remove {self._path} to begin with an empty bucket")
+        is_used = known is not None and _word(known, "url") in (self._url, None)
+        if data is None:
+            if is_used:
+                why = f"{self._url} was used by this directory, and has no {KEY}"
+                text = f"{why}: its file system is not mounted, or it was emptied"
+                raise BucketError(f"the bucket: {text}; mount it, or remove {self._path} to begin with an empty bucket")
+            return
+        found, expected = _word(data, "id"), _word(known or b"", "id")
+        if found is None:
+            why = f"{KEY} of {self._url} cannot be read, so which bucket it is cannot be told"
+            remedy = f"remove {KEY} and {self._path}" if is_used else f"remove {KEY}"
+            raise BucketError(f"the bucket: {why}; mount the right one, or if it is the right one {remedy}")
+        if is_used and expected not in (found, None):
+            why = f"{self._url} is another bucket than the one that this directory has used: its {KEY} says {found}"
+            text = f"{why}, and {self._path} says {expected}"
+            raise BucketError(f"the bucket: {text}; mount the right one, or remove {self._path} to go on with this one")
 
     def settle(self) -> None:
         """As ``check``; a bucket that was not used before gets its mark. Raises: BucketError, OSError."""
@@ -46,12 +57,11 @@ class Marker:
         data = self._bucket.get(KEY)
         if data is None:
             self._bucket.put_new(KEY, checked_json.encode("bucket", {"id": self._new_id()}))
-            data = self._bucket.get(KEY) or b""  # another process may have been quicker
+            self.check()  # another process may have been quicker
+            data = self._bucket.get(KEY) or b""
         known, found = read_if_there(self._fs, self._path) or b"", _word(data, "id")
         if (_word(known, "url"), _word(known, "id")) == (self._url, found):
             return
-        if _word(known, "url") == self._url:
-            logger.warning("%s is another bucket than before, by its %s: what it lacks is uploaded", self._url, KEY)
         replace_file(self._fs, self._path, checked_json.encode("bucket", {"url": self._url, "id": found}))
 
 

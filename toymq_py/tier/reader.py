@@ -18,10 +18,10 @@ from toymq_py.storage.record import Stop, scan
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket, check_there, open_bucket
-from toymq_py.tier.keys import Holding, Place, holdings, seal_key, segment_key
+from toymq_py.tier.deletions import list_holdings
+from toymq_py.tier.keys import Holding, Place, seal_key, segment_key
 from toymq_py.tier.objects import Seal, State
-from toymq_py.tier.restore_at import begins_at
-from toymq_py.tier.states import choose, newest_state
+from toymq_py.tier.states import begins_at, choose, newest_state
 
 logger = logging.getLogger("toymq_py.tier")
 
@@ -74,11 +74,11 @@ class BucketReader:
 
     def topics(self) -> list[str]:
         """Names of the topics that were not deleted, sorted."""
-        return sorted({place.topic for place in choose(holdings(self._bucket.keys()))[0]})
+        return sorted({place.topic for place in choose(list_holdings(self._bucket))[0]})
 
     def topic(self, name: str) -> BucketTopic:
         """A topic as it is now. Of several incarnations the one with the newest state counts. Raises: NoSuchTopic."""
-        found = {place: each for place, each in holdings(self._bucket.keys(name)).items() if place.topic == name}
+        found = {place: each for place, each in list_holdings(self._bucket, name).items() if place.topic == name}
         chosen = choose(found)[0]
         if not chosen:
             check_there(self._bucket)
@@ -95,7 +95,7 @@ class BucketReader:
 
     def segments(self, place: Place) -> list[SealedSegment]:
         """The segments of an incarnation, ascending; none when the bucket does not have it."""
-        found = holdings(self._bucket.keys(f"{place.topic}/{place.incarnation}")).get(place, Holding())
+        found = list_holdings(self._bucket, f"{place.topic}/{place.incarnation}").get(place, Holding())
         return [] if found.deleted else self._sealed(place, found)
 
     def _sealed(self, place: Place, holding: Holding) -> list[SealedSegment]:

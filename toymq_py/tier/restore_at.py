@@ -15,28 +15,15 @@ from toymq_py.records import IdRange
 from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.fs import FileSystem, write_synced
 from toymq_py.storage.id_ranges import last_of_range, subtract, union
-from toymq_py.storage.record import HEADER, Columns, Stop, scan
+from toymq_py.storage.record import Columns, Stop, scan
 from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, seal_key, segment_key
-from toymq_py.tier.objects import MisplacedObject, Seal, State, time_of_first
+from toymq_py.tier.keys import Holding, Place, segment_key
+from toymq_py.tier.objects import State
 from toymq_py.tier.restore_topic import Restored, fetch
-from toymq_py.tier.states import newest_state
+from toymq_py.tier.states import begins_at, newest_state
 
 SCANNED_AT_ONCE = 50_000
-
-
-def begins_at(bucket: Bucket, place: Place, first_id: int) -> int | None:
-    """Time of the first record of a segment; None when that cannot be told. Raises: BucketError."""
-    try:
-        seal = Seal.decode(bucket.get(seal_key(place, first_id)) or b"", place, first_id)
-        if seal.place is not None:
-            return seal.begins_ns
-    except MisplacedObject:
-        return None
-    except DamagedData:
-        pass
-    return time_of_first(bucket.get_range(segment_key(place, first_id), 0, HEADER.size) or b"", first_id)
 
 
 def restore_topic_at(
@@ -57,6 +44,8 @@ def restore_topic_at(
     begun, taken = _taken(bucket, place, bases, at_ns, state.next_id)
     if found is None and not taken:
         return None
+    if done.state_ns is not None and done.state_ns == max(holding.states):
+        done.unknown_since_ns = done.state_ns
     fs.mkdir(to)
     held: list[IdRange] = []
     for row, first_id in enumerate(bases[:taken]):

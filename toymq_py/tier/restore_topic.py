@@ -13,10 +13,7 @@ from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket, BucketError
 from toymq_py.tier.keys import Holding, Place, seal_key, segment_key, state_key
 from toymq_py.tier.objects import MisplacedObject, Seal, State
-from toymq_py.tier.states import newest_state
-
-IDS_LEFT_OUT = 10_000_000
-"""Ten seconds, the age of a state, at a million messages a second. Readers pass them as removed ids: they are not lost."""
+from toymq_py.tier.states import ids_left_out, known_until, newest_state
 
 
 @dataclass(slots=True)
@@ -28,17 +25,20 @@ class Restored:
     """Time of its state; None: it had none."""
     segments: int = 0
     unsealed: list[IdRange] = field(default_factory=list)
-    """Ids that the bucket never had, as far as the state knows."""
+    """Ids that are not in the bucket, and that no object of it is known to have had."""
+    unknown_since_ns: int | None = None
+    """Which ids were handed out since, the bucket does not know. None: since the epoch, or it does."""
     next_id: int = 0
     """Where the log goes on."""
     problems: list[str] = field(default_factory=list)
     unnamed: int = 0
     """Segments whose seal names no topic, or that have none: that they are of this topic, their keys alone say."""
-    is_absent: bool = False
-    """It was not there at the time of the restore."""
+    why_absent: str | None = None
+    """Why it is not restored; None: it is."""
 
 
-def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding, to: str) -> Restored:
+def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding, to: str, now_ns: int) -> Restored:
+    """``now_ns``: no id that was handed out until then is used again."""
     done = Restored(place)
     fs.mkdir(to)
     found = newest_state(bucket, place, holding.states, done.problems.append)
@@ -59,7 +59,9 @@ def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding
     next_id = max(end, known.next_id, state.next_id)
     if next_id > end:  # what an earlier restore left out was no message's
         done.unsealed += subtract([(end, next_id - 1)], known.removed)
-    done.next_id = next_id + IDS_LEFT_OUT
+    done.unknown_since_ns = done.state_ns
+    since_ns = known_until(bucket, place, holding, now_ns) if done.state_ns is None else done.state_ns
+    done.next_id = next_id + ids_left_out(since_ns, now_ns)
     # Of its own: what is sealed in the bucket is appended to no more.
     write_synced(fs, f"{to}/{segment_name(done.next_id)}", b"", exclusive=True)
     if state.settings is not None:

@@ -1,13 +1,15 @@
-"""The states of a topic in a bucket: which are kept, which one a restore takes, and of which incarnation."""
+"""The states of a topic in a bucket: which are kept, which one a restore takes, of which incarnation, and which ids may
+have been handed out since."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from toymq_py.errors import DamagedData
 from toymq_py.storage import offsets
+from toymq_py.storage.record import HEADER
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, seal_key, state_key
-from toymq_py.tier.objects import Seal, State
+from toymq_py.tier.keys import Holding, Place, seal_key, segment_key, state_key
+from toymq_py.tier.objects import MisplacedObject, Seal, State, time_of_first
 
 NEWEST_KEPT = 4
 _MINUTE_NS = 60_000_000_000
@@ -16,6 +18,11 @@ SLOTS = (
     (10 * _MINUTE_NS, _DAY_NS // 4), (60 * _MINUTE_NS, 2 * _DAY_NS), (_DAY_NS, 92 * _DAY_NS), (30 * _DAY_NS, 3653 * _DAY_NS),
 )  # fmt: skip
 """Width and age: so far back, the first state of each slot stays. About three hundred in ten years."""
+IDS_LEFT_OUT = 10_000_000
+"""So many ids are never used again behind those that a bucket knows: a state's ten seconds at a million messages a second, and
+room for clocks that differ by seconds."""
+IDS_A_SECOND = 2_000_000
+"""More than a broker can hand out: so many more are left out for each second since the state (ADR 0193)."""
 
 
 def kept(times: Iterable[int]) -> set[int]:
@@ -71,13 +78,41 @@ def newest_state(
     return None
 
 
-def end_of(bucket: Bucket, place: Place, holding: Holding) -> int:
-    """The id behind all that the bucket knows of an incarnation. Raises: BucketError."""
+def ids_left_out(since_ns: int, now_ns: int) -> int:
+    """How many ids may have been handed out since a time, at most. Readers pass them as removed ids: they are not lost."""
+    return IDS_LEFT_OUT + max(now_ns - since_ns, 0) * IDS_A_SECOND // 1_000_000_000
+
+
+def begins_at(bucket: Bucket, place: Place, first_id: int) -> int | None:
+    """Time of the first record of a segment; None when that cannot be told. Raises: BucketError."""
+    try:
+        seal = Seal.decode(bucket.get(seal_key(place, first_id)) or b"", place, first_id)
+        if seal.place is not None:
+            return seal.begins_ns
+    except MisplacedObject:
+        return None
+    except DamagedData:
+        pass
+    return time_of_first(bucket.get_range(segment_key(place, first_id), 0, HEADER.size) or b"", first_id)
+
+
+def known_until(bucket: Bucket, place: Place, holding: Holding, now_ns: int) -> int:
+    """A time at which the bucket still knew what a topic without a state had handed out: its last segment had begun. 0 when not
+    even that can be told. Raises: BucketError."""
+    begun = (begins_at(bucket, place, first_id) for first_id in sorted(holding.segments, reverse=True))
+    return next((at for at in begun if at is not None and at <= now_ns), 0)
+
+
+def unused_from(bucket: Bucket, place: Place, holding: Holding, now_ns: int) -> int:
+    """The id from which on an incarnation has used none until now: behind all that the bucket knows of it, and what may have
+    been handed out since its newest state. Raises: BucketError."""
     newest = newest_state(bucket, place, holding.states, lambda _problem: None)
     ends = [] if newest is None else [newest[1].next_id, newest[2].next_id]
     for first_id in sorted(holding.seals, reverse=True):
         with suppress(DamagedData):
             seal = Seal.decode(bucket.get(seal_key(place, first_id)) or b"", place, first_id)
             if first_id < seal.next_id < 1 << 63:
-                return max([*ends, seal.next_id])
-    return max(ends, default=0)
+                ends.append(seal.next_id)
+                break
+    since_ns = known_until(bucket, place, holding, now_ns) if newest is None else newest[0]
+    return max(ends, default=0) + ids_left_out(since_ns, now_ns)

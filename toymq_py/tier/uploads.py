@@ -21,8 +21,10 @@ from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline import given_up
 from toymq_py.storage.segment import parse_sidecar, segment_name
+from toymq_py.tier import deletions
 from toymq_py.tier.bucket import Bucket
-from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, index_key, keys_of, seal_key, segment_key, state_key
+from toymq_py.tier.deletions import list_holdings
+from toymq_py.tier.keys import Holding, Place, deleted_key, index_key, keys_of, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Part, Seal, State
 from toymq_py.tier.parts import cut
 from toymq_py.tier.plan import Plan, plan
@@ -155,7 +157,8 @@ class Uploads:
             self._settle()
             if self._held is not None:
                 logger.warning("the bucket was away, or is another directory: what it lacks is uploaded again")
-            self._held = holdings(self._bucket.keys())
+            self._held = list_holdings(self._bucket)
+            self._look_at_deletions(present)
             self._identity, self._is_listed = identity, True
             self._stored.clear()
             self._conflicts.clear()
@@ -164,7 +167,7 @@ class Uploads:
             self._proven.clear()
         for place in self._seen - {*present}:
             self._held.setdefault(place, Holding()).deleted = True
-            self._bucket.put(deleted_key(place), b"")
+            self._bucket.put(deleted_key(place), deletions.encode(place, self._wall_ns()))
             self._seen.discard(place)
         for place, holding in [*self._held.items()]:
             if holding.deleted:
@@ -181,6 +184,14 @@ class Uploads:
                 done.proven[topic.place] = proven
         return done
 
+    def problem(self) -> str | None:
+        """Why the bucket is not as this directory needs it, though it can be written; None: it is."""
+        if not self._conflicts:
+            return None
+        also = f" and {len(self._conflicts) - 1} more" if len(self._conflicts) > 1 else ""
+        text = f"{min(self._conflicts)}{also} in the bucket is not what this directory has, or is gone"
+        return f"{text}: does another broker write to this prefix? `toymq tier check` compares them, then restart the broker"
+
     def behind_bytes(self, topics: Iterable[TopicOnDisk]) -> int:
         """How much is sealed, on the disk, and not in the bucket. While that was never reached, what was sealed before the
         first look is not counted: it may be there."""
@@ -193,6 +204,19 @@ class Uploads:
                     lacking += size
         return lacking
 
+    def _look_at_deletions(self, present: Collection[Place]) -> None:
+        """Nothing is deleted by an object that cannot be read; of a topic that lives here it is stray."""
+        assert self._held is not None
+        for place, holding in self._held.items():
+            if holding.bad_deletion is None:
+                continue
+            if place in present:
+                self._bucket.delete(deleted_key(place))
+                logger.warning("%s was removed: the topic lives, and %s", deleted_key(place), holding.bad_deletion)
+            else:
+                text = "%s cannot be read: %s: its topic stays in the bucket; `toymq tier check` says more"
+                logger.error(text, deleted_key(place), holding.bad_deletion)
+
     def _end_deletion(self, place: Place, holding: Holding, present: Collection[Place], done: Round) -> None:
         assert self._held is not None
         if place not in present:  # else the disk refused, and it is there again
@@ -202,6 +226,7 @@ class Uploads:
         self._bucket.delete(deleted_key(place))
         holding.deleted = False
         if place not in present:
+            self._conflicts -= {segment_key(place, first_id) for first_id in holding.segments}
             del self._held[place]
             self._stored.pop(place, None)
             self._settled.pop(place, None)
@@ -229,6 +254,7 @@ class Uploads:
             self._store_state(topic.place, state, holding, todo)
         for first_id in todo.delete:
             delete_segment(self._bucket, topic.place, first_id, holding)
+            self._conflicts.discard(segment_key(topic.place, first_id))
             done.deleted += 1
         if todo.lost:
             self._lacking.add(topic.place)

@@ -83,7 +83,7 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"topics": [topic()] * 9}, "limits", "warn", "9 of 10 topics", "a larger --max-topics"),
         ({"topics": [topic(consumers=[consumer()] * 9)]}, "limits", "warn", "9 of 10 consumers", "a larger --max-consumers"),
         ({"topics": [topic(state="degraded", lost=3)]}, "topic t", "FAIL", "3 messages are lost", "repair DATA_DIR` accepts"),
-        ({"tier": "s3://b", "tier_problem": "away"}, "tier", "FAIL", "s3://b gets no segments, they stay", "mount"),
+        ({"tier": "s3://b", "tier_problem": "away"}, "tier", "FAIL", "s3://b does not get all segments, they stay", "mount"),
         ({"tier": "s3://b", "tier_problem": None, "topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no", "network"),
         ({"topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no route", "start the broker with the --tier"),
         ({"cluster": {"in_sync": 1, "damaged_segments": 0}}, "copies", "warn", "one copy is in sync", "`toymqctl cluster`"),

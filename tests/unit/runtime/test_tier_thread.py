@@ -15,6 +15,7 @@ from toymq_py.errors import TierBehind
 from toymq_py.runtime import tier_thread
 from toymq_py.runtime.tier_thread import BACKOFF_MAX_S, INTERVAL_S, FetchThreads, Look, TierThread, look_at
 from toymq_py.tier.bucket import BucketError
+from toymq_py.tier.keys import segment_key
 from toymq_py.tier.uploads import Uploads
 
 
@@ -51,6 +52,27 @@ def test_a_bucket_that_is_away_is_said_once_and_asked_seldom(caplog: pytest.LogC
         "tier file:///b: works again",
         f"tier file:///b: 2 segments ({2 * rig.broker.topic('t').log.segments[0].end} bytes) uploaded",
     ]
+
+
+def test_two_brokers_of_one_prefix_and_topic_are_a_problem_that_is_shown() -> None:
+    """It was in the log alone: doctor said ok while nothing more of the second one went to the bucket."""
+    rig = TierRig(bucket := MemoryBucket())
+    rig.publish("t", *[PAYLOAD] * 12)
+    rig.broker.topic("t").settings_queue.identify(lambda: None)
+    rig.loop.drain()
+    for first_id in (0, 5):
+        bucket.objects[segment_key(rig.place(), first_id)] = b"of the other one"
+    thread = thread_of(rig)
+    thread.round(*look_at(rig.broker))
+    problem = rig.broker.metrics.tier_problem
+    assert rig.broker.metrics.tier_failing == 1
+    assert problem is not None
+    assert problem.startswith(f"{segment_key(rig.place(), 0)} and 1 more in the bucket is not what this directory has")
+    assert thread._pause_s == INTERVAL_S, "the bucket itself is there"
+    rig.delete("t")
+    thread.round(*look_at(rig.broker))
+    thread._loop.close()
+    assert (rig.broker.metrics.tier_failing, rig.broker.metrics.tier_problem) == (0, None)
 
 
 def test_a_deletion_says_what_it_followed(caplog: pytest.LogCaptureFixture) -> None:

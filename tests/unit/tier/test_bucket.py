@@ -1,9 +1,11 @@
 """A bucket in a directory, and one of an object store, keep the same promises."""
 
 import errno
+import os
 import random
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -104,3 +106,21 @@ def test_a_store_without_its_package_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
     with pytest.raises(ConfigError, match=r"s3:// needs obstore: .*\[lake\]"):
         open_bucket("s3://bucket/prefix", RealFileSystem())
+
+
+def make_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, make_socket])
+def test_what_is_no_file_is_a_damaged_object_and_blocks_nothing(
+    make: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pipe in place of a segment ended a whole restore."""
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    bucket = open_bucket(f"file://{tmp_path}", RealFileSystem())
+    bucket.put("t/a", b"x")
+    make("t/b")
+    assert (bucket.get("t/a"), bucket.get("t/b"), bucket.get_range("t/b", 0, 9)) == (b"x", b"", b"")
+    assert bucket.put_new("t/b", b"x") is False

@@ -10,6 +10,7 @@ from tests.support.tiers import PAYLOAD, TierRig, exchange, unnamed
 from toymq_py.storage.fs import write_synced
 from toymq_py.storage.offline.repair import repair
 from toymq_py.tier.check import check
+from toymq_py.tier.deletions import encode
 from toymq_py.tier.keys import Place, deleted_key, seal_key, segment_key
 from toymq_py.tier.objects import Seal
 
@@ -158,9 +159,30 @@ def test_a_topic_of_the_bucket_alone_is_kept_unless_it_is_marked_or_named() -> N
     assert ["it is kept, since the disk may have lost it" in text for text in rig.findings(repair=True)] == [True]
     assert [found.mended for found in check(rig.disk, bucket, rig.options.data_dir, delete=["gone"])] == ["deleted"]
     assert rig.findings() == []
-    bucket.objects |= {segment_key(other, 0): b"x", deleted_key(other): b""}
+    bucket.objects |= {segment_key(other, 0): b"x", deleted_key(other): encode(other, 7)}
     assert ["was deleted, and 1 segments are still" in text for text in rig.findings(repair=True)] == [True]
     assert rig.findings() == []
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_deleted_object_of_a_topic_that_lives_is_found(is_whole: bool) -> None:
+    """Nothing said so, and a restore left the topic out."""
+    rig, bucket = filled()
+    key = deleted_key(rig.place())
+    bucket.objects[key] = encode(rig.place(), 0) if is_whole else b""
+    why = "is of 1970-01-01 00:00:00 UTC" if is_whole else "cannot be read: it has 0 bytes"
+    assert rig.findings(repair=True) == [f"{key} {why}, and the topic lives"]
+    assert rig.findings() == []
+
+
+def test_a_deleted_object_that_cannot_be_read_deletes_nothing() -> None:
+    rig, bucket = filled()
+    other = Place("gone", "0123456789abcdef")
+    bucket.objects |= {segment_key(other, 0): b"x", deleted_key(other): b"garbage"}
+    told, kept = rig.findings(repair=True)
+    assert told == f"{deleted_key(other)} cannot be read: not a checked deleted file: the topic counts as one that lives"
+    assert "it is kept, since the disk may have lost it" in kept
+    assert segment_key(other, 0) in bucket.objects
 
 
 def test_sealed_segments_without_an_incarnation_are_named() -> None:

@@ -1,6 +1,5 @@
 """A file system that is not mounted is told from an empty bucket: nothing is written to what stands in its place."""
 
-import logging
 import random
 
 import pytest
@@ -9,6 +8,7 @@ from tests.support.broker_rig import DIR
 from tests.support.buckets import MemoryBucket
 from tests.support.sim_disk import SimDisk
 from tests.support.tiers import PAYLOAD, TierRig
+from toymq_py.storage import checked_json
 from toymq_py.tier.bucket import BucketError, DirectoryBucket
 from toymq_py.tier.keys import segment_key
 from toymq_py.tier.marker import FILE_NAME, KEY, Marker
@@ -83,17 +83,42 @@ def test_a_bucket_that_was_emptied_on_purpose_is_begun_anew_when_the_file_is_rem
     assert rig.disk.exists(f"{MOUNT}/{KEY}")
 
 
-def test_another_url_is_another_bucket_and_another_mark_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_url_is_another_bucket() -> None:
     disk, one, two = SimDisk(random.Random(1)), MemoryBucket(), MemoryBucket()
     disk.mkdir("/d")
     Marker(disk, one, "s3://one", "/d").settle()
     Marker(disk, one, "s3://one/", "/d").settle()
     Marker(disk, two, "s3://two", "/d").settle()
     assert one.objects.keys() == two.objects.keys() == {KEY}
-    assert not caplog.records
-    Marker(disk, one, "s3://two", "/d").settle()
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "s3://two is another bucket than before" in caplog.text
+
+
+def test_another_mark_of_the_same_url_is_refused_until_the_file_is_removed() -> None:
+    """It was a line in the log: another broker's bucket that was mounted in the place got this one's segments."""
+    disk, one, two = SimDisk(random.Random(1)), MemoryBucket(), MemoryBucket()
+    disk.mkdir("/d")
+    disk.mkdir("/e")
+    Marker(disk, one, "s3://one", "/d", lambda: "ours").settle()
+    Marker(disk, two, "s3://one", "/e", lambda: "theirs").settle()
+    marker, file = Marker(disk, two, "s3://one", "/d"), disk.read_file(f"/d/{FILE_NAME}")
+    why = "s3://one is another bucket than the one that this directory has used: its .toymq-bucket.json says theirs, and "
+    for ask in (marker.check, marker.settle):
+        with pytest.raises(BucketError, match=f"{why}/d/{FILE_NAME} says ours; mount the right one, or remove /d/{FILE_NAME} "):
+            ask()
+    assert (two.objects.keys(), disk.read_file(f"/d/{FILE_NAME}")) == ({KEY}, file)
+    disk.unlink(f"/d/{FILE_NAME}")
+    marker.settle()
+    Marker(disk, two, "s3://one", "/d").settle()
+
+
+def test_a_bucket_of_another_broker_that_is_mounted_gets_nothing() -> None:
+    rig = used()
+    rig.unmount()
+    DirectoryBucket(rig.disk, MOUNT).put(KEY, checked_json.encode("bucket", {"id": "f" * 16}))
+    rig.publish("t", *[PAYLOAD] * 6)
+    for _ in range(3):
+        with pytest.raises(BucketError, match="is another bucket"):
+            rig.round()
+    assert rig.disk.listdir(MOUNT) == [KEY]
 
 
 def test_a_bucket_of_an_older_version_gets_its_mark_and_processes_share_it() -> None:
@@ -105,25 +130,38 @@ def test_a_bucket_of_an_older_version_gets_its_mark_and_processes_share_it() -> 
     assert disk.read_file(f"/a/{FILE_NAME}") == disk.read_file(f"/b/{FILE_NAME}")
 
 
-@pytest.mark.parametrize("what", ["file", "mark"])
-def test_damage_of_either_is_no_permission_to_write(what: str) -> None:
+def test_damage_of_the_file_is_no_permission_to_write_to_an_empty_bucket() -> None:
     disk, bucket = SimDisk(random.Random(1)), MemoryBucket()
     disk.mkdir("/d")
     marker = Marker(disk, bucket, "s3://one", "/d")
     marker.settle()
-    if what == "mark":
-        bucket.objects[KEY] = b"garbage"
-        marker.settle()  # something is there
-        bucket.objects.clear()
-    else:
-        file = disk.open(f"/d/{FILE_NAME}")
-        file.pwrite(b"garbage", 0)
-        file.close()
-        marker.check()
-        bucket.objects.clear()
+    file = disk.open(f"/d/{FILE_NAME}")
+    file.pwrite(b"garbage", 0)
+    file.close()
+    marker.check()
+    bucket.objects.clear()
     with pytest.raises(BucketError, match=f"remove /d/{FILE_NAME}"):
         marker.settle()
     assert not bucket.objects
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+@pytest.mark.parametrize("mark", [b"", b"garbage", b'{"crc32": "00000000", "bucket": {"id": "0123456789abcdef"}}\n'])
+def test_a_mark_that_cannot_be_read_is_refused(mark: bytes, is_used: bool) -> None:
+    disk, bucket = SimDisk(random.Random(1)), MemoryBucket()
+    disk.mkdir("/d")
+    marker = Marker(disk, bucket, "s3://one", "/d")
+    if is_used:
+        marker.settle()
+    bucket.objects[KEY] = mark
+    with pytest.raises(BucketError, match=f"{KEY} of s3://one cannot be read, .* the right one remove {KEY}") as refused:
+        marker.settle()
+    assert bucket.objects == {KEY: mark}
+    assert (f"and /d/{FILE_NAME}" in str(refused.value)) == is_used
+    bucket.objects.clear()
+    if is_used:
+        disk.unlink(f"/d/{FILE_NAME}")
+    marker.settle()
 
 
 def test_a_kill_between_mark_and_file_is_a_bucket_that_was_not_used_yet() -> None:

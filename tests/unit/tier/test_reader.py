@@ -14,6 +14,7 @@ from toymq_py.storage import offsets
 from toymq_py.storage.reader import walk_columns
 from toymq_py.storage.record import Frame, iter_frames
 from toymq_py.tier.bucket import BucketError
+from toymq_py.tier.deletions import encode
 from toymq_py.tier.keys import Place, deleted_key, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
 from toymq_py.tier.reader import BucketReader, SealedSegment, SegmentLost, open_reader
@@ -73,6 +74,8 @@ def test_a_topic_is_what_is_sealed(bucket: MemoryBucket, frames: list[Frame]) ->
     with pytest.raises(NoSuchTopic, match="no topic u in the bucket"):
         reader.topic("u")
     bucket.put(deleted_key(PLACE), b"")
+    assert (reader.topics(), reader.topic("t").place, len(reader.segments(PLACE))) == (["t"], PLACE, 3), "it is stray"
+    bucket.put(deleted_key(PLACE), encode(PLACE, 7))
     assert reader.segments(PLACE) == []
     with pytest.raises(NoSuchTopic):
         reader.topic("t")

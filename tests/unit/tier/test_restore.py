@@ -7,7 +7,9 @@ from tests.support.buckets import MemoryBucket
 from tests.support.tiers import AGAIN, PAYLOAD, TierRig, filled
 from toymq_py.errors import DataDirectoryError
 from toymq_py.tier.bucket import BucketError
-from toymq_py.tier.restore_topic import IDS_LEFT_OUT
+from toymq_py.tier.deletions import encode
+from toymq_py.tier.keys import Place, deleted_key, segment_key
+from toymq_py.tier.states import IDS_LEFT_OUT
 
 
 def test_records_consumers_settings_and_the_incarnation_come_back() -> None:
@@ -49,6 +51,24 @@ def test_ids_that_were_handed_out_after_the_newest_state_are_used_by_no_other_me
     assert topic.messages() == 11
     _, count, next_id = topic.fetch(12, 10, 1000)
     assert (count, next_id) == (1, topic.next_id), "a reader that stands there goes on at what is new"
+
+
+def test_the_longer_the_bucket_was_away_the_more_ids_are_left_out() -> None:
+    """A fixed gap of ten million was passed in minutes: ids were handed out twice under one incarnation."""
+    rig, _ = filled()
+    known_ns = rig.clock.wall_ns()
+    rig.advance(3600)
+    again, done = rig.restored()
+    again.publish("t", b"later")
+    handed_out = 3600 * 2_000_000
+    assert again.records("t")[-1][0] == 12 + IDS_LEFT_OUT + handed_out
+    assert (done["t"].state_ns, done["t"].unknown_since_ns) == (known_ns, known_ns)
+    topic = again.broker.topic("t")
+    assert (topic.log.lost_count(), topic.messages()) == (2, 11), "what is left out is no loss, however much it is"
+    _, count, next_id = topic.fetch(12 + handed_out, 10, 1000)
+    assert (count, next_id) == (1, topic.next_id)
+    rig.disk.rename(AGAIN, "/data/first")
+    assert rig.restored()[1]["t"].next_id > handed_out + 2 * IDS_LEFT_OUT
 
 
 def test_a_second_restore_goes_on_behind_the_first_whatever_became_of_it() -> None:
@@ -93,6 +113,37 @@ def test_a_restore_that_was_interrupted_begins_anew_and_nothing_is_overwritten()
     again, _ = rig.restored()
     assert again.records("t") == rig.records("t")[:10]
     with pytest.raises(DataDirectoryError, match="is not empty"):
+        rig.restored()
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_deleted_object_that_is_damaged_leaves_nothing_out(is_back: bool) -> None:
+    """An empty file of that name left a whole live topic out without a word."""
+    rig, bucket = filled()
+    key = deleted_key(rig.place())
+    bucket.objects[key] = b""
+    again, done = rig.restored(rig.clock.wall_ns() if is_back else None)
+    assert again.records("t")[:10] == rig.records("t")[:10]
+    assert done["t"].problems == [f"{key} cannot be read: it has 0 bytes: this incarnation counts as not deleted"]
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_topic_that_is_left_out_because_it_was_deleted_is_named(is_back: bool) -> None:
+    rig, bucket = filled()
+    gone = Place("gone", "0123456789abcdef")
+    bucket.objects |= {segment_key(gone, 0): b"x", deleted_key(gone): encode(gone, 1_700_000_000_000_000_000)}
+    again, done = rig.restored(rig.clock.wall_ns() if is_back else None)
+    assert again.records("t")[:10] == rig.records("t")[:10]
+    assert (done["gone"].place, done["gone"].why_absent) == (gone, "it was deleted at 2023-11-14 22:13:20 UTC")
+    assert done["t"].why_absent is None
+
+
+def test_a_bucket_of_nothing_but_deleted_topics_says_so() -> None:
+    rig = TierRig(bucket := MemoryBucket())
+    gone = Place("gone", "0123456789abcdef")
+    bucket.objects = {segment_key(gone, 0): b"x", deleted_key(gone): encode(gone, 1_700_000_000_000_000_000)}
+    why = "every topic in the bucket was deleted: topic gone, incarnation 0123456789abcdef: it was deleted at 2023-11-14 "
+    with pytest.raises(DataDirectoryError, match=why):
         rig.restored()
 
 

@@ -15,7 +15,7 @@ from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import holdings, seal_key, segment_key, state_key
 from toymq_py.tier.objects import State
 from toymq_py.tier.restore import restore
-from toymq_py.tier.restore_topic import IDS_LEFT_OUT
+from toymq_py.tier.states import IDS_LEFT_OUT
 
 
 def publish(rig: TierRig, count: int, topic: str = "t") -> None:
@@ -95,7 +95,7 @@ def test_a_second_restore_of_what_was_restored() -> None:
         ("old", between, rig.records("t")[:25]),
         ("new", tiered.clock.wall_ns(), tiered.records("t")[: -(tiered.broker.topic("t").next_id - tiered.sealed_below())]),
     ):
-        (done,) = restore(disk, bucket, f"/data/{name}", pid=1, at_ns=at)
+        (done,) = restore(disk, bucket, f"/data/{name}", pid=1, now_ns=tiered.clock.wall_ns(), at_ns=at)
         found = BrokerRig(disk=disk, data_dir=f"/data/{name}")
         assert found.records("t") == expected, name
         assert done.next_id > highest, name
@@ -164,7 +164,8 @@ def test_a_topic_that_was_made_later_is_not_restored_and_said_so() -> None:
     publish(rig, 7, "u")
     rig.round()
     again, done = rig.restored(then)
-    assert (done["u"].is_absent, done["t"].is_absent) == (True, False)
+    assert "made later, or made anew" in str(done["u"].why_absent)
+    assert done["t"].why_absent is None
     assert [*again.broker.topics] == ["t"]
 
 
@@ -182,7 +183,7 @@ def test_a_topic_that_was_deleted_and_made_anew(is_old_there: bool) -> None:
     bucket.objects = objects | bucket.objects
     again, done = rig.restored(then)
     assert (again.records("t"), done["t"].problems) == (old, [])
-    assert done["t"].next_id == 28 + IDS_LEFT_OUT, "behind the ids of both"
+    assert done["t"].next_id >= 28 + IDS_LEFT_OUT, "behind the ids of both"
 
 
 def test_records_of_a_clock_that_was_ahead_were_there_when_something_came_behind_them() -> None:
@@ -289,7 +290,7 @@ def test_any_time_of_any_history(seed: int) -> None:
     rig.bucket = bucket
     while True:
         try:
-            (done,) = restore(rig.disk, bucket, AGAIN, pid=1, at_ns=then)
+            (done,) = restore(rig.disk, bucket, AGAIN, pid=1, now_ns=rig.clock.wall_ns(), at_ns=then)
             break
         except DataDirectoryError as error:
             assert "nothing from" in str(error)  # noqa: PT017

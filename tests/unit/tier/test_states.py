@@ -5,9 +5,10 @@ import random
 import pytest
 
 from tests.support.buckets import MemoryBucket
-from toymq_py.tier.keys import Holding, Place, seal_key, state_key
+from tests.support.frames import encode_frame
+from toymq_py.tier.keys import Holding, Place, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
-from toymq_py.tier.states import choose, end_of, kept, newest_state
+from toymq_py.tier.states import IDS_A_SECOND, IDS_LEFT_OUT, choose, ids_left_out, kept, known_until, newest_state, unused_from
 
 PLACE, OTHER = Place("t", "0123456789abcdef"), Place("t", "fedcba9876543210")
 SECOND, DAY = 1_000_000_000, 86_400_000_000_000
@@ -60,12 +61,31 @@ def test_damaged_states_are_named_and_passed_over() -> None:
     assert newest_state(bucket, PLACE, [2], told.append) is None
 
 
-def test_the_end_is_behind_states_and_seals_and_garbage_is_no_end() -> None:
+def test_ids_are_unused_behind_states_and_seals_and_garbage_says_nothing() -> None:
     bucket = MemoryBucket()
-    assert end_of(bucket, PLACE, Holding()) == 0
+    gap = ids_left_out(1, 1)
     bucket.put(state_key(PLACE, 1), State(7, None, None).encode(PLACE))
     bucket.put(seal_key(PLACE, 5), Seal(12, 1, "").encode())
     bucket.put(seal_key(PLACE, 20), b"garbage")
     bucket.put(seal_key(PLACE, 30), Seal(1 << 64, 1, "").encode())
-    assert end_of(bucket, PLACE, Holding(seals={5, 20, 30}, states={1})) == 12
-    assert end_of(bucket, PLACE, Holding(seals={20}, states={1})) == 7
+    assert unused_from(bucket, PLACE, Holding(seals={5, 20, 30}, states={1}), 1) == 12 + gap
+    assert unused_from(bucket, PLACE, Holding(seals={20}, states={1}), 1) == 7 + gap
+
+
+def test_the_older_what_is_known_the_more_ids_are_left_out() -> None:
+    assert ids_left_out(5 * DAY, 4 * DAY) == ids_left_out(0, 0) == IDS_LEFT_OUT, "a clock that was set back takes none away"
+    assert ids_left_out(DAY, DAY + 3600 * SECOND) == IDS_LEFT_OUT + 3600 * IDS_A_SECOND
+    bucket = MemoryBucket()
+    bucket.put(state_key(PLACE, DAY), State(7, None, None).encode(PLACE))
+    holding = Holding(states={DAY})
+    assert unused_from(bucket, PLACE, holding, 3 * DAY) == 7 + ids_left_out(DAY, 3 * DAY)
+
+
+def test_without_a_state_it_is_known_since_the_last_segment_that_tells_when_it_began() -> None:
+    bucket, now = MemoryBucket(), 3 * DAY
+    for first_id, ts_ns in ((0, DAY), (1, 2 * DAY), (2, now + 1)):
+        bucket.put(segment_key(PLACE, first_id), encode_frame(first_id, ts_ns, b"", b"x"))
+    bucket.put(segment_key(PLACE, 9), b"garbage")
+    assert known_until(bucket, PLACE, Holding(segments={0, 1, 2, 9}), now) == 2 * DAY, "a time of the future is damage"
+    assert known_until(bucket, PLACE, Holding(segments={9}), now) == 0
+    assert unused_from(bucket, PLACE, Holding(segments={9}), now) == ids_left_out(0, now)

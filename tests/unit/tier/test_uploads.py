@@ -9,8 +9,9 @@ from tests.support.tiers import PAYLOAD, TierRig
 from toymq_py.errors import DataDirectoryError
 from toymq_py.runtime.tier_thread import look_at
 from toymq_py.storage import offsets
+from toymq_py.tier import deletions
 from toymq_py.tier.bucket import BucketError, DirectoryBucket
-from toymq_py.tier.keys import holdings, seal_key, segment_key, state_key
+from toymq_py.tier.keys import deleted_key, holdings, seal_key, segment_key, state_key
 from toymq_py.tier.objects import State
 from toymq_py.tier.states import NEWEST_KEPT
 
@@ -166,6 +167,23 @@ def test_a_bucket_that_is_away_raises_and_the_next_round_goes_on() -> None:
         rig.round()
     bucket.share = 0.0
     assert rig.round().segments == 1
+
+
+def test_a_stray_deleted_object_deletes_nothing() -> None:
+    """A broker on a new disk took an empty one for a deletion that was cut off, and deleted the only copies."""
+    rig = TierRig(bucket := MemoryBucket())
+    rig.publish("t", *[PAYLOAD] * 12)
+    rig.round()
+    objects, key = dict(bucket.objects), deleted_key(rig.place())
+    bucket.objects[key] = b""
+    TierRig(bucket).round()
+    assert bucket.objects == objects | {key: b""}, "this one does not have the topic"
+    rig.uploads = rig.another_process()
+    rig.round()
+    assert (objects.items() <= bucket.objects.items(), key in bucket.objects) == (True, False), "it lives here"
+    bucket.objects[key] = deletions.encode(rig.place(), 7)
+    TierRig(bucket).round()
+    assert bucket.objects == {}
 
 
 @pytest.mark.parametrize("is_seen", [True, False])

@@ -1,0 +1,41 @@
+"""The object ``deleted``: what it says, and which topics of a bucket were deleted by it.
+
+One that cannot be read, as a stray one, deletes nothing: its topic counts as one that lives. Broker versions up to 2026-11-28
+put it there empty, so what a deletion of theirs that was cut off has left is no different from a stray one (ADR 0193).
+"""
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage import checked_json
+from toymq_py.tier.bucket import Bucket
+from toymq_py.tier.keys import Holding, Place, deleted_key, holdings
+
+
+def encode(place: Place, at_ns: int) -> bytes:
+    return checked_json.encode("deleted", {"topic": place.topic, "incarnation": place.incarnation, "ns": at_ns})
+
+
+def decode(data: bytes, place: Place) -> int:
+    """When a topic was deleted. Raises: DamagedData; also when it was another one."""
+    found = checked_json.decode("deleted", data)
+    named = found.get("topic"), found.get("incarnation")
+    if named != place:
+        raise DamagedData(f"it names topic {named[0]}, incarnation {named[1]}")
+    (at_ns,) = checked_json.numbers([found.get("ns")])
+    return at_ns
+
+
+def list_holdings(bucket: Bucket, folder: str = "") -> dict[Place, Holding]:
+    """What a bucket has, or a folder of it; what counts as deleted was deleted. Raises: BucketError."""
+    found = holdings(bucket.keys(folder))
+    for place, holding in found.items():
+        if not holding.deleted:
+            continue
+        data = bucket.get(deleted_key(place))
+        if data is None:  # it ended meanwhile: this object goes last
+            continue
+        try:
+            holding.deleted_ns = decode(data, place)
+        except DamagedData as error:
+            holding.deleted = False
+            holding.bad_deletion = f"it has {len(data)} bytes" if not data else str(error)
+    return found
