@@ -95,6 +95,7 @@ def test_what_is_refused_is_one_line(tmp_path: Path) -> None:
             (["backup", f"{tmp_path}/d", f"{tmp_path}/d/b"], "must lie apart"),
             (["backup", f"{tmp_path}/d", f"{tmp_path}/d/"], "must lie apart"),
             (["restore", f"{tmp_path}/d", f"{tmp_path}/b"], "is not a backup"),
+            (["restore", f"{tmp_path}/typo", f"{tmp_path}/b"], f"there is no directory {tmp_path}/typo"),
             (["repair", f"{tmp_path}/d"], f"is in use by process {broker.pid}"),
             (["repair", f"{tmp_path}/none"], "there is no directory"),
         ):

@@ -102,6 +102,8 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
         raise click.UsageError("--at is for the bucket of a broker with --tier: a backup is of the time when it began")
     backup_directory, directory = _apart(backup_directory, directory)
     fs = RealFileSystem()
+    if not fs.is_dir(backup_directory):
+        raise DataDirectoryError(f"there is no directory {backup_directory}")
     total = log_bytes(fs, backup_directory)
     with click.progressbar(length=total, label="copying", file=sys.stderr) as bar:
         reports = restore_directory(

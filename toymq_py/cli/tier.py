@@ -45,7 +45,7 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
     fs = RealFileSystem()
     check_data_directory(fs, directory)
     directory = directory.rstrip("/") or "/"
-    bucket = open_bucket(url, fs)
+    bucket = open_bucket(url, fs, read_only=True)  # --repair writes to it, and makes no directory for a URL that is misspelt
     Marker(fs, bucket, url, directory).check()
     open_findings = count = 0
     for finding in compare(fs, bucket, directory, repair=repair, delete=delete):

@@ -160,7 +160,7 @@ def interrupted(url: str, work: Work, at: int, error: type[Interrupted] = Interr
     """Interrupt the work at a place, go on with the same client, and check what comes. Returns: the place; None beyond the
     end."""
     topic = f"t{next(_topics)}"
-    with sync.connect(url) as checker:
+    with sync.connect(url, timeout_s=NEXT_S) as checker:
         list(checker.pub_many(topic, [b"p%d" % number for number in range(8)]))
         mq = sync.connect(url, timeout_s=NEXT_S, backoff_min_s=0.001, backoff_max_s=0.002)
         app, interrupter = Application(mq, topic), Interrupter(at, error)

@@ -48,6 +48,7 @@ def upload(data: Path, url: str) -> None:
 
 def test_findings_are_told_mended_and_counted(data: Path, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket"
+    (tmp_path / "bucket").mkdir()
     told = toymq("tier", "check", url, str(data))
     assert (told.exit_code, "is on the disk alone" in told.output) == (1, True)
     mended = toymq("tier", "check", url, str(data), "--repair", "--json")
@@ -57,6 +58,16 @@ def test_findings_are_told_mended_and_counted(data: Path, tmp_path: Path) -> Non
     left = toymq("tier", "check", url, str(data)).output
     assert "has no state in the bucket" in left, "a broker stores it"
     assert left.endswith("1 finding, 0 mended\n")
+
+
+@pytest.mark.parametrize("repair", [(), ("--repair",)])
+def test_a_bucket_that_is_not_there_is_no_bucket_that_has_lost_everything(
+    data: Path, tmp_path: Path, repair: tuple[str, ...]
+) -> None:
+    """Found by a user: a misspelt URL made each segment lost, and --repair filled the directory of that name."""
+    told = toymq("tier", "check", f"file://{tmp_path}/bukket", str(data), *repair)
+    assert (told.exit_code, "bukket is gone: mount its file system, or make it" in told.output) == (2, True)
+    assert not (tmp_path / "bukket").exists()
 
 
 def test_a_restore_names_what_was_not_sealed(data: Path, tmp_path: Path) -> None:
