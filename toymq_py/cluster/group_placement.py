@@ -147,7 +147,7 @@ class GroupPlacement(Placement):
                 delay_s = min(delay_s * 2, RETRY_MAX_S)
 
     def _take(self, picture: Picture) -> None:
-        """In place of the one before; who led a group last stays known."""
+        """Replace the picture. The last leader of each group stays known."""
         for name, group in picture.groups.items():
             if group.led is None and (before := self._picture.groups.get(name)) is not None:
                 group.led = before.led

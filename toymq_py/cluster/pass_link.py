@@ -184,7 +184,7 @@ async def take_passed(
     Args:
         here: what it must ask for.
         session: makes the protocol of a session; None: this node does not lead.
-        leader: who does, as far as it is known.
+        leader: the node that leads, as far as it is known.
 
     Returns: whether the session has the connection now. Raises: OSError.
     """

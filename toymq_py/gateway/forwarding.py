@@ -64,7 +64,7 @@ class Forwarding:
         return None if worker == self._placement.worker else worker
 
     def _in_turn(self, scope: Scope) -> int | None:
-        """Who leases messages of a partitioned topic, of which each worker has a part: one after the other."""
+        """Sessions that lease messages of a partitioned topic, of which each worker has a part: one after the other."""
         turn: int | None = scope["state"].get(TURN)
         if turn is None:
             self._turn = turn = (self._turn + 1) % len(self._placement.addresses)

@@ -111,8 +111,8 @@ def publish_part(part: Publish, broker: Broker, refused: RefusedSequences) -> li
         outcomes = _outcomes(part, broker.topic_to_publish(part.topic), refused)
     except (RequestError, OSError) as error:
         refusal = error if isinstance(error, RequestError) else storage_error(error)
-        if part.seqs is not None and not isinstance(refusal, Moved):
-            refused.refuse(part.topic, part.keys, part.seqs)
+        if part.seqs is not None:  # as ``Handler`` does for a topic that is not partitioned
+            refused.refuse(part.topic, part.keys, part.seqs, moved=isinstance(refusal, Moved))
         return [Refused(1, refusal.bare())] * len(part.keys)
     each: list[Published] = []
     for outcome in outcomes:

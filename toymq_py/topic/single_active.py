@@ -1,6 +1,6 @@
 """Which session of a consumer with mode=single is active: many are attached, one gets the messages, and another one takes over.
 
-Contract: groups.md, stage 4; ADR 0186. Belongs to the event loop. Knows no channel: it is told who comes and who goes.
+Contract: groups.md, stage 4; ADR 0186. Belongs to the event loop. Knows no channel: it is told which session comes or goes.
 """
 
 from collections.abc import Callable, Iterable

@@ -138,7 +138,7 @@ def test_the_picture_is_what_etcd_has_and_news_keep_it_so(run: Run) -> None:
             assert found.groups["a"].nodes == {}
             assert found.groups["g0"].made
             assert (await old.settings()) == SETTINGS
-        assert seen.groups["a"].led == N1, "who led last is remembered"
+        assert seen.groups["a"].led == N1, "the last leader is remembered"
         assert seen.groups["a"].addresses() == ["10.0.0.1:6789"]
 
     run(scenario)
