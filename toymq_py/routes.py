@@ -12,9 +12,12 @@ from toymq_py.records import PRODUCER_PREFIX
 class Router:
     """Chooses partitions for the publishes of one connection."""
 
-    __slots__ = ("_turns",)
+    __slots__ = ("_first", "_turns")
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
+        """``first``: where the turns begin, another number for each connection: those that publish one message each would all
+        choose partition 0."""
+        self._first = first
         self._turns: dict[str, int] = {}
 
     def numbers(
@@ -51,6 +54,6 @@ class Router:
         return found
 
     def _next(self, whole: Partitioned) -> int:
-        turn = self._turns.get(whole.name, 0)
+        turn = self._turns.get(whole.name, self._first % whole.count)
         self._turns[whole.name] = (turn + 1) % whole.count
         return turn

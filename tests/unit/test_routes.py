@@ -49,3 +49,9 @@ def test_numbered_publishes_go_in_turn_and_their_repeats_where_the_first_ones_we
 def test_each_topic_has_turns_of_its_own() -> None:
     router, one, other = Router(), Partitioned("one", 3), Partitioned("other", 2)
     assert [router.numbers(topic, [b""])[0] for topic in (one, one, other, one, other, other, one)] == [0, 1, 0, 2, 1, 0, 0]
+
+
+def test_connections_that_publish_one_message_each_do_not_all_choose_the_same_partition() -> None:
+    whole = Partitioned("t", 4)
+    assert [Router(session).numbers(whole, [b""]) for session in range(5)] == [[0], [1], [2], [3], [0]]
+    assert Router(3).numbers(whole, [b""] * 3) == [3, 0, 1]
