@@ -313,7 +313,7 @@ class Handler:
     def _publish_routed(self, command: Publish, whole: Partitioned) -> None:
         """Publish to partitions, a run to each, here or at their workers; the replies are in the order of the rows."""
         if self._router is None:
-            self._router = Router(self._number)
+            self._router = Router(self._number - 1)
         answers: list[Published | PendingReply] = [NO_OUTCOME] * len(command.keys)
         for part, rows in grouped(command, whole, self._router):
             found: Sequence[Published | PendingReply] | None = None
