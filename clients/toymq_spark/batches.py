@@ -21,9 +21,12 @@ import pyarrow as pa
 
 from toymq_py.storage.record import ATTRIBUTE_HEADERS, ATTRIBUTE_SEQUENCE, Columns, parse_attributes
 
-ROWS_MAX = 10_000
+ROWS_MAX = 16_384
 BYTES_MAX = 8 << 20
-"""About the most payload of a batch: 10,000 rows of 2 MiB would be too many."""
+"""About the most bytes of a batch: 16,384 rows of 2 MiB would be too many."""
+ROWS_SMALL = 4096
+BYTES_SMALL = 1 << 20
+"""A batch below both is joined with the next."""
 KEY_HEADER = "toymq-key"
 GROUP_HEADER = "toymq-group"
 """Names the group of a message for ``mode=keyed`` (delivery.md), before its key does; without a value it has none."""
@@ -80,20 +83,24 @@ def constant(name: str, topic: str, count: int, partition: int = 0) -> pa.Array:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join batches up to ``ROWS_MAX`` and about ``BYTES_MAX``: a small batch costs Spark more than its rows."""
+    """Join small batches, up to about ``ROWS_MAX`` and ``BYTES_MAX``: each costs Spark more than its rows. Large ones are only
+    cut: joining would copy them."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        while batch.num_rows:
-            part = batch.slice(0, ROWS_MAX - rows)
-            batch = batch.slice(part.num_rows)
-            pending.append(part)
-            rows += part.num_rows
-            size += part.nbytes
-            if rows >= ROWS_MAX or size >= BYTES_MAX:
-                yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
-                pending, rows, size = [], 0, 0
-    if pending:
+        is_small = batch.num_rows < ROWS_SMALL and batch.nbytes < BYTES_SMALL
+        if rows and (not is_small or rows + batch.num_rows > ROWS_MAX or size >= BYTES_MAX):
+            yield pa.concat_batches(pending)
+            pending, rows, size = [], 0, 0
+        if is_small:
+            pending.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            continue
+        step = min(ROWS_MAX, max(BYTES_MAX * batch.num_rows // batch.nbytes, 1))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+    if rows:
         yield pa.concat_batches(pending)
 
 

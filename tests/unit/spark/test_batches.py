@@ -100,6 +100,18 @@ def test_large_payloads_do_not_come_ten_thousand_at_a_time() -> None:
     assert [batch.num_rows for batch in found] == [3, 3]
 
 
+def test_small_batches_are_joined_and_large_ones_are_cut_without_a_copy() -> None:
+    def batch(count: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"n": range(count)})
+
+    counts = [2, 3, batches.ROWS_SMALL, 0, 4, 2 * batches.ROWS_MAX + 1, 5]
+    given = [batch(count) for count in counts]
+    found = list(batches.joined(given))
+    assert [each.num_rows for each in found] == [5, batches.ROWS_SMALL, 4, batches.ROWS_MAX, batches.ROWS_MAX, 1, 5]
+    assert [n for each in found for n in each["n"].to_pylist()] == [n for count in counts for n in range(count)]
+    assert found[1]["n"].buffers()[1].address == given[2]["n"].buffers()[1].address
+
+
 def test_bytes_that_are_no_records_are_an_error() -> None:
     with pytest.raises(DamagedData, match="at byte 31"):
         runs(encode_frame(0, 1, b"", b"x"), b"\1" * 40)

@@ -1,6 +1,7 @@
 """Seals and states: what is written is read, and anything else is damage."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.frames import encode_frame
 from toymq_py.errors import DamagedData
 from toymq_py.storage import checked_json
-from toymq_py.storage.record import crc32
+from toymq_py.storage.record import adler32, crc32
 from toymq_py.tier.keys import Place
 from toymq_py.tier.objects import MisplacedObject, Part, Seal, Span, State
 
@@ -20,14 +21,26 @@ PLACE = Place("t", "0123456789abcdef")
 def test_a_seal_fits_its_segment_alone(data: bytes, next_id: int) -> None:
     seal = Seal.decode(Seal.of(data, PLACE, 0, next_id).encode(), PLACE, 0)
     assert (seal.next_id, seal.fits(data), seal.fits(data + b"x")) == (next_id, True, False)
-    assert not data or not seal.fits(bytes([data[0] ^ 1]) + data[1:])
+    assert seal.quick_misfit(data) is None
+    for other in (data + b"x", bytes([data[0] ^ 1]) + data[1:] if data else b"y"):
+        assert not seal.fits(other)
+        assert seal.quick_misfit(other)
 
 
 def test_a_seal_tells_records_from_others_of_their_lengths() -> None:
     """A CRC-32 did not: a record ends in its own, and what follows it begins from the same remainder."""
     one, other = (encode_frame(msg_id, 1, b"", payload) for msg_id, payload in ((0, b"a"), (1, b"b")))
     assert crc32(one) == crc32(other)
-    assert not Seal.of(one, PLACE, 0, 1).fits(other)
+    seal = Seal.of(one, PLACE, 0, 1)
+    assert not seal.fits(other)
+    assert seal.quick_misfit(other) == f"its Adler-32 is {adler32(other):08x}, and its seal says {adler32(one):08x}"
+
+
+def test_a_seal_without_an_adler_32_is_compared_by_its_sha_256() -> None:
+    old = replace(Seal.of(b"one", PLACE, 0, 1), adler32=None)
+    old = Seal.decode(old.encode(), PLACE, 0)
+    assert (old.adler32, old.quick_misfit(b"one")) == (None, None)
+    assert "SHA-256" in (old.quick_misfit(b"two") or "")
 
 
 @given(st.integers(0, 2**64 - 1), st.none() | st.binary(), st.none() | st.binary())

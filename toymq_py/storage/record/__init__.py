@@ -14,6 +14,7 @@ from toymq_py.storage.record.attributes import (
 )
 from toymq_py.storage.record.checksum import (
     CRC_RESIDUE,
+    adler32,
     crc32,
     crc32_reference,
     run_residue,
@@ -68,6 +69,7 @@ __all__ = [
     "Frame",
     "Row",
     "Stop",
+    "adler32",
     "claimed_extent",
     "crc32",
     "crc32_reference",
