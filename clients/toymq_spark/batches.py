@@ -24,9 +24,8 @@ from toymq_py.storage.record import ATTRIBUTE_HEADERS, ATTRIBUTE_SEQUENCE, Colum
 ROWS_MAX = 16_384
 BYTES_MAX = 8 << 20
 """About the most bytes of a batch: 16,384 rows of 2 MiB would be too many."""
-ROWS_SMALL = 4096
 BYTES_SMALL = 1 << 20
-"""A batch below both is joined with the next."""
+"""A batch below this, and below a quarter of ``ROWS_MAX``, is joined with the next."""
 KEY_HEADER = "toymq-key"
 GROUP_HEADER = "toymq-group"
 """Names the group of a message for ``mode=keyed`` (delivery.md), before its key does; without a value it has none."""
@@ -88,7 +87,7 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        is_small = batch.num_rows < ROWS_SMALL and batch.nbytes < BYTES_SMALL
+        is_small = 4 * batch.num_rows < ROWS_MAX and batch.nbytes < BYTES_SMALL
         if rows and (not is_small or rows + batch.num_rows > ROWS_MAX or size >= BYTES_MAX):
             yield pa.concat_batches(pending)
             pending, rows, size = [], 0, 0
