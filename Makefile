@@ -45,7 +45,8 @@ $(RUN)/.stamp-run: pyproject.toml hatch_build.py $(PACKAGED)
 	@echo "toymq: building and installing the wheel; compiled (with a C compiler) that takes a minute, once until the source changes"
 	@rm -rf $(RUN) $(WHEELS)
 	@$(PYTHON) -m venv $(RUN)
-	@$(TIMES) $(RUN)/bin/python $(PIP) wheel --no-deps --wheel-dir $(WHEELS) .
+	@$(TIMES) $(RUN)/bin/python $(PIP) wheel --no-deps --wheel-dir $(WHEELS) . & pid=$$!; \
+	  while kill -0 $$pid 2>/dev/null; do printf . >&2; sleep 2; done; echo >&2; wait $$pid
 	@$(RUN)/bin/python $(PIP) install "$$(echo $(WHEELS)/*.whl)[http,tui]"
 	@touch $@
 

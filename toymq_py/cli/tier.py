@@ -13,16 +13,47 @@ from toymq_py.errors import ConfigError
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup_directory import utc
 from toymq_py.storage.offline.verify import check_data_directory, topic_names, verify_topic
-from toymq_py.tier.bucket import open_bucket
+from toymq_py.tier.bucket import check_there, open_bucket
 from toymq_py.tier.check import check as compare
 from toymq_py.tier.marker import Marker
+from toymq_py.tier.reader import BucketReader
 from toymq_py.tier.restore import restore
 from toymq_py.units import counted, parse_time_ns
 
 
-@click.group("tier", short_help="Compare a directory with its bucket.")
+@click.group("tier", short_help="List a bucket, compare a directory with it.")
 def tier() -> None:
-    """Compare a data directory with the bucket of `toymq serve --tier`."""
+    """List the bucket of `toymq serve --tier`, and compare a data directory with it."""
+
+
+@tier.command("list")
+@click.argument("url")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object per topic, one a line.")
+def list_topics(url: str, as_json: bool) -> None:
+    """List the topics in the bucket at URL: what `toymq restore` would bring back.
+
+    \b
+        toymq tier list s3://history/orders
+
+    It lists names, and reads one small object per topic; no segment is fetched. Deleted topics are not shown.
+    """
+    parse_tier(url)
+    bucket = open_bucket(url, RealFileSystem(), read_only=True)
+    reader = BucketReader(bucket)
+    names = reader.topics()
+    if not names:
+        check_there(bucket)
+    for topic in map(reader.topic, names):
+        segments, at = len(topic.segments), topic.state_ns
+        if as_json:
+            ids = {"first_id": topic.first_id, "next_id": topic.next_id}
+            click.echo(json.dumps({**topic.place._asdict(), **ids, "segments": segments, "state_at_ns": at}))
+            continue
+        ids_text = f"records {topic.first_id} to {topic.next_id - 1}" if topic.next_id > topic.first_id else "no records"
+        state = "no state" if at is None else f"consumers and settings as of {utc(at)}"
+        click.echo(f"{topic.place.topic}: {ids_text} in {counted(segments, 'segment')}, {state}")
+    if not as_json and not names:
+        click.echo("no topics")
 
 
 @tier.command()

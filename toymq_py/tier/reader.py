@@ -54,7 +54,7 @@ class SealedSegment(NamedTuple):
 class BucketTopic(NamedTuple):
     """A topic of a bucket, by a listing: ``first_id`` is the first retained id, ``next_id`` the one behind the last segment.
 
-    ``removed``: ids between that were removed on purpose, as its newest state says.
+    ``removed``: ids between that were removed on purpose, as its newest state says. ``state_ns``: when that was stored.
     """
 
     place: Place
@@ -62,6 +62,7 @@ class BucketTopic(NamedTuple):
     next_id: int
     segments: list[SealedSegment]
     removed: tuple[IdRange, ...] = ()
+    state_ns: int | None = None
 
 
 class BucketReader:
@@ -91,7 +92,9 @@ class BucketReader:
             if not (known.has_removed(each.first_id) and known.has_removed(each.next_id - 1))  # else its deletion is under way
         ]  # fmt: skip
         first_id, next_id = (segments[0].first_id, segments[-1].next_id) if segments else (state.next_id, state.next_id)
-        return BucketTopic(place, first_id if at is None else max(first_id, known.first_id), next_id, segments, known.removed)
+        if at is not None:
+            first_id = max(first_id, known.first_id)
+        return BucketTopic(place, first_id, next_id, segments, known.removed, at)
 
     def segments(self, place: Place) -> list[SealedSegment]:
         """The segments of an incarnation, ascending; none when the bucket does not have it."""

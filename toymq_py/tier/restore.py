@@ -48,6 +48,7 @@ def restore(
     chosen, left = choose(found, at_ns)
     if not chosen:
         raise DataDirectoryError(_no_topic(found))
+    was_there = fs.is_dir(data_dir)
     make_directory(fs, data_dir)
     lock = DirectoryLock.take(fs, data_dir, pid, "toymq restore")
     try:
@@ -69,6 +70,9 @@ def restore(
             done.append(topic or Restored(place, why_absent=_NOT_YET.format(utc(at_ns))))
         if all(each.why_absent for each in done):
             remove_tree(fs, staging)
+            fs.unlink(f"{data_dir}/LOCK")
+            if not was_there:
+                fs.rmdir(data_dir)
             raise _nothing_of(found, at_ns)
         fs.sync_dir(staging)
         fs.rename(staging, f"{data_dir}/topics")

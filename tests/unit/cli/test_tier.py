@@ -135,3 +135,18 @@ def test_a_restore_to_a_time_and_what_it_refuses(data: Path, tmp_path: Path) -> 
     assert "may be lost" not in told.output, "a state that is newer knows what was handed out then"
     assert re.search(r"^t: 1 segment; the next id is 10\d{6}$", told.output, re.MULTILINE)
     assert f"{to} is as it was at 2020-11-28 00:00:00 UTC" in told.output
+
+
+def test_a_bucket_is_listed(data: Path, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    away = toymq("tier", "list", url)
+    assert (away.exit_code, "the bucket" in away.output) == (2, True)
+    (tmp_path / "bucket").mkdir()
+    assert "the bucket is empty" in toymq("tier", "list", url).output
+    assert toymq("tier", "check", url, str(data), "--repair").exit_code == 0
+    assert toymq("tier", "list", url).output == "t: records 0 to 4 in 1 segment, no state\n"
+    upload(data, url)
+    told = json.loads(toymq("tier", "list", url, "--json").output)
+    known = {"topic": "t", "incarnation": PLACE.incarnation, "first_id": 0, "next_id": 5, "segments": 1}
+    assert told.items() >= known.items()
+    assert "in 1 segment, consumers and settings as of 20" in toymq("tier", "list", url).output

@@ -17,7 +17,7 @@ from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.deletions import encode
 from toymq_py.tier.keys import Place, deleted_key, seal_key, segment_key, state_key
 from toymq_py.tier.objects import Seal, State
-from toymq_py.tier.reader import BucketReader, SealedSegment, SegmentLost, open_reader
+from toymq_py.tier.reader import BucketReader, BucketTopic, SealedSegment, SegmentLost, open_reader
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_topic_is_what_is_sealed(bucket: MemoryBucket, frames: list[Frame]) ->
     reader = BucketReader(bucket)
     assert reader.topics() == ["t"]
     whole = [SealedSegment(0, 10, True), SealedSegment(10, 20, True), SealedSegment(20, 30, True)]
-    assert reader.topic("t") == (PLACE, 0, 30, whole, ())
+    assert reader.topic("t") == BucketTopic(PLACE, 0, 30, whole)
     assert reader.segments(PLACE) == whole
     bucket.put(segment_key(PLACE, 30), b"".join(some_frames(5, first_id=30)))
     assert reader.topic("t").next_id == 30, "without a seal it is under way"

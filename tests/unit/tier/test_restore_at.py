@@ -10,7 +10,6 @@ from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
 from tests.support.tiers import AGAIN, PAYLOAD, TierRig, exchange
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage import offsets
-from toymq_py.storage.restoring import is_interrupted
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import holdings, seal_key, segment_key, state_key
 from toymq_py.tier.objects import State
@@ -155,7 +154,11 @@ def test_a_time_before_everything_is_refused_and_leaves_nothing() -> None:
     rig, _, _ = written()
     with pytest.raises(DataDirectoryError, match=r"nothing from 1970-01-01 .* its first state is of .* name a later time"):
         rig.restored(5)
-    assert not is_interrupted(rig.disk, AGAIN)
+    assert not rig.disk.is_dir(AGAIN)
+    rig.disk.mkdir(AGAIN)
+    with pytest.raises(DataDirectoryError):
+        rig.restored(5)
+    assert rig.disk.listdir(AGAIN) == [], "the directory was there, and stays"
     assert rig.restored(rig.clock.wall_ns())[1]["t"].segments, "the directory can be used"
 
 
