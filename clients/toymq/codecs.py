@@ -54,7 +54,7 @@ def _msgpack() -> Codec:
         try:
             return msgpack.unpackb(payload, strict_map_key=False)
         except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
-            raise BadArgument(f"the payload is no MessagePack: {error or type(error).__name__}") from None
+            raise BadArgument(f"the payload is not MessagePack: {error or type(error).__name__}") from None
 
     return Codec("application/msgpack", encode, decode)
 

@@ -93,7 +93,7 @@ def dump(what: str, value: object) -> bytes:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"it has {name}, which is no number of JSON")
+    raise ValueError(f"it has {name}, which is not a number of JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
@@ -109,7 +109,7 @@ def load(payload: bytes) -> Any:
                 return found
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
-        raise BadArgument(f"the payload is no JSON: {error}") from None
+        raise BadArgument(f"the payload is not JSON: {error}") from None
 
 
 def reader_of(what: str, kind: object) -> Reader:

@@ -125,7 +125,7 @@ async def test_what_could_not_be_stored_is_503_and_not_there(rig: HttpRig, fs: S
 
 
 async def test_a_message_to_a_queue_that_there_is_not_is_not_stranded(rig: HttpRig) -> None:
-    """The original stored it where nobody found it."""
+    """The original stored it where it was not found."""
     assert await status(rig, "POST", "/q/messages", b"a") == 404
     await rig.ask("PUT", "/q")
     assert await get(rig, "q") == (204, b"", None)

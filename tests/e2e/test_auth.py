@@ -29,8 +29,8 @@ async def admitted(served: InProcess, name: str) -> AsyncWire:
 PUBLISHER = table("publisher", 'publish = ["orders.*"]')
 SUBSCRIBER = table("subscriber", 'subscribe = ["orders.>", "jobs"]')
 ADMIN = table("admin", "admin = true")
-NOBODY = table("nobody")
-TABLES = (PUBLISHER, SUBSCRIBER, ADMIN, EVERYTHING, NOBODY)
+OUTSIDER = table("outsider")
+TABLES = (PUBLISHER, SUBSCRIBER, ADMIN, EVERYTHING, OUTSIDER)
 
 COMMANDS = {
     "PUB": b"PUB {} - 1\nx\n",
@@ -66,7 +66,7 @@ async def test_each_verb_needs_its_right(tmp_path: Path, verb: str) -> None:
     right = {"PUB": "publisher"} | dict.fromkeys(SUBSCRIBES, "subscriber") | dict.fromkeys(ADMINISTERS, "admin")
     may = {right[verb], "all"} | ({"admin"} if verb == "DESCRIBE" else set())
     async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
-        for name in ("publisher", "subscriber", "admin", "all", "nobody"):
+        for name in ("publisher", "subscriber", "admin", "all", "outsider"):
             for topic in ("orders.eu", "jobs", "other"):
                 patterns = {"publisher": {"orders.eu"}, "subscriber": {"orders.eu", "jobs"}}.get(name, {topic})
                 wire = await admitted(served, name)
@@ -82,7 +82,7 @@ async def test_each_verb_needs_its_right(tmp_path: Path, verb: str) -> None:
 
 async def test_a_refused_command_leaves_nothing_behind(tmp_path: Path) -> None:
     async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
-        wire = await admitted(served, "nobody")
+        wire = await admitted(served, "outsider")
         for command in COMMANDS.values():
             assert (await wire.ask(command.replace(b"{}", b"t"))).startswith(b"ERR FORBIDDEN")
         assert not served.broker.topics
@@ -106,14 +106,14 @@ async def test_what_a_token_sees(tmp_path: Path) -> None:
         for topic in (b"orders.eu", b"jobs", b"other"):
             assert await wire.ask(b"PUB %b - 1\nx\n" % topic) == b"OK 0"
         seen = {}
-        for name in ("subscriber", "admin", "publisher", "nobody"):
+        for name in ("subscriber", "admin", "publisher", "outsider"):
             wire = await admitted(served, name)
             listed = json.loads(await wire.body(await wire.ask(b"TOPICS\n")))
             stats = json.loads(await wire.body(await wire.ask(b"STATS\n")))["topics"]
             assert listed == stats
             seen[name] = [topic["topic"] for topic in listed]
         everything = ["jobs", "orders.eu", "other"]
-        assert seen == {"subscriber": ["jobs", "orders.eu"], "admin": everything, "publisher": [], "nobody": []}
+        assert seen == {"subscriber": ["jobs", "orders.eu"], "admin": everything, "publisher": [], "outsider": []}
         wire = await admitted(served, "subscriber")
         assert json.loads(await wire.body(await wire.ask(b"TOPICS other\n"))) == []
 
@@ -176,14 +176,14 @@ async def test_an_empty_list_says_that_the_token_sees_no_more(tmp_path: Path) ->
             result = await asyncio.to_thread(CliRunner().invoke, toymqctl, words, env=env)
             return result.exit_code, result.stdout
 
-        assert await ctl("nobody", "topics") == (0, "no topics that this token may see\n")
-        assert await ctl("nobody", "dlq", "list") == (0, "no dead letters that this token may see\n")
+        assert await ctl("outsider", "topics") == (0, "no topics that this token may see\n")
+        assert await ctl("outsider", "dlq", "list") == (0, "no dead letters that this token may see\n")
         assert await ctl("admin", "dlq", "list", "other") == (0, "no dead letters\n")
         assert await ctl("admin", "dlq", "redrive", "other") == (0, "sent back 0: other has no dead letters\n")
 
 
 async def test_what_is_pipelined_behind_hello_is_done(tmp_path: Path) -> None:
-    """Nobody has to wait for HELLO's answer, also when the bytes come one by one."""
+    """A client need not wait for HELLO's answer, also when the bytes come one by one."""
     said = hello("all") + b"PUB t - 5\nhello\n" * 3 + b"SUB t c\nFETCH other 0 1\nQUIT\n"
     async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         for step in (len(said), 1, 7):
@@ -198,7 +198,7 @@ async def test_what_is_pipelined_behind_hello_is_done(tmp_path: Path) -> None:
 
 async def test_a_second_hello_changes_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
-        wire = await admitted(served, "nobody")
+        wire = await admitted(served, "outsider")
         assert (await wire.ask(hello("all"))).startswith(b"ERR BAD_ARGUMENT")
         assert (await wire.ask(b"CREATE t\n")).startswith(b"ERR FORBIDDEN")
 
@@ -236,7 +236,7 @@ async def test_a_token_that_goes_ends_its_sessions(tmp_path: Path) -> None:
 
 
 async def test_a_token_that_may_read_less_is_heard_no_more(tmp_path: Path) -> None:
-    """Its sessions end, after all that they are owed; so do waits. Who comes back hears FORBIDDEN."""
+    """Its sessions end, after all that they are owed; so do waits. A client that comes back hears FORBIDDEN."""
     tokens = authority(*TABLES)
     async with serving(tmp_path / "d", authority=tokens) as served:
         wire, waits = await admitted(served, "subscriber"), await admitted(served, "subscriber")

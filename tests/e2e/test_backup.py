@@ -107,7 +107,7 @@ def test_what_is_refused_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_secrets_of_the_webhooks_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """In the backup, in one that an earlier version left to everybody, and in what is restored."""
+    """In the backup, in one that an earlier version left readable to all, and in what is restored."""
     with BrokerProcess(tmp_path / "d") as broker:
         broker.terminate()
         assert broker.ended()[0] == 0

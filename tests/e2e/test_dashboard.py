@@ -106,7 +106,7 @@ def test_consumers_have_their_lag_and_can_be_moved_and_forgotten(broker: BrokerP
     line = page.locator(".consumers tbody tr")
     line.get_by_role("cell", name=re.compile(r"^2$")).first.wait_for()
     assert line.locator('[data-label="Inflight"]').inner_text() == "1"
-    assert line.locator(".badge", has_text="nothing attached").count() == 0, "who polls is there"
+    assert line.locator(".badge", has_text="nothing attached").count() == 0, "a client that polls is there"
     line.get_by_role("button", name="Move worker").click()
     page.get_by_role("dialog").get_by_label("It goes on at").select_option("latest")
     page.get_by_role("dialog").get_by_role("button", name="Move consumer").click()

@@ -121,7 +121,7 @@ async def test_a_sub_that_is_refused_delivers_nothing_and_leaves_nothing() -> No
         assert await other.ask(b"PUB t - 1\nz\n") == b"OK 2"
         await wire.nothing_before_pong()
         assert (await other.ask(b"FORGET t c\n")).startswith(b"ERR NO_SUCH_CONSUMER ")
-        assert await wire.ask(b"SUB t d\n") == b"OK 1", "at the first id a full disk refuses nobody"
+        assert await wire.ask(b"SUB t d\n") == b"OK 1", "at the first id a full disk refuses none"
         assert (await wire.message())[0] == 0
 
 
@@ -149,7 +149,7 @@ class SlowToUnlink(SimDisk):
         self.go_on = threading.Event()
 
     def unlink(self, path: str) -> None:
-        assert self.go_on.wait(30), "nobody told it"
+        assert self.go_on.wait(30), "it was not told"
         super().unlink(path)
 
 
@@ -228,7 +228,7 @@ async def test_a_connection_that_is_accepted_while_the_broker_stops() -> None:
 
 
 def test_sigterm_at_the_moment_of_a_connect(tmp_path: Path) -> None:
-    """The session was made when nobody looked for new ones any more, and the process waited for its end for ever."""
+    """The session was made when new ones were not looked for any more, and the process waited for its end for ever."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(BrokerProcess(tmp_path / str(n))) for n in range(4)]
         for broker in brokers:

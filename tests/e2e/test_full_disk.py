@@ -105,7 +105,7 @@ class Flood:
 
 @require("tmpfs")
 def test_a_disk_that_fills_under_full_load(small_disk: Path) -> None:
-    """Nobody's connection is lost, every publish is answered, what was answered OK is there, and it all resumes."""
+    """No connection is lost, every publish is answered, what was answered OK is there, and it all resumes."""
     with BrokerProcess(small_disk / "d", "--segment-bytes", "1MiB", "--retain-acked-for", "0") as broker:
         floods = [flood.wait() for flood in [Flood(broker) for _ in range(4)]]
         assert all(len(flood.answers) == Flood.COUNT for flood in floods), "every publish is answered"

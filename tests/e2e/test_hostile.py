@@ -64,7 +64,7 @@ def test_a_body_that_trickles_in(tmp_path: Path) -> None:
 
 
 def test_a_client_that_never_reads(tmp_path: Path) -> None:
-    """Replies pile up to a bound, then its commands wait in its own socket; nobody else notices."""
+    """Replies pile up to a bound, then its commands wait in its own socket; no other notices."""
     with BrokerProcess(tmp_path / "d", "--max-inflight-bytes", "1MiB") as broker, broker.connect() as other:
         before = broker.rss_bytes()
         with broker.connect() as rude:
@@ -139,7 +139,7 @@ def test_out_of_descriptors_it_waits_and_recovers(tmp_path: Path) -> None:
         while broker.descriptors() < limit:
             first.ask(b"PING\n")
         for _ in range(50):
-            assert ping_ms(first) < 1000, "who is connected does not notice"
+            assert ping_ms(first) < 1000, "a connected client does not notice"
         for connection in crowd:
             connection.close()
         with broker.connect() as late:

@@ -54,7 +54,7 @@ def broker_on(path: Path, *options: str, descriptors: int | None = None) -> Brok
 
 
 def prepare(wire: Wire, behaviour: str) -> None:
-    """Topic "t" has a record, or a backlog for those who could read it; "replies" is there."""
+    """Topic "t" has a record, or a backlog for those that could read it; "replies" is there."""
     records = BACKLOG if behaviour.endswith("never-reads") else 1
     for _ in range(0, records, 1000):
         run = min(records, 1000)
@@ -168,7 +168,7 @@ def test_a_crowd_never_takes_the_descriptors_of_the_disk(tmp_path: Path) -> None
 
 
 def test_topics_never_take_the_descriptors_of_connections(tmp_path: Path) -> None:
-    """Each topic held its newest segment open: with 600 topics and 400 descriptors nobody more was let in."""
+    """Each topic held its newest segment open: with 600 topics and 400 descriptors no more were let in."""
     with broker_on(tmp_path / "d", descriptors=400) as broker, broker.connect() as wire:
         for n in range(600):
             assert wire.ask(b"PUB topic.%d - 1\nx\n" % n) == b"OK 0"

@@ -50,7 +50,7 @@ class Outages:
             self._connected.clear()
             await asyncio.to_thread(self._end, self._broker)
             await asyncio.to_thread(self._broker.start)
-        await self._connected.wait()  # a connection that nobody needs any more may be the last to come back
+        await self._connected.wait()  # a connection that is not needed any more may be the last to come back
 
 
 async def run_through_outages(

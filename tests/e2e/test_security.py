@@ -1,4 +1,4 @@
-"""Who gets in, and what leaves the broker: the table of docs/security.md, a real process, and a scan of all that is said."""
+"""What gets in, and what leaves the broker: the table of docs/security.md, a real process, and a scan of all that is said."""
 
 import asyncio
 import json
@@ -98,7 +98,7 @@ WAYS: dict[str, tuple[str | None, Connect]] = {
     "HTTP, TLS, client certificate missing": (CLIENT_CERT, lambda rig, name: _http(rig, name, client_context())),
 }  # fmt: skip
 """By row: the CA of client certificates that the broker has, and how a client connects."""
-TOKENS = {"no token": None, "good": "all", "bad": "nobody", "gone since a reload": "gone"}
+TOKENS = {"no token": None, "good": "all", "bad": "stranger", "gone since a reload": "gone"}
 
 
 def rows() -> dict[str, dict[str, str]]:
@@ -182,7 +182,7 @@ def options(files: Path, *, client_ca: bool = False) -> list[str]:
 
 
 def test_hanging_up_reads_tokens_and_certificates_again(files: Path) -> None:
-    """A bad file changes nothing and is said; nobody who is still welcome notices."""
+    """A bad file changes nothing and is said; no client that is still welcome notices."""
     with BrokerProcess(files / "d", *options(files)) as broker, broker.connect(client_context()) as stays:
         assert stays.ask(hello("all")).startswith(b"HELLO 1")
         assert stays.ask(b"PUB t - 1\nx\n") == b"OK 0"

@@ -1,4 +1,4 @@
-"""A failing disk, a bug, a shutdown: every command still gets its answer, and nobody else notices."""
+"""A failing disk, a bug, a shutdown: every command still gets its answer, and no other notices."""
 
 import errno
 import logging
@@ -205,7 +205,7 @@ async def test_a_connection_that_goes_takes_its_waits_with_it() -> None:
     "command", [b"SEEK mine c%d earliest\n", b"CONFIG mine ttl=%d000\n", b"FORGET mine c%d\n"], ids=["seek", "config", "forget"]
 )
 def test_a_client_that_is_gone_before_its_answer_takes_no_answer_of_others_along(tmp_path: Path, command: bytes) -> None:
-    """The audit line of a closed connection asked for its address, which raised, and all who waited behind for the same write
+    """The audit line of a closed connection asked for its address, which raised, and all that waited behind for the same write
     never got an answer: bystanders hung for good, and the trail lacked the change."""
     with BrokerProcess(tmp_path / "d") as broker, broker.connect() as bystander:
         for topic in (b"mine", b"theirs"):

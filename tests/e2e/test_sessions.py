@@ -95,7 +95,7 @@ async def test_nack_with_a_delay_and_with_backoff(tmp_path: Path) -> None:
         await wire.nothing_before_pong()
         other = await served.connect()
         assert await other.ask(b"PUB t - 1\nx\n") == b"OK 1"
-        assert (await wire.message())[:2] == (1, 1), "what is put off blocks nobody behind it"
+        assert (await wire.message())[:2] == (1, 1), "what is put off blocks nothing behind it"
         assert await wire.ask(b"NACK t c 1 delay=20\n") == b"OK 1"
         assert (await wire.message())[:2] == (1, 2)
         assert await wire.ask(b"NACK t c 1\n") == b"OK 1"
@@ -172,7 +172,7 @@ async def test_stats_tell_the_tasks_that_there_are(tmp_path: Path) -> None:
     async with serving(tmp_path / "d") as served:
 
         async def tasks() -> int:
-            """With nobody connected but whom the test knows of: sessions end behind their connections."""
+            """With no client connected but those of the test: sessions end behind their connections."""
             await until(lambda: served.broker.metrics.connections == len(wires))
             return int(str((await stats(served))["tasks"]))
 

@@ -1,4 +1,4 @@
-"""WebSockets whose clients read slowly, or nothing: what is kept for them, what counts as delivered, who else gets it."""
+"""WebSockets whose clients read slowly, or nothing: what is kept for them, what counts as delivered, which other gets it."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ async def rig() -> AsyncIterator[HttpRig]:
 
 
 async def test_who_does_not_read_answers_is_not_read(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a flood of frames whose answers nobody took: 400 MB in four seconds."""
+    """Found by a flood of frames whose answers were not taken: 400 MB in four seconds."""
     sending: list[int] = [0]
     most = 0
     usual = Conversation._send
@@ -169,7 +169,7 @@ async def test_what_never_left_the_process_is_not_counted(
 
 
 async def test_who_is_stalled_is_passed_over(rig: HttpRig, stalled: list[GatewayWebSocket]) -> None:
-    """One message, and two who wait for it: the first does not read its answers."""
+    """One message, and two that wait for it: the first does not read its answers."""
     subscribe = {"op": "subscribe", "consumer": "c", "mode": "shared"}
     connection, flood = await silent_websocket(rig.port), frame_of(1, b"{}") * 50_000
 
@@ -196,7 +196,7 @@ async def test_who_is_stalled_is_passed_over(rig: HttpRig, stalled: list[Gateway
 
 @pytest.mark.parametrize("end", ["no pong", "half closed"])
 async def test_who_is_stalled_and_leaves_is_not_waited_for(rig: HttpRig, stalled: list[GatewayWebSocket], end: str) -> None:
-    """The connection closes behind what is written, and nobody takes that: the subscription was held as long as the peer's
+    """The connection closes behind what is written, and is not taken: the subscription was held as long as the peer's
     kernel lived."""
     await publish_megabyte(rig)
     connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
@@ -213,7 +213,7 @@ async def test_who_is_stalled_and_leaves_is_not_waited_for(rig: HttpRig, stalled
 
 
 async def test_who_is_stalled_after_it_was_woken_is_passed_over(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer came in between: the message waited for who took nothing, and the other one was idle."""
+    """An answer came in between: the message waited for the one that took nothing, and the other one was idle."""
     woken: list[GatewayWebSocket] = []
     usual = Conversation._wake
 
@@ -282,7 +282,7 @@ async def test_who_is_stalled_holds_nothing_when_it_has_to_leave(
         assert sessions(rig) == 1
         found[0]._gateway.waiting.stop()
         await rig.until(lambda: not sessions(rig))
-        assert not stalled[0].disconnected, "and nobody has read anything"
+        assert not stalled[0].disconnected, "and none has read anything"
 
 
 async def test_a_shutdown_waits_a_moment_for_who_is_stalled(

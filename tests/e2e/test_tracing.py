@@ -34,11 +34,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from toymq import sync
 from toymq.tracing import Tracing
 
-who, url, endpoint = sys.argv[1:]
-provider = TracerProvider(resource=Resource({"service.name": who}))
+service, url, endpoint = sys.argv[1:]
+provider = TracerProvider(resource=Resource({"service.name": service}))
 provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint + "/v1/traces")))
 with sync.connect(url, tracing=Tracing(provider)) as mq:
-    if who == "shop":
+    if service == "shop":
         with provider.get_tracer("shop").start_as_current_span("checkout"):
             mq.pub("orders", b"hello", headers={"color": "red"})
     else:
@@ -52,8 +52,8 @@ provider.shutdown()
 
 def test_three_processes_make_one_tree(tmp_path: Path) -> None:
     with collecting() as collector, BrokerProcess(tmp_path / "d", "--otlp-endpoint", collector.endpoint) as broker:
-        for who in ("shop", "billing"):
-            arguments = [sys.executable, "-c", PROCESS, who, f"toymq://127.0.0.1:{broker.port}", collector.endpoint]
+        for service in ("shop", "billing"):
+            arguments = [sys.executable, "-c", PROCESS, service, f"toymq://127.0.0.1:{broker.port}", collector.endpoint]
             done = subprocess.run(
                 arguments, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
             )
@@ -169,7 +169,7 @@ async def test_each_message_of_many_has_a_span_of_its_own(tmp_path: Path) -> Non
 
 
 async def test_what_was_there_already_travels_on(tmp_path: Path) -> None:
-    """No provider in this process: nothing is recorded, and the context of who called us is passed on."""
+    """No provider in this process: nothing is recorded, and the context of the caller is passed on."""
     spans = Spans()
     async with serving(tmp_path) as served, toymq.connect(f"127.0.0.1:{served.port}", tracing=Tracing()) as mq:
         with spans.provider.get_tracer("caller").start_as_current_span("request") as request:

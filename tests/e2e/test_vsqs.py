@@ -169,7 +169,7 @@ def test_several_processes_share_the_work_in_its_order(manager: QueueManager, tm
 
 
 def test_the_process_that_serves_is_killed(tmp_path: Path) -> None:
-    """Nobody else notices, and what was deleted stays deleted."""
+    """No other notices, and what was deleted stays deleted."""
     command = [sys.executable, "-c", CONSUME, str(tmp_path / "d"), "1"]
     with Popen(command, env=environment(), stdin=PIPE, stdout=PIPE, text=True) as server:
         assert server.stdout is not None

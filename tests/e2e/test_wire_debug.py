@@ -18,7 +18,7 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
 
 
 async def a_visit(served: InProcess) -> None:
-    """Publish, consume, ack, with a token that nobody asks for."""
+    """Publish, consume, ack, with a token that is not asked for."""
     async with toymq.connect(f"toymq://s3cret@127.0.0.1:{served.port}", name="visitor", idempotent=False) as client:
         await client.pub("t", b"payload", key="k")
         async with client.sub("t", "c") as messages:

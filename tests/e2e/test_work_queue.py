@@ -84,7 +84,7 @@ class Shop:
                 await self._more.wait()
 
     def kill_a_worker(self, random: Random) -> None:
-        number = random.choice(sorted(self.ready & self.living.keys() or self.living))  # who still begins has nothing to lose
+        number = random.choice(sorted(self.ready & self.living.keys() or self.living))  # a new one has nothing to lose
         self.died_ns[number] = time.perf_counter_ns()
         self.living[number].kill()
 
@@ -181,7 +181,7 @@ async def work_off(tmp_path: Path, *, workers: int, kills: int, count: int, seed
 
 
 async def test_workers_and_broker_are_killed_and_every_job_is_done(tmp_path: Path) -> None:
-    assert await work_off(tmp_path, workers=3, kills=3, count=240, seed=1) > 0, "a kill that nobody noticed proves nothing"
+    assert await work_off(tmp_path, workers=3, kills=3, count=240, seed=1) > 0, "a kill that went unnoticed proves nothing"
 
 
 @pytest.mark.torture

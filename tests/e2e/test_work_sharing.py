@@ -103,7 +103,7 @@ async def test_the_end_of_the_stream_cuts_the_wait_short(tmp_path: Path) -> None
 
 
 async def test_quit_ends_a_wait(tmp_path: Path) -> None:
-    """So a client that nobody waits for any more leaves at once."""
+    """So a client that is not waited for any more leaves at once."""
     async with serving(tmp_path / "d") as served:
         leaving, other = await connect(served, 2)
         leaving.send(b"PULL t c 1 wait=3600000\n")
@@ -201,7 +201,7 @@ async def test_shutting_down_answers_who_waits_and_closes_a_pattern_by_its_name(
 
 
 async def test_eight_workers_some_of_which_die(tmp_path: Path) -> None:
-    """Every message is done, none is with two workers at once, and who dies gives back what it held with its attempts."""
+    """Every message is done, none is with two workers at once, and one that dies gives back what it held with its attempts."""
     async with serving(tmp_path / "d") as served:
         count = 400
         publisher = await served.connect()
@@ -223,7 +223,7 @@ async def test_eight_workers_some_of_which_die(tmp_path: Path) -> None:
                 await worker.read(int(line[6]) + 1)
                 message = line[1], int(line[2])
                 assert message not in held, f"{message} is with another worker"
-                assert attempts[message] < int(line[3]) <= dead + 1, "each attempt but the last was with one who died"
+                assert attempts[message] < int(line[3]) <= dead + 1, "each attempt but the last was with one that died"
                 held[message], attempts[message] = worker, int(line[3])
                 most -= 1
                 if most:

@@ -239,7 +239,7 @@ def test_a_redrive_that_meets_a_bug_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_letter_that_a_client_brought_back_word_for_word_is_back() -> None:
-    """Nobody can tell the two apart, nor has to."""
+    """The two cannot be told apart, and need not be."""
     rig, key = with_one_letter()
     rig.broker.topic("t").publisher.publish([key], [b"poison"], [BACK])
     rig.loop.drain()

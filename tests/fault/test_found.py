@@ -197,7 +197,7 @@ def test_a_disk_that_does_not_say_how_full_it_is(monkeypatch: pytest.MonkeyPatch
     rig.disk.fail("free_bytes", 1, errno.EIO, sticky=True)
     (retry,) = rig.publish("t", b"precious", key=b"k")
     assert (retry.duplicate, retry.first_id, retry.commit.state) == (False, 1, CommitState.DONE)
-    assert rig.broker.stats()["disk_free_bytes"] == 0, "nobody knows"
+    assert rig.broker.stats()["disk_free_bytes"] == 0, "it is not known"
 
 
 def test_retention_goes_on_after_a_restart_and_for_idle_topics() -> None:

@@ -51,7 +51,7 @@ class Directory:
 
 
 def every_kind(data: Path) -> None:
-    """Empty and full, text and binary, keys, every attribute, one that nobody knows yet."""
+    """Empty and full, text and binary, keys, every attribute, one that no version knows yet."""
     topic = Directory(data, "every.kind")
     topic.segment(
         0,

@@ -1,6 +1,6 @@
 """Whatever the order of connect, greeting, loss, output and flush: what a client has to say is announced.
 
-Who carries the bytes of a conversation looks for them when it is told, and never else. What is due and was not announced is
+What carries the bytes of a conversation looks for them when it is told, and never else. What is due and was not announced is
 said by chance or never: such a client neither receives nor raises.
 """
 

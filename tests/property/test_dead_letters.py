@@ -1,4 +1,4 @@
-"""Workers that fail, dead letters, REDRIVE, kills, power cuts and full disks, in any order, against what everybody saw.
+"""Workers that fail, dead letters, REDRIVE, kills, power cuts and full disks, in any order, against what each worker saw.
 
 Contract: delivery.md, "Attempts". Two consumers of one topic. Whatever happens: a message that a consumer has given up becomes
 one dead letter, a letter goes back once and only to the consumer that failed it, no attempt is above the limit, and in the end
@@ -136,7 +136,7 @@ class Life:
             assert all(count == 1 for count in found.values()), f"two letters of one message: {found}"
 
     def drain(self) -> None:
-        """Everybody gives up on everything that is left; then all letters go back, and are acked."""
+        """Each gives up on everything that is left; then all letters go back, and are acked."""
         rig = self.rig
         self.restart(power_cut=False)
         for _ in range(2 * MAX_ATTEMPTS):

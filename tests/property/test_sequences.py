@@ -1,7 +1,7 @@
 """Producers that send ahead, are refused, lose their connections and their broker, and go on, against what they know.
 
 Contract: protocol.md, "PUB ... seq="; delivery.md, "Dedupe". Whatever happens, every sequence that was answered OK or DUP is in
-the log, once and in order. Only behind a hole, which a power cut may leave in a batch that nobody was told of, may one be there
+the log, once and in order. Only behind a hole, which a power cut may leave in a batch without an answer, may one be there
 twice (ADR 0013).
 """
 
@@ -33,7 +33,7 @@ ROUNDS = 12
 
 
 class NeverRuns(Runnable):
-    """Nobody waits for the replies: they are taken."""
+    """The replies are not waited for: they are taken."""
 
     def __init__(self) -> None:
         pass
@@ -99,16 +99,16 @@ class World:
         option = b"hdr=9999 " if bad == 2 else b"delay=1 " if bad == 3 else b"hdr=0 " if sequence % 11 == 5 else b""
         return b"PUB t %b %d %bseq=%d\n%b\n" % (producer.name, len(body), option, sequence, body)
 
-    def send(self, who: int, sequences: list[int], bad_row: int = -1, bad: int = 0) -> None:
-        producer, wire = self.producers[who], self.wires[who]
+    def send(self, which: int, sequences: list[int], bad_row: int = -1, bad: int = 0) -> None:
+        producer, wire = self.producers[which], self.wires[which]
         wire.sent.extend((producer.name, sequence) for sequence in sequences)
         wire.send(
             b"".join(self.frame(producer, n, bad=bad if row == bad_row else 0) for row, n in enumerate(sequences))
         )
 
-    def listen(self, who: int) -> None:
-        producer = self.producers[who]
-        for name, sequence, word in self.wires[who].answers():
+    def listen(self, which: int) -> None:
+        producer = self.producers[which]
+        for name, sequence, word in self.wires[which].answers():
             assert name == producer.name
             if word in (b"OK", b"DUP"):
                 producer.stored.add(sequence)
@@ -116,9 +116,9 @@ class World:
                 assert word == b"ERR"
                 producer.back_to = min(sequence, sequence if producer.back_to is None else producer.back_to)
 
-    def reconnect(self, who: int) -> None:
-        producer, lost = self.producers[who], self.wires[who].sent
-        self.wires[who] = Wire(self.rig)
+    def reconnect(self, which: int) -> None:
+        producer, lost = self.producers[which], self.wires[which].sent
+        self.wires[which] = Wire(self.rig)
         unanswered = [sequence for _, sequence in lost]
         if producer.back_to is not None:
             unanswered.append(producer.back_to)
@@ -131,8 +131,8 @@ class World:
             for name in [name for name in self.rig.files("t") if name.endswith(".idx")]:
                 self.rig.disk.unlink(f"{DIR}/topics/t/{name}")
         self.rig.restart()
-        for who in range(len(NAMES)):
-            self.reconnect(who)
+        for which in range(len(NAMES)):
+            self.reconnect(which)
         topic = self.rig.broker.topics.get("t")
         self.holed = self.holed or (topic is not None and bool(topic.log.lost))
 
@@ -143,21 +143,21 @@ class World:
             self.restart(power_cut=number % 4 > 0)
 
     def _do(self, verb: str, number: int) -> None:
-        rig, (who, rest) = self.rig, (number % 3, number // 3)
+        rig, (which, rest) = self.rig, (number % 3, number // 3)
         match verb:
             case "send":
-                self.send(who, self.producers[who].again())
-                self.send(who, self.producers[who].make(1 + rest % 12, rest % 5 // 3))
+                self.send(which, self.producers[which].again())
+                self.send(which, self.producers[which].make(1 + rest % 12, rest % 5 // 3))
             case "send bad":
-                self.send(who, self.producers[who].again())
-                self.send(who, self.producers[who].make(1 + rest % 5, 0), rest % 7, 1 + rest % 3)
+                self.send(which, self.producers[which].again())
+                self.send(which, self.producers[which].make(1 + rest % 5, 0), rest % 7, 1 + rest % 3)
             case "step":
                 for _ in range(1 + rest % 4):
                     rig.loop.step()
             case "listen":
                 if rest % 2:
                     rig.loop.drain()
-                self.listen(who)
+                self.listen(which)
             case "full":
                 rig.disk.fail("pwrite", 1 + rest % 3, errno.ENOSPC, path=".log")
             case "fails":
@@ -167,7 +167,7 @@ class World:
             case "wait":
                 rig.advance(0.2)
             case "reconnect":
-                self.reconnect(who)
+                self.reconnect(which)
             case "die":  # the next time that so many syncs have begun
                 disk = rig.disk
                 assert isinstance(disk, MortalDisk)
@@ -210,14 +210,14 @@ class World:
             topic = self.rig.broker.topics.get("t")
             if topic is not None and topic.committer.failed is not None:
                 self.restart(power_cut=False)
-            for who, producer in enumerate(self.producers):
-                self.listen(who)
+            for which, producer in enumerate(self.producers):
+                self.listen(which)
                 if producer.back_to is None and len(producer.stored) < len(producer.made):
-                    self.reconnect(who)
-                self.send(who, producer.again())
+                    self.reconnect(which)
+                self.send(which, producer.again())
             self.rig.loop.drain()
-            for who in range(len(NAMES)):
-                self.listen(who)
+            for which in range(len(NAMES)):
+                self.listen(which)
             if all(producer.stored == set(producer.made) for producer in self.producers):
                 return
         raise AssertionError("a producer does not get through")
@@ -246,8 +246,8 @@ def test_each_sequence_is_stored_once_and_in_order(steps: list[tuple[str, int]],
     before = world.log()
     for power_cut in (False, True):
         world.restart(power_cut=power_cut, sidecars=not power_cut)
-        for who, producer in enumerate(world.producers):
-            world.send(who, producer.made)
+        for which, producer in enumerate(world.producers):
+            world.send(which, producer.made)
         world.rig.loop.drain()
         words = {word for wire in world.wires for _, _, word in wire.answers()}
         assert words <= {b"DUP"} or world.holed, "all of it again: nothing is new"

@@ -15,7 +15,7 @@ MESSAGES = 13
 OURS, THEIRS = 7, 8
 """Numbers of the leases of two sessions."""
 
-heads = st.sampled_from([b"ACK t c ", b"NACK t c ", b"TOUCH t c ", b"NACK t.dlq c ", b"TOUCH t nobody ", b"NACK u c "])
+heads = st.sampled_from([b"ACK t c ", b"NACK t c ", b"TOUCH t c ", b"NACK t.dlq c ", b"TOUCH t absent ", b"NACK u c "])
 tails = st.lists(
     st.sampled_from([b"lease=7", b"lease=8", b"delay=0", b"delay=5000", b"dead=1", b"uncounted=1", b"visibility=90000",
                      b"reason=x", b"sync=1", b"oops"]), max_size=2, unique=True,

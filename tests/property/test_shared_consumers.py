@@ -1,8 +1,8 @@
 """Workers of one shared consumer against a row per message: sessions, patterns and polls that come, stall, go and are killed.
 
 What has to hold: no message is with two workers inside one visibility time, none is lost, windows are kept, attempts count
-what was delivered, and whoever could take something is told: when nobody has a reason to look any more, nothing is left that
-somebody could take.
+what was delivered, and whoever could take something is told: when none has a reason to look any more, nothing is left that
+one of them could take.
 """
 
 from collections import Counter
@@ -169,7 +169,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(at=at, topic=st.sampled_from(TOPICS), how=st.sampled_from(["leave", "stall", "look"]))
     def break_a_promise(self, at: int, topic: str, how: str) -> None:
-        """One message comes to workers that are all idle; one of those who were told cannot look, or looks elsewhere first."""
+        """One message comes to workers that are all idle; one of those that were told cannot look, or looks elsewhere first."""
         self.settle()
         self.publish(topic, 1)
         told = [worker for worker in self.workers if worker.hungry and not worker.stalled]
@@ -254,7 +254,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Everyone who has a reason to look looks, until nobody has."""
+        """Each that has a reason to look looks, until none has."""
         while hungry := [worker for worker in self.workers if worker.hungry and not worker.stalled]:
             self.take(hungry[0])
         for worker in self.workers:

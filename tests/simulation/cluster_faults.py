@@ -70,7 +70,7 @@ class Faults:
             world.loop.call_later(0.2, host.start)
 
     def _repair(self, host: SimHost) -> None:
-        """Another disk, or an operator who restarts what failed."""
+        """Another disk, or an operator that restarts what failed."""
         host.disk.heal()
         host.disk.capacity_bytes = None
         if host.had_faults:

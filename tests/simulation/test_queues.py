@@ -190,7 +190,7 @@ def test_a_dead_letter_that_is_acked_before_it_is_back_is_caught(monkeypatch: py
         if topic.is_dead_letters:
             real(self, topic, stored, done)  # type: ignore[arg-type]
             return
-        stored(0, len(self.ids), Refused(len(self.ids), QueueFull("nobody looks at this")))
+        stored(0, len(self.ids), Refused(len(self.ids), QueueFull("not looked at")))
         done(None)
 
     monkeypatch.setattr(TransferBatch, "append_to", only_letters)

@@ -113,7 +113,7 @@ class VirtualThreads:
         self._loop.call_later(self._loop.rng.choice((0.0001, 0.0005, 0.002, 0.01)), self._if_alive, run)
 
     def run_here(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Time passes, which nobody on the loop has; one may die here, too."""
+        """Time passes, which nothing on the loop has; one may die here, too."""
         self._disk.mortal = True
         try:
             job()
@@ -257,7 +257,7 @@ class World:
         last = tasks.create_task(self._live("stop", stop))
         for worker in workers:
             await worker
-        self.last_activity = max(self.last_activity, self.loop.now)  # nobody was there to do anything for a while
+        self.last_activity = max(self.last_activity, self.loop.now)  # nothing was there to do anything for a while
         while self.loop.now < self.last_activity + QUIET_S:  # noqa: ASYNC110 (virtual time)
             await asyncio.sleep(self.last_activity + QUIET_S - self.loop.now)
         self.recorder("supervisor", "drained")
@@ -298,7 +298,7 @@ class World:
         self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
         if stop is None:
             if self.plan.queues:
-                await self.ready()  # the topics take a while to make, and nobody publishes before
+                await self.ready()  # the topics take a while to make, and nothing is published before
             self._happened = asyncio.Event()
             self._happens_at = len(self.events) + self.rng.randrange(1, 4 * self.plan.messages)
             with suppress(TimeoutError):
@@ -376,7 +376,7 @@ def run(seed: int, plan: Plan = Plan()) -> tuple[list[Event], Verdict]:
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """A world that hangs leaves its tasks: they end here, and not when the collector finds them in somebody else's test."""
+    """A world that hangs leaves its tasks: they end here, and not when the collector finds them in another test."""
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         with suppress(Exception, BaseExceptionGroup):

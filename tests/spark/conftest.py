@@ -33,7 +33,7 @@ where they take ten seconds on a busy machine, the query fails."""
 
 @pytest.fixture(scope="session")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Spark's processes write to stderr: where somebody at a terminal would see it."""
+    """What Spark's processes write to stderr: where a user at a terminal would see it."""
     return tmp_path_factory.mktemp("console") / "stderr"
 
 

@@ -1,4 +1,4 @@
-"""How late a stream is, and what a large read costs those who publish: ``python -m tests.spark.latency``.
+"""How late a stream is, and what a large read costs publishers: ``python -m tests.spark.latency``.
 
 1. Micro-batches: so many rows a second come in, and a query takes them as fast as it can. For each batch, how long it took, and
    how old its oldest row was when it was done.

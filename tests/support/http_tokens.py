@@ -7,7 +7,7 @@ from toymq_py.auth.tokens import Authority, Grant, parse_grants
 RIGHTS = {
     "billing": 'publish = ["orders.*"]\nsubscribe = ["orders.>"]',
     "operator": "admin = true",
-    "nobody": "",
+    "outsider": "",
 }
 
 

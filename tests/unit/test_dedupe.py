@@ -43,7 +43,7 @@ def hold_to_the_model(ops: list[tuple[str, list[bytes]]], capacity: int) -> None
             if keys and len(set(keys)) == len(keys) and not set(keys) & set(model):
                 assert table.remember_new(keys, next_id)
                 table.withdraw(keys)
-                assert not table._pending or table._pending[-1][0] < next_id, "nobody waits for it"
+                assert not table._pending or table._pending[-1][0] < next_id, "nothing waits for it"
         elif op == "hit":
             for key in keys:
                 if table.find(key) is not None:
@@ -120,7 +120,7 @@ def test_nothing_is_evicted_before_the_commit() -> None:
     table.forget([b"b"])
     table.fail()
     table.settle(1)
-    assert table.find(b"a") == 0, "the batch failed: nobody was pushed out for it"
+    assert table.find(b"a") == 0, "the batch failed: no key was pushed out for it"
 
 
 def test_a_batch_that_waits_pushes_nobody_out_when_another_commits() -> None:

@@ -28,7 +28,7 @@ def test_what_was_scheduled_before_a_restart_comes_at_its_time() -> None:
 
 
 def test_a_schedule_that_was_recovered_does_not_stop_visibility_timeouts() -> None:
-    """They were later than the deadline that nobody had heard of, so nobody heard of them either."""
+    """They were later than a deadline that was not known, so they were not heard of either."""
     with SimServed(visibility_ms=30_000) as served:
         served.client(b"PUB t - 1 delay=3600000\na\nPUB t - 1\nb\n")
         served.advance(0.1)

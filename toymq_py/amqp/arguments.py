@@ -74,7 +74,7 @@ def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
     for name, (least, most) in NUMBERS.items():
         value = arguments.get(name)
         if value is not None and (type(value) is not int or not least <= value <= most):
-            raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': {value!r} is no number from {least} to {most}")
+            raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': {value!r} is not a number from {least} to {most}")
     for name in STRINGS:
         value = arguments.get(name)
         if value is not None and type(value) is not str:

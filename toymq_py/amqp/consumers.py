@@ -176,7 +176,7 @@ class Consumers:
         if self._queues.is_stream(queue):
             return self._consume_stream(method, consumer, topic)
         if (offset := method["arguments"].get("x-stream-offset")) is not None:
-            text = f"x-stream-offset {str(offset)[:40]!r}: queue '{queue}' is no stream"
+            text = f"x-stream-offset {str(offset)[:40]!r}: queue '{queue}' is not a stream"
             raise AmqpError(NOT_IMPLEMENTED, text, method.index)
         if self._queues.attach(queue, consumer):
             try:

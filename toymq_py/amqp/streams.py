@@ -40,7 +40,7 @@ def age_ms(name: str, value: Any) -> int:
     """An age like ``7D``. Raises: AmqpError (PRECONDITION_FAILED)."""
     found = _AGE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': {str(value)[:40]!r} is no number with a unit of YMDhms")
+        raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': {str(value)[:40]!r} is not a number with a unit of YMDhms")
     return min(max(int(found[1]) * _UNITS_S[found[2]] * 1000, 1), DURATION_MS_MAX)
 
 

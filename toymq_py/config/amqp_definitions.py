@@ -177,7 +177,7 @@ def _check(where: str, key: str, value: Any, wanted: type) -> None:
         raise ConfigError(f"{where}: {key} is {noun}, not {str(value)[:50]!a}")
     if isinstance(value, str):
         if _is_no_utf8(value):
-            raise ConfigError(f"{where}: {key} is no UTF-8: {value[:50]!a}")
+            raise ConfigError(f"{where}: {key} is not UTF-8: {value[:50]!a}")
         if len(value.encode()) > NAME_BYTES_MAX:
             raise ConfigError(f"{where}: {key} has at most {NAME_BYTES_MAX} bytes")
     if wanted is dict:
@@ -203,7 +203,7 @@ def _check_arguments(where: str, value: Any, depth: int = 0) -> None:
         for inner in value:
             _check_arguments(where, inner, depth + 1)
     elif isinstance(value, str) and _is_no_utf8(value):
-        raise ConfigError(f"{where}: a text of arguments is no UTF-8: {value[:50]!a}")
+        raise ConfigError(f"{where}: a text of arguments is not UTF-8: {value[:50]!a}")
     elif isinstance(value, int) and not -NUMBER_LIMIT <= value < NUMBER_LIMIT:
         raise ConfigError(f"{where}: a number of arguments has more than 64 bits")
     elif value is not None and not isinstance(value, str | bool | int | float):

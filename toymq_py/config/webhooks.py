@@ -19,7 +19,7 @@ CONCURRENCY_MAX = 64
 TIMEOUT_MS_MAX = 60_000
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES_MIN = 16
-"""Behind the prefix; a variable that was not set left nothing there, and anybody could sign. The specification has 24 to 64."""
+"""Behind the prefix; a variable that was not set left nothing there: anyone could sign. The specification has 24 to 64."""
 SECRET_CHARS_MAX = 512
 SIGNED = "(set)"
 """What is shown instead of a secret."""

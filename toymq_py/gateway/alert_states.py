@@ -74,16 +74,16 @@ class Notice:
 
 
 def _said(alert: Alert, subject: str, reading: Reading) -> str:
-    value, who = alert.shown(reading.value), f"consumer {reading.consumer} of {subject}" if reading.consumer else f"{subject}"
+    value, what = alert.shown(reading.value), f"consumer {reading.consumer} of {subject}" if reading.consumer else f"{subject}"
     match alert.when:
         case "lag":
-            return f"{who} has a backlog of {value}"
+            return f"{what} has a backlog of {value}"
         case "age":
-            return f"the oldest unacked message of {who} has waited {value}"
+            return f"the oldest unacked message of {what} has waited {value}"
         case "letters":
             return f"{subject} has {counted(reading.value, 'dead letter')}"
         case "unattached":
-            return f"{who} has {value} to deliver and nothing attached" if reading.value else f"{subject} is attended to"
+            return f"{what} has {value} to deliver and nothing attached" if reading.value else f"{subject} is attended to"
         case "disk":
             return f"{value} are free on the disk"
 

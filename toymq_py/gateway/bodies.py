@@ -187,7 +187,7 @@ def _decode(data: bytes, *, any_encoding: bool) -> str:
     try:
         return data.decode(encoding, "surrogatepass")
     except UnicodeDecodeError as error:
-        raise NotUtf8(f"not in UTF-8: byte {error.start} is no part of it") from None
+        raise NotUtf8(f"not in UTF-8: byte {error.start} is not valid") from None
 
 
 def _check_structure(text: str) -> None:

@@ -18,7 +18,7 @@ from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
 
 
-async def who(gateway: Gateway, request: Request) -> Response:
+async def show_login(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/login``."""
     return json_response(describe(grant_of(request)))
 
@@ -66,7 +66,7 @@ def _set_cookie(request: Request, response: Response, login_id: str, age_s: int)
     response.set_cookie(name, login_id, max_age=age_s, secure=name == SECURE_COOKIE, httponly=True, samesite="strict")
 
 
-WHO = {
+LOGIN_ANSWER = {
     "type": "object",
     "required": ["required", "name", "admin"],
     "properties": {
@@ -76,14 +76,16 @@ WHO = {
     },
 }
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("GET", "/v1/login", "who", "The name of the request's token, and whether it has the right admin.", who, "see",
-              answers={200: Answer("The token.", WHO)}, safe=True),
+    Operation(
+        "GET", "/v1/login", "who", "The name of the request's token, and whether it has the right admin.", show_login, "see",
+        answers={200: Answer("The token.", LOGIN_ANSWER)}, safe=True,
+    ),
     Operation(
         "POST", "/v1/login", "login", "Begin a login: the dashboard's cookie has its id.", login, None,
         body=Body('`{"token": "…"}`', {"application/json": {
             "type": "object", "required": ["token"], "properties": {"token": {"type": "string"}},
         }}),
-        answers={200: Answer("The cookie is set, when the broker has an auth file.", WHO)},
+        answers={200: Answer("The cookie is set, when the broker has an auth file.", LOGIN_ANSWER)},
         errors=(AuthFailed, BadArgument, BadFraming, PayloadTooLarge),
     ),
     Operation("DELETE", "/v1/login", "logout", "End the login.", logout, None, answers={204: Answer("It has ended.")}),

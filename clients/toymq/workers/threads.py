@@ -50,7 +50,7 @@ class Threads:
             result, error = None, None
             try:
                 result = context.run(function, *args)
-            except BaseException as raised:  # noqa: BLE001 (the one who awaits has it)
+            except BaseException as raised:  # noqa: BLE001 (the coroutine that awaits has it)
                 error = raised
             self._ended.append((future, result, error))
             del task, future, context, function, args, result, error  # what a job had does not live until the next one

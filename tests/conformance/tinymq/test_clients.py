@@ -104,7 +104,7 @@ async def test_an_ack_ends_no_lease_of_a_group_for_who_peeked(rig: HttpRig) -> N
 
 
 async def test_a_dead_letter_is_there_when_the_requeue_is_answered(rig: HttpRig) -> None:
-    """It was 202 before, and who looked at once found nothing."""
+    """It was 202 before, and a look at once found nothing."""
     await publish(rig, "t", b"a", b"b")
     for _ in range(3):
         _, found = await get(rig, "/consume/t")

@@ -194,7 +194,7 @@ async def test_auto_ack_acks_nothing_for_who_has_gone(rig: HttpRig) -> None:
 
 
 async def test_auto_ack_answers_although_the_ack_is_not_stored(rig: HttpRig, fs: SimDisk) -> None:
-    """Found by a review: it was acked, the answer was 503, and nobody ever had it."""
+    """Found by a review: it was acked, the answer was 503, and it was never delivered."""
     await publish(rig, "t", b"a")
     assert await consume(rig, "t", "auto_ack=true&group=before")
     fs.fail("pwrite", 1, errno.EIO, sticky=True, path="offsets.json")
@@ -284,7 +284,7 @@ async def test_ttl_and_delay(rig: HttpRig) -> None:
 
 
 async def test_zero_needs_no_unit_and_is_none(rig: HttpRig) -> None:
-    """The original takes it, too; a ttl of 0 made its messages expire before anybody could have them."""
+    """The original takes it, too; a ttl of 0 made its messages expire before they could be delivered."""
     assert (await publish(rig, "t", b"a", params={"delay": "0", "ttl": "0"}))[0] == 202
     assert await rig_post(rig, "publish", {"queue": "t", "payload": "b", "delay": "0", "ttl": "0"}) == 202
     assert ["expires_at" in message for message in await consume(rig, "t", "limit=10")] == [False, False]
@@ -351,7 +351,7 @@ async def test_requeue_gives_back_the_lease_of_its_own_group(rig: HttpRig) -> No
     assert leased(rig, "t") == ["g1", "g4"]
     found["g1"] |= {"topic": "t", "id": "0"}  # which does not say whose it is
     answer = await rig.ask("POST", "/requeue", json=found["g1"])
-    assert (answer.status_code, leased(rig, "t")) == (400, ["g1", "g4"]), "nobody else's, when it is not clear whose it is"
+    assert (answer.status_code, leased(rig, "t")) == (400, ["g1", "g4"]), "no other's, when it is not clear whose it is"
     assert "group" in answer.text
     for bad in (7, "", "a b"):
         assert (await rig.ask("POST", "/requeue", json=found["g4"] | {"group": bad})).status_code == 400, bad

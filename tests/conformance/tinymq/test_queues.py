@@ -37,7 +37,7 @@ async def test_queue_publish_consume_peek_delete(rig: HttpRig) -> None:
     answer = await rig.ask("POST", "/api/queues/consume", json={"queue": "q"})
     assert (answer.status_code, answer.json()["payload_text"]) == (200, "hello")
     assert await rig_post(rig, "consume", {"queue": "q"}) == 204
-    assert rig.broker.topics["q"].consumers["tinymq"].floor == 1, "it is acked: nobody says what became of it"
+    assert rig.broker.topics["q"].consumers["tinymq"].floor == 1, "it is acked: it is not said what became of it"
     for method in ("DELETE", "POST"):
         await rig_post(rig, "publish", {"queue": "q", "payload": "x"})
         purged = await rig.ask(method, "/api/queues/purge?queue=q")

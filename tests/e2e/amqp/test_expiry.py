@@ -166,7 +166,7 @@ def test_an_exchange_that_delays(wire: AmqpWire) -> None:
     wire.ask(1, "basic.consume", queue="q", no_ack=True)
     wire.publish(b"second", "a.b", exchange="later", raw=properties.encode({"headers": {"x-delay": 400}}))
     wire.publish(b"first", "a.b", exchange="later")
-    wire.publish(b"nobody's", "b", exchange="later", raw=properties.encode({"headers": {"x-delay": 1}}))
+    wire.publish(b"unknown", "b", exchange="later", raw=properties.encode({"headers": {"x-delay": 1}}))
     assert bodies(wire, 2) == [b"first", b"second"]
     wire.publish(b"", "a.b", exchange="later", raw=properties.encode({"headers": {"x-delay": "soon"}}))
     assert wire.closed_with() == (406, "PRECONDITION_FAILED - invalid x-delay 'soon': write milliseconds, as a number")

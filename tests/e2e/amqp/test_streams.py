@@ -203,7 +203,7 @@ def test_an_offset_on_a_queue_and_another_type_are_refused(wire: AmqpWire) -> No
     wire.open(2)
     wire.send(2, "basic.consume", queue="q", arguments={"x-stream-offset": "first"})
     code, said = wire.closed_with("connection.close")
-    assert (code, "queue 'q' is no stream" in said) == (540, True)
+    assert (code, "queue 'q' is not a stream" in said) == (540, True)
 
 
 @require("amqp-clients")

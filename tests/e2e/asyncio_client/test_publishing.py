@@ -216,7 +216,7 @@ async def test_a_value_goes_and_comes_by_its_codec(mq: Client) -> None:
     assert [message.value() for message in messages] == [{"id": 17}, b"abc", 0, 1, 2]
     assert (messages[0].headers, messages[1].headers) == ({"content-type": "application/json", "colour": "red"}, {})
     assert messages[1].value(bytes.decode) == "abc"
-    with pytest.raises(BadArgument, match="the payload is no JSON"):
+    with pytest.raises(BadArgument, match="the payload is not JSON"):
         messages[1].value("json")
 
 
@@ -231,5 +231,5 @@ async def test_a_value_goes_and_comes_as_json(mq: Client) -> None:
         await mq.pub_json("t", object())
     await mq.pub("t", b"\xff")
     (third,) = await mq.pull("t", "c")
-    with pytest.raises(BadArgument, match="the payload is no JSON"):
+    with pytest.raises(BadArgument, match="the payload is not JSON"):
         third.json()

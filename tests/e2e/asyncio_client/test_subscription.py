@@ -217,7 +217,7 @@ async def test_leases_are_renewed_while_a_handler_runs(broker: InProcess, mq: Cl
 
 
 async def test_leases_of_what_waits_for_the_next_iteration_are_renewed(mq: Client) -> None:
-    """Else a slow handler gets all that is behind it again and again, until it is dead letters that nobody handled."""
+    """Else a slow handler gets all that is behind it again and again, until it is dead letters that were never handled."""
     await mq.pub_many("t", [b"x", b"y"])
     async with mq.sub("t", "c", mode="shared", visibility=0.5, auto_extend=True) as messages:
         await (await messages.next(5)).ack()

@@ -1,4 +1,4 @@
-"""What `toymqctl` says when somebody else, or nobody, is there."""
+"""What `toymqctl` says when another server, or none, is there."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ from toymqctl.cli import main as toymqctl
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[int]:
-    """A server that says one thing to everybody, whatever it is asked."""
+    """A server that says one thing to all, whatever it is asked."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -50,4 +50,4 @@ def test_somebody_else_answers(answer: bytes, text: str) -> None:
 
 
 def test_a_host_that_is_none() -> None:
-    refused(CliRunner().invoke(toymqctl, ["--url", "nobody.invalid", "ping"]), 1, "check the host in --url")
+    refused(CliRunner().invoke(toymqctl, ["--url", "nowhere.invalid", "ping"]), 1, "check the host in --url")

@@ -157,7 +157,7 @@ def test_trace_context_is_injected(broker: BrokerProcess) -> None:
 
 
 def test_a_call_that_is_interrupted_leaves_the_connection_usable(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while it waits: its reply is nobody's."""
+    """Ctrl-C while it waits: its reply goes nowhere."""
     exchange = client._link.exchange
 
     def interrupted(wait_s: float | None) -> None:
@@ -246,7 +246,7 @@ def test_a_pull_that_is_interrupted_loses_nothing(client: Client, monkeypatch: p
     began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         client.pull(topic, "c", wait=3600, visibility=3600)
-    assert time.perf_counter() - began < 15, "the broker was told that nobody waits"
+    assert time.perf_counter() - began < 15, "the broker was told that none waits"
     monkeypatch.undo()
     if not answered:
         assert client._waiting_link is None, "the end of its connection ended the wait"

@@ -63,7 +63,7 @@ def test_leases_are_renewed_while_a_handler_blocks(broker: BrokerProcess, client
         messages.next(5)
         messages.next(5).ack()
         with sync.connect(f"127.0.0.1:{broker.port}") as other:
-            assert other.pull("slow", "c", 3, wait=LEASE_S * 4) == [], "nobody else gets any of them"
+            assert other.pull("slow", "c", 3, wait=LEASE_S * 4) == [], "no other gets any of them"
         assert [(message.id, message.attempt) for message in (messages.next(5),)] == [(2, 1)]
     (again,) = client.pull("slow", "c", wait=5)
     assert (again.id, again.attempt) == (0, 2), "the subscription is over, and so are its leases"
@@ -78,7 +78,7 @@ def test_what_is_settled_is_not_renewed(client: Client) -> None:
     (message,) = client.pull("settled", "c", visibility=LEASE_S)
     assert (message.attempt, len(renewing())) == (3, 1)
     (again,) = client.pull("settled", "c", wait=5)
-    assert again.attempt == 4, "drained, and nobody renews it"
+    assert again.attempt == 4, "drained, and not renewed"
 
 
 def test_all_that_came_is_read_before_a_handler_has_the_next(

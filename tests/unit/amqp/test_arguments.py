@@ -41,7 +41,7 @@ def test_arguments_are_settings_of_the_topic(arguments: dict[str, Any], settings
     ("arguments", "code", "text"),
     [
         ({"x-dead-letter-strategy": "never"}, 406, "invalid arg 'x-dead-letter-strategy': 'never' is none of at-most-once"),
-        ({"x-max-priority": -1}, 406, "invalid arg 'x-max-priority': -1 is no number from 0 to 255"),
+        ({"x-max-priority": -1}, 406, "invalid arg 'x-max-priority': -1 is not a number from 0 to 255"),
         ({"x-max-priority": 256}, 406, "invalid arg 'x-max-priority'"), ({"x-max-priority": "a"}, 406, "x-max-priority"),
         ({"x-max-priority": True}, 406, "x-max-priority"), ({"x-max-priority": 1 << 63}, 406, "x-max-priority"),
         ({"x-queue-type": "heap"}, 406, "invalid arg 'x-queue-type': unsupported queue type 'heap', there are classic, quorum"),

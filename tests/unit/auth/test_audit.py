@@ -56,7 +56,7 @@ def test_each_command_that_changes_something_has_a_line(lines: pytest.LogCapture
 
 def test_who_was_refused_over_tcp(lines: pytest.LogCaptureFixture) -> None:
     with SimServed(authority=authority(EVERYTHING, table("reader", 'subscribe = ["t"]'))) as served:
-        served.client(hello("nobody"))
+        served.client(hello("outsider"))
         served.client(b"PUB t - 1\nx\n")
         served.client(hello("reader") + b"PUB t - 1\nx\nDELETE t\nSUB t c\n")
         served.client(hello("all") + b"CREATE t\n")

@@ -137,7 +137,7 @@ def test_without_tokens_only_idle_connections_give_way() -> None:
 
 
 def test_where_tokens_are_asked_for_the_anonymous_give_way_busy_or_not() -> None:
-    """Who reads a page slowly, without a token, must not hold a seat."""
+    """A reader of a page that is slow, without a token, must not hold a seat."""
     rig = Rig(max_connections=2)
     first, second = rig.enter("first"), rig.enter("second")
     second.busy()

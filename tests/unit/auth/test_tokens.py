@@ -10,7 +10,7 @@ import pytest
 from toymq_py.auth.tokens import ANSWERS_MAX, Authority, check_access, parse_grants, read_grants
 from toymq_py.errors import AuthFailed, ConfigError
 
-SECRET = "a-token-that-nobody-may-see"
+SECRET = "a-token-that-none-may-see"
 
 
 def table(name: str, token: str, rest: str = "") -> str:
@@ -90,7 +90,7 @@ def test_a_changed_file_changes_the_rights() -> None:
     told: list[bool] = []
     known.on_change.append(lambda: told.append(known.find("aaa") is not first))
     known.replace(parse_grants(table("renamed", "aaa", 'subscribe = ["y"]'), "auth.toml"))
-    assert told == [True], "who listens sees the new table"
+    assert told == [True], "a listener sees the new table"
     now = known.present(first)
     assert now is not None
     assert now.name == "renamed"
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path) -> None:
     [
         (0o600, 0o700, None),
         (0o640, 0o755, None),
-        (0o660, 0o770, None),  # a group is somebody's decision; Kubernetes' fsGroup, say
+        (0o660, 0o770, None),  # a group is a decision; Kubernetes' fsGroup, say
         (0o600, 0o1777, None),  # with the sticky bit each may replace only its own
         (0o666, 0o700, r"every user of this machine may write the auth file .*auth.toml \(mode 0666\): chmod go-w"),
         (0o602, 0o700, r"may write the auth file .* \(mode 0602\)"),
@@ -213,7 +213,7 @@ def test_a_file_that_every_user_may_read_is_said(tmp_path: Path) -> None:
 
 
 def test_a_directory_above_that_every_user_may_replace_is_said(tmp_path: Path) -> None:
-    """Who may write the parent of the file's directory renames that and puts another in its place."""
+    """A user that may write the parent of the file's directory renames that and puts another in its place."""
     volume = tmp_path / "etc"
     (volume / "private").mkdir(parents=True)
     path = volume / "private" / "auth.toml"

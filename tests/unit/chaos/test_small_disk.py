@@ -1,4 +1,4 @@
-"""A small disk: who may mount one, and filling it."""
+"""A small disk: which users may mount one, and filling it."""
 
 import os
 import subprocess

@@ -42,7 +42,7 @@ def test_msgpack_keeps_bytes_and_numbers_as_names() -> None:
     assert round_trip("msgpack", POINT) == PLAIN, "what MessagePack has not is written as in JSON"
     assert encoded("msgpack", 1, None) == (b"\x01", {"content-type": "application/msgpack"})
     for payload in (b"", b"\xc1", b"\x92\x01", b"\x01\x01"):
-        with pytest.raises(BadArgument, match="the payload is no MessagePack"):
+        with pytest.raises(BadArgument, match="the payload is not MessagePack"):
             decoded("msgpack", payload, {})
     with pytest.raises(BadArgument, match="the value cannot be MessagePack"):
         encoded("msgpack", 2**64, None)
@@ -85,7 +85,7 @@ def test_the_content_type_decides(headers: dict[str, str], payload: bytes, value
 def test_what_is_wrong_names_what_to_do() -> None:
     with pytest.raises(BadArgument, match=r"the content type 'text/csv' has no codec here: read value\(codec=…\), or"):
         decoded(None, b"a,b", {"content-type": "text/csv"})
-    with pytest.raises(BadArgument, match="the payload is no JSON"):
+    with pytest.raises(BadArgument, match="the payload is not JSON"):
         decoded("json", b"{", {})
     for wrong in ("yaml", 7, None):
         with pytest.raises(TypeError, match=r'a codec is "json" or "msgpack", a toymq.Codec or a function, not '):

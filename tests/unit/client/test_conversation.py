@@ -118,7 +118,7 @@ def test_what_was_not_handed_out_comes_again_and_is_not_handed_out_twice() -> No
     peer.hear(b"OK 1\n" + message(0, attempt=2) + message(1, attempt=2))
     assert ids_of(feed) == [1], "the handler of 0 runs on, and acks it"
     peer.hear(message(0, attempt=3))
-    assert ids_of(feed) == [0], "its lease was over: somebody has to do it"
+    assert ids_of(feed) == [0], "its lease was over: it has to be done"
 
 
 def test_what_was_given_back_before_a_reconnect_is_handed_out_again() -> None:

@@ -135,7 +135,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff", b"[" * 100_000, b"[NaN]", b"1" * 5000])
 def test_a_payload_that_is_no_json_is_refused(payload: bytes) -> None:
-    with pytest.raises(BadArgument, match="the payload is no JSON"):
+    with pytest.raises(BadArgument, match="the payload is not JSON"):
         load(payload)
 
 

@@ -43,7 +43,7 @@ async def test_nothing_is_done_without_a_token(rig: HttpRig, operation: Operatio
         refused(await rig.ask(operation.method, path, headers={"authorization": wrong}), 401, "AUTH_REQUIRED")
     refused(await rig.ask(operation.method, path, headers={"authorization": "Bearer guess"}), 401, "AUTH_FAILED")
     if operation.needs != "see":
-        refused(await rig.ask(operation.method, path, headers=bearer("nobody")), 403, "FORBIDDEN")
+        refused(await rig.ask(operation.method, path, headers=bearer("outsider")), 403, "FORBIDDEN")
     assert not rig.broker.topics
 
 
@@ -83,7 +83,7 @@ async def test_a_request_without_a_token_learns_nothing_of_what_else_is_wrong_wi
         ("operator", "admin", "other", True),
         ("operator", "describe", "other", True),
         ("operator", "publish", "other", False),
-        ("nobody", "see", "", True),
+        ("outsider", "see", "", True),
     ],
 )
 async def test_who_may_what(authority: Authority, name: str, needs: str, topic: str, may: bool) -> None:
@@ -104,9 +104,9 @@ async def test_everybody_sees_their_own_topics_only(rig: HttpRig) -> None:
     assert (await rig.ask("PUT", "/v1/topics/other", headers=bearer("operator"))).status_code == 201
     seen = {
         name: [topic["topic"] for topic in (await rig.ask("GET", "/v1/topics", headers=bearer(name))).json()["topics"]]
-        for name in ("billing", "operator", "nobody")
+        for name in ("billing", "operator", "outsider")
     }
-    assert seen == {"billing": ["orders.1", "orders.2"], "operator": ["orders.1", "orders.2", "other"], "nobody": []}
+    assert seen == {"billing": ["orders.1", "orders.2"], "operator": ["orders.1", "orders.2", "other"], "outsider": []}
     assert rig.gateway is not None
     for name, expected in seen.items():
         grant = rig.gateway.authority and rig.gateway.authority.find(f"{name}-token")
@@ -121,7 +121,7 @@ async def test_a_token_that_is_taken_away_is_refused_at_once(rig: HttpRig, autho
     refused(await rig.ask("GET", "/v1/topics", headers=bearer("billing")), 401, "AUTH_FAILED")
 
 
-@pytest.mark.parametrize("present", [(), ("nobody",)], ids=["gone", "less"])
+@pytest.mark.parametrize("present", [(), ("outsider",)], ids=["gone", "less"])
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -138,7 +138,7 @@ async def test_a_body_that_ends_after_its_token_lost_its_rights_does_nothing(
 
     async def late() -> AsyncIterator[bytes]:
         yield body[:1]
-        less = [replace(grants("nobody")[0], digest=grants(name)[0].digest)] if present else []
+        less = [replace(grants("outsider")[0], digest=grants(name)[0].digest)] if present else []
         authority.replace(less)
         yield body[1:]
 
@@ -242,7 +242,7 @@ async def test_metrics_name_only_what_a_token_sees(rig: HttpRig) -> None:
     """The rest is added up, so that a sum stays right."""
     for topic in ("orders.1", "secret-plan"):
         assert (await rig.ask("PUT", f"/v1/topics/{topic}", headers=bearer("operator"))).status_code == 201
-    expected: dict[str, set[str]] = {"operator": {"orders.1", "secret-plan"}, "billing": {"orders.1"}, "nobody": set()}
+    expected: dict[str, set[str]] = {"operator": {"orders.1", "secret-plan"}, "billing": {"orders.1"}, "outsider": set()}
     for name, named in expected.items():
         text = (await rig.ask("GET", "/metrics", headers=bearer(name))).text
         assert {topic for topic in ("orders.1", "secret-plan") if topic in text} == named, name
@@ -271,9 +271,9 @@ async def test_no_old_path_leads_past_the_tokens(authority: Authority, dialect: 
     async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority, dialects=[dialect]) as rig:
         assert (await rig.ask("PUT", "/v1/topics/secretplan", headers=bearer("operator"))).status_code == 201
         path = re.sub(r"\{\w+(:\w+)?\}", "secretplan", operation.path)
-        for headers in ({}, {"authorization": "Bearer guess"}, bearer("nobody")):
+        for headers in ({}, {"authorization": "Bearer guess"}, bearer("outsider")):
             answer = await rig.ask(operation.method, path, headers=headers, content=BODY)
-            if operation.needs is not None and headers != bearer("nobody"):
+            if operation.needs is not None and headers != bearer("outsider"):
                 assert answer.status_code in (400, 401), "a name that is none is refused first"
             assert path != operation.path or "secretplan" not in answer.text
         assert set(rig.broker.topics) == {"secretplan"}

@@ -98,11 +98,11 @@ async def test_a_body_that_names_one_thing_twice_declares_nothing(rig: HttpRig) 
 async def test_a_name_that_a_frame_of_amqp_cannot_have_is_refused(rig: HttpRig) -> None:
     odd = "evil\ud800"
     for body, text in (
-        ({"exchange": [{"name": odd, "type": "direct"}]}, "exchange number 1: name is no UTF-8"),
-        ({"queue": [{"name": odd}]}, "queue number 1: name is no UTF-8"),
-        ({"binding": [{"source": "amq.topic", "queue": "q", "routing_key": odd}]}, "routing_key is no UTF-8"),
-        ({"queue": [{"name": "q", "arguments": {"x": [odd]}}]}, "a text of arguments is no UTF-8"),
-        ({"queue": [{"name": "q", "arguments": {odd: 1}}]}, "a text of arguments is no UTF-8"),
+        ({"exchange": [{"name": odd, "type": "direct"}]}, "exchange number 1: name is not UTF-8"),
+        ({"queue": [{"name": odd}]}, "queue number 1: name is not UTF-8"),
+        ({"binding": [{"source": "amq.topic", "queue": "q", "routing_key": odd}]}, "routing_key is not UTF-8"),
+        ({"queue": [{"name": "q", "arguments": {"x": [odd]}}]}, "a text of arguments is not UTF-8"),
+        ({"queue": [{"name": "q", "arguments": {odd: 1}}]}, "a text of arguments is not UTF-8"),
     ):  # fmt: skip
         problem = refused(await rig.ask("POST", "/v1/amqp:declare", content=json.dumps(body)), 422, "BAD_ARGUMENT")
         assert text in problem["detail"], problem["detail"]

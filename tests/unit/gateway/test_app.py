@@ -93,9 +93,9 @@ async def test_no_get_of_a_page_makes_or_takes_anything() -> None:
         before, disk = state_of(rig), fs.snapshot()
         for template in sorted(templates):
             for topic in ("there", "absent"):
-                for (who, headers), method in product(PAGES.items(), ("GET", "HEAD")):
+                for (kind, headers), method in product(PAGES.items(), ("GET", "HEAD")):
                     await look(app, method, path_to(template, topic), headers)
-                    assert state_of(rig) == before, f"{method} {path_to(template, topic)} of a page ({who})"
+                    assert state_of(rig) == before, f"{method} {path_to(template, topic)} of a page ({kind})"
         assert fs.snapshot() == disk
 
 

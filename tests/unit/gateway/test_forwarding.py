@@ -156,7 +156,7 @@ async def test_tokens_and_logins_hold_at_the_other_worker(tmp_path: Path) -> Non
             assert curl.ask("GET", path, Cookie=cookie)[0] == 200, "a login at one worker"
             assert curl.ask("POST", f"{path}/messages", b"x", Cookie=cookie, X_Requested_With="me")[0] == 201
             assert curl.ask("GET", path, Cookie=cookie[:-3] + "xyz")[0] == 401
-            assert curl.ask("GET", path, toymq_forwarded="http 127.0.0.1 1 boss")[0] == 401, "a client says who it is"
+            assert curl.ask("GET", path, toymq_forwarded="http 127.0.0.1 1 boss")[0] == 401, "a client claims a name"
             url = urlsplit(address)
             boss_token = f"Bearer {token('boss')}"
             leased = curl.ask("GET", f"{path}/messages?consumer=w&max=10", Authorization=boss_token)[1]

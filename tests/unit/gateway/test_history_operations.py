@@ -62,10 +62,10 @@ async def test_a_token_is_shown_the_topics_that_it_may_see() -> None:
             await rig.ask("PUT", f"/v1/topics/{name}", headers=bearer("operator"))
         await rig.gateway.history.sample()
         seen = {}
-        for name in ("billing", "operator", "nobody"):
+        for name in ("billing", "operator", "outsider"):
             answer = await rig.ask("GET", "/v1/history", params={"topics": "true"}, headers=bearer(name))
             seen[name] = sorted(answer.json()["topics"])
-        assert seen == {"billing": ["orders.new"], "operator": ["orders.new", "salaries"], "nobody": []}
+        assert seen == {"billing": ["orders.new"], "operator": ["orders.new", "salaries"], "outsider": []}
         refused(await rig.ask("GET", "/v1/history"), 401, "AUTH_REQUIRED")
         refused(await rig.ask("GET", "/v1/topics/salaries/history", headers=bearer("billing")), 403, "FORBIDDEN")
 

@@ -191,8 +191,8 @@ async def test_a_line_without_an_end_is_refused_while_it_arrives() -> None:
 @pytest.mark.parametrize("tokens", [True, False])
 async def test_without_tokens_a_name_is_another_sites_on_any_address(tokens: bool) -> None:
     """Found by a trial: with ``--insecure-public`` a page read and deleted by a name that its own DNS led to the broker."""
-    who = authority(EVERYTHING) if tokens else None
-    async with listening(DIR, fs=disk(), local=False, authority=who, allowed_hosts=["toymq"]) as rig:
+    rights = authority(EVERYTHING) if tokens else None
+    async with listening(DIR, fs=disk(), local=False, authority=rights, allowed_hosts=["toymq"]) as rig:
         statuses = []
         for host in ("evil.example", "toymq", f"toymq:{rig.port}", "192.0.2.1", "localhost"):
             statuses.append((await rig.ask("GET", "/healthz", headers={"host": host})).status_code)
@@ -274,7 +274,7 @@ async def test_heads_and_bodies_that_never_end(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(http_protocol, "BODY_PERIOD_S", 0.05)
     async with listening(DIR, fs=disk()) as rig:
         assert problem_of(await exchange(rig.port, sent)) == (408, "TOO_SLOW")
-        assert await exchange(rig.port, b"") == b"", "who never asked is told nothing"
+        assert await exchange(rig.port, b"") == b"", "a peer that never asked is told nothing"
         assert not rig.broker.topics
 
 

@@ -62,7 +62,7 @@ async def test_who_went_away_while_waiting_gets_nothing(fs: SimDisk) -> None:
         await writer.wait_closed()
         assert ids(await rig.lease("t", wait_s=0.05)) == []  # the other is gone by now
         await rig.publish("t", "a")
-        assert ids(await rig.lease("t", wait_s=5)) == [(0, 1)], "it was not leased to the one who went"
+        assert ids(await rig.lease("t", wait_s=5)) == [(0, 1)], "it was not leased to the request that went"
 
 
 async def test_wait_s_is_kept_while_the_disk_writes_that_a_consumer_is_new(

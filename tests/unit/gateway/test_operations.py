@@ -107,7 +107,7 @@ def test_there_are_reads_that_take() -> None:
      ("GET", "/healthz"), ("POST", "/publish/t"), ("POST", "/t/messages"), ("DELETE", "/t")],
 )  # fmt: skip
 async def test_a_line_break_at_the_end_makes_another_path(method: str, path: str) -> None:
-    """Found by a purge that nobody had asked for."""
+    """Found by a purge that was not asked for."""
     async with gateway(DIR, fs=SimDisk(random.Random(1)), dialects=["tinymq", "mq"]) as rig:
         await rig.publish("t", "x")
         refused(await rig.ask(method, f"{path}%0A", content=b"y"), 404, "UNKNOWN_COMMAND")

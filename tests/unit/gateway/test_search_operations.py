@@ -256,7 +256,7 @@ async def test_rights() -> None:
         path = "/v1/topics/orders.new/messages"
         for asked in (f"{path}:search", f"{path}/0"):
             refused(await rig.ask("GET", asked), 401, "AUTH_REQUIRED")
-            refused(await rig.ask("GET", asked, headers=bearer("nobody")), 403, "FORBIDDEN")
+            refused(await rig.ask("GET", asked, headers=bearer("outsider")), 403, "FORBIDDEN")
         assert (await rig.ask("GET", f"{path}:search", headers=bearer("billing"))).status_code == 200
         answer = await rig.ask("POST", "/v1/topics/orders.new.dlq:discard", json={"ids": [0]}, headers=bearer("billing"))
         refused(answer, 403, "FORBIDDEN")

@@ -1,4 +1,4 @@
-"""The gateway over TLS: who speaks none, says nothing, or is one too many; and a real process, on uvloop."""
+"""The gateway over TLS: peers that speak none, say nothing, or are one too many; and a real process, on uvloop."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ async def test_the_logins_cookie_is_for_tls_only() -> None:
 
 
 async def test_a_name_is_the_certificates_matter() -> None:
-    """Without TLS a name that leads to this machine is somebody else's; with it, nobody else has a certificate for it."""
+    """Without TLS a name that leads to this machine is another's; with it, no other has a certificate for it."""
     async with listening(DIR, fs=disk(), certificates=certificates()) as rig:
         for url, status in ((f"http://127.0.0.1:{rig.port}", 403), (f"https://127.0.0.1:{rig.tls_port}", 200)):
             async with httpx.AsyncClient(base_url=url, verify=client_context()) as client:
@@ -139,7 +139,7 @@ async def test_a_large_answer_arrives_whole_and_the_connection_ends() -> None:
 
 
 def test_a_process_and_its_certificates_read_again(tmp_path: Path) -> None:
-    """Who is connected stays so, who comes later sees the new certificate; a shutdown waits for no idle client."""
+    """Connected clients stay so, later ones see the new certificate; a shutdown waits for no idle client."""
     for source, name in ((CERT, "cert.pem"), (KEY, "key.pem")):
         shutil.copy(source, tmp_path / name)
     options = ["--https", "127.0.0.1:0", "--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]

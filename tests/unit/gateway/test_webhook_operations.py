@@ -127,7 +127,7 @@ async def test_a_name_that_no_server_answers_for_is_refused_in_time(rig: HttpRig
 
 
 async def test_a_secret_of_no_bytes_is_refused(rig: HttpRig) -> None:
-    """The variable behind the prefix was not set, and anybody could sign."""
+    """The variable behind the prefix was not set: every stranger could sign."""
     async with receiving() as receiver:
         for secret, size in (("whsec_", 0), ("whsec_YQ==", 1)):
             answer = await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver, secret=secret))

@@ -194,7 +194,7 @@ async def test_a_refusal_has_the_ref_of_its_frame(rig: HttpRig, frame: str) -> N
 
 
 async def test_a_ref_has_a_limit(rig: HttpRig) -> None:
-    """Found by 215 frames with 4 MB each, whose answers nobody read: 2.5 GB."""
+    """Found by 215 frames with 4 MB each, whose answers were not read: 2.5 GB."""
     async with frames(rig) as ws:
         assert (await ws.ask(op="unsubscribe", ref="x" * (REF_CHARS_MAX - 2)))["ref"] == "x" * (REF_CHARS_MAX - 2)
         answer = await ws.ask(op="unsubscribe", ref="x" * REF_CHARS_MAX)

@@ -1,4 +1,4 @@
-"""Who is next: those who take little come first, those who take much share what is left of a pass."""
+"""Which is next: those that take little come first, those that take much share what is left of a pass."""
 
 import random
 
@@ -37,7 +37,7 @@ class Hall:
         self.done: list[str] = []
 
     def one_pass(self) -> list[str]:
-        """Who had a turn."""
+        """Which had a turn."""
         self.done.clear()
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
@@ -65,7 +65,7 @@ def test_who_takes_little_waits_for_a_pass_at_most_whoever_else_there_is(hall: H
     heavy = [Worker(hall, f"heavy{n}", cost, 1000) for n, cost in enumerate([2 * SLICE_S] * 20 + [0.75 * SLICE_S] * 30)]
     for worker in heavy:
         worker.place.wake()
-    hall.one_pass()  # nobody knows them yet
+    hall.one_pass()  # they are not known yet
     counts = dict.fromkeys((worker.name for worker in heavy), 0)
     for n in range(150):
         light = Worker(hall, "light", 0.0001, 1)

@@ -253,7 +253,7 @@ def test_without_a_tracer_nothing_looks_into_headers() -> None:
 def test_the_histograms_name_messages_that_are_followed(followed: Followed) -> None:
     """A slow bucket leads to a trace: the publish to its span, the sync to the one of the disk."""
     metrics = followed.rig.broker.metrics
-    followed.rig.publish("orders", b"nobody asks for this one")
+    followed.rig.publish("orders", b"no span asks for this one")
     assert metrics.publish_seconds.exemplars == {} == metrics.fsync_seconds.exemplars
     followed.rig.publish("orders", b"x", headers=SAMPLED)
     spans = {span.name: f"{span.context.span_id:016x}" for span in followed.spans()}

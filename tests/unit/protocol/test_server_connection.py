@@ -148,7 +148,7 @@ def test_a_body_that_was_refused_ends_with_a_newline_or_the_stream_does() -> Non
 def test_an_end_inside_a_frame_is_told_from_a_goodbye(data: bytes, torn: bool) -> None:
     assert events_of(data)[2] is torn
     connection = ServerConnection()
-    assert connection.ended_torn is None, "before the end nobody knows"
+    assert connection.ended_torn is None, "before the end it is not known"
 
 
 def test_a_partial_command_is_never_executed() -> None:

@@ -112,8 +112,8 @@ def test_rounds_that_seem_to_help_for_ever_have_an_end(monkeypatch: pytest.Monke
 
 
 def test_a_crowd_that_leaves_by_and_by_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found in review: hundreds at a time were no crowd, nor were those who left while memory of the first went back."""
-    kept = Kept(monkeypatch, 0.9, itertools.repeat(LITTLE))  # what is usual counts those who stay
+    """Found in review: hundreds at a time were no crowd, nor were those that left while memory of the first went back."""
+    kept = Kept(monkeypatch, 0.9, itertools.repeat(LITTLE))  # what is usual counts those that stay
     there = 4 * heap_trimming.CROWD
     for _ in range(8):
         kept.keeper.look(there, there - heap_trimming.CROWD // 2)

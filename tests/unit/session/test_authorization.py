@@ -33,8 +33,8 @@ def matched(patterns: list[str], topic: str) -> bool:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_only_what_a_token_allows_is_done(seed: int) -> None:
-    """Random rights and random commands, pipelined, on a network that cuts as it likes; who does not begin with a good HELLO
-    has nothing done at all, whatever comes later. (No SUB: its deliveries would stand between the answers.)"""
+    """Random rights and random commands, pipelined, on a network that cuts as it likes; without a good HELLO as its begin
+    a session has nothing done at all, whatever comes later. (No SUB: its deliveries would stand between the answers.)"""
     rng = random.Random(seed)
     publish = rng.sample(PATTERNS, rng.randrange(4))
     subscribe = rng.sample(PATTERNS, rng.randrange(4))

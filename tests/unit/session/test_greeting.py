@@ -36,7 +36,7 @@ def test_a_thousand_that_shake_no_hands_are_cut() -> None:
 
 
 def _dribble(served: SimServed, client: SimClient, data: bytes) -> None:
-    """A byte a second, for as long as somebody listens."""
+    """A byte a second, for as long as the broker listens."""
     for at in range(len(data)):
         if client.lost or client.at_end:
             return

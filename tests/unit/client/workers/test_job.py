@@ -77,7 +77,7 @@ def test_a_parameter_of_the_type_message_is_the_message() -> None:
 @pytest.mark.parametrize(
     ("payload", "text"),
     [
-        (b"", "the payload is no JSON"),
+        (b"", "the payload is not JSON"),
         (b"[]", "a job is a JSON object of arguments by name, not []"),
         (b'{"path": "a"}', "the job has no size, which"),
         (b'{"path": "a", "size": {"width": 1}, "depth": 1}', "the job has 'depth', which"),

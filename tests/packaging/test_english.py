@@ -1,0 +1,38 @@
+"""The English of the sources: words that hide what is meant. Contract: style.md, "English"."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.packaging.links import ROOT
+
+SOURCES = ("toymq_py", "clients", "chaos", "tests")
+PERSONS = re.compile(r"\b(who|whom|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
+IS_NO = re.compile(r"(?<!there)(?<!this token) is no \w")
+"""As in "x is no stream": "is not a stream". There is no topic; a token is no longer in a file."""
+
+
+def sources() -> Iterator[Path]:
+    for folder in SOURCES:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def test_pronouns_for_persons_are_rare() -> None:
+    """A client, a peer, a worker, a user: the noun says which."""
+    others = [path for path in sources() if path != Path(__file__)]
+    found = [f"{path.name}: {word}" for path in others for word in PERSONS.findall(path.read_text())]
+    assert len(found) < 20, found
+
+
+def test_errors_say_what_is_not_a_thing() -> None:
+    found = []
+    for path in sources():
+        if path.is_relative_to(ROOT / "tests"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise):
+                constants = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+                texts = [each for each in constants if isinstance(each, str) and IS_NO.search(each)]
+                found += [f"{path.name}:{node.lineno}: {text}" for text in texts]
+    assert found == []
