@@ -1,10 +1,11 @@
 """How fast Spark reads, beside a plain job of the same shape in the same run: ``python -m tests.spark.speed --rows 5000000``.
 
 Prints medians of three. A multiple says more than a rate: the machine may have other things to do. ``--cores 1 2`` shows how
-the rates grow with the cores that Spark has; the CPU of the broker for each row is beside them.
+the rates grow with the cores that Spark has; the CPU of the broker for each row is beside them. ``--plot FILE`` draws both.
 """
 
 import argparse
+import functools
 import os
 import statistics
 import sys
@@ -12,7 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from matplotlib.figure import Figure
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -26,6 +29,7 @@ from toymq_spark.session import build_session
 from toymq_spark.source import BatchReader
 
 PAYLOAD = b"x" * 256
+PLOTTED = ("plain spark.range", "over TCP", "from the data directory", "from a bucket")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -47,10 +51,16 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+class Measured(NamedTuple):
+    """Medians of one source: rows a second, and microseconds of the broker's CPU a row."""
+
+    rows_per_s: float
+    broker_us: float
+
+
 def measured(
     what: str, count: int, run: Callable[[], tuple[object, ...]], expected: tuple[object, ...], base_s: float | None, pid: int
-) -> float:
-    """Seconds, the median of three."""
+) -> Measured:
     times, begin_s = [], cpu_s(pid)
     for _ in range(3):
         began = time.perf_counter()
@@ -61,7 +71,7 @@ def measured(
     broker_us = (cpu_s(pid) - begin_s) / 3 / count * 1e6
     sys.stdout.write(f"{what:<32}{count / seconds:>12,.0f} rows/s{broker_us:>8.3f} us of the broker's CPU a row{beside}\n")
     sys.stdout.flush()
-    return seconds
+    return Measured(count / seconds, broker_us)
 
 
 def sources(broker: BrokerProcess, bucket: str) -> Iterator[tuple[str, dict[str, str], StructType]]:
@@ -93,19 +103,45 @@ def measure_readers(broker: BrokerProcess, bucket: str, count: int) -> None:
         sys.stdout.flush()
 
 
-def measure(spark: SparkSession, broker: BrokerProcess, bucket: str, count: int) -> None:
+def measure(spark: SparkSession, broker: BrokerProcess, bucket: str, count: int) -> dict[str, Measured]:
     expected = (count, count * len(PAYLOAD), count * (count - 1) // 2, f"key-{count - 1:012d}".encode())
     pid = broker.pid
-    base_s = measured("plain spark.range", count, lambda: aggregate(plain(spark, count)), expected, None, pid)
+    base = measured("plain spark.range", count, lambda: aggregate(plain(spark, count)), expected, None, pid)
+    found = {"plain spark.range": base}
     for name, options, columns in sources(broker, bucket):
         rows = spark.read.format("toymq").options(subscribe="t", **options).schema(columns).load()
-        measured(name, count, lambda: aggregate(rows), expected, base_s, pid)  # noqa: B023 (called at once)
+        run = functools.partial(aggregate, rows)
+        found[name] = measured(name, count, run, expected, count / base.rows_per_s, pid)
+    return found
+
+
+def draw(by_cores: dict[int, dict[str, Measured]], count: int, path: Path) -> None:
+    """Rows a second against cores, and the broker's CPU beside it; of all columns the dotted lines."""
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for color, name in zip(("#444444", "#d62728", "#1f77b4", "#2ca02c"), PLOTTED, strict=True):
+        for style, label in (("o:", name), ("o-", f"{name}, 3 columns")):
+            points = {cores: found[label] for cores, found in by_cores.items() if label in found}
+            if points:
+                panels[0].plot([*points], [each.rows_per_s / 1e6 for each in points.values()], style, color=color, label=label)
+                panels[1].plot([*points], [each.broker_us for each in points.values()], style, color=color)
+    for panel, title in zip(panels, ("million rows/s", "µs of the broker's CPU a row"), strict=True):
+        panel.set_title(title, loc="left", fontsize=10)
+        panel.set_xlabel("cores of Spark")
+        panel.set_xticks([*by_cores])
+        panel.set_ylim(bottom=0)
+        panel.grid(color="#eeeeee")
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside right center")
+    figure.suptitle(f"{count:,} records of {len(PAYLOAD)} bytes, {os.cpu_count()} cores for all", fontsize=9, x=0.01, ha="left")
+    figure.savefig(path, dpi=100)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--cores", type=int, nargs="*", default=[2], help="none: the readers alone, without Spark")
+    parser.add_argument("--plot", type=Path, help="a PNG or SVG")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="toymq-speed-") as place, BrokerProcess(Path(place) / "d") as broker:
         with sync.connect(f"toymq://127.0.0.1:{broker.port}", timeout_s=60) as client:
@@ -116,11 +152,14 @@ def main() -> None:
         upload(broker.data_dir, bucket, tail=True)
         sys.stdout.write(f"without Spark, load {os.getloadavg()[0]:.1f}\n")
         measure_readers(broker, bucket, given.rows)
+        by_cores = {}
         for cores in given.cores:
             sys.stdout.write(f"\n{cores} cores, load {os.getloadavg()[0]:.1f}\n")
             spark = build_session("speed", f"local[{cores}]", {"spark.driver.memory": "2g"})
-            measure(spark, broker, bucket, given.rows)
+            by_cores[cores] = measure(spark, broker, bucket, given.rows)
             spark.stop()
+    if given.plot is not None:
+        draw(by_cores, given.rows, given.plot)
 
 
 if __name__ == "__main__":
