@@ -46,7 +46,7 @@ def harmed(directory: Path, seed: int, nodes: int, harm: Harm) -> list[str]:
         broken = asyncio.run(_harmed(rig, world, disks, harm))
         for node in rig.nodes.values():
             node.kill_machine()
-        return broken + broken_replicas(rig, world.owed())
+        return broken + broken_replicas(rig, world.owed(), torn=True)
 
 
 async def _harmed(rig: ClusterRig, world: ClusterWorld, disks: dict[str, FuseDisk], harm: Harm) -> list[str]:

@@ -15,9 +15,11 @@ from tests.support.broker_histories import TOPIC, History, check, live, publish
 from tests.support.fake_clock import FakeClock
 from tests.support.replica_rig import ROOT, MeanwhileDisk, Pair, new_disk, shared_files
 from tests.support.shares import one_in
+from tests.support.sim_disk import SimDisk
 from toymq_py.broker import Broker
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import RequestError
+from toymq_py.storage.commit.batch import CommitState
 
 pytestmark = pytest.mark.usefixtures("without_log")
 
@@ -155,6 +157,49 @@ def test_a_follower_that_is_required_since_a_moment_ago_may_not_be_elected_yet()
     """Found: it was in sync with the acknowledgement of its copy, and its disk did not have what was told before that."""
     for seed in (1219, 1982, 2344):
         run_history(seed)
+
+
+def lost_by_a_torn_batch(seed: int) -> list[int]:
+    """A pair commits one batch of several pages, and either loses its power before any call of its disk. Returns: how many
+    records each copy counts as lost then, opened alone."""
+    rng = random.Random(seed)
+    clock, chosen = FakeClock(), BrokerOptions(data_dir=ROOT, min_free_bytes=0)
+    broker, pair = open_leader(new_disk(rng), clock, rng, chosen)
+    pair.join()
+    publisher = broker.topic_or_new(TOPIC).publisher
+    publisher.publish([b""] * 3, [rng.randbytes(2000) for _ in range(3)])
+    pair.drain()
+    assert pair.in_sync
+    assert pair.follower is not None
+    (torn,) = publisher.publish([b""] * 9, [rng.randbytes(2000) for _ in range(9)])
+    found = []
+    for disk in (pair.disk, pair.follower.disk):
+        cut: list[tuple[int, SimDisk]] = []
+
+        def cut_here(disk: MeanwhileDisk = disk, cut: list[tuple[int, SimDisk]] = cut) -> None:
+            cut.append((12 if torn.commit.state is CommitState.DONE else 3, disk.peek_crash(rng)))
+
+        disk.meanwhile = cut_here
+        found.append(cut)
+    pair.drain()
+    assert torn.commit.state is CommitState.DONE
+    return [sum(lost_alone(after, acked, clock, rng, chosen) for acked, after in cut) for cut in found]
+
+
+def lost_alone(disk: SimDisk, acked: int, clock: FakeClock, rng: random.Random, chosen: BrokerOptions) -> int:
+    """How many records a copy counts as lost, which must not be any of the first ``acked``."""
+    log = open_leader(disk, clock, rng, chosen)[0].topic(TOPIC).log  # type: ignore[arg-type]
+    lost = [msg_id for first, last in log.lost for msg_id in range(first, last + 1)]
+    assert all(msg_id >= acked for msg_id in lost), f"{lost} are lost, {acked} were acknowledged"
+    assert all(log.read(msg_id, 1)[0] is not None for msg_id in range(acked)), f"{acked} were acknowledged"
+    return len(lost)
+
+
+def test_what_a_power_cut_tears_out_of_a_batch_was_acknowledged_by_no_copy() -> None:
+    """Found: each copy may keep the end of the batch and lack its middle (ADR 0204)."""
+    found = [lost_by_a_torn_batch(seed) for seed in range(20)]
+    for copy in zip(*found, strict=True):
+        assert any(copy), "no batch is torn in its middle: this shows nothing"
 
 
 @pytest.mark.torture

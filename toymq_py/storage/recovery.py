@@ -234,7 +234,7 @@ def _settle(fs: FileSystem, path: str, newest: InventoryEntry, next_id: int, fou
     if result is None:
         return
     if newest.following is None:
-        _report(segment)
+        _report(segment, next_id)
     if segment.damages and segment.next_id > segment.base_id:
         found.roll_first = True  # so that a later torn tail never shares a segment with this hole
     if result.torn_bytes and newest.following is None:
@@ -256,8 +256,8 @@ def _settle(fs: FileSystem, path: str, newest: InventoryEntry, next_id: int, fou
     fs.sync_dir(path)
 
 
-def _report(segment: Segment) -> None:
-    for line in damage_report(segment.damages):
+def _report(segment: Segment, known_id: int | None = None) -> None:
+    for line in damage_report(segment.damages, known_id):
         logger.error("%s: %s", segment.path, line)
 
 

@@ -23,7 +23,14 @@ from toymq_py.storage.record import (
     scan,
 )
 from toymq_py.storage.salvage import Salvage, frame_bytes
-from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Damage, Segment, join_producers, parse_segment_name
+from toymq_py.storage.segment import (
+    INDEX_INTERVAL_BYTES,
+    UNLESS_UNACKNOWLEDGED,
+    Damage,
+    Segment,
+    join_producers,
+    parse_segment_name,
+)
 
 WINDOW_BYTES = 1 << 20
 """Scans read in windows of this size: 8 MiB falls out of the cache (performance.md)."""
@@ -148,15 +155,17 @@ def _index(segment: Segment) -> "tuple[array[int], ...]":
     return segment.index_ids, segment.index_positions, segment.index_keyed, segment.index_ts_ns
 
 
-def damage_report(damages: Sequence[Damage]) -> Iterator[str]:
-    """Lines for the log of the broker: the first damages one by one, the others counted."""
+def damage_report(damages: Sequence[Damage], known_id: int | None = None) -> Iterator[str]:
+    """Lines for the log of the broker: the first damages one by one, the others counted. ``known_id``: of the end of a log, the
+    id below which all was stored, by the word of the offsets."""
     for damage in damages[:REPORTED_MAX]:
         where = f"bytes {damage.position} to {damage.resume}"
         if damage.is_surplus:
             yield f"{where}: {damage.outcome}"
             continue
         what = "cannot be read (EIO) until a restart" if damage.unreadable else "are damaged and lost"
-        yield f"records {damage.first_id} to {damage.last_id} {what}, {where}"
+        unless = UNLESS_UNACKNOWLEDGED if damage.is_open(known_id) else ""
+        yield f"records {damage.first_id} to {damage.last_id} {what}, {where}{unless}"
     if len(damages) > REPORTED_MAX:
         more = damages[REPORTED_MAX:]
         yield f"and {sum(d.last_id - d.first_id + 1 for d in more)} records in {len(more)} more places"

@@ -74,6 +74,10 @@ def parse_removed_name(name: str) -> IdRange | None:
     return (int(first), int(last)) if name == removed_name((int(first), int(last))) else None
 
 
+UNLESS_UNACKNOWLEDGED = ", unless they were never acknowledged: a power cut can tear the middle out of a batch"
+"""Said of damage at the end of a log behind all that was recorded as stored (ADR 0204)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """Bytes that hold no valid record although some were there.
@@ -96,6 +100,11 @@ class Damage:
     def is_surplus(self) -> bool:
         """No id is missing between the records before and behind these bytes: a record stands there twice, or bytes came in."""
         return self.last_id < self.first_id
+
+    def is_open(self, known_id: int | None) -> bool:
+        """Whether the records may never have been acknowledged: they are not below ``known_id``, where all was stored. None:
+        all was."""
+        return known_id is not None and not self.unreadable and known_id <= self.first_id <= self.last_id
 
     @property
     def outcome(self) -> str:

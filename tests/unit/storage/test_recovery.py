@@ -15,7 +15,7 @@ from toymq_py.storage import offsets
 from toymq_py.storage.fs import replace_file
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.recovery import recover_log
-from toymq_py.storage.segment import segment_name
+from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, segment_name
 
 
 def three_segments() -> dict[int, bytes]:
@@ -246,3 +246,19 @@ def test_a_disk_that_cannot_be_mended_stops_the_start() -> None:
     disk.fail("truncate", 1, errno.EROFS)
     with pytest.raises(OSError, match="Read-only"):
         recover(disk)
+
+
+def test_a_hole_behind_what_was_surely_stored_may_be_of_a_torn_batch(caplog: pytest.LogCaptureFixture) -> None:
+    """It was called lost: in a pair that lost its power, records that were never acknowledged."""
+    frames = some_frames(9)
+    torn = b"".join(frames[:5]) + bytes(len(frames[5])) + b"".join(frames[6:])
+    assert recover_log(disk_with({0: torn}), PATH, next_id=5).lost == [(5, 5)], "what is whole behind it is kept"
+    assert "records 5 to 5 are damaged and lost" in caplog.text
+    assert UNLESS_UNACKNOWLEDGED in caplog.text
+    (finding,) = report_of(disk_with({0: torn})).findings
+    assert finding.text.endswith(f"records 5 to 5 are lost{UNLESS_UNACKNOWLEDGED}")
+    caplog.clear()
+    recover_log(disk_with({0: torn}), PATH, next_id=6)
+    recover_log(disk_with({0: torn, 9: some_frames(1, first_id=9)[0]}), PATH)
+    assert "records 5 to 5 are damaged and lost" in caplog.text
+    assert UNLESS_UNACKNOWLEDGED not in caplog.text, "the offsets, or the next segment, say that it was stored"

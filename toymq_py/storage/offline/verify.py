@@ -17,7 +17,7 @@ from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.scanner import Progress
-from toymq_py.storage.segment import load_sidecar, parse_segment_name
+from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, load_sidecar, parse_segment_name
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
@@ -116,7 +116,7 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
             for first, last in subtract([each.missing], state.removed):
                 report.findings.append(Finding(each.segment.path, f"records {first} to {last} before it are missing"))
             gaps.append(each.missing)
-        _check_segment(fs, each, report, gaps)
+        _check_segment(fs, each, report, gaps, state.next_id)
         end_unknown = each.following is None and (each.scan is None or each.scan.unreadable_tail)
     _check_settings(fs, path, report)
     end = state.first_id if report.next_id is None else report.next_id
@@ -136,7 +136,10 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
     return report
 
 
-def _check_segment(fs: FileSystem, each: InventoryEntry, report: TopicReport, gaps: list[IdRange]) -> None:
+def _check_segment(
+    fs: FileSystem, each: InventoryEntry, report: TopicReport, gaps: list[IdRange], stored_id: int
+) -> None:
+    """``stored_id``: all below was stored, by the word of the offsets."""
     segment, result = each.segment, each.scan
     name = segment.path
     report.segments += 1
@@ -156,6 +159,7 @@ def _check_segment(fs: FileSystem, each: InventoryEntry, report: TopicReport, ga
     report.unreadable += sum(last - first + 1 for first, last in segment.ids_of_damage(unreadable=True))
     for damage in segment.damages if result is not None else ():
         text = f"damage from byte {damage.position} to {damage.resume}: {damage.outcome}"
+        text += UNLESS_UNACKNOWLEDGED if each.following is None and damage.is_open(stored_id) else ""
         report.findings.append(Finding(name, text))
     if result is not None and result.unreadable_tail:
         report.findings.append(Finding(name, f"what is behind record {segment.next_id - 1} cannot be read"))
