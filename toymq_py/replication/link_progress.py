@@ -12,6 +12,9 @@ from toymq_py.replication.operations import Beat, Copied, Operation, Sync, SyncD
 from toymq_py.replication.outbox import Outbox
 from toymq_py.replication.stream import Frame
 
+SYNCS = (Sync, SyncDir)
+ACKNOWLEDGED = (*SYNCS, Beat, Copied)
+
 
 class FollowerSink:
     """An ``Outbox`` that notes what a follower has to acknowledge: COPIED, and each SYNC, SYNCDIR and BEAT since then.
@@ -29,18 +32,16 @@ class FollowerSink:
         self._lock = threading.Lock()
         self._due: dict[int, tuple[int, float, bool]] = {}  # seq: bytes put before it, when it was put, whether a sync
         self._sync_s = sync_s
-        self._put_bytes = 0
         self._moved_at = clock.monotonic()  # when the oldest that is due was acknowledged
 
     def put(self, operation: Operation, frame: Frame) -> None:
         """As ``Sink.put``."""
-        if not self.copying and isinstance(operation, Sync | SyncDir | Beat | Copied):
+        if not self.copying and isinstance(operation, ACKNOWLEDGED):
             with self._lock:
                 if isinstance(operation, Copied):
                     self.copied_seq = operation.seq
-                is_sync = isinstance(operation, Sync | SyncDir)
-                self._due[operation.seq] = (self._put_bytes, self._clock.monotonic(), is_sync)
-        self._put_bytes += sum(map(len, frame))
+                is_sync = isinstance(operation, SYNCS)
+                self._due[operation.seq] = (self.outbox.put_bytes, self._clock.monotonic(), is_sync)
         self.outbox.put(operation, frame)
 
     def acknowledge(self, seq: int) -> float | None:
@@ -76,4 +77,4 @@ class FollowerSink:
             oldest = next(iter(self._due.values()), None)
         if oldest is None:
             return (self.outbox.waiting_bytes if self.copying else 0), 0.0
-        return self._put_bytes - oldest[0], now - oldest[1]
+        return self.outbox.put_bytes - oldest[0], now - oldest[1]

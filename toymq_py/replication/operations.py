@@ -43,7 +43,7 @@ from toymq_py.replication.paths import (
     is_rename,
     is_topic_directory,
 )
-from toymq_py.storage.record.checksum import CRC_RESIDUE, crc32
+from toymq_py.storage.record.checksum import CRC_RESIDUE, crc32, crc32_held
 
 Data = bytes | memoryview
 
@@ -313,6 +313,8 @@ def _fields(operation: Operation) -> tuple[int, str, int, Data]:
     match operation:
         case Write(_, path, offset, data):
             return WRITE, path, offset, data
+        case Sync(_, path):
+            return 9, path, 0, b""
         case Truncate(_, path, size):
             return 2, path, size, b""
         case Create(_, path):
@@ -327,8 +329,6 @@ def _fields(operation: Operation) -> tuple[int, str, int, Data]:
             return 7, path, 0, b""
         case Rename(_, path, to):
             return 8, path, 0, to.encode()
-        case Sync(_, path):
-            return 9, path, 0, b""
         case SyncDir(_, path):
             return 10, path, 0, b""
         case Copy(_, path, offset, data):
@@ -349,7 +349,7 @@ def encode(operation: Operation) -> tuple[bytes, Data, bytes]:
     code, path, offset, data = _fields(operation)
     name = path.encode()
     head = _HEAD.pack(_FIXED + len(name) + len(data), code, operation.seq, len(name)) + name + _U64.pack(offset)
-    return head, data, _U32.pack(crc32(data, crc32(head)))
+    return head, data, _U32.pack(crc32_held(data, crc32(head)))
 
 
 class OperationReader:
@@ -397,7 +397,7 @@ class OperationReader:
         if len(buffer) < end:
             return None
         with memoryview(buffer)[at:end] as frame:
-            if crc32(frame) != CRC_RESIDUE:
+            if crc32_held(frame) != CRC_RESIDUE:
                 raise BadOperation(f"{name} fails its checksum")
             _, _, seq, path_len = _HEAD.unpack_from(frame)
             data_at = _HEAD.size + path_len + 8

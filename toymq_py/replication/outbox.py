@@ -12,6 +12,8 @@ from toymq_py.replication.stream import Frame
 
 WAKE_BYTES = 1 << 20
 """So much is worth sending although nothing waits for it yet."""
+WAITED_FOR = (Sync, SyncDir, Beat, Copied, Bye)
+"""A tuple: ``isinstance`` of a union takes several times as long, and this is asked for each operation."""
 PARTS_MAX = 1023
 """Buffers of one ``sendmsg``: below IOV_MAX of Linux and macOS by the one that was sent in part."""
 
@@ -36,6 +38,8 @@ class Outbox:
         self.overflowed = False
         self.waiting_bytes = 0
         """Bytes that were put and not taken."""
+        self.put_bytes = 0
+        """Bytes that were put, ever."""
         self._wake = wake
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
@@ -47,15 +51,19 @@ class Outbox:
         with self._lock:
             if self.overflowed:
                 return
-            self.waiting_bytes += sum(map(len, frame))
+            head, data, end = frame
+            size = len(head) + len(data) + len(end)
+            self.put_bytes += size
+            self.waiting_bytes += size
             if self.waiting_bytes > self._bytes_max:
                 self.overflowed = True
                 self._parts.clear()
                 self.waiting_bytes = 0
             else:
-                self._parts.extend(part for part in frame if part)
-            due = self.waiting_bytes >= WAKE_BYTES or isinstance(operation, Sync | SyncDir | Beat | Copied | Bye)
-            if not self.overflowed and (self._awake or not due):
+                self._parts.extend(frame if data else (head, end))
+            if not self.overflowed and (
+                self._awake or (self.waiting_bytes < WAKE_BYTES and not isinstance(operation, WAITED_FOR))
+            ):
                 return
             self._awake = True
         self._wake()
