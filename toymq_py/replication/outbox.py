@@ -17,6 +17,8 @@ WAITED_FOR = (Sync, SyncDir, Beat, Copied, Bye)
 PARTS_MAX = 1023
 """Buffers of one ``sendmsg``: below IOV_MAX of Linux and macOS by the one that was sent in part."""
 
+PARTS_OF_A_FRAME = 3
+
 
 class Outbox:
     """A ``Sink``. Wakes its owner for what is waited for (a sync, a sign of life) and for a MiB, not for each operation: a
@@ -43,7 +45,7 @@ class Outbox:
         self._wake = wake
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._parts: deque[Data] = deque()
+        self._frames: deque[Frame] = deque()
         self._awake = False
 
     def put(self, operation: Operation, frame: Frame) -> None:
@@ -57,10 +59,10 @@ class Outbox:
             self.waiting_bytes += size
             if self.waiting_bytes > self._bytes_max:
                 self.overflowed = True
-                self._parts.clear()
+                self._frames.clear()
                 self.waiting_bytes = 0
             else:
-                self._parts.extend(frame if data else (head, end))
+                self._frames.append(frame)
             if not self.overflowed and (
                 self._awake or (self.waiting_bytes < WAKE_BYTES and not isinstance(operation, WAITED_FOR))
             ):
@@ -69,15 +71,16 @@ class Outbox:
         self._wake()
 
     def take(self, bytes_max: int = WAKE_BYTES) -> list[Data]:
-        """Take the next buffers for one ``sendmsg``, in order; none when all was taken. At most ``PARTS_MAX``, and no more once
-        they have ``bytes_max``. Belongs to one thread."""
+        """Take the buffers of the next frames for one ``sendmsg``, in order; none when all was taken. At most ``PARTS_MAX``, and
+        no more once they have ``bytes_max``. Whole frames: what their owner sends between two calls, a piece of the bulk copy,
+        may not stand inside of one. Belongs to one thread."""
         taken: list[Data] = []
         size = 0
         with self._lock:
-            while self._parts and len(taken) < PARTS_MAX and size < bytes_max:
-                part = self._parts.popleft()
-                taken.append(part)
-                size += len(part)
+            while self._frames and len(taken) <= PARTS_MAX - PARTS_OF_A_FRAME and size < bytes_max:
+                head, data, end = self._frames.popleft()
+                taken += (head, data, end) if data else (head, end)
+                size += len(head) + len(data) + len(end)
             self.waiting_bytes -= size
             if not taken:
                 self._awake = False

@@ -73,6 +73,21 @@ def test_what_is_taken_at_once_fits_one_system_call() -> None:
     assert sum(map(len, rig.outbox.take(bytes_max=1500))) < 3000
 
 
+def test_what_is_taken_are_whole_frames() -> None:
+    """Its owner sends a piece of the bulk copy behind. It stood inside of a frame, and a follower of a busy leader had to begin
+    its copy anew."""
+    rig = Rig()
+    rig.put(*[WRITE, SYNC] * 1000)
+    reader, count = ops.OperationReader(), 0
+    while parts := rig.outbox.take(bytes_max=5000 + count):
+        reader.receive(b"".join(parts))
+        while reader.next_operation() is not None:
+            count += 1
+        reader.receive(b"".join(encode(ops.Copy(0, LOG, 0, b"of the bulk copy"))))
+        assert isinstance(reader.next_operation(), ops.Copy)
+    assert count == 2000
+
+
 def test_beyond_its_bound_it_holds_nothing_for_good() -> None:
     rig = Rig(bytes_max=1000)
     rig.put(*[WRITE] * 4, SYNC)
