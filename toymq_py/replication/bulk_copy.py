@@ -6,44 +6,56 @@ Contract: replication.md, section 6. The copy is of many moments; the operations
 import asyncio
 import errno
 import logging
+import math
 from collections.abc import Generator, Iterable, Iterator
 
 from toymq_py.replication.disk_calls import StopFlag
 from toymq_py.replication.manifest import FilePlan, has_records
-from toymq_py.replication.operations import PIECE_BYTES, Copy
+from toymq_py.replication.operations import PIECE_BYTES, Copy, Data, encode
 from toymq_py.storage.fs import File, FileSystem
 
 logger = logging.getLogger("toymq_py.replication")
 
 BATCH_PIECES_MAX = 256
+BATCH_BYTES = 4 << 20
+"""Sent at once. Each batch waits for a thread, for the loop and for the follower: with 1 MiB that took as long as the bytes."""
 PAGE_BYTES = 4096
 
 
 class Pace:
     """Spaces the bytes of all bulk copies. Belongs to the loop."""
 
+    LATE_S = 0.5
+    """What a copy is late by is made good, since reading and sending take their time; after a longer pause nothing is."""
+
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
-        self._free_at = 0.0
+        self._free_at = -math.inf
 
     async def wait_for(self, size: int) -> None:
         """Wait until ``size`` bytes more may have left."""
         now = asyncio.get_running_loop().time()
-        self._free_at = max(self._free_at, now) + size / self._bytes_per_s
+        begin = now if now - self._free_at > self.LATE_S else self._free_at
+        self._free_at = begin + size / self._bytes_per_s
         if self._free_at > now:
             await asyncio.sleep(self._free_at - now)
 
 
 def take_batch(pieces: Iterator[Copy]) -> list[Copy]:
-    """The next pieces, about 1 MiB. Blocks. Empty at the end."""
+    """The next pieces, about ``BATCH_BYTES``. Blocks. Empty at the end."""
     batch: list[Copy] = []
     size = 0
     for piece in pieces:
         batch.append(piece)
         size += len(piece.data)
-        if size >= PIECE_BYTES or len(batch) == BATCH_PIECES_MAX:
+        if size >= BATCH_BYTES or len(batch) == BATCH_PIECES_MAX:
             break
     return batch
+
+
+def frames_of(batch: Iterable[Copy]) -> list[Data]:
+    """Encode pieces. On the thread that has read them: their checksums would hold the loop for a millisecond."""
+    return [part for piece in batch for part in encode(piece) if part]
 
 
 def pieces_of(fs: FileSystem, root: str, files: Iterable[FilePlan], stop: StopFlag) -> Generator[Copy, None, None]:

@@ -20,7 +20,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import BadOperation, TermEnded
 from toymq_py.metrics import BY_NAME, Histogram
 from toymq_py.replication.acks import Alive, Damaged, Failed, Fenced, Report, ReportReader, Synced
-from toymq_py.replication.bulk_copy import Pace, pieces_of, take_batch
+from toymq_py.replication.bulk_copy import Pace, frames_of, pieces_of, take_batch
 from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
 from toymq_py.replication.handshake import HandshakeReader, Lead, ManifestBytes, StreamFrom, Wait
 from toymq_py.replication.handshake import encode as encode_message
@@ -323,12 +323,17 @@ class LeaderLink:
         await self._send([*encode(Plan(0, plan_bytes))])
         await self._planned.wait()
         pieces = pieces_of(term.fs, term.root, plan.copied(), self._stop)
+
+        def next_batch() -> tuple[int, list[Data]] | None:
+            batch = take_batch(pieces)
+            return (sum(len(piece.data) for piece in batch), frames_of(batch)) if batch else None
+
         copied_bytes = 0
         try:
-            while batch := await run_on_thread(term.offload, lambda: take_batch(pieces), self._stop):
-                size = sum(len(piece.data) for piece in batch)
+            while batch := await run_on_thread(term.offload, next_batch, self._stop):
+                size, frames = batch
                 await term.pace.wait_for(size)
-                await self._send([part for piece in batch for part in encode(piece) if part])
+                await self._send(frames)
                 copied_bytes += size
                 term.copied_bytes += size
         finally:
