@@ -11,6 +11,7 @@ from toymq_py.version import __version__
 
 FSYNC_P99_S_MAX = 1.0
 """Not ready when the 99th percentile of fsync is longer."""
+LEASE_OVER = "its lease is over: another node may lead"
 NAMED_MAX = 10
 """Topics that the reason names."""
 
@@ -23,8 +24,16 @@ async def healthz(gateway: Gateway, request: Request) -> Response:
 
 
 async def leader(gateway: Gateway, request: Request) -> Response:
-    """``GET /leader``: a broker that serves leads; a node of a cluster that follows answers 503 (``cluster.standby``)."""
+    """``GET /leader``: a broker that serves leads, as long as no other can; a node of a cluster that follows answers 503
+    (``cluster.standby``)."""
+    if may_be_followed(gateway):
+        return json_response({"role": "leader", "reason": LEASE_OVER}, 503)
     return json_response({"role": "leader"})
+
+
+def may_be_followed(gateway: Gateway) -> bool:
+    """Whether the lease of this leader is over, by its own clock: it hears nothing of etcd, and another may lead already."""
+    return gateway.clock.monotonic() >= gateway.broker.permit.until_s
 
 
 def unready(gateway: Gateway) -> list[str]:
@@ -33,6 +42,8 @@ def unready(gateway: Gateway) -> list[str]:
     reasons = []
     if broker.shutting_down or gateway.waiting.stopped:
         reasons.append("the broker is shutting down")
+    if may_be_followed(gateway):
+        reasons.append(LEASE_OVER)
     bad = sorted({*broker.unopened, *(topic.name for topic in broker.topics.values() if topic.state != "ok")})
     if bad and gateway.authority is not None:
         reasons.append(f"{len(bad)} topics are degraded or failed")  # the probe has no token: no names
@@ -58,7 +69,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/healthz", "health", "The process answers.", healthz, None,
               answers={200: Answer("It does.", {"type": "object"})}, safe=True),
     Operation("GET", "/leader", "leader", "Whether this node leads: for load balancers in front of a cluster.", leader, None,
-              answers={200: Answer("It does, or is in no cluster.", {"type": "object"})}, safe=True),
+              answers={200: Answer("It does, or is in no cluster.", {"type": "object"}),
+                       503: Answer("It follows, or its lease is over.", {"type": "object"})}, safe=True),
     Operation("GET", "/readyz", "readiness", "Whether work should be sent here.", readyz, None,
               answers={200: Answer("Yes.", READINESS), 503: Answer("No, and why.", READINESS)}, safe=True),
 )  # fmt: skip
