@@ -72,8 +72,8 @@ class Outbox:
 
     def take(self, bytes_max: int = WAKE_BYTES) -> list[Data]:
         """Take the buffers of the next frames for one ``sendmsg``, in order; none when all was taken. At most ``PARTS_MAX``,
-        and no more once they have ``bytes_max``. Whole frames: what their owner sends between two calls, a piece of the bulk copy,
-        may not stand inside of one. Belongs to one thread."""
+        and no more once they have ``bytes_max``. Whole frames: what their owner sends between two calls, a piece of the bulk
+        copy, may not stand inside of one. Belongs to one thread."""
         taken: list[Data] = []
         size = 0
         with self._lock:
