@@ -42,6 +42,8 @@ LATE_S = 1.0
 LATE_TIMES, LATE_WITHIN_S = 2, 10.0
 """A loop that is later than ``LATE_S`` so often cannot lead. Once is a pause that is over: a hand-over would be another."""
 JOINED_LOOK_S = 0.02
+ENOUGH_WAIT_S = 2.0
+"""How much longer a new leader waits for copies that were in sync while it would refuse publishes without them (ADR 0206)."""
 READ_RETRY_S = 0.2
 """After a read of etcd without an answer. A leader goes on meanwhile: nothing in an OK needs etcd."""
 DAMAGE_RETRY_S = 60.0
@@ -240,12 +242,16 @@ class Term:
 
     async def _gather_members(self) -> None:
         """Wait for those that were in sync to be so again, then drop the others (ADR 0097, item 11). Raises: TermEnded."""
-        me = self._around.me.replica
+        me, enough = self._around.me.replica, self._around.settings.min_in_sync
         expected = set(self.in_sync.members) - {me, self._predecessor}
+        wanted = enough - 1 if len(self.in_sync.members) >= enough else 0
         if expected and self._predecessor is not None:  # while the others come: each change waits for etcd
             await self._guarded(self.links.drop_absent(self._predecessor))
         until = self._around.loop.time() + self._around.options.promote_wait_s
-        while expected - self._joined() and (left_s := until - self._around.loop.time()) > 0:  # noqa: ASYNC110 (no event)
+        while expected - (joined := self._joined()) or len(joined) < wanted:  # noqa: ASYNC110 (no event)
+            left_s = until + (ENOUGH_WAIT_S if len(joined) < wanted else 0) - self._around.loop.time()
+            if left_s <= 0:
+                break
             await asyncio.sleep(min(left_s, JOINED_LOOK_S))
         await self._guarded(self.links.drop_members())
 

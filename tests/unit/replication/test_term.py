@@ -93,6 +93,41 @@ def test_a_new_leader_does_not_wait_for_ever(run: Run) -> None:
     run(scenario, replicas=3)
 
 
+def test_a_new_leader_waits_longer_for_the_copies_without_which_it_would_refuse_publishes(run: Run) -> None:
+    """A hand-over of a busy triple: a client got NOT_ENOUGH_REPLICAS, and the third copy was back a moment later."""
+
+    async def scenario(rig: NodeRig) -> None:
+        n1, n2 = await pair(rig)
+        n3 = rig.start("n3")
+        await rig.led_by(n1, in_sync=3)
+        rig.cut = {"n2", "n3"}
+        n1.die()
+        await rig.until(lambda: "OPENING" in (n2.node.state, n3.node.state), "one of them is elected")
+        leads = n2 if n2.node.state == "OPENING" else n3
+        opened_at = rig.loop.time()
+        await asyncio.sleep(1.0)
+        assert leads.node.state == "OPENING"
+        rig.cut = set()
+        await rig.led_by(leads, in_sync=2)
+        assert rig.loop.time() - opened_at < 2.4
+        assert leads.office.refuses is None
+
+    run(scenario, replicas=3, min_in_sync=2)
+
+
+def test_a_new_leader_refuses_publishes_when_too_few_copies_come(run: Run) -> None:
+    async def scenario(rig: NodeRig) -> None:
+        n1, n2 = await pair(rig)
+        n1.die()
+        await rig.until(lambda: n2.node.state == "OPENING", "n2 is elected")
+        opened_at = rig.loop.time()
+        await rig.led_by(n2)
+        assert 2.5 < rig.loop.time() - opened_at < 2.9
+        assert n2.office.refuses is not None
+
+    run(scenario, min_in_sync=2)
+
+
 def test_a_promise_of_a_higher_epoch_ends_the_term(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, _ = await pair(rig)
