@@ -248,7 +248,7 @@ class Term:
         if expected and self._predecessor is not None:  # while the others come: each change waits for etcd
             await self._guarded(self.links.drop_absent(self._predecessor))
         until = self._around.loop.time() + self._around.options.promote_wait_s
-        while expected - (joined := self._joined()) or len(joined) < wanted:  # noqa: ASYNC110 (no event)
+        while expected - (joined := self._joined()) or len(joined) < wanted:
             left_s = until + (ENOUGH_WAIT_S if len(joined) < wanted else 0) - self._around.loop.time()
             if left_s <= 0:
                 break
@@ -377,23 +377,31 @@ class Term:
         to = successor.name if successor is not None else "no one: no copy is in sync"
         logger.info("epoch %d: hands over to %s", self.epoch, to)
         self._retiring = True
+        began = self._around.loop.time()
+        granting = None
+        if successor is not None:  # meanwhile: publishers wait for T4, which needs it
+            granting = self._around.loop.create_task(self._around.agreement.grant(HAND_OVER_TTL_S))
+            granting.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved, whatever comes next
         await self._first(self._around.office.retire(in_haste=successor is not None), self._over)
         if not self._over.done():
             with suppress(TimeoutError):
                 async with asyncio.timeout(BYE_S):
                     await self.links.say_bye()
         self._tickets.stop()
+        if granting is not None and self._around.loop.time() - began > HAND_OVER_TTL_S / 2:
+            granting.cancel()
+            granting = None  # too old to be relied on
         if not self._over.done():
-            await self._give_up(successor)
+            await self._give_up(successor, granting)
         return asked is not None
 
-    async def _give_up(self, successor: FollowerLag | None) -> None:
-        """T4, or without a successor the end of the lease: either way there is no leader then."""
+    async def _give_up(self, successor: FollowerLag | None, granting: "asyncio.Task[int] | None" = None) -> None:
+        """T4, or without a successor the end of the lease: either way there is no leader then. ``granting``: its lease."""
         agreement = self._around.agreement
         try:
             async with asyncio.timeout(T4_S):
                 if successor is not None:
-                    lease = await agreement.grant(HAND_OVER_TTL_S)
+                    lease = await (granting or agreement.grant(HAND_OVER_TTL_S))
                     await agreement.hand_over(self.epoch, successor.replica, lease)
                 await agreement.revoke(self._keeper.lease)
         except (EtcdError, TimeoutError) as error:
