@@ -13,7 +13,7 @@ from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError, RequestError
 from toymq_py.names import check_name
-from toymq_py.storage import alerts_file, amqp_file, partitions_file, webhooks_file
+from toymq_py.storage import alerts_file, amqp_file, moves_file, partitions_file, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
@@ -79,6 +79,10 @@ class DataDirectory:
 
     def topic_path(self, name: str) -> str:
         return f"{self._topics}/{name}"
+
+    def has_topic(self, name: str) -> bool:
+        """Whether a topic has a directory."""
+        return self._fs.is_dir(self.topic_path(name))
 
     def topic_names(self) -> Iterator[str]:
         """Yield the topics that have a directory, and remove deleted ones. Blocks. Raises: OSError."""
@@ -149,6 +153,21 @@ class DataDirectory:
         """As ``write_partitions``, on a sync thread. Assumes one call at a time."""
         data = partitions_file.encode(found)
         self._offload(lambda: partitions_file.FILE.write(self._fs, self.path, data), done)
+
+    # -- topics that are moved
+
+    def read_moves(self) -> dict[str, moves_file.Mark]:
+        """The marks of topics that are being moved, by name. Blocks. Raises: DamagedData, OSError."""
+        return moves_file.load(self._fs, self.path)
+
+    def write_moves(self, marks: Mapping[str, moves_file.Mark]) -> None:
+        """Replace the marks. Blocks. Raises: OSError."""
+        moves_file.FILE.write(self._fs, self.path, moves_file.encode(marks))
+
+    def store_moves(self, marks: Mapping[str, moves_file.Mark], done: Stored) -> None:
+        """As ``write_moves``, on a sync thread. Assumes one call at a time."""
+        data = moves_file.encode(marks)
+        self._offload(lambda: moves_file.FILE.write(self._fs, self.path, data), done)
 
     # -- webhooks
 
