@@ -1,7 +1,7 @@
 """Topics that go to another group of a cluster, or come from one: closed and opened while the broker serves the others. ADR 0194.
 
-A topic and its dead-letter topic go together; both are named by the topic, the origin. Knows no other group, and not where a topic
-belongs. Belongs to the event loop.
+A topic and its dead-letter topic go together; both are named by the topic, the origin. Knows no other group, and not
+where a topic is. Belongs to the event loop.
 
     goes     quiet     no dead letter is on its way
              close     sessions end, what was published is committed, offsets are stored; the files change no more
@@ -88,8 +88,8 @@ class TopicMoves:
 
     def _leave_closed(self, origin: str, mark: Mark) -> None:
         why = (
-            f"it was being moved {mark.way} group {mark.group}, and etcd does not say where it is: see whether that group serves"
-            f" it, then stop this node and remove its directory here, or its line in {FILE_NAME}"
+            f"it was being moved {mark.way} group {mark.group}, and etcd does not say where it is: see whether that group"
+            f" serves it, then stop this node and remove its directory here, or its line in {FILE_NAME}"
         )
         for name in _pair(origin):
             if self._directory.has_topic(name):
@@ -192,7 +192,7 @@ class TopicMoves:
             topic.settings_queue.when_idle(partial(topic.committer.when_idle, partial(committed, topic)))
 
     def remove(self, origin: str, done: Stored) -> None:
-        """Remove the files of a topic that is not open; ``done`` is called when its names are durably free, or with an error."""
+        """Remove the files of a topic that is not open; ``done`` is called when its names are free, or with the error."""
         for name in _pair(origin):
             self._unopened.pop(name, None)
         name, letters = _pair(origin)
