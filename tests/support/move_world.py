@@ -8,9 +8,10 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from tests.support.elections import CLUSTER, SETTINGS, elect
+from tests.support.elections import CLUSTER, SETTINGS, elect, until_answered
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import SimulatedEtcd
@@ -21,7 +22,18 @@ from toymq_py.cluster.departures import Departures, Home
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.config.options import BrokerOptions
 from toymq_py.consumer_options import EARLIEST
-from toymq_py.errors import Moved, NameBusy, NoSuchConsumer, NoSuchTopic, PlacementUnknown, RequestError, StorageFailed, TermEnded
+from toymq_py.errors import (
+    DataDirectoryError,
+    EtcdError,
+    Moved,
+    NameBusy,
+    NoSuchConsumer,
+    NoSuchTopic,
+    PlacementUnknown,
+    RequestError,
+    StorageFailed,
+    TermEnded,
+)
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.replication.bulk_copy import Pace
 from toymq_py.replication.kept_places import KeptPlaces
@@ -233,6 +245,9 @@ class Group:
                 await life.begin()
             except (Killed, TermEnded):
                 life.die()
+            except (OSError, DataDirectoryError):  # it died while it began
+                if life.alive:
+                    raise
             await self.died.wait()
             await asyncio.sleep(self.world.loop.rng.choice((0.05, 0.5)))
 
@@ -303,6 +318,13 @@ class World:
                 return
             assert error.retryable or isinstance(error, NoSuchTopic | StorageFailed), error
             await asyncio.sleep(0.01)
+
+    async def begin(self) -> tuple[list[asyncio.Task[None]], asyncio.Task[None]]:
+        """Publish and consume. Returns: the publishers, which end when ``publishing`` does, and the consumer."""
+        publishers = [self.loop.create_task(self.publisher(name, 10_000)) for name in ("p", "q")]
+        while not self.stored:
+            await asyncio.sleep(0.01)
+        return publishers, self.loop.create_task(self.consumer())
 
     async def publisher(self, name: str, count: int) -> None:
         rng = self.loop.rng
@@ -412,6 +434,52 @@ class World:
         return letters
 
 
+async def asked(world: World, kept: KeptPlaces, to: str) -> None:
+    """Ask for a move, as ``toymqctl`` does."""
+    record = await until_answered(partial(kept.record, TOPIC))
+    if record is not None and record.group != to:
+        before = await until_answered(partial(kept.move, TOPIC))
+        with suppress(EtcdError):
+            await kept.ask(TOPIC, record, to, before)
+
+
+async def moved(world: World, kept: KeptPlaces, to: str) -> None:
+    """Wait until the topic is in a group."""
+    async with asyncio.timeout(200):
+        while True:
+            record = await until_answered(partial(kept.record, TOPIC))
+            if record is not None and record.group == to:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def killed_while_it_moves(world: World, end: str, nth: int) -> int:
+    """Move a topic under load. The leader at one end, ``source`` or ``target``, dies at the nth call of its disk. Returns: how many
+    it had."""
+    kept = world.kept("tool")
+    clients, consuming = await world.begin()
+    await asyncio.sleep(1.0)
+    record = await kept.record(TOPIC)
+    assert record is not None
+    home = record.group
+    to = "b" if home == "a" else "a"
+    life = world.groups[home if end == "source" else to].life
+    assert life is not None
+    before = life.calls
+    life.kills_in = nth
+    await asked(world, kept, to)
+    await moved(world, kept, to)
+    calls = life.calls - before
+    life.kills_in = None
+    await asyncio.sleep(0.5)
+    consuming.cancel()
+    world.publishing = False
+    await asyncio.gather(*clients)
+    await world.check(to)
+    assert len(world.stored) > 20
+    return calls
+
+
 def _ended(*_: object) -> None:
     pass
 
@@ -432,8 +500,8 @@ def simulate(scenario: Callable[[World], Coroutine[Any, Any, None]], seed: int =
             left = asyncio.all_tasks() - {asyncio.current_task()}
             for task in left:
                 task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-            del running
+            await asyncio.sleep(0)  # those of a life that died wait for its disk for ever
+            running.clear()
 
     loop.set_exception_handler(_report)
     try:
@@ -443,5 +511,5 @@ def simulate(scenario: Callable[[World], Coroutine[Any, Any, None]], seed: int =
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    if not isinstance(context.get("exception"), Killed):
+    if not isinstance(context.get("exception"), Killed) and "was destroyed" not in context["message"]:
         loop.default_exception_handler(context)
