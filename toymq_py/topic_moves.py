@@ -1,4 +1,4 @@
-"""Topics that go to another group of a cluster, or come from one: closed and opened while the broker serves the others. ADR 0194.
+"""Topics that go to another group of a cluster, or come from one, while the broker serves the others. ADR 0194.
 
 A topic and its dead-letter topic go together; both are named by the topic, the origin. Knows no other group, and not
 where a topic is. Belongs to the event loop.

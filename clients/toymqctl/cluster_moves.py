@@ -16,8 +16,8 @@ LOOK_S = 0.2
 
 
 async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]) -> str:
-    """Move a topic, with its dead letters, to a group, and wait until it is there; or give up a move that is under way, where it
-    is there. Returns: what was done. Raises: Refused, EtcdError."""
+    """Move a topic, with its dead letters, to a group, and wait until it is there. Where it is there, give up a move that is
+    under way. Returns: what was done. Raises: Refused, EtcdError."""
     check(await kept.read(), topic, to)
     record = await kept.record(topic)
     if record is None:
@@ -56,7 +56,8 @@ def check(picture: Picture, topic: str, to: str) -> None:
     if PARTITION_MARK in topic:
         raise Refused(f"{topic} is a partition, which is not moved by itself")
     if not picture.groups.get(to, Group()).made:
-        raise Refused(f"there is no group {to}; there are {some_of(name for name, each in picture.groups.items() if each.made)}")
+        made = some_of(name for name, each in picture.groups.items() if each.made)
+        raise Refused(f"there is no group {to}; there are {made}")
     if not picture.groups[to].placed:
         raise Refused(f"group {to} has not been served with --group yet: start its nodes")
 

@@ -1,4 +1,4 @@
-"""Two groups of a cluster, each a broker on a simulated disk, on one simulated etcd; publishers and consumers that follow MOVED.
+"""Two groups of a cluster, each a broker on a simulated disk, on one simulated etcd, and clients that follow MOVED.
 
 A life of a group's leader ends at any call of its disk, with its machine or without. What was acknowledged to clients is kept
 here, and ``check`` compares. Runs under ``SimEventLoop``: one seed is one run.
@@ -84,7 +84,7 @@ class Pipe:
         self._reader = reader
         self._at = loop.now
         self.closed = False
-        self.other: "Pipe | None" = None
+        self.other: Pipe | None = None
         self.transport = self
 
     def write(self, data: bytes) -> None:
@@ -322,7 +322,7 @@ class World:
     async def begin(self) -> tuple[list[asyncio.Task[None]], asyncio.Task[None]]:
         """Publish and consume. Returns: the publishers, which end when ``publishing`` does, and the consumer."""
         publishers = [self.loop.create_task(self.publisher(name, 10_000)) for name in ("p", "q")]
-        while not self.stored:
+        while not self.stored:  # noqa: ASYNC110 (another task)
             await asyncio.sleep(0.01)
         return publishers, self.loop.create_task(self.consumer())
 
@@ -454,8 +454,8 @@ async def moved(world: World, kept: KeptPlaces, to: str) -> None:
 
 
 async def killed_while_it_moves(world: World, end: str, nth: int) -> int:
-    """Move a topic under load. The leader at one end, ``source`` or ``target``, dies at the nth call of its disk. Returns: how many
-    it had."""
+    """Move a topic under load. The leader at one end, ``source`` or ``target``, dies at the nth call of its disk. Returns: how
+    many it had."""
     kept = world.kept("tool")
     clients, consuming = await world.begin()
     await asyncio.sleep(1.0)
@@ -491,7 +491,7 @@ def simulate(scenario: Callable[[World], Coroutine[Any, Any, None]], seed: int =
     async def begin() -> None:
         world = World(loop, SimulatedEtcd(random.Random(seed)))
         running = [loop.create_task(group.run()) for group in world.groups.values()]
-        while any(group.serving is None for group in world.groups.values()):
+        while any(group.serving is None for group in world.groups.values()):  # noqa: ASYNC110 (of other tasks)
             await asyncio.sleep(0.1)
         await asyncio.sleep(1.0)  # they know each other
         try:

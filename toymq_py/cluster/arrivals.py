@@ -1,6 +1,6 @@
 """Topics that come to this leader's group from others: the end of a move that wants the topic. ADR 0194.
 
-Contract: groups.md, stage 3; ``move_line`` has what is said. Belongs to the event loop; files are written on threads, and through
+Contract: groups.md, stage 3; ``move_line`` has what is said. Belongs to the event loop; files are written on threads, through
 the file system of the broker, so that this group's followers have them.
 
     begun       a new number of the attempt in etcd: none before it can end any more. The mark
@@ -243,4 +243,5 @@ class _Copy:
                 for directory in self._made for name in fs.listdir(f"{root}/{directory}") if is_file(f"{directory}/{name}")
             }  # fmt: skip
             if found != sizes:
-                raise BadOperation(f"the copy of {self._asked.topic} is not whole: {sorted(set(found.items()) ^ set(sizes.items()))[:3]}")
+                differ = sorted(set(found.items()) ^ set(sizes.items()))[:3]
+                raise BadOperation(f"the copy of {self._asked.topic} is not whole: {differ}")

@@ -167,15 +167,16 @@ class _Departure:
         try:
             async with asyncio.timeout(QUIET_S):
                 await called(partial(moves.quiet, topic))
-            if not self._home.placement.owns(topic) or moves.refusal(topic) is not None:
-                raise NotMoved("it was deleted, or has failed")
         except BaseException:
             moves.resume(topic)
             raise
+        if not self._home.placement.owns(topic) or moves.refusal(topic) is not None:
+            moves.resume(topic)
+            raise NotMoved("it was deleted, or has failed")
         await self._held()
 
     async def _held(self) -> None:
-        """The hold, and what comes of it. Cancelled it leaves all as it is: the term ends, and the next begins with the mark."""
+        """The hold, and what comes of it. Cancelled, it leaves all as it is: the next term begins with the mark."""
         placement, moves, topic, to = self._home.placement, self._home.broker.moves, self._topic, self._asked.to
         began = asyncio.get_running_loop().time()
         held = placement.hold(topic)
@@ -185,8 +186,7 @@ class _Departure:
             async with asyncio.timeout_at(began + HOLD_S):
                 await called(partial(moves.mark, topic, self._home.mark("to", to)))
                 await self._round(held=True)
-            if not await placement.give(topic, to, self._asked.epoch, self._asked.attempt):
-                raise NotMoved("one of the leaders has changed, or the move was given up")
+            await self._give()
         except Exception:
             moves.open(topic)
             moves.mark(topic, None, _ignore)
@@ -201,6 +201,11 @@ class _Departure:
             moves.mark(topic, None, _ignore)
         except OSError as error:
             logger.error("topic %s: its copy here is removed at the next start: %s", topic, error)  # noqa: TRY400 (one line)
+
+    async def _give(self) -> None:
+        """Raises: NotMoved, where it stays here."""
+        if not await self._home.placement.give(self._topic, self._asked.to, self._asked.epoch, self._asked.attempt):
+            raise NotMoved("one of the leaders has changed, or the move was given up")
 
     async def _seal(self) -> None:
         """Let what is published from now on go to new segments. Raises: RequestError."""
@@ -247,8 +252,8 @@ class _Departure:
 
 
 def list_files(fs: FileSystem, root: str, topic: str, *, held: bool) -> dict[str, Stamp]:
-    """The files of a topic and its dead letters. Without ``held`` those that change no more: sealed segments, and what is beside
-    them. Blocks. Raises: OSError."""
+    """The files of a topic and its dead letters. Without ``held`` those that change no more: sealed segments and their
+    sidecars. Blocks. Raises: OSError."""
     found = {}
     for directory in (f"topics/{topic}", f"topics/{topic}{DEAD_LETTERS}"):
         if not fs.is_dir(f"{root}/{directory}"):

@@ -309,7 +309,7 @@ class GroupPlacement(Placement):
         return self._leader(group)
 
     def hold(self, topic: str) -> bool:
-        """Let all that is for a topic wait, and for its dead letters. Returns: False while something else changes its record."""
+        """Let all that is for a topic wait, and for its dead letters. Returns: False while its record is being changed."""
         if topic in self._busy:
             return False
         self._busy[topic] = []

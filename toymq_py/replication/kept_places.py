@@ -30,7 +30,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A topic is to be moved to a group. ``refused``: why it cannot be; ``revision``: of the key, another one for each attempt."""
+    """A topic is to be moved to a group. ``refused``: why it cannot be. ``revision``: of the key; each attempt has another."""
 
     to: str
     revision: int
@@ -254,7 +254,7 @@ class KeptPlaces:
         return await self._commit(compares, Put(self._move(topic), encode_move(move.to, refused)))
 
     async def give(self, topic: str, revision: int, epoch: int, to: str, epoch_there: int, attempt: int) -> Outcome:
-        """Give a topic of this group, whose record has a revision, to another group, if both have the same leaders still and the
+        """Give a topic, whose record has a revision, from this group to another, if both have the same leaders still and the
         attempt is the last one."""
         compares = [
             *self._under(epoch),

@@ -1,7 +1,7 @@
 """``moves.json`` in the data directory: topics whose copy here is not the only one, behind a checksum. ADR 0194.
 
-A copy that comes from another group is half until the switch; one that goes is over behind it. The mark of either is here before
-its first byte, or the switch, and goes when that is settled. So whatever is killed, no start serves what is not this group's.
+A copy that comes from another group is half until the switch; one that goes is over behind it. The mark of either is here
+before its first byte, or the switch, and goes when that is settled. So whatever is killed, no start serves what is another's.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,13 @@ FILE_NAME = "moves.json"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A topic, with its dead letters, that comes (``from``) or goes (``to``). ``group``: the other one. ``cluster``: the UUID of
-    this group; another one later says that etcd was lost, and what it says of topics is not of this move."""
+    """A topic, with its dead letters, that comes (``from``) or goes (``to``).
+
+    Args:
+        group: the other one.
+        cluster: the UUID in this group's settings. Another one, later, says that etcd was lost: what it has of topics says
+            nothing of this move.
+    """
 
     way: Literal["from", "to"]
     group: str

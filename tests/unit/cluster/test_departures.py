@@ -1,4 +1,4 @@
-"""A topic that goes: whatever call of the disk kills the leader that has it, it is in one group, with all that was acknowledged."""
+"""A topic goes: whatever call of the disk kills the leader that has it, one group has it, with all that was acknowledged."""
 
 from tests.support.move_world import World, killed_while_it_moves, simulate
 from tests.support.shares import one_in
