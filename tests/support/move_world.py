@@ -345,16 +345,16 @@ class World:
             done: asyncio.Future[Any] = self.loop.create_future()
             try:
                 if at % 5 == 4:
-                    if not await self._bury(life, topic, at):
-                        continue
+                    is_dead = await self._bury(life, topic, at)
                 else:
+                    is_dead = True
                     topic.ack("c", [(at, at)], unseen=True)
                 topic.flush_offsets(lambda error, done=done: done.done() or done.set_result(error))  # type: ignore[misc]
                 async with asyncio.timeout(GONE_S):
                     error = await done
             except (TimeoutError, NoSuchConsumer):
                 continue
-            if error is None and life.alive:
+            if error is None and life.alive and is_dead:
                 self.acked.add(at)
                 at += 1
 
@@ -363,6 +363,7 @@ class World:
         topic.ack("c", [(msg_id, msg_id)], unseen=True)
         if "w" not in topic.channels:
             topic.seek("w", EARLIEST)
+            return False  # it is on the disk first: one that is made anew is another consumer
         channel = topic.channels["w"]
         if channel.consumer.has_acked_all(msg_id, msg_id):
             return True
