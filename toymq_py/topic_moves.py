@@ -19,7 +19,7 @@ from toymq_py.data_directory import DataDirectory, Stored
 from toymq_py.deadletter import DeadLetters
 from toymq_py.errors import DamagedData, DataDirectoryError, PlacementUnknown, RequestError, StorageFailed
 from toymq_py.names import DEAD_LETTERS
-from toymq_py.storage.moves_file import FILE_NAME, Mark
+from toymq_py.storage.moves_file import Mark
 from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.topic import Topic
 
@@ -87,9 +87,10 @@ class TopicMoves:
             self._directory.write_moves(self.marks)
 
     def _leave_closed(self, origin: str, mark: Mark) -> None:
+        whole = "this copy is whole" if mark.way == "to" else "this copy may be half"
         why = (
-            f"it was being moved {mark.way} group {mark.group}, and etcd does not say where it is: see whether that group"
-            f" serves it, then stop this node and remove its directory here, or its line in {FILE_NAME}"
+            f"it was being moved {mark.way} group {mark.group}, and etcd says of no group that it has it. {whole}:"
+            f" `toymqctl create {origin} group=…` names the group that is to have it, then restart its node"
         )
         for name in _pair(origin):
             if self._directory.has_topic(name):

@@ -147,7 +147,7 @@ def test_where_etcd_does_not_say_it_stays_closed() -> None:
     for _ in range(2):
         rig.reopen()
         assert "t" not in rig.broker.topics
-        with pytest.raises(StorageFailed, match="t stays closed: it was being moved to group b, and etcd does not say where it is"):
+        with pytest.raises(StorageFailed, match="t stays closed: it was being moved to group b, and etcd says of no group"):
             rig.broker.topic("t")
         assert rig.broker.moves.marks == {"t": Mark("to", "b", "u")}
 

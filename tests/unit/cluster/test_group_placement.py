@@ -11,7 +11,7 @@ from tests.support.elections import CLUSTER, elect
 from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
-from toymq_py.errors import BadArgument, EtcdError, Moved, NameBusy, PlacementUnknown, TermEnded, TopicExists
+from toymq_py.errors import BadArgument, BeingMoved, EtcdError, Moved, NameBusy, PlacementUnknown, TermEnded, TopicExists
 from toymq_py.replication.agreement import ClusterSettings
 from toymq_py.replication.kept_agreement import KeptAgreement
 from toymq_py.replication.kept_places import KeptPlaces
@@ -241,6 +241,54 @@ def test_the_group_that_is_asked_for_has_it_or_it_is_refused() -> None:
         assert a.rows()["group_topics"] == {("a",): 0.0, ("b",): 1.0}
 
     simulate(scenario)
+
+
+def test_where_a_topic_is_that_was_being_moved_says_its_record() -> None:
+    async def scenario(world: World) -> None:
+        a = world.groups["a"].placement
+        assert a is not None
+        a.cluster = "u"
+        assert await world.publish("a", "here", "a") == "a"
+        assert await world.publish("a", "there", "b") == "b"
+        assert [a.is_here_by_record(topic, "u") for topic in ("here", "there", "none")] == [True, False, False]
+        assert [a.is_here_by_record(topic, "old") for topic in ("here", "there", "none")] == [True, False, None]
+
+    simulate(scenario)
+
+
+def test_what_is_for_a_topic_that_is_held_waits() -> None:
+    async def scenario(world: World) -> None:
+        a = world.groups["a"].placement
+        assert a is not None
+        assert await world.publish("a", "t", "a") == "a"
+        assert a.owns("t")
+        assert a.hold("t")
+        assert not a.hold("t")
+        assert not a.owns("t")
+        for waits in (lambda: a.moved("t.dlq"), lambda: a.admit("t")):
+            with pytest.raises(NameBusy):
+                _raised(waits)
+        world.etcd.away = True
+        asking = _loop().create_task(a.give("t", "b", 1, 1))
+        told: list[str] = []
+        busy = a.moved("t")
+        assert isinstance(busy, BeingMoved)
+        busy.when_done(lambda: told.append("again"))
+        while not told:
+            await asyncio.sleep(0.01)
+        assert isinstance(a.moved("t"), PlacementUnknown), "etcd does not answer"
+        world.etcd.away = False
+        assert not await asking
+        a.let_go("t")
+        assert a.moved("t") is None
+        assert a.owns("t")
+
+    simulate(scenario)
+
+
+def _raised(call: Callable[[], Exception | None]) -> None:
+    if (error := call()) is not None:
+        raise error
 
 
 def test_a_topic_goes_to_the_group_with_less_to_do() -> None:

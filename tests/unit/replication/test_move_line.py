@@ -23,7 +23,10 @@ def test_the_secret_is_not_shown() -> None:
     assert "secret" not in repr(MoveRequest("orders", "a", "b", 1, 2, "t", "secret"))
 
 
-@pytest.mark.parametrize("change", [(b"topic=", b"topic=../"), (b"MOVE 1", b"MOVE x"), (b"\n", b""), (b"\n", b" auth=\n"), (b"epoch=17", b"epoch=-1")])
+@pytest.mark.parametrize(
+    "change",
+    [(b"topic=", b"topic=../"), (b"MOVE 1", b"MOVE x"), (b"\n", b""), (b"\n", b" auth=\n"), (b"epoch=17", b"epoch=-1")],
+)
 def test_anything_else_is_refused(change: tuple[bytes, bytes]) -> None:
     with pytest.raises(BadOperation, match="an invalid line"):
         decode(encode(ASKED).replace(*change))
@@ -33,7 +36,10 @@ def test_the_sizes_of_files_are_read() -> None:
     assert decode_sizes(encode_sizes(SIZES)) == SIZES
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"topics/../x": 1}', b'{"topics/t/topic.json": -1}', b'{"topics/t/topic.json": "1"}'])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{", b'{"topics/../x": 1}', b'{"topics/t/topic.json": -1}', b'{"topics/t/topic.json": "1"}'],
+)
 def test_other_sizes_are_refused(data: bytes) -> None:
     with pytest.raises(BadOperation, match="the sizes are"):
         decode_sizes(data)

@@ -29,7 +29,10 @@ def test_a_flipped_bit_is_seen() -> None:
             moves_file.decode(data[:at] + bytes((data[at] ^ 4,)) + data[at + 1 :])
 
 
-@pytest.mark.parametrize("mark", [[], {"way": "from"}, {"way": "up", "group": "a", "cluster": "u"}, {"way": "to", "group": 1, "cluster": ""}])
+@pytest.mark.parametrize(
+    "mark",
+    [[], {"way": "from"}, {"way": "up", "group": "a", "cluster": "u"}, {"way": "to", "group": 1, "cluster": ""}],
+)
 def test_what_no_broker_wrote_is_damage(mark: Any) -> None:
     with pytest.raises(DamagedData, match=r"topic 'orders' in moves.json has an invalid mark"):
         moves_file.decode(checked_json.encode("moves", {"orders": mark}))
