@@ -173,6 +173,7 @@ class TopicMoves:
         def stored(topic: Topic, error: OSError | RequestError | None) -> None:
             if error is not None:
                 errors.append(error)
+            topic.context.moved = _gone(origin)
             topic.context.topic_deleted = True  # whatever still knows it finds nothing to do
             for channel in topic.channels.values():
                 channel.close("MOVED")

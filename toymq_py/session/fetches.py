@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from toymq_py.errors import NoSuchTopic, PlacementUnknown
+from toymq_py.errors import NoSuchTopic
 from toymq_py.protocol import Fetch, encode_batch_header
 from toymq_py.session.replies import WAIT_COST_BYTES, PendingReply, Replies
 from toymq_py.topic import Topic
@@ -68,6 +68,5 @@ def _check_incarnation(topic: Topic, wanted: str | None) -> None:
 def living(topic: Topic) -> Topic:
     """Return the topic. Raises: NoSuchTopic when it was deleted since the command, PlacementUnknown when it was moved."""
     if topic.deleted:
-        why = topic.committer.closing
-        raise why if isinstance(why, PlacementUnknown) else NoSuchTopic(f"{topic.name} was deleted")
+        raise topic.context.moved or NoSuchTopic(f"{topic.name} was deleted")
     return topic
