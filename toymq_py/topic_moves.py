@@ -139,6 +139,8 @@ class TopicMoves:
             topic = self._topics.get(name)
             if topic is not None and (topic.deleted or topic.state != "ok"):
                 return f"{name} is {'being deleted' if topic.deleted else topic.state}: see `toymqctl describe {name}`"
+            if topic is not None and any(segment.sha256 is not None for segment in topic.log.segments):
+                return f"{name} has segments in the bucket of --tier alone, which stays with this group"
         return None
 
     def quiet(self, origin: str, done: Callable[[], None]) -> None:

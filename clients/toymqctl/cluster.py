@@ -57,14 +57,14 @@ class _Etcd:
         found: Picture = self.placed(lambda places: places.read())
         return found
 
-    def placed(self, act: "Callable[[KeptPlaces], Awaitable[T]]") -> T:
-        """Do something with the places of topics. Raises: UsageError; ToymqError."""
+    def placed(self, act: "Callable[[KeptPlaces], Awaitable[T]]", group: str | None = None) -> T:
+        """Do something with the places of topics, as a node of a group. Raises: UsageError; ToymqError."""
         from toymq_py.replication.agreement import DEFAULT_GROUP
         from toymq_py.replication.etcd_client import EtcdClient
         from toymq_py.replication.kept_places import KeptPlaces
 
         def kept(options: "EtcdOptions") -> KeptPlaces:
-            return KeptPlaces(EtcdClient(options), self.name, DEFAULT_GROUP)
+            return KeptPlaces(EtcdClient(options), self.name, group or DEFAULT_GROUP)
 
         return self._run(kept, act)
 
@@ -181,6 +181,16 @@ def move(etcd: _Etcd, topic: str, group: str) -> None:
     from toymqctl import cluster_moves
 
     click.echo(etcd.placed(lambda kept: cluster_moves.move(kept, topic, group, click.echo)))
+
+
+@cluster.command("remove-group")
+@click.argument("group")
+@click.pass_obj
+def remove_group(etcd: _Etcd, group: str) -> None:
+    """Take GROUP out of the cluster, when its topics were moved or deleted, and its nodes are stopped."""
+    from toymqctl import cluster_moves
+
+    click.echo(etcd.placed(lambda kept: cluster_moves.remove_group(kept, group), group))
 
 
 @cluster.command()

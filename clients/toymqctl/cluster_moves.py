@@ -1,6 +1,6 @@
-"""What ``toymqctl cluster move`` asks of etcd. Contract: groups.md, stage 3; ADR 0194.
+"""What ``toymqctl cluster move`` and ``remove-group`` ask of etcd. Contract: groups.md, stage 3; ADR 0194.
 
-What is asked for stands in etcd until it is done, so it goes on when this command does not.
+A move stands in etcd until it is done, so it goes on when the command does not.
 """
 
 import asyncio
@@ -49,6 +49,40 @@ async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]
         await asyncio.sleep(LOOK_S)
 
 
+async def remove_group(kept: KeptPlaces, group: str) -> str:
+    """Take a group without topics, whose nodes are stopped, out of the cluster. Killed half-way, it is called again, or a node
+    of the group started: until then no new topic is placed. Returns: what was done. Raises: Refused, EtcdError.
+
+    Args:
+        kept: of that group.
+    """
+    picture = await kept.read()
+    if not picture.groups.get(group, Group()).made:
+        raise Refused(f"there is no group {group}; there are {_made(picture)}")
+    if len([each for each in picture.groups.values() if each.made]) == 1:
+        raise Refused(f"{group} is the only group of the cluster")
+    _check_empty(picture, group)
+    if not (await kept.close_group()).done:
+        raise Refused(f"group {group} has a leader: stop its nodes first")
+    _check_empty(await kept.read(), group)  # from here on nothing is placed in it
+    if not (await kept.remove_group()).done:
+        raise Refused(f"a node of group {group} was started meanwhile: stop it first")
+    return f"group {group} is no more: its data directories are not touched"
+
+
+def _check_empty(picture: Picture, group: str) -> None:
+    if nodes := sorted(node.name for node in picture.groups[group].nodes.values()):
+        raise Refused(f"{some_of(nodes)} of group {group} runs: stop its nodes first")
+    left = sorted(topic for topic, record in picture.records.items() if record.group == group)
+    left += sorted(topic for topic, move in picture.moves.items() if move.to == group and move.refused is None)
+    if left:
+        raise Refused(f"group {group} has topics: {some_of(left)}; start it, and move them to another group or delete them")
+
+
+def _made(picture: Picture) -> str:
+    return some_of(name for name, each in picture.groups.items() if each.made)
+
+
 def check(picture: Picture, topic: str, to: str) -> None:
     """Raises: Refused on what cannot be moved, whatever etcd has of it."""
     if topic.endswith(DEAD_LETTERS):
@@ -56,8 +90,7 @@ def check(picture: Picture, topic: str, to: str) -> None:
     if PARTITION_MARK in topic:
         raise Refused(f"{topic} is a partition, which is not moved by itself")
     if not picture.groups.get(to, Group()).made:
-        made = some_of(name for name, each in picture.groups.items() if each.made)
-        raise Refused(f"there is no group {to}; there are {made}")
+        raise Refused(f"there is no group {to}; there are {_made(picture)}")
     if not picture.groups[to].placed:
         raise Refused(f"group {to} has not been served with --group yet: start its nodes")
 

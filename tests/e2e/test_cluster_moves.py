@@ -21,6 +21,7 @@ from toymq_py.replication.etcd_client import EtcdClient, EtcdOptions
 from toymq_py.replication.kept_places import KeptPlaces
 from toymqctl import cluster_moves
 from toymqctl.cli import main as toymqctl
+from toymqctl.cluster_requests import Refused
 
 pytestmark = require("etcd", "proc")
 
@@ -95,6 +96,38 @@ def test_what_cannot_be_moved_is_refused(groups: Groups) -> None:
     refused(ctl(groups, "move", "orders", "c"), 1, "there is no group c; there are a, b")
     refused(ctl(groups, "move", "orders.dlq", B), 1, "orders.dlq goes with orders: move that")
     assert ok(ctl(groups, "move", "orders", A)) == "orders is in group a\n"
+
+
+async def test_a_group_whose_topics_were_moved_is_taken_out(groups: Groups) -> None:
+    async with await connected(groups[B]) as client:
+        await client.create("orders", {"group": A})
+        await client.pub("orders", b"1")
+    with pytest.raises(Refused, match="group z"):
+        await removed(groups, "z")
+    with pytest.raises(Refused, match="a1 of group a runs: stop its nodes first"):
+        await removed(groups, A)
+    groups[A].nodes["a1"].stop()
+    with pytest.raises(Refused, match="group a has topics: orders; start it, and move them"):
+        await removed(groups, A)
+    groups[A].nodes["a1"].start()
+    await move(groups, "orders", B)
+    groups[A].nodes["a1"].stop()
+    assert await removed(groups, A) == "group a is no more: its data directories are not touched"
+    async with await connected(groups[B]) as client:
+        await client.pub("orders", b"2")
+        await client.pub("new", b"1")
+        names = [each["topic"] for each in await client.topics(">")]
+        assert names == ["new", "orders"], "no list waits for it"
+    with pytest.raises(Refused, match="b is the only group"):
+        await removed(groups, B)
+
+
+async def removed(groups: Groups, group: str) -> str:
+    kept = KeptPlaces(EtcdClient(EtcdOptions(groups[A].etcd.urls)), CLUSTER, group)
+    try:
+        return await cluster_moves.remove_group(kept, group)
+    finally:
+        await kept.close()
 
 
 class Consumer:

@@ -30,6 +30,7 @@ from toymq_py.replication.manifest import Action, FilePlan
 from toymq_py.replication.move_line import MOVE, MOVED, MOVING, SYNCED, VERSION, MoveRequest, decode, encode_sizes
 from toymq_py.replication.operations import Copied, Operation, Plan, Unlink, encode
 from toymq_py.replication.paths import is_file
+from toymq_py.storage import evicted
 from toymq_py.storage.fs import FileSystem, Stamp
 from toymq_py.storage.moves_file import Mark
 
@@ -220,6 +221,8 @@ class _Departure:
         NotMoved, OSError, EOFError."""
         fs, root = self._home.fs, self._home.root
         found = await self._on_thread(lambda: list_files(fs, root, self._topic, held=held))
+        if held and await self._on_thread(lambda: any(is_evicted(fs, root, path) for path in found)):
+            raise NotMoved("a segment has just left the disk for the bucket of --tier")
         changed = [path for path, stamp in found.items() if self._sent.get(path) != stamp]
         gone = [path for path in self._sent if path not in found or path in changed]
         await self._send([Unlink(0, path) for path in gone])
@@ -265,6 +268,15 @@ def list_files(fs: FileSystem, root: str, topic: str, *, held: bool) -> dict[str
                 with suppress(FileNotFoundError):
                     found[f"{directory}/{name}"] = fs.stamp(f"{root}/{directory}/{name}")
     return found
+
+
+def is_evicted(fs: FileSystem, root: str, path: str) -> bool:
+    """Whether a file says that segments of its topic are in a bucket alone. Blocks. Raises: OSError."""
+    directory, _, name = f"{root}/{path}".rpartition("/")
+    if name not in (evicted.FILE_NAME, evicted.OTHER_NAME):
+        return False
+    known = evicted.load(fs, directory, fs.listdir(directory))
+    return bool(known.segments) or known.problem is not None
 
 
 async def called(begin: Callable[[Callable[..., None]], object]) -> None:

@@ -78,6 +78,10 @@ class GroupKeys:
         """The leader's key of another group. Raises: ConfigError."""
         return f"{self.root}groups/{check_cluster_name(group)}/leader"
 
+    def placed_of(self, group: str) -> str:
+        """Says that the topics of a group have records. Raises: ConfigError."""
+        return f"{self.root}groups/{check_cluster_name(group)}/placed"
+
     def seat(self, replica: ReplicaId) -> str:
         return f"{self.group}seats/{replica}"
 

@@ -216,9 +216,10 @@ class KeptPlaces:
 
     async def claim(self, topics: Sequence[str], group: str, epoch: int | None) -> Outcome:
         """Write the records of topics that have none, ``CLAIMED_TOGETHER`` at most; all of them, or none. ``epoch``: only
-        while this one leads the group; None for another's group, whose leader takes what it is given."""
+        while this one leads the group; None for another's group, whose leader takes what it is given, if it is not removed."""
         keys = [self._topic(topic) for topic in topics]
-        compares = [*self._under(epoch), *(Compare(key, Check.ABSENT) for key in keys)]
+        is_there = [Compare(self._keys.placed_of(group), Check.PRESENT)] if epoch is None else self._under(epoch)
+        compares = [*is_there, *(Compare(key, Check.ABSENT) for key in keys)]
         return await self._commit(compares, *(Put(key, encode_record(group)) for key in keys))
 
     async def release(self, topic: str, revision: int, epoch: int) -> Outcome:
@@ -267,6 +268,19 @@ class KeptPlaces:
     async def mark_placed(self, epoch: int) -> Outcome:
         """Say that each topic of the group has a record."""
         return await self._commit(self._under(epoch), Put(self._keys.placed, b"{}"))
+
+    async def close_group(self) -> Outcome:
+        """Let no topic be placed in this group, which has no leader, until one serves it again."""
+        return await self._commit([Compare(self._keys.leader, Check.ABSENT)], Delete(self._keys.placed))
+
+    async def remove_group(self) -> Outcome:
+        """Forget this group, which was closed, and all of its nodes."""
+        end = f"{self._keys.group[:-1]}0"  # "0" follows "/"
+        found = await self._store.get(KeyRange(self._keys.group, end))
+        compares = [Compare(self._keys.leader, Check.ABSENT), Compare(self._keys.placed, Check.ABSENT)]
+        return await self._commit(compares, Delete(self._keys.config), *(
+            Delete(each.key) for each in found.keys if each.key != self._keys.config
+        ))  # fmt: skip
 
     async def weigh(self, load: float, lease: int) -> None:
         """Say how much the group has to do, for as long as the lease lives."""

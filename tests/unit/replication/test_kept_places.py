@@ -98,6 +98,7 @@ def test_a_record_is_written_once_and_removed_by_its_own_group(run: Run) -> None
         assert not (await b.claim(["t"], "b", other_epoch)).done
         assert not (await b.claim(["t"], "a", None)).done
         assert await b.record("t") == Record("a", claimed.revision)
+        assert (await b.mark_placed(other_epoch)).done
         assert not (await a.release("t", claimed.revision - 1, epoch)).done
         assert not (await a.release("t", claimed.revision, epoch + 1)).done, "of a leader that is over"
         assert (await a.release("t", claimed.revision, epoch)).done
@@ -150,6 +151,27 @@ def test_a_topic_is_given_once_by_both_leaders_and_the_last_attempt(run: Run) ->
         assert back is not None
         assert (await b.withdraw("t", back)).done
         assert await a.move("t") is None
+
+    run(scenario)
+
+
+def test_a_group_is_removed_when_it_is_closed_and_nothing_is_placed_there_meanwhile(run: Run) -> None:
+    async def scenario(rig: Rig) -> None:
+        (_, _, _), (gone, epoch, lease) = await rig.led("a"), await rig.led("b", N2)
+        a, b = rig.places("a"), rig.places("b")
+        assert not (await a.claim(["t"], "b", None)).done, "it was not served"
+        assert (await b.mark_placed(epoch)).done
+        assert (await a.claim(["t"], "b", None)).done
+        assert not (await b.close_group()).done, "it has a leader"
+        await gone.revoke(lease)
+        assert not (await b.remove_group()).done, "it was not closed"
+        assert (await b.close_group()).done
+        assert not (await a.claim(["u"], "b", None)).done
+        assert (await b.close_group()).done, "a command that comes again"
+        assert (await b.remove_group()).done
+        picture = await a.read()
+        assert (picture.groups["a"].made, "b" in picture.groups) == (True, False)
+        assert await gone.settings() is None
 
     run(scenario)
 
