@@ -13,6 +13,7 @@ One topic at a time. What etcd asks for is done until it is, whatever this leade
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -224,6 +225,8 @@ class _Copy:
     def _write(self, batch: list[Copy | Unlink], sizes: dict[str, int] | None, *, ends: bool) -> None:
         """Blocks. Raises: OSError, BadOperation."""
         files, fs, root = self._files, self._home.fs, self._home.root
+        if batch and fs.free_bytes(root) < self._home.broker.options.min_free_bytes + BATCH_BYTES:
+            raise OSError(errno.ENOSPC, "less than --min-free-bytes would be free", root)
         for operation in batch:
             directory = operation.path.rpartition("/")[0]
             if directory not in self._made:

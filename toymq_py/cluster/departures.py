@@ -99,7 +99,8 @@ class Departures:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection whose first bytes, ``MOVE``, are read."""
         try:
-            asked = decode(MOVE + await reader.readline())
+            async with asyncio.timeout(SILENCE_S):
+                asked = decode(MOVE + await reader.readline())
         except (BadOperation, ValueError, OSError) as error:
             logger.warning("a connection to the listener of replicas was closed: %s", error)
             return
