@@ -13,6 +13,7 @@ from tests.support.move_world import GROUPS, TOPIC, World, asked, moved, simulat
 from tests.support.shares import seeds
 from tests.support.simulated_etcd import Loss
 from toymq_py.cluster.group_placement import GroupPlacement
+from toymq_py.replication.key_values import Transaction
 
 
 async def troubled(world: World, rng: random.Random) -> None:
@@ -74,6 +75,48 @@ def trouble(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds(8, 400))
 def test_a_topic_is_in_one_group_with_all_that_it_had(seed: int) -> None:
     trouble(seed)
+
+
+STEPS = 5
+"""More than the transactions of one leader in a move."""
+
+
+@pytest.mark.parametrize("harm", [*Loss, "it dies before", "it dies behind"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_transaction_of_a_move_is_lost_or_the_last_of_its_leader(group: str, harm: Loss | str) -> None:
+    """One of the groups has the topic, the other one gets it."""
+    for nth in range(STEPS):
+        simulate(lambda world, nth=nth: _with_harm(world, group, nth, harm), nth)  # type: ignore[misc]
+
+
+async def _with_harm(world: World, group: str, nth: int, harm: Loss | str) -> None:
+    etcd, kept = world.etcd, world.kept("tool")
+    clients, consuming = await world.begin()
+    record = await kept.record(TOPIC)
+    assert record is not None
+    to = "b" if record.group == "a" else "a"
+    left = nth
+
+    def on_transaction(client: str, transaction: Transaction, done: bool) -> None:
+        nonlocal left
+        life = world.groups[group].life
+        assert life is not None
+        if client != f"{group}{life.number}" or done != (harm == "it dies behind"):
+            return
+        left -= 1
+        if left == -1 and isinstance(harm, Loss):
+            etcd.lose(client, harm)
+        elif left == -1:
+            life.die()
+
+    await asked(world, kept, to)
+    etcd.on_transaction = on_transaction
+    await moved(world, kept, to)
+    etcd.on_transaction = lambda client, transaction, done: None
+    consuming.cancel()
+    world.publishing = False
+    await asyncio.gather(*clients)
+    await world.check(to)
 
 
 def _some_seed_finds(numbers: Iterable[int]) -> None:
