@@ -148,11 +148,15 @@ class Arrivals:
         except TROUBLES:
             if not copy.held:
                 raise
+        finally:
+            copy.close()
         if not await placement.take(topic, asked.attempt):
             placement.let_go(topic)
             raise NotTaken("the group that has it keeps it")
-        moves.open(topic)
-        placement.let_go(topic)
+        try:
+            moves.open(topic)
+        finally:
+            placement.let_go(topic)
         logger.info("topic %s came from group %s", topic, asked.group)
         moves.mark(topic, None, lambda error: None)  # one that stays is judged by the record at the next start
 
@@ -198,6 +202,10 @@ class _Copy:
             answer = await reader.readline()
         if answer != MOVED:
             raise NotTaken("the other leader has not said that it is here")
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        self._files.close()
 
     async def _take(self, operations: OperationReader, writer: asyncio.StreamWriter) -> None:
         last: Operation | None = None

@@ -190,9 +190,11 @@ class _Departure:
                 await self._round(held=True)
             await self._give()
         except Exception:
-            moves.open(topic)
+            try:
+                moves.open(topic)
+            finally:
+                placement.let_go(topic)
             moves.mark(topic, None, _ignore)
-            placement.let_go(topic)
             raise
         self._writer.write(MOVED)
         placement.let_go(topic)
