@@ -182,7 +182,7 @@ class _Departure:
         placement, moves, topic, to = self._home.placement, self._home.broker.moves, self._topic, self._asked.to
         began = asyncio.get_running_loop().time()
         held = placement.hold(topic)
-        assert held, "no one has changed its record since it was asked for"
+        assert held, "nothing has changed its record since it was asked for"
         try:
             await called(partial(moves.close, topic))
             async with asyncio.timeout_at(began + HOLD_S):

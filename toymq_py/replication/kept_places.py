@@ -163,7 +163,7 @@ def decode_move(found: KeyValue) -> Move:
     fields = _object(found)
     to, refused = fields.get("to"), fields.get("refused")
     if not isinstance(to, str) or not to or not isinstance(refused, str | None):
-        raise EtcdError(f"{found.key} in etcd is no move")
+        raise EtcdError(f"{found.key} in etcd names no group to move to")
     return Move(to, found.changed, refused)
 
 
