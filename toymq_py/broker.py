@@ -12,6 +12,7 @@ from typing import Any
 
 from toymq_py import broker_stats
 from toymq_py.auth.quotas import Quotas, acting_token
+from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions, TopicSettings, check_dead_letter_settings
 from toymq_py.consumer import FailureBudget
@@ -53,6 +54,7 @@ from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.tail_cache import TailBudget
 from toymq_py.subscription import AnyPoll, PatternPoll, PatternSubscription, Poll, SubscriptionRegistry
 from toymq_py.topic import DeliveryPermit, Ticker, Topic, TopicServices, TracedTopic, Tracer, unopened_topic
+from toymq_py.topic_moves import TopicMoves
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -102,7 +104,7 @@ class Broker:
             tracer.exemplify(self.metrics)
         self.directory = DataDirectory(fs, scheduler, options.data_dir)
         self.space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
-        self.space.on_low = self._disk_low
+        self.space.on_low = lambda: call_all(topic.retention.apply for topic in self.topics.values())
         self.commit_place = CommitPlace(options.commit, self.metrics.loop_held_seconds.observe)
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
         self._dead_letters = DeadLetters(scheduler, clock, self._dead_letter_topic)
@@ -117,6 +119,9 @@ class Broker:
         self._deletions = Deletions(
             self.topics, self.unopened, self.directory, self._flusher, self._dead_letters, self._topic_gone
         )
+        self.moves = TopicMoves(self.topics, self.unopened, self.directory, self._flusher, self._dead_letters,
+                                open_topic=self._open_topic, opened=self._subscriptions.topic_made,
+                                closed=self.quotas.topic_gone)  # fmt: skip
         self._shutdown = Shutdown(self.topics, self._subscriptions, self._dead_letters, self._flusher, scheduler, clock)
         self._directory_check: DirectoryCheck | None = None
         self.files = OpenFiles(open_files_max)
@@ -157,9 +162,11 @@ class Broker:
             raise DataDirectoryError(text) from error
 
     def _open_topics(self) -> None:
+        self.moves.settle(self.placement.is_here_by_record)
         self.partitioned.open()
         for name in self.directory.topic_names():
-            self._open_safely(name, self.directory.topic_path(name))
+            if name not in self.unopened:
+                self._open_safely(name, self.directory.topic_path(name))
         self._dead_letters.settle_moves(self.topics)
         for topic in self.topics.values():
             topic.opened()
@@ -254,8 +261,7 @@ class Broker:
 
     def has(self, name: str) -> bool:
         """Whether there is a topic of this name, which is not being deleted."""
-        topic = self.topics.get(name)
-        return topic is not None and not topic.deleted
+        return (topic := self.topics.get(name)) is not None and not topic.deleted
 
     def topic_or_new(self, name: str) -> Topic:
         """The topic, created in memory when it is not there. Assumes a checked name.
@@ -458,10 +464,6 @@ class Broker:
     def tick(self, now: float) -> float | None:
         """Do all work that is due at ``now`` (monotonic seconds). Returns: when work is due next, None for never."""
         return self._ticker.tick(now)
-
-    def _disk_low(self) -> None:
-        for topic in self.topics.values():
-            topic.retention.apply()
 
     # -- statistics
 

@@ -13,7 +13,7 @@ from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError, RequestError
 from toymq_py.names import check_name
-from toymq_py.storage import alerts_file, amqp_file, partitions_file, webhooks_file
+from toymq_py.storage import alerts_file, amqp_file, moves_file, partitions_file, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
@@ -34,8 +34,8 @@ class DataDirectory:
 
     def __init__(self, fs: FileSystem, scheduler: Scheduler, path: str) -> None:
         self.path = path
-        self._fs = fs
-        self._scheduler = scheduler
+        self.fs = fs
+        self.scheduler = scheduler
         self._topics = f"{path}/topics"
         self._deleted = count()
         self._lock: DirectoryLock | None = None
@@ -51,7 +51,7 @@ class DataDirectory:
             DirectoryLocked: another process holds the lock.
             DataDirectoryError: the directory cannot be used, was not restored to the end, or is divided over workers.
         """
-        fs, path = self._fs, self.path
+        fs, path = self.fs, self.path
         self._lock = lock if lock is not None else made_and_locked(fs, path, pid, address)
         try:
             check_restored(fs, path)
@@ -80,9 +80,13 @@ class DataDirectory:
     def topic_path(self, name: str) -> str:
         return f"{self._topics}/{name}"
 
+    def has_topic(self, name: str) -> bool:
+        """Whether a topic has a directory."""
+        return self.fs.is_dir(self.topic_path(name))
+
     def topic_names(self) -> Iterator[str]:
         """Yield the topics that have a directory, and remove deleted ones. Blocks. Raises: OSError."""
-        fs, topics = self._fs, self._topics
+        fs, topics = self.fs, self._topics
         fs.mkdir(topics)
         fs.sync_dir(self.path)
         fs.sync_dir(topics)  # a killed broker may have made names that are not on stable storage
@@ -104,7 +108,7 @@ class DataDirectory:
 
         Assumes that nothing writes into the topic's directory.
         """
-        fs, path = self._fs, self.topic_path(name)
+        fs, path = self.fs, self.topic_path(name)
         while fs.exists(self.topic_path(grave := f"{DELETED_PREFIX}{next(self._deleted)}")):
             pass
 
@@ -116,13 +120,13 @@ class DataDirectory:
         def renamed(error: OSError | None) -> None:
             done(error)
             if error is None:
-                self._scheduler.offload(lambda: self._remove_tree(grave), lambda: None)
+                self.scheduler.offload(lambda: self._remove_tree(grave), lambda: None)
 
         self._offload(rename, renamed)
 
     def remove_topic_now(self, name: str) -> None:
         """Remove a topic's files, if there are some. Blocks. Assumes that the topic is not open. Raises: OSError."""
-        fs, path = self._fs, self.topic_path(name)
+        fs, path = self.fs, self.topic_path(name)
         if fs.is_dir(path):
             while fs.exists(self.topic_path(grave := f"{DELETED_PREFIX}{next(self._deleted)}")):
                 pass
@@ -133,57 +137,72 @@ class DataDirectory:
     def _remove_tree(self, name: str) -> None:
         """Remove a deleted topic's directory; the next start removes what is left."""
         with contextlib.suppress(OSError):
-            remove_tree(self._fs, self.topic_path(name))
+            remove_tree(self.fs, self.topic_path(name))
 
     # -- partitioned topics
 
     def read_partitions(self) -> dict[str, partitions_file.StoredPartitions]:
         """The partitioned topics, by name. Blocks. Raises: DamagedData, OSError."""
-        return partitions_file.load(self._fs, self.path)
+        return partitions_file.load(self.fs, self.path)
 
     def write_partitions(self, found: Mapping[str, partitions_file.StoredPartitions]) -> None:
         """Replace the partitioned topics. Blocks. Raises: OSError."""
-        partitions_file.FILE.write(self._fs, self.path, partitions_file.encode(found))
+        partitions_file.FILE.write(self.fs, self.path, partitions_file.encode(found))
 
     def store_partitions(self, found: Mapping[str, partitions_file.StoredPartitions], done: Stored) -> None:
         """As ``write_partitions``, on a sync thread. Assumes one call at a time."""
         data = partitions_file.encode(found)
-        self._offload(lambda: partitions_file.FILE.write(self._fs, self.path, data), done)
+        self._offload(lambda: partitions_file.FILE.write(self.fs, self.path, data), done)
+
+    # -- topics that are moved
+
+    def read_moves(self) -> dict[str, moves_file.Mark]:
+        """The marks of topics that are being moved, by name. Blocks. Raises: DamagedData, OSError."""
+        return moves_file.load(self.fs, self.path)
+
+    def write_moves(self, marks: Mapping[str, moves_file.Mark]) -> None:
+        """Replace the marks. Blocks. Raises: OSError."""
+        moves_file.FILE.write(self.fs, self.path, moves_file.encode(marks))
+
+    def store_moves(self, marks: Mapping[str, moves_file.Mark], done: Stored) -> None:
+        """As ``write_moves``, on a sync thread. Assumes one call at a time."""
+        data = moves_file.encode(marks)
+        self._offload(lambda: moves_file.FILE.write(self.fs, self.path, data), done)
 
     # -- webhooks
 
     def read_webhooks(self) -> dict[str, Webhook]:
         """The webhooks, by name. Blocks. Raises: DamagedData, OSError."""
-        return webhooks_file.load(self._fs, self.path)
+        return webhooks_file.load(self.fs, self.path)
 
     def store_webhooks(self, webhooks: Mapping[str, Webhook], done: Stored) -> None:
         """Replace the webhooks. Assumes one call at a time. Raises: BadArgument when there are too many."""
         data = webhooks_file.encode(webhooks)
-        self._offload(lambda: webhooks_file.FILE.write(self._fs, self.path, data), done)
+        self._offload(lambda: webhooks_file.FILE.write(self.fs, self.path, data), done)
 
     # -- alerts
 
     def read_alerts(self) -> dict[str, Alert]:
         """The alert rules, by name. Blocks. Raises: DamagedData, OSError."""
-        return alerts_file.load(self._fs, self.path)
+        return alerts_file.load(self.fs, self.path)
 
     def store_alerts(self, alerts: Mapping[str, Alert], done: Stored) -> None:
         """Replace the alert rules. Assumes one call at a time. Raises: BadArgument when there are too many."""
         data = alerts_file.encode(alerts)
-        self._offload(lambda: alerts_file.FILE.write(self._fs, self.path, data), done)
+        self._offload(lambda: alerts_file.FILE.write(self.fs, self.path, data), done)
 
     # -- AMQP
 
     def read_amqp(self) -> dict[str, Any]:
         """Exchanges, queues and bindings as ``store_amqp`` got them; empty without a file. Blocks. Raises: DamagedData,
         OSError."""
-        data = amqp_file.FILE.read(self._fs, self.path)
+        data = amqp_file.FILE.read(self.fs, self.path)
         return {} if data is None else amqp_file.decode(data)
 
     def store_amqp(self, topology: dict[str, Any], done: Stored) -> None:
         """Replace exchanges, queues and bindings. Assumes one call at a time."""
         data = amqp_file.encode(topology)
-        self._offload(lambda: amqp_file.FILE.write(self._fs, self.path, data), done)
+        self._offload(lambda: amqp_file.FILE.write(self.fs, self.path, data), done)
 
     def _offload(self, job: Callable[[], None], done: Stored) -> None:
         errors: list[OSError] = []
@@ -194,7 +213,7 @@ class DataDirectory:
             except OSError as error:
                 errors.append(error)
 
-        self._scheduler.offload(run, lambda: done(errors[0] if errors else None))
+        self.scheduler.offload(run, lambda: done(errors[0] if errors else None))
 
 
 def made_and_locked(fs: FileSystem, path: str, pid: int, address: str | None) -> DirectoryLock:

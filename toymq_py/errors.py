@@ -186,6 +186,13 @@ class BeingPlaced(NameBusy):
         super().__init__(f"{topic} is being placed in a group: send it again in a moment", when_done)
 
 
+class BeingMoved(NameBusy):
+    """The topic goes to another group of its cluster, for less than a second (ADR 0194)."""
+
+    code = "PLACEMENT_UNKNOWN"
+    retryable = True
+
+
 class IsPartitioned(RequestError):
     """The topic is divided into partitions, and the command is for one of them. The text begins with their number."""
 

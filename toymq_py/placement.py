@@ -135,6 +135,10 @@ class Placement:
         if (error := self.moved(topic)) is not None:
             raise error
 
+    def is_here_by_record(self, topic: str, cluster: str) -> bool | None:
+        """Whether a topic that was being moved is here, given the cluster's UUID of its mark; None: etcd does not say."""
+        return None
+
     def gone(self, topic: str) -> None:
         """A topic is no more, or was not made."""
 

@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import chain
 
 from toymq import arguments
-from toymq.delivery_window import AckList, AckSlot, Feed, OnSynced, ended
+from toymq.delivery_window import GOES_ON, AckList, AckSlot, Feed, OnSynced, ended
 from toymq.departures import Elsewhere
 from toymq.errors import ClientClosed, RequestTimeout
 from toymq.message import Outgoing
@@ -305,16 +305,16 @@ class Conversation:
     def _closed(self, push: ClosedPush) -> None:
         feed = self._routes.get(push.topic) or next((one for one in self._patterns if one.command.topic == push.topic), None)
         if feed is None:
-            if (lost := self._match(push.topic)) is not None and push.code == "SEEK":
+            if (lost := self._match(push.topic)) is not None and push.code in GOES_ON:
                 lost.moved(push.topic)  # what comes from now on begins there
             elif lost is not None:
                 logger.warning("%s no longer gets %s: %s", lost.command.consumer, push.topic, push.code)
             return
         self.unroute(feed)
-        if push.code == "SEEK" and feed in self.feeds:
+        if push.code in GOES_ON and feed in self.feeds:
             feed.moved(push.topic)
             self._put((SubscribeSlot(self, feed),))
-        elif push.code not in ("SEEK", "SHUTTING_DOWN"):  # at the latter the connection ends, and the next one subscribes
+        elif push.code not in (*GOES_ON, "SHUTTING_DOWN"):  # at the latter the connection ends, and the next one subscribes
             self.end(feed, ended(push.topic, push.consumer, push.code))
 
     def _match(self, topic: str) -> Feed | None:

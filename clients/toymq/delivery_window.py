@@ -26,6 +26,9 @@ OnSynced = Callable[[ToymqError | None], None]
 """Called with None when an ack is on stable storage, or with the error that prevents it."""
 Place = tuple[str, int]
 """Topic and id."""
+GOES_ON = ("SEEK", "MOVED")
+"""Codes of CLOSED behind which a subscription is asked for again: from another position, or, where the answer says so, at
+another group."""
 CAREFUL_MESSAGES = 1024
 """So many are acked one by one behind a message that was delivered before. A worker that died may do so again, and would give
 back with its message all those before it whose acks had not been sent: each would count an attempt in turn."""

@@ -14,7 +14,7 @@ from toymqctl.tables import print_json
 if TYPE_CHECKING:  # no other command pays for loading it
     from toymq_py.replication.agreement import Agreement, LeaderKey
     from toymq_py.replication.etcd_client import EtcdOptions
-    from toymq_py.replication.kept_places import Picture
+    from toymq_py.replication.kept_places import KeptPlaces, Picture
 
 T = TypeVar("T")
 
@@ -54,15 +54,19 @@ class _Etcd:
 
     def picture(self) -> "Picture":
         """The groups, and where topics are. Raises: UsageError; ToymqError."""
+        found: Picture = self.placed(lambda places: places.read())
+        return found
+
+    def placed(self, act: "Callable[[KeptPlaces], Awaitable[T]]", group: str | None = None) -> T:
+        """Do something with the places of topics, as a node of a group. Raises: UsageError; ToymqError."""
         from toymq_py.replication.agreement import DEFAULT_GROUP
         from toymq_py.replication.etcd_client import EtcdClient
         from toymq_py.replication.kept_places import KeptPlaces
 
         def kept(options: "EtcdOptions") -> KeptPlaces:
-            return KeptPlaces(EtcdClient(options), self.name, DEFAULT_GROUP)
+            return KeptPlaces(EtcdClient(options), self.name, group or DEFAULT_GROUP)
 
-        found: Picture = self._run(kept, lambda places: places.read())
-        return found
+        return self._run(kept, act)
 
     def _run(self, make: "Callable[[EtcdOptions], C]", act: "Callable[[C], Awaitable[T]]") -> T:
         import asyncio
@@ -105,6 +109,7 @@ def cluster(
         toymqctl cluster remove n1             forget a node that does not come back
         toymqctl cluster adopt replica.json    go on with a copy after etcd was lost
         toymqctl cluster --group b init        another group, which takes a part of the topics
+        toymqctl cluster move orders b         move a topic to another group
     """
     ctx.obj = _Etcd(name, group, urls, etcd_ca, etcd_cert, etcd_key)
     if ctx.invoked_subcommand is None:
@@ -161,6 +166,31 @@ def hand_over(etcd: _Etcd, node: str | None) -> None:
     from toymqctl import cluster_requests
 
     _say_leader(*etcd.run(lambda agreement: cluster_requests.hand_over(agreement, node)))
+
+
+@cluster.command()
+@click.argument("topic")
+@click.argument("group")
+@click.pass_obj
+def move(etcd: _Etcd, topic: str, group: str) -> None:
+    """Move TOPIC, with its dead letters, to GROUP, and wait until it is there.
+
+    Clients go on; publishers wait for less than a second. It goes on without this command, through failovers of either group.
+    Named the group that TOPIC is in, it gives up a move.
+    """
+    from toymqctl import cluster_moves
+
+    click.echo(etcd.placed(lambda kept: cluster_moves.move(kept, topic, group, click.echo)))
+
+
+@cluster.command("remove-group")
+@click.argument("group")
+@click.pass_obj
+def remove_group(etcd: _Etcd, group: str) -> None:
+    """Take GROUP out of the cluster, when its topics were moved or deleted, and its nodes are stopped."""
+    from toymqctl import cluster_moves
+
+    click.echo(etcd.placed(lambda kept: cluster_moves.remove_group(kept, group), group))
 
 
 @cluster.command()

@@ -17,11 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from toymq_py.callbacks import call_all
 from toymq_py.errors import (
     BadArgument,
+    BeingMoved,
     BeingPlaced,
     EtcdError,
     Moved,
@@ -33,9 +34,11 @@ from toymq_py.errors import (
 from toymq_py.names import DEAD_LETTERS, some_of
 from toymq_py.placement import Place, PlaceLink, Placement, choose_group
 from toymq_py.replication.agreement import LeaderKey, ReplicaId
-from toymq_py.replication.kept_places import CLAIMED_TOGETHER, Group, KeptPlaces, Picture, Record
+from toymq_py.replication.kept_places import CLAIMED_TOGETHER, Group, KeptPlaces, Move, Picture, Record
 
 logger = logging.getLogger("toymq_py.cluster")
+
+T = TypeVar("T")
 
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
 """Between two requests to etcd without an answer."""
@@ -63,19 +66,24 @@ class GroupPlacement(Placement):
         super().__init__()
         self.group = group
         self.epoch = 0
+        self.cluster = ""
+        """The UUID of this group's settings."""
+        self.on_moves: Callable[[], None] = lambda: None
+        """Called when what is asked to be moved may have changed."""
         self.claims = 0
         """Records that were written, for this group or another."""
         self.done: Callable[[], int] = lambda: 0
         """Messages that this broker has stored and delivered."""
         self.is_here: Callable[[str], bool] = lambda topic: False
         """Whether this broker has a topic."""
-        self._kept = kept
+        self.kept = self._kept = kept
         self._me = me
         self._loop = loop
         self._connect = connect
         self._own: dict[str, int] = {}  # revision of the record, by topic
         self._picture = Picture("")
         self._busy: dict[str, list[Callable[[], None]]] = {}  # what waits, by topic
+        self._held: set[str] = set()  # those of the busy ones that go or come: what is there waits, too
         self._failed: dict[str, PlacementUnknown] = {}
         self._turns = asyncio.Semaphore(CLAIMS_MAX)
         self._away_until = 0.0  # etcd had no answer a moment ago
@@ -133,10 +141,12 @@ class GroupPlacement(Placement):
             try:
                 if whole:
                     self._take(await self._kept.read())
+                    self.on_moves()
                     whole, delay_s = False, RETRY_MIN_S
                 news = await self._kept.news(self._picture.revision)
                 if news.changes:
                     self._drop_own(self._picture.apply(news))
+                    self.on_moves()
                 else:
                     await self._kept.ping()
             except EtcdError as error:
@@ -208,7 +218,10 @@ class GroupPlacement(Placement):
         return None if group is None else group.leader
 
     def moved(self, topic: str) -> RequestError | None:
-        record = self._record(_origin(topic))
+        if (origin := _origin(topic)) in self._held:
+            text = f"{topic} goes to another group: send it again in a moment"
+            return self._failed.get(origin) or BeingMoved(text, partial(self._wait, origin))
+        record = self._record(origin)
         return None if record is None else self._moved_to(record.group, topic)
 
     def again(self, topic: str) -> RequestError:
@@ -243,6 +256,11 @@ class GroupPlacement(Placement):
         if (error := self.moved(topic)) is not None:
             raise error
 
+    def is_here_by_record(self, topic: str, cluster: str) -> bool | None:
+        if self._is_known(topic):
+            return topic in self._own
+        return None if cluster != self.cluster else False  # it was moved, and deleted there
+
     def gone(self, topic: str) -> None:
         origin = _origin(topic)
         if self.is_here(origin) or self.is_here(origin + DEAD_LETTERS):
@@ -275,6 +293,75 @@ class GroupPlacement(Placement):
             "group_load": {(name,): group.load for name, group in made.items()},
             "placements_total": {(): float(self.claims)},
         }
+
+    # -- moves. ADR 0194
+
+    def owns(self, topic: str) -> bool:
+        """Whether this group has a topic, and nothing changes that now."""
+        return topic in self._own and topic not in self._busy
+
+    def moves_here(self) -> dict[str, Move]:
+        """The topics that are to come, as far as it is known."""
+        return {topic: move for topic, move in self._picture.moves.items() if move.to == self.group and move.refused is None}
+
+    def leader_of(self, group: str) -> LeaderKey | None:
+        """The leader of a group, as far as it is known."""
+        return self._leader(group)
+
+    def hold(self, topic: str) -> bool:
+        """Let all that is for a topic wait, and for its dead letters. Returns: False while its record is being changed."""
+        if topic in self._busy:
+            return False
+        self._busy[topic] = []
+        self._held.add(topic)
+        return True
+
+    def let_go(self, topic: str) -> None:
+        """The end of ``hold``: what waits goes on, here or elsewhere."""
+        self._held.discard(topic)
+        call_all(self._busy.pop(topic))
+
+    async def give(self, topic: str, to: str, epoch_there: int, attempt: int) -> bool:
+        """Give a topic that is held to another group. Returns: whether it is elsewhere now, once etcd has said so; else it is
+        here, and this attempt is over."""
+        revision = self._own[topic]
+
+        async def ask() -> Record | None:
+            outcome = await self._kept.give(topic, revision, self.epoch, to, epoch_there, attempt)
+            return Record(to, outcome.revision) if outcome.done else await self._kept.record(topic)
+
+        record = await self._for_held(topic, ask)
+        if record is not None and record.group == self.group:
+            return False
+        del self._own[topic]
+        if record is not None:
+            self._learn(topic, record)
+        return True
+
+    async def take(self, topic: str, attempt: int) -> bool:
+        """Whether a topic that is held came here by an attempt, which is over with this, once etcd has answered."""
+
+        async def ask() -> Record | None:
+            await self._kept.attempt(topic, Move(self.group, attempt), self.epoch)
+            return await self._kept.record(topic)
+
+        record = await self._for_held(topic, ask)
+        if record is not None:
+            self._learn(topic, record)
+        return record is not None and record.group == self.group
+
+    async def _for_held(self, topic: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask until there is an answer. What waits for the topic is refused meanwhile."""
+        delay_s = RETRY_MIN_S
+        while True:
+            try:
+                return await ask()
+            except EtcdError as error:
+                self._refuse(topic, PlacementUnknown(f"etcd does not say which group has {topic}, which is moved: {error}"))
+                waiting, self._busy[topic] = self._busy[topic], []
+                call_all(waiting)
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, RETRY_MAX_S)
 
     # -- parts
 

@@ -13,12 +13,15 @@ from collections.abc import Callable
 from toymq_py import daemon
 from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock
+from toymq_py.cluster.arrivals import Arrivals
+from toymq_py.cluster.departures import Departures
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
 from toymq_py.config.options import ServeOptions
 from toymq_py.daemon import Files, Listeners, Service
 from toymq_py.errors import EtcdError
 from toymq_py.metrics import ClusterRows
+from toymq_py.names import DEAD_LETTERS
 from toymq_py.replication.agreement import Agreement
 from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL
 from toymq_py.replication.shipping_fs import ShippingFileSystem
@@ -103,6 +106,7 @@ class BrokerOffice:
         self, options: ServeOptions, files: Files, listeners: Listeners, lock: DirectoryLock, standby: Standby, clock: Clock,
         loop: asyncio.AbstractEventLoop, *, agreement: Callable[[], Agreement], ttl_s: float, rows: Callable[[], ClusterRows],
         reload_wire: Callable[[Callable[[], None]], None], placement: GroupPlacement | None = None,
+        moves: Callable[[Broker], tuple[Departures, Arrivals]] | None = None,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -112,6 +116,7 @@ class BrokerOffice:
             rows: the metrics of the cluster.
             reload_wire: told what SIGHUP calls last.
             placement: with ``--group``: which topics are of other groups.
+            moves: makes what moves topics to and from those.
         """
         self._options = options
         self._files = files
@@ -125,6 +130,10 @@ class BrokerOffice:
         self._rows = rows
         self._reload_wire = reload_wire
         self._placement = placement
+        self._moves = moves
+        self.departures: Departures | None = None
+        """What serves other groups that ask for topics; None while this node does not lead."""
+        self._arrivals: Arrivals | None = None
         self._lease = 0
         self._jobs = JobWatch(clock)
         self._open = contextlib.ExitStack()
@@ -164,19 +173,27 @@ class BrokerOffice:
         metrics, topics, unopened = broker.metrics, broker.topics, broker.unopened
         placement.done = lambda: metrics.publish_total + metrics.deliver_total
         placement.is_here = lambda topic: topic in topics or topic in unopened
-        await placement.settle([*topics, *unopened])
+        unclear = {f"{topic}{end}" for topic in broker.moves.marks for end in ("", DEAD_LETTERS)}
+        await placement.settle([topic for topic in (*topics, *unopened) if topic not in unclear])
+        if self._moves is not None:
+            self.departures, self._arrivals = self._moves(broker)
 
     async def serve(self) -> None:
         """As ``Office.serve``. Raises: DirectoryLost."""
         assert self._service is not None
         self._serving = self._loop.create_future()
-        placing = None if self._placement is None else self._loop.create_task(self._placement.run(self._lease))
+        tasks = [] if self._placement is None else [self._loop.create_task(self._placement.run(self._lease))]
+        if self._arrivals is not None:
+            tasks.append(self._loop.create_task(self._arrivals.run()))
         try:
             await self._service.prepare(self._files.definitions)
             await self._service.run()
         finally:
-            if placing is not None:
-                placing.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self.departures is not None:
+                await self.departures.close()
             self._serving.set_result(None)
 
     def passed(self) -> asyncio.Protocol | None:

@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from toymq_py import daemon
+from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
+from toymq_py.cluster.arrivals import Arrivals
+from toymq_py.cluster.departures import Departures, Home
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.office import BrokerOffice
 from toymq_py.cluster.pass_link import PassLink, take_passed
@@ -27,10 +30,12 @@ from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnde
 from toymq_py.metrics import ClusterRows
 from toymq_py.net.host_names import AllowedHosts
 from toymq_py.replication.agreement import DEFAULT_GROUP, Agreement, ClusterSettings, LeaderKey, Member
+from toymq_py.replication.bulk_copy import Pace
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdClient, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
 from toymq_py.replication.kept_places import KeptPlaces
 from toymq_py.replication.link_options import Identity, LinkOptions
+from toymq_py.replication.move_line import MOVE
 from toymq_py.replication.node import REASONS, Node
 from toymq_py.replication.pass_line import PASS, Pass
 from toymq_py.replication.replica_file import ReplicaFile, record_in
@@ -219,7 +224,7 @@ class _NodeProcess:
         office = self._office = BrokerOffice(
             options, self._files, self._listeners, self._lock, self._standby, self._clock, loop,
             agreement=self._agreement, ttl_s=settings.ttl_s, rows=self.rows, reload_wire=self._set_debug_wire,
-            placement=self._placement,
+            placement=self._placement, moves=self._moves,
         )  # fmt: skip
         around = Surroundings(
             agreement, settings, me, identity, office, self._fs, options.data_dir, self._clock, loop, self._scheduler,
@@ -250,7 +255,18 @@ class _NodeProcess:
             asked = Pass(cluster, group, self._token)
             return PassLink(asked, leader, lambda: self._files.replica_certificates, loop, received, lost)
 
-        return GroupPlacement(kept, self._group, me.replica, loop, link)
+        placement = GroupPlacement(kept, self._group, me.replica, loop, link)
+        placement.cluster = settings.cluster
+        return placement
+
+    def _moves(self, broker: Broker) -> tuple[Departures, Arrivals]:
+        """Both ends of moves of topics between groups."""
+        placement = self._placement
+        assert placement is not None
+        home = Home(placement, broker, self._options.cluster or "", self._token)
+        pace = Pace(self._options.resync_rate_bytes)
+        arrivals = Arrivals(home, placement.kept, lambda address: connect(address, self._files.replica_certificates))
+        return Departures(home, pace), arrivals
 
     def _gateway(self, option: str) -> str:
         """HOST:PORT at which other machines reach this listener; "" when they do not."""
@@ -278,8 +294,12 @@ class _NodeProcess:
         node, begun = self._node, b""
         if self._placement is not None:
             try:
-                async with asyncio.timeout(PASS_S):
+                async with asyncio.timeout(PASS_S) as limit:
                     begun = await reader.readexactly(len(PASS))
+                    if begun == MOVE and self._office is not None and (departures := self._office.departures) is not None:
+                        limit.reschedule(None)  # it has its own
+                        await departures.serve(reader, writer)
+                        return False
                     if begun == PASS:
                         here = Pass(self._options.cluster or "", self._group, self._token)
                         session = self._office.passed if self._office is not None else lambda: None

@@ -241,7 +241,7 @@ class ServeOptions(BrokerOptions):
     )
     resync_rate_bytes: int = size(
         48 << 20, 1 << 16, 1 << 40, name="resync_rate",
-        help="With --cluster: bytes a second of a copy for a follower that lacks much.",
+        help="With --cluster: bytes a second of a copy for a follower that lacks much, or of a topic that moves.",
     )  # fmt: skip
     log_level: str = text(
         "info", "LEVELS", parse_log_levels, noun="levels such as info or info,session=debug",

@@ -7,6 +7,7 @@ Belongs to the event loop.
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
 from toymq_py.deadletter.ledger import MoveLedger, ack_moved_messages, ack_redriven_letters
 from toymq_py.deadletter.mover import DeadLetterMover
@@ -34,6 +35,8 @@ class DeadLetters:
         self._finished: Callable[[], None] | None = None
         self._stopping = False
         self._closed = False
+        self._suspended: dict[Topic, RequestError] = {}
+        self._quiet_waiters: list[tuple[Sequence[Topic], Callable[[], None]]] = []
 
     def _ledger(self, topic: Topic) -> MoveLedger:
         ledger = self._ledgers.get(topic)
@@ -63,8 +66,8 @@ class DeadLetters:
 
     def move_held(self, topic: Topic, channel: Channel) -> None:
         """Move the messages that a channel holds to the dead-letter topic."""
-        if self._closed:
-            return  # it is found again at the next start
+        if self._closed or topic in self._suspended:
+            return  # it is found again when the topic is opened anew
         mover = self._movers.get(topic)
         if mover is None:
             mover = self._movers[topic] = DeadLetterMover(
@@ -78,9 +81,31 @@ class DeadLetters:
         mover.add(channel)
 
     def forget(self, topic: Topic) -> None:
-        """Forget a topic that was deleted."""
+        """Forget a topic that was deleted, or closed."""
         self._movers.pop(topic, None)
         self._ledgers.pop(topic, None)
+        self._suspended.pop(topic, None)
+
+    def suspend(self, topics: Sequence[Topic], error: RequestError, done: Callable[[], None]) -> None:
+        """Move nothing more out of these topics, and call ``done`` when nothing is on its way: what is held stays held. A
+        REDRIVE ends with ``error`` after its batch, and new ones are refused with it."""
+        self._suspended.update(dict.fromkeys(topics, error))
+        for topic in topics:
+            if (mover := self._movers.get(topic)) is not None:
+                mover.suspended = True
+            for redrive in self._redrives.get(topic, ()):
+                redrive.stopping = error
+        self._quiet_waiters.append((topics, done))
+        self._settle()
+
+    def resume(self, topics: Sequence[Topic]) -> None:
+        """The end of ``suspend``, for topics that stay open."""
+        for topic in topics:
+            self._suspended.pop(topic, None)
+            if (mover := self._movers.get(topic)) is not None:
+                mover.suspended = False
+            for channel in topic.channels.values():
+                channel.notify_ready()
 
     def when_stored(self, topic: Topic, call: Callable[[], None]) -> Callable[[], object]:
         """Have ``call`` called once, when the next messages of a topic are dead letters on stable storage.
@@ -102,6 +127,8 @@ class DeadLetters:
             raise BadArgument(f"{letters.name} is not a dead-letter topic: their names end with {DEAD_LETTERS}")
         if self._stopping:
             raise ShuttingDown("the broker is shutting down")
+        if (suspended := self._suspended.get(letters)) is not None:
+            raise suspended
 
         def ended(count: int, error: OSError | RequestError | None) -> None:
             queue.popleft()
@@ -126,7 +153,7 @@ class DeadLetters:
         self._stopping = True
         for queue in self._redrives.values():
             for redrive in queue:
-                redrive.stopping = True
+                redrive.stopping = ShuttingDown("the broker is shutting down")
 
     def finish(self, done: Callable[[], None]) -> None:
         """Shut down: move held messages as far as the disk allows, end each REDRIVE after its batch, then call ``done``."""
@@ -135,6 +162,13 @@ class DeadLetters:
         self._settle()
 
     def _settle(self) -> None:
+        movers, redrives = self._movers, self._redrives
+        quiet = [
+            each for each in self._quiet_waiters
+            if not any(topic in redrives or (topic in movers and movers[topic].busy) for topic in each[0])
+        ]  # fmt: skip
+        self._quiet_waiters = [each for each in self._quiet_waiters if each not in quiet]
+        call_all([done for _, done in quiet])
         if self._finished is not None and not self._redrives and not any(mover.busy for mover in self._movers.values()):
             self._closed = True
             done, self._finished = self._finished, None

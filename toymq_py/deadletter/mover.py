@@ -72,6 +72,8 @@ class DeadLetterMover:
         """It will go on by itself, now or when a disk is done."""
         self.waiting = False
         """The last try failed; the next is in time."""
+        self.suspended = False
+        """It begins no more batches."""
 
     def add(self, channel: Channel) -> None:
         """Move what the consumer of this channel holds."""
@@ -84,6 +86,10 @@ class DeadLetterMover:
             self._scheduler.soon(self._next)
 
     def _next(self) -> None:
+        if self.suspended:
+            self.busy = False
+            self._idle()
+            return
         if self._unstored >= UNSTORED_MAX:
             self._topic.flush_offsets(self._offsets_stored)
             return

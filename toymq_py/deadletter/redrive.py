@@ -12,7 +12,7 @@ from functools import partial
 from toymq_py.deadletter.ledger import MoveLedger
 from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordReader, TransferBatch, is_redriven_letter
 from toymq_py.disk_errors import BeingFetched
-from toymq_py.errors import InternalError, NoSuchTopic, RequestError, ShuttingDown
+from toymq_py.errors import InternalError, NoSuchTopic, RequestError
 from toymq_py.letter import Return, return_of
 from toymq_py.records import IdRange
 from toymq_py.storage.commit.sync_threads import Scheduler
@@ -43,8 +43,8 @@ class Redrive:
             ids: None for all.
             origin: the topic they came from; raises RequestError when it cannot be had.
         """
-        self.stopping = False
-        """The broker shuts down: it ends with the slice that is on its way."""
+        self.stopping: RequestError | None = None
+        """Why it ends with the slice that is on its way."""
         self._letters = letters
         self._ledger = ledger
         self._origin = origin
@@ -66,8 +66,8 @@ class Redrive:
         if letters.deleted:
             self._done(self._count, NoSuchTopic(f"{letters.name} was deleted"))
             return
-        if self.stopping:
-            self._done(self._count, ShuttingDown("the broker is shutting down"))
+        if self.stopping is not None:
+            self._done(self._count, self.stopping)
             return
         ranges = list(self._ranges)
         try:

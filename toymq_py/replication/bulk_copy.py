@@ -58,8 +58,13 @@ def frames_of(batch: Iterable[Copy]) -> list[Data]:
     return [part for piece in batch for part in encode(piece) if part]
 
 
-def pieces_of(fs: FileSystem, root: str, files: Iterable[FilePlan], stop: StopFlag) -> Generator[Copy, None, None]:
+def pieces_of(
+    fs: FileSystem, root: str, files: Iterable[FilePlan], stop: StopFlag, *, whole: bool = False
+) -> Generator[Copy, None, None]:
     """The pieces of the files of a plan. Blocks. A file that has vanished has none: the stream says so.
+
+    Args:
+        whole: what the disk refuses to give is an error, and not zeros.
 
     Raises: OSError; Stopped.
     """
@@ -70,12 +75,12 @@ def pieces_of(fs: FileSystem, root: str, files: Iterable[FilePlan], stop: StopFl
         except FileNotFoundError:
             continue
         try:
-            yield from _pieces(file, each, stop)
+            yield from _pieces(file, each, stop, whole)
         finally:
             file.close()
 
 
-def _pieces(file: File, plan: FilePlan, stop: StopFlag) -> Iterator[Copy]:
+def _pieces(file: File, plan: FilePlan, stop: StopFlag, whole: bool) -> Iterator[Copy]:
     """The pieces of a file, as long as it is now: what comes later is in the stream. Of a segment, zeros at the end of a piece
     are left out, and the last byte says how long the file is."""
     path, at, end = plan.path, plan.size, file.size()
@@ -83,7 +88,8 @@ def _pieces(file: File, plan: FilePlan, stop: StopFlag) -> Iterator[Copy]:
     copied = at
     while at < end:
         stop.check()
-        data = _read(file, min(PIECE_BYTES, end - at), at)
+        length = min(PIECE_BYTES, end - at)
+        data = file.pread(length, at) if whole else _read(file, length, at)
         if not data:
             break  # it was cut meanwhile
         content = data.rstrip(b"\0") if reserves else data

@@ -11,6 +11,7 @@
                                    /seats/<id>    what a node says of itself, with the node's lease
                                    /seen/<id>     the same, kept when the node is gone
                                    /weight        what its leader has to do, with the leader's lease
+                    /moves/<topic>                the group that is to have it (ADR 0194)
                     /topics/<topic>               the group that has it; of a cluster with groups
 
 Rules read what stands before ``seats/`` in the order of keys: one range, and one watch that a seat does not wake.
@@ -72,6 +73,14 @@ class GroupKeys:
         self.settings = KeyRange(self.config, self.config + "\0")
         self.state = KeyRange(self.group, f"{self.group}seats/")
         self.seats = KeyRange(f"{self.group}seats/", f"{self.group}seen0")  # "0" follows "/"
+
+    def leader_of(self, group: str) -> str:
+        """The leader's key of another group. Raises: ConfigError."""
+        return f"{self.root}groups/{check_cluster_name(group)}/leader"
+
+    def placed_of(self, group: str) -> str:
+        """Says that the topics of a group have records. Raises: ConfigError."""
+        return f"{self.root}groups/{check_cluster_name(group)}/placed"
 
     def seat(self, replica: ReplicaId) -> str:
         return f"{self.group}seats/{replica}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from toymq_py.errors import DamagedData, EtcdError
 from toymq_py.replication.agreement import DEFAULT_GROUP, LeaderKey, Member, Outcome
-from toymq_py.replication.group_keys import GroupKeys, decode_leader, decode_member
+from toymq_py.replication.group_keys import TEXT_CHARS_MAX, GroupKeys, decode_leader, decode_member
 from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, KeyValues, News, Put, Transaction
 from toymq_py.storage.checked_json import parse_object
 
@@ -26,6 +26,15 @@ class Record:
 
     group: str
     revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A topic is to be moved to a group. ``refused``: why it cannot be. ``revision``: of the key; each attempt has another."""
+
+    to: str
+    revision: int
+    refused: str | None = None
 
 
 @dataclass(slots=True)
@@ -61,6 +70,7 @@ class Picture:
         self._root = cluster_root
         self.groups: dict[str, Group] = {}
         self.records: dict[str, Record] = {}
+        self.moves: dict[str, Move] = {}
         self.revision = found.revision if found is not None else 0
         for each in found.keys if found is not None else ():
             self._put(each)
@@ -83,7 +93,11 @@ class Picture:
         kind, _, rest = found.key.removeprefix(self._root).partition("/")
         try:
             if kind == "topics":
-                self.records[rest] = decode_record(found)
+                known = self.records.get(rest)
+                if known is None or known.revision < found.changed:  # what a transaction said here may be newer
+                    self.records[rest] = decode_record(found)
+            elif kind == "moves":
+                self.moves[rest] = decode_move(found)
             elif kind == "config":
                 self._group(DEFAULT_GROUP).made = True
             elif kind == "groups":
@@ -110,6 +124,9 @@ class Picture:
         if kind == "topics":
             if (record := self.records.get(rest)) is not None and record.revision < revision:
                 del self.records[rest]
+            return
+        if kind == "moves":
+            self.moves.pop(rest, None)
             return
         name, part = _divided(rest) if kind == "groups" else (DEFAULT_GROUP, kind)
         group = self._group(name)
@@ -139,6 +156,15 @@ def decode_record(found: KeyValue) -> Record:
     if not isinstance(group, str) or not group:
         raise EtcdError(f"{found.key} in etcd names no group")
     return Record(group, found.changed)
+
+
+def decode_move(found: KeyValue) -> Move:
+    """Raises: EtcdError."""
+    fields = _object(found)
+    to, refused = fields.get("to"), fields.get("refused")
+    if not isinstance(to, str) or not to or not isinstance(refused, str | None):
+        raise EtcdError(f"{found.key} in etcd names no group to move to")
+    return Move(to, found.changed, refused)
 
 
 def decode_load(found: KeyValue) -> float:
@@ -190,9 +216,10 @@ class KeptPlaces:
 
     async def claim(self, topics: Sequence[str], group: str, epoch: int | None) -> Outcome:
         """Write the records of topics that have none, ``CLAIMED_TOGETHER`` at most; all of them, or none. ``epoch``: only
-        while this one leads the group; None for another's group, whose leader takes what it is given."""
+        while this one leads the group; None for another's group, whose leader takes what it is given, if it is not removed."""
         keys = [self._topic(topic) for topic in topics]
-        compares = [*self._under(epoch), *(Compare(key, Check.ABSENT) for key in keys)]
+        is_there = [Compare(self._keys.placed_of(group), Check.PRESENT)] if epoch is None else self._under(epoch)
+        compares = [*is_there, *(Compare(key, Check.ABSENT) for key in keys)]
         return await self._commit(compares, *(Put(key, encode_record(group)) for key in keys))
 
     async def release(self, topic: str, revision: int, epoch: int) -> Outcome:
@@ -200,9 +227,60 @@ class KeptPlaces:
         key = self._topic(topic)
         return await self._commit([*self._under(epoch), Compare(key, Check.CHANGED_AT, revision)], Delete(key))
 
+    # -- moves. ADR 0194
+
+    async def move(self, topic: str) -> Move | None:
+        """What is asked for a topic now: linearizable."""
+        key = self._move(topic)
+        found = await self._store.get(KeyRange(key, key + "\0"))
+        return next((decode_move(each) for each in found.keys), None)
+
+    async def ask(self, topic: str, record: Record, to: str, before: Move | None) -> Outcome:
+        """Ask that a topic goes where ``record`` does not say it is. ``before``: what was asked, and is over with this."""
+        asked = Compare(self._move(topic), Check.ABSENT)
+        if before is not None:
+            asked = Compare(self._move(topic), Check.CHANGED_AT, before.revision)
+        return await self._commit(
+            [Compare(self._topic(topic), Check.CHANGED_AT, record.revision), asked], Put(self._move(topic), encode_move(to))
+        )
+
+    async def withdraw(self, topic: str, move: Move) -> Outcome:
+        """Ask for a move no more."""
+        return await self._commit([Compare(self._move(topic), Check.CHANGED_AT, move.revision)], Delete(self._move(topic)))
+
+    async def attempt(self, topic: str, move: Move, epoch: int, refused: str | None = None) -> Outcome:
+        """Begin an attempt of a move to this group: its number is the revision of the outcome, and no earlier one can end with
+        ``give`` from then on. ``refused``: there will be none, since this is why."""
+        compares = [*self._under(epoch), Compare(self._move(topic), Check.CHANGED_AT, move.revision)]
+        return await self._commit(compares, Put(self._move(topic), encode_move(move.to, refused)))
+
+    async def give(self, topic: str, revision: int, epoch: int, to: str, epoch_there: int, attempt: int) -> Outcome:
+        """Give a topic, whose record has a revision, from this group to another, if both have the same leaders still and the
+        attempt is the last one."""
+        compares = [
+            *self._under(epoch),
+            Compare(self._keys.leader_of(to), Check.CREATED_AT, epoch_there),
+            Compare(self._topic(topic), Check.CHANGED_AT, revision),
+            Compare(self._move(topic), Check.CHANGED_AT, attempt),
+        ]
+        return await self._commit(compares, Put(self._topic(topic), encode_record(to)), Delete(self._move(topic)))
+
     async def mark_placed(self, epoch: int) -> Outcome:
         """Say that each topic of the group has a record."""
         return await self._commit(self._under(epoch), Put(self._keys.placed, b"{}"))
+
+    async def close_group(self) -> Outcome:
+        """Let no topic be placed in this group, which has no leader, until one serves it again."""
+        return await self._commit([Compare(self._keys.leader, Check.ABSENT)], Delete(self._keys.placed))
+
+    async def remove_group(self) -> Outcome:
+        """Forget this group, which was closed, and all of its nodes."""
+        end = f"{self._keys.group[:-1]}0"  # "0" follows "/"
+        found = await self._store.get(KeyRange(self._keys.group, end))
+        compares = [Compare(self._keys.leader, Check.ABSENT), Compare(self._keys.placed, Check.ABSENT)]
+        return await self._commit(compares, Delete(self._keys.config), *(
+            Delete(each.key) for each in found.keys if each.key != self._keys.config
+        ))  # fmt: skip
 
     async def weigh(self, load: float, lease: int) -> None:
         """Say how much the group has to do, for as long as the lease lives."""
@@ -214,6 +292,9 @@ class KeptPlaces:
     def _topic(self, topic: str) -> str:
         return f"{self._keys.root}topics/{topic}"
 
+    def _move(self, topic: str) -> str:
+        return f"{self._keys.root}moves/{topic}"
+
     def _under(self, epoch: int | None) -> list[Compare]:
         return [] if epoch is None else [Compare(self._keys.leader, Check.CREATED_AT, epoch)]
 
@@ -223,3 +304,8 @@ class KeptPlaces:
 
 def encode_record(group: str) -> bytes:
     return json.dumps({"group": group}, separators=(",", ":")).encode()
+
+
+def encode_move(to: str, refused: str | None = None) -> bytes:
+    fields = {"to": to} if refused is None else {"to": to, "refused": refused[:TEXT_CHARS_MAX]}
+    return json.dumps(fields, separators=(",", ":")).encode()

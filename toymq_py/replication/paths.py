@@ -21,7 +21,7 @@ _NAMES = (
     r"evicted\.json(?:\.prev)?",
     r"has-offsets",
 )
-_FILE = re.compile(rf"(?:(?:{_TOPIC}|{_GRAVE})/(?:{'|'.join(_NAMES)})|(?:webhooks|alerts|amqp|partitions)\.json)")
+_FILE = re.compile(rf"(?:(?:{_TOPIC}|{_GRAVE})/(?:{'|'.join(_NAMES)})|(?:webhooks|alerts|amqp|partitions|moves)\.json)")
 _DIRECTORY = re.compile(rf"|topics|{_TOPIC}|{_GRAVE}")
 _TOPIC_DIRECTORY = re.compile(rf"{_TOPIC}|{_GRAVE}")
 _GRAVE_DIRECTORY = re.compile(_GRAVE)

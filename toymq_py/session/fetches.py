@@ -66,7 +66,7 @@ def _check_incarnation(topic: Topic, wanted: str | None) -> None:
 
 
 def living(topic: Topic) -> Topic:
-    """Return the topic. Raises: NoSuchTopic when it was deleted since the command."""
+    """Return the topic. Raises: NoSuchTopic when it was deleted since the command, PlacementUnknown when it was moved."""
     if topic.deleted:
-        raise NoSuchTopic(f"{topic.name} was deleted")
+        raise topic.context.moved or NoSuchTopic(f"{topic.name} was deleted")
     return topic

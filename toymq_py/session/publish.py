@@ -65,7 +65,7 @@ def _publish_sequenced(
     answers: list[Published] = []
     at = 0
     while at < len(keys):
-        stop = refused.admit(name, keys, sequences, at)
+        stop = refused.admit(name, keys, sequences, at, topic.highest_sequence)
         if stop == at:
             answers.append(Refused(1, refused.error(name, keys[at])))
             at += 1

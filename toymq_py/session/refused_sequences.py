@@ -35,17 +35,24 @@ class RefusedSequences:
         self._overflow = False
         self._watched: dict[Commit, dict[Producer, int]] = {}
 
-    def admit(self, topic: str, producers: Sequence[bytes], sequences: Sequence[int], start: int) -> int:
+    def admit(
+        self, topic: str, producers: Sequence[bytes], sequences: Sequence[int], start: int,
+        stored: Callable[[bytes], int] = lambda producer: -1,
+    ) -> int:  # fmt: skip
         """Find the first row that must be refused, ``len(producers)`` for none.
 
         A producer that repeats its refused sequence, or an earlier one, is admitted again.
+
+        Args:
+            stored: the highest sequence of a producer that the topic has; -1 for none. A topic that was elsewhere, and came
+                back, has those that went there.
         """
         if not self._refused and not self._overflow and not self._moved:
             return len(producers)
         for row in range(start, len(producers)):
             producer = topic, producers[row]
             if (moved := self._moved.get(producer)) is not None:
-                if sequences[row] > moved:
+                if sequences[row] > moved and stored(producers[row]) < moved:
                     return row
                 del self._moved[producer]
             refused = self._refused.get(producer)

@@ -97,7 +97,7 @@ class Poll(MultiSubscription):
         return self._wake()
 
     def on_part_ended(self, part: Subscription, code: str) -> None:
-        if code == "SHUTTING_DOWN":
+        if code in ("SHUTTING_DOWN", "MOVED"):
             self.close()
         elif part.channel.context.topic_deleted:
             self.problem = NoSuchTopic(f"{self.name} was deleted")

@@ -13,6 +13,7 @@ from operator import lt
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, IdSet, Lessee
 from toymq_py.disk_errors import BeingExamined
+from toymq_py.errors import RequestError
 from toymq_py.letter import rows_for
 from toymq_py.metrics import Metrics
 from toymq_py.records import MSG_ID_MAX, IdRange, Records
@@ -62,6 +63,8 @@ class ChannelContext:
     dead_lettered_total: int = 0
     """Messages that were moved to the dead letters since the start of the broker."""
     topic_deleted: bool = False
+    moved: RequestError | None = None
+    """What is said to those that still have hold of a topic that has gone to another group; ``topic_deleted``, too."""
     is_stream: bool = False
     """AMQP's readers have positions of their own: what is there waits for nothing (ADR 0175)."""
 

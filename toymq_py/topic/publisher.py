@@ -311,6 +311,11 @@ class Publisher:
         flush(len(producers))
         return outcomes
 
+    def highest_sequence(self, producer: bytes) -> int:
+        """The highest that was appended of a producer; -1 for none."""
+        found = self.producers.find(producer, self.log.first_id)
+        return -1 if found is None else found[0]
+
     def _append_sequenced(
         self, producers: Sequence[bytes], payloads: Sequence[bytes], extras: Extras | None, sequences: Sequence[int]
     ) -> Sequence[Published]:

@@ -60,8 +60,7 @@ class Topic:
         clock, scheduler, options = services.clock, services.scheduler, services.options
         self.name, self.path = name, path
         self.settings = settings
-        self._services = services
-        self._clock = clock
+        self._services, self._clock = services, clock
         self.log = Log(
             services.fs, path, name, recovered.segments,
             next_id=recovered.next_id, first_id=recovered.first_id,
@@ -106,6 +105,7 @@ class Topic:
         )
         # What is a part's own, for callers that know the topic alone (ADR 0073).
         self.publish, self.publish_sequenced = self.publisher.publish, self.publisher.publish_sequenced
+        self.highest_sequence = self.publisher.highest_sequence
         self.read, self.fetch, self.messages = self.log.read, self.log.read_frames, self.log.messages
         self.when_committed, self.flush_offsets = self.commits.when_committed, self.offsets.flush
         self.is_settled, self.discard_letters = self.redrive_consumer.has_acked, self.redrive_consumer.discard

@@ -145,10 +145,11 @@ def test_an_ended_subscription_is_never_asked_for_again(code: str, error: type[E
     assert peer.connect() == []
 
 
-def test_a_moved_consumer_is_subscribed_again() -> None:
+@pytest.mark.parametrize("code", ["SEEK", "MOVED"])
+def test_a_moved_consumer_or_topic_is_subscribed_again(code: str) -> None:
     peer = Conversing()
     feed = peer.subscribe()
-    peer.hear(b"OK 1\n" + message(5) + b"CLOSED t c SEEK\n")
+    peer.hear(b"OK 1\n" + message(5) + b"CLOSED t c %b\n" % code.encode())
     assert peer.said() == ["SUB t c", "SUB t c"]
     peer.hear(b"OK 1\n" + message(0))
     assert ids_of(feed) == [0]

@@ -4,22 +4,18 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from typing import TypeVar
 
 import pytest
 
+from tests.support.elections import CLUSTER, elect
 from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
-from toymq_py.errors import BadArgument, EtcdError, Moved, NameBusy, PlacementUnknown, TermEnded, TopicExists
-from toymq_py.replication.agreement import ClusterSettings, Member
+from toymq_py.errors import BadArgument, BeingMoved, EtcdError, Moved, NameBusy, PlacementUnknown, TermEnded, TopicExists
+from toymq_py.replication.agreement import ClusterSettings
 from toymq_py.replication.kept_agreement import KeptAgreement
 from toymq_py.replication.kept_places import KeptPlaces
 
-T = TypeVar("T")
-
-CLUSTER = "c"
 TOPICS = [f"t{number}" for number in range(4)]
 GROUPS = ("a", "b")
 
@@ -46,23 +42,8 @@ class Group:
         """A new leader, while the one before does not know yet."""
         self.placement, etcd = None, self._world.etcd
         self.life += 1
-        node = f"{self.name}{self.life}"
-        agreement = etcd.agreement(node, CLUSTER, self.name)
-        member = Member(f"{self.life:032x}", node, f"{node}:1", f"{node}:2", f"{node}:3", "")
-        settings = ClusterSettings("u", 1, 1)
-        lease = await _until_answered(partial(agreement.grant, 600))
-        await _until_answered(partial(agreement.create_settings, settings))
-        await _until_answered(agreement.settings)
-        while True:
-            state = await _until_answered(agreement.read)
-            if state.leader is not None and state.leader.member == member:
-                break
-            if state.leader is not None:
-                await _until_answered(partial(agreement.revoke, state.leader.lease))
-            elif state.in_sync is None:
-                await _tried(agreement.begin(member, lease))
-            else:
-                await _tried(agreement.force(member, lease, state.in_sync.revision))
+        member, lease = await elect(etcd, self.name, self.life)
+        node = member.name
         kept = KeptPlaces(etcd.client(node), CLUSTER, self.name)
         placement = GroupPlacement(kept, self.name, member.replica, asyncio.get_running_loop(), _no_link)
         placement.is_here = lambda topic: topic in self.topics
@@ -122,19 +103,6 @@ async def _waited(busy: NameBusy) -> None:
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     busy.when_done(lambda: over.done() or over.set_result(None))
     await over
-
-
-async def _until_answered(call: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        try:
-            return await call()
-        except EtcdError:
-            await asyncio.sleep(0.05)
-
-
-async def _tried(transaction: Awaitable[object]) -> None:
-    with suppress(EtcdError):
-        await transaction
 
 
 def simulate(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
@@ -273,6 +241,54 @@ def test_the_group_that_is_asked_for_has_it_or_it_is_refused() -> None:
         assert a.rows()["group_topics"] == {("a",): 0.0, ("b",): 1.0}
 
     simulate(scenario)
+
+
+def test_where_a_topic_is_that_was_being_moved_says_its_record() -> None:
+    async def scenario(world: World) -> None:
+        a = world.groups["a"].placement
+        assert a is not None
+        a.cluster = "u"
+        assert await world.publish("a", "here", "a") == "a"
+        assert await world.publish("a", "there", "b") == "b"
+        assert [a.is_here_by_record(topic, "u") for topic in ("here", "there", "none")] == [True, False, False]
+        assert [a.is_here_by_record(topic, "old") for topic in ("here", "there", "none")] == [True, False, None]
+
+    simulate(scenario)
+
+
+def test_what_is_for_a_topic_that_is_held_waits() -> None:
+    async def scenario(world: World) -> None:
+        a = world.groups["a"].placement
+        assert a is not None
+        assert await world.publish("a", "t", "a") == "a"
+        assert a.owns("t")
+        assert a.hold("t")
+        assert not a.hold("t")
+        assert not a.owns("t")
+        for waits in (lambda: a.moved("t.dlq"), lambda: a.admit("t")):
+            with pytest.raises(NameBusy):
+                _raised(waits)
+        world.etcd.away = True
+        asking = _loop().create_task(a.give("t", "b", 1, 1))
+        told: list[str] = []
+        busy = a.moved("t")
+        assert isinstance(busy, BeingMoved)
+        busy.when_done(lambda: told.append("again"))
+        while not told:  # noqa: ASYNC110 (another task)
+            await asyncio.sleep(0.01)
+        assert isinstance(a.moved("t"), PlacementUnknown), "etcd does not answer"
+        world.etcd.away = False
+        assert not await asking
+        a.let_go("t")
+        assert a.moved("t") is None
+        assert a.owns("t")
+
+    simulate(scenario)
+
+
+def _raised(call: Callable[[], Exception | None]) -> None:
+    if (error := call()) is not None:
+        raise error
 
 
 def test_a_topic_goes_to_the_group_with_less_to_do() -> None:

@@ -17,7 +17,7 @@ from toymq_py.errors import EtcdError
 from toymq_py.replication.agreement import ClusterSettings, Member, Seat
 from toymq_py.replication.etcd_client import EtcdClient, EtcdOptions
 from toymq_py.replication.kept_agreement import KeptAgreement
-from toymq_py.replication.kept_places import CLAIMED_TOGETHER, KeptPlaces, Picture, Record
+from toymq_py.replication.kept_places import CLAIMED_TOGETHER, KeptPlaces, Move, Picture, Record
 from toymq_py.replication.key_values import KeyValues, Put, Transaction
 
 N1 = Member("1" * 32, "n1", "10.0.0.1:6789", "10.0.0.1:6791", "10.0.0.1:8080", "")
@@ -98,6 +98,7 @@ def test_a_record_is_written_once_and_removed_by_its_own_group(run: Run) -> None
         assert not (await b.claim(["t"], "b", other_epoch)).done
         assert not (await b.claim(["t"], "a", None)).done
         assert await b.record("t") == Record("a", claimed.revision)
+        assert (await b.mark_placed(other_epoch)).done
         assert not (await a.release("t", claimed.revision - 1, epoch)).done
         assert not (await a.release("t", claimed.revision, epoch + 1)).done, "of a leader that is over"
         assert (await a.release("t", claimed.revision, epoch)).done
@@ -106,6 +107,86 @@ def test_a_record_is_written_once_and_removed_by_its_own_group(run: Run) -> None
         assert (await a.claim(["t"], "b", None)).done, "for the other group"
         assert not (await a.claim(["u", "t"], "a", epoch)).done
         assert await a.record("u") is None, "all or none"
+
+    run(scenario)
+
+
+def test_a_topic_is_given_once_by_both_leaders_and_the_last_attempt(run: Run) -> None:
+    async def scenario(rig: Rig) -> None:
+        (_, epoch, _), (_, there, _) = await rig.led("a"), await rig.led("b", N2)
+        a, b = rig.places("a"), rig.places("b")
+        record = Record("a", (await a.claim(["t"], "a", epoch)).revision)
+        assert await a.move("t") is None
+        assert not (await a.ask("t", Record("a", record.revision - 1), "b", None)).done
+        assert (await a.ask("t", record, "b", None)).done
+        assert not (await a.ask("t", record, "b", None)).done, "it is asked for"
+        asked = await b.move("t")
+        assert asked is not None
+        assert (asked.to, asked.refused) == ("b", None)
+        assert (await b.read()).moves == {"t": asked}
+        refused = await b.attempt("t", asked, there, refused="x" * 2000)
+        assert refused.done
+        assert (await a.move("t")) == Move("b", refused.revision, "x" * 1000)
+        assert (await a.ask("t", record, "b", Move("b", refused.revision))).done
+        again = await b.move("t")
+        assert again is not None
+        assert not (await b.attempt("t", asked, there)).done, "an old one"
+        assert not (await b.attempt("t", again, there + 1)).done, "of a leader that is over"
+        attempt = (await b.attempt("t", again, there)).revision
+        for wrong in (
+            (record.revision, epoch, "b", there, again.revision), (record.revision, epoch, "b", there + 1, attempt),
+            (record.revision, epoch + 1, "b", there, attempt), (record.revision - 1, epoch, "b", there, attempt),
+        ):  # fmt: skip
+            assert not (await a.give("t", *wrong)).done
+        before = await a.read()
+        given = await a.give("t", record.revision, epoch, "b", there, attempt)
+        assert given.done
+        assert await b.record("t") == Record("b", given.revision)
+        assert await b.move("t") is None
+        assert not (await a.give("t", record.revision, epoch, "b", there, attempt)).done, "once"
+        before.apply(await a.news(before.revision))
+        assert (before.records, before.moves) == ({"t": Record("b", given.revision)}, {})
+        assert (await a.ask("t", Record("b", given.revision), "a", None)).done
+        back = await a.move("t")
+        assert back is not None
+        assert (await b.withdraw("t", back)).done
+        assert await a.move("t") is None
+
+    run(scenario)
+
+
+def test_a_group_is_removed_when_it_is_closed_and_nothing_is_placed_there_meanwhile(run: Run) -> None:
+    async def scenario(rig: Rig) -> None:
+        (_, _, _), (gone, epoch, lease) = await rig.led("a"), await rig.led("b", N2)
+        a, b = rig.places("a"), rig.places("b")
+        assert not (await a.claim(["t"], "b", None)).done, "it was not served"
+        assert (await b.mark_placed(epoch)).done
+        assert (await a.claim(["t"], "b", None)).done
+        assert not (await b.close_group()).done, "it has a leader"
+        await gone.revoke(lease)
+        assert not (await b.remove_group()).done, "it was not closed"
+        assert (await b.close_group()).done
+        assert not (await a.claim(["u"], "b", None)).done
+        assert (await b.close_group()).done, "a command that comes again"
+        assert (await b.remove_group()).done
+        picture = await a.read()
+        assert (picture.groups["a"].made, "b" in picture.groups) == (True, False)
+        assert await gone.settings() is None
+
+    run(scenario)
+
+
+def test_what_the_watch_tells_late_of_a_record_changes_nothing(run: Run) -> None:
+    """This leader may know more of a topic that it has just given away."""
+
+    async def scenario(rig: Rig) -> None:
+        _, epoch, _ = await rig.led("a")
+        a = rig.places("a")
+        claimed = await a.claim(["t"], "a", epoch)
+        picture = Picture(f"/toymq/{rig.name}/")
+        picture.records["t"] = Record("b", claimed.revision + 1)
+        picture.apply(await a.news(0))
+        assert picture.records == {"t": Record("b", claimed.revision + 1)}
 
     run(scenario)
 

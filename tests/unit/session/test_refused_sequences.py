@@ -52,6 +52,15 @@ def test_behind_moved_a_producer_is_sent_here_again_until_it_repeats_what_was_mo
     assert refused.admit("t", [b"p"], [5], 0) == 1
 
 
+def test_a_topic_that_came_back_has_what_was_moved() -> None:
+    """Without that, what a producer publishes to a topic that was here, elsewhere, and is here again goes in circles."""
+    refused = RefusedSequences(Moved)
+    refused.refuse("t", [b"p"], [4], moved=True)
+    assert refused.admit("t", [b"p"], [6], 0, lambda producer: 3) == 0
+    assert refused.admit("t", [b"p"], [6], 0, lambda producer: 5) == 1, "it was stored elsewhere"
+    assert refused.admit("t", [b"p"], [7], 0, lambda producer: 3) == 1, "and is over"
+
+
 def test_those_that_were_moved_are_bounded_and_refuse_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toymq_py.session.refused_sequences.MOVED_MAX", 2)
     refused = RefusedSequences(Moved)

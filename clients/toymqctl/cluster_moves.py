@@ -1,0 +1,116 @@
+"""What ``toymqctl cluster move`` and ``remove-group`` ask of etcd. Contract: groups.md, stage 3; ADR 0194.
+
+A move stands in etcd until it is done, so it goes on when the command does not.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from toymq_py.errors import EtcdError
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, some_of
+from toymq_py.replication.kept_places import Group, KeptPlaces, Move, Picture, Record
+from toymqctl.cluster_requests import Refused
+
+LOOK_S = 0.2
+"""How often etcd is asked whether a topic has come."""
+
+
+async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]) -> str:
+    """Move a topic, with its dead letters, to a group, and wait until it is there. Where it is there, give up a move that is
+    under way. Returns: what was done. Raises: Refused, EtcdError."""
+    check(await kept.read(), topic, to)
+    record = await kept.record(topic)
+    if record is None:
+        raise Refused(f"no group has a topic {topic}")
+    before = await kept.move(topic)
+    if record.group == to:
+        return await _given_up(kept, topic, to, before)
+    if before is None or before.refused is not None:
+        await _asked(kept, topic, record, to, before)
+        say(f"{topic} goes from group {record.group} to {to}")
+    elif before.to != to:
+        raise Refused(
+            f"{topic} is being moved to group {before.to}: give that up with `toymqctl cluster move {topic} {record.group}`"
+        )
+    while True:
+        try:
+            pending, record = await kept.move(topic), await kept.record(topic)
+        except EtcdError:  # whatever becomes of it here, the leaders go on
+            pending = before
+            await asyncio.sleep(LOOK_S)
+            continue
+        if record is not None and record.group == to:
+            return f"{topic} is in group {to}"
+        if pending is None:
+            raise Refused(f"{topic} was not moved: it was deleted, or the move was given up")
+        if pending.refused is not None:
+            await kept.withdraw(topic, pending)
+            raise Refused(pending.refused)
+        await asyncio.sleep(LOOK_S)
+
+
+async def remove_group(kept: KeptPlaces, group: str) -> str:
+    """Take a group without topics, whose nodes are stopped, out of the cluster. Killed half-way, it is called again, or a node
+    of the group started: until then no new topic is placed. Returns: what was done. Raises: Refused, EtcdError.
+
+    Args:
+        kept: of that group.
+    """
+    picture = await kept.read()
+    if not picture.groups.get(group, Group()).made:
+        raise Refused(f"there is no group {group}; there are {_made(picture)}")
+    if len([each for each in picture.groups.values() if each.made]) == 1:
+        raise Refused(f"{group} is the only group of the cluster")
+    _check_empty(picture, group)
+    if not (await kept.close_group()).done:
+        raise Refused(f"group {group} has a leader: stop its nodes first")
+    _check_empty(await kept.read(), group)  # from here on nothing is placed in it
+    if not (await kept.remove_group()).done:
+        raise Refused(f"a node of group {group} was started meanwhile: stop it first")
+    return f"group {group} is no more: its data directories are not touched"
+
+
+def _check_empty(picture: Picture, group: str) -> None:
+    if nodes := sorted(node.name for node in picture.groups[group].nodes.values()):
+        raise Refused(f"{some_of(nodes)} of group {group} runs: stop its nodes first")
+    left = sorted(topic for topic, record in picture.records.items() if record.group == group)
+    left += sorted(topic for topic, move in picture.moves.items() if move.to == group and move.refused is None)
+    if left:
+        raise Refused(f"group {group} has topics: {some_of(left)}; start it, and move them to another group or delete them")
+
+
+def _made(picture: Picture) -> str:
+    return some_of(name for name, each in picture.groups.items() if each.made)
+
+
+def check(picture: Picture, topic: str, to: str) -> None:
+    """Raises: Refused on what cannot be moved, whatever etcd has of it."""
+    if topic.endswith(DEAD_LETTERS):
+        raise Refused(f"{topic} goes with {topic.removesuffix(DEAD_LETTERS)}: move that")
+    if PARTITION_MARK in topic:
+        raise Refused(f"{topic} is a partition, which is not moved by itself")
+    if not picture.groups.get(to, Group()).made:
+        raise Refused(f"there is no group {to}; there are {_made(picture)}")
+    if not picture.groups[to].placed:
+        raise Refused(f"group {to} has not been served with --group yet: start its nodes")
+
+
+async def _asked(kept: KeptPlaces, topic: str, record: Record, to: str, before: Move | None) -> None:
+    """Raises: Refused, EtcdError."""
+    try:
+        if (await kept.ask(topic, record, to, before)).done:
+            return
+    except EtcdError:
+        asked = await kept.move(topic)
+        if asked is None or asked.to != to:
+            raise
+        return
+    raise Refused(f"{topic} was moved, deleted or asked for meanwhile: try again")
+
+
+async def _given_up(kept: KeptPlaces, topic: str, to: str, before: Move | None) -> str:
+    if before is None:
+        return f"{topic} is in group {to}"
+    if not (await kept.withdraw(topic, before)).done:
+        raise Refused(f"{topic} was just being moved: try again")
+    return f"{topic} stays in group {to}: its move to {before.to} is given up"

@@ -1,0 +1,68 @@
+"""``moves.json`` in the data directory: topics whose copy here is not the only one, behind a checksum. ADR 0194.
+
+A copy that comes from another group is half until the switch; one that goes is over behind it. The mark of either is here
+before its first byte, or the switch, and goes when that is settled. So whatever is killed, no start serves what is another's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from toymq_py.errors import DamagedData, RequestError
+from toymq_py.names import check_name
+from toymq_py.storage import checked_json
+from toymq_py.storage.beside_file import BesideFile
+from toymq_py.storage.fs import FileSystem
+
+FILE_NAME = "moves.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A topic, with its dead letters, that comes (``from``) or goes (``to``).
+
+    Args:
+        group: the other one.
+        cluster: the UUID in this group's settings. Another one, later, says that etcd was lost: what it has of topics says
+            nothing of this move.
+    """
+
+    way: Literal["from", "to"]
+    group: str
+    cluster: str
+
+
+def encode(marks: Mapping[str, Mark]) -> bytes:
+    fields = {topic: {"way": mark.way, "group": mark.group, "cluster": mark.cluster} for topic, mark in sorted(marks.items())}
+    return checked_json.encode("moves", fields)
+
+
+def decode(data: bytes) -> dict[str, Mark]:
+    """Raises: DamagedData."""
+    marks = {}
+    for topic, fields in checked_json.decode("moves", data).items():
+        match fields:
+            case {"way": ("from" | "to") as way, "group": str(group), "cluster": str(cluster)}:
+                marks[topic] = Mark(way, group, cluster)
+            case _:
+                raise DamagedData(f"topic {topic[:100]!a} in {FILE_NAME} has an invalid mark")
+        try:
+            check_name("topic", topic)
+        except RequestError as error:
+            raise DamagedData(f"topic {topic[:100]!a} in {FILE_NAME}: {error}") from None
+    return marks
+
+
+FILE = BesideFile(
+    FILE_NAME,
+    decode,
+    private=False,
+    when_damaged="the broker does not start",
+    put_aside="half copies of topics that were being moved between groups are not known any more: see that no topic is in two",
+)
+
+
+def load(fs: FileSystem, directory: str) -> dict[str, Mark]:
+    """The marks of a directory, none without a file. Blocks. Raises: DamagedData, OSError."""
+    data = FILE.read(fs, directory)
+    return {} if data is None else decode(data)
