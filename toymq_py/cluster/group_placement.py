@@ -14,12 +14,13 @@ not answer, topics that are known are served, and new ones are refused with PLAC
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from toymq_py.callbacks import call_all
+from toymq_py.cluster.group_partitions import GroupPartitions
 from toymq_py.errors import (
     BadArgument,
     BeingPlaced,
@@ -30,10 +31,14 @@ from toymq_py.errors import (
     TermEnded,
     TopicExists,
 )
-from toymq_py.names import DEAD_LETTERS, some_of
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, some_of, whole_name
+from toymq_py.partitions import Partitioned
 from toymq_py.placement import Place, PlaceLink, Placement, choose_group
 from toymq_py.replication.agreement import LeaderKey, ReplicaId
 from toymq_py.replication.kept_places import CLAIMED_TOGETHER, Group, KeptPlaces, Picture, Record
+from toymq_py.storage.partitions_file import StoredPartitions
+
+T = TypeVar("T")
 
 logger = logging.getLogger("toymq_py.cluster")
 
@@ -80,6 +85,7 @@ class GroupPlacement(Placement):
         self._turns = asyncio.Semaphore(CLAIMS_MAX)
         self._away_until = 0.0  # etcd had no answer a moment ago
         self._tasks: set[asyncio.Task[None]] = set()
+        self._parts = GroupPartitions(kept, self)
 
     # -- the term
 
@@ -94,10 +100,15 @@ class GroupPlacement(Placement):
             if record.group == self.group:
                 self._own[topic] = record.revision
                 del self._picture.records[topic]
+            self._parts.note(topic, record.whole)
+        self._parts.is_complete = found.placed
 
-    async def settle(self, topics: Iterable[str]) -> None:
+    async def settle(self, topics: Iterable[str], wholes: Iterable[Partitioned] = ()) -> None:
         """Give each topic that is stored here a record, and say so: other groups place topics only where that was said.
-        A topic of which another group has the record is left to it. Raises: TermEnded."""
+        A topic of which another group has the record is left to it. ``wholes``: the partitioned ones. Raises: TermEnded."""
+        for whole in wholes:
+            if whole.name not in self._parts:
+                await self._answered(partial(self._settle_whole, whole))
         left = sorted({origin for origin in map(_origin, topics) if not self._is_known(origin)})
         for at in range(0, len(left), CLAIMED_TOGETHER):
             await self._answered(partial(self._settle, left[at : at + CLAIMED_TOGETHER]))
@@ -120,6 +131,12 @@ class GroupPlacement(Placement):
                 except PlacementUnknown as error:
                     raise TermEnded(str(error)) from error
 
+    async def _settle_whole(self, whole: Partitioned) -> None:
+        """etcd has forgotten it, or the group had no records before. Whichever group comes first is its home."""
+        if (await self._kept.divide(StoredPartitions(whole), None, self.group, self.epoch)).done:
+            self.claims += 1
+        self.learn(whole.name, await self._kept.record(whole.name))
+
     async def run(self, lease: int) -> None:
         """Follow etcd, and say how much there is to do, until it is cancelled. ``lease``: of the term."""
         async with asyncio.TaskGroup() as tasks:
@@ -136,7 +153,7 @@ class GroupPlacement(Placement):
                     whole, delay_s = False, RETRY_MIN_S
                 news = await self._kept.news(self._picture.revision)
                 if news.changes:
-                    self._drop_own(self._picture.apply(news))
+                    self._note(self._picture.apply(news))
                 else:
                     await self._kept.ping()
             except EtcdError as error:
@@ -151,8 +168,19 @@ class GroupPlacement(Placement):
         for name, group in picture.groups.items():
             if group.led is None and (before := self._picture.groups.get(name)) is not None:
                 group.led = before.led
+        for topic, record in self._picture.records.items():
+            if record.revision > picture.revision:  # it was read since
+                picture.records[topic] = record
         self._picture = picture
-        self._drop_own(list(picture.records))
+        self._note([*picture.records, *self._parts.known()])
+
+    def _note(self, topics: Sequence[str]) -> None:
+        """The records of these topics have changed in the picture."""
+        self._drop_own(topics)
+        for topic in topics:
+            if topic not in self._own:
+                record = self._picture.records.get(topic)
+                self._parts.note(topic, None if record is None else record.whole)
 
     def _drop_own(self, topics: Iterable[str]) -> None:
         """Records that name this group are of the other book: what the watch tells of them may be over."""
@@ -189,8 +217,15 @@ class GroupPlacement(Placement):
         return False
 
     @property
+    def table(self) -> GroupPartitions:
+        return self._parts
+
+    @property
     def here(self) -> Place:
         return self.group
+
+    def has(self, partition: str) -> bool:
+        return _origin(partition) in self._own
 
     def places(self) -> Sequence[Place]:
         return sorted({self.group, *(name for name, group in self._picture.groups.items() if group.placed)})
@@ -209,12 +244,13 @@ class GroupPlacement(Placement):
 
     def moved(self, topic: str) -> RequestError | None:
         record = self._record(_origin(topic))
-        return None if record is None else self._moved_to(record.group, topic)
+        return None if record is None else self.moved_to(record.group, topic)
 
     def again(self, topic: str) -> RequestError:
-        return self._moved_to(self.group, topic)
+        return self.moved_to(self.group, topic)
 
-    def _moved_to(self, name: str, topic: str) -> RequestError:
+    def moved_to(self, name: str, topic: str) -> RequestError:
+        """As ``Books.moved_to``."""
         group = self._picture.groups.get(name, Group())
         if not (addresses := group.addresses()):
             return PlacementUnknown(f"group {name} has the topic {topic}, and no node of it is known: start one")
@@ -233,7 +269,12 @@ class GroupPlacement(Placement):
             raise failed
         if origin in self._busy:
             raise BeingPlaced(topic, partial(self._wait, origin))
+        if origin in self._parts:
+            raise PlacementUnknown(f"{origin} is partitioned, and is just being made or deleted: try again")
         if not self._is_known(origin):
+            if PARTITION_MARK in origin:
+                whole = whole_name(origin)
+                raise PlacementUnknown(f"partition {origin} is not made yet: CREATE or DELETE {whole} again")
             self._check_unplaced(origin)
             self._begin(origin, self._claim(origin, group))
             raise BeingPlaced(topic, partial(self._wait, origin))
@@ -245,7 +286,7 @@ class GroupPlacement(Placement):
 
     def gone(self, topic: str) -> None:
         origin = _origin(topic)
-        if self.is_here(origin) or self.is_here(origin + DEAD_LETTERS):
+        if self.has_topic(origin):
             return  # they have one place
         if origin in self._own and origin not in self._busy:
             self._begin(origin, self._release(origin, self._own[origin]))
@@ -295,9 +336,7 @@ class GroupPlacement(Placement):
     def _begin(self, origin: str, work: Coroutine[Any, Any, None]) -> None:
         """What changes a record is alone at it, until etcd has answered."""
         self._busy[origin] = []
-        task = self._loop.create_task(self._settled(origin, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.spawn(self._settled(origin, work))
 
     async def _settled(self, origin: str, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -331,14 +370,68 @@ class GroupPlacement(Placement):
         self.claims += outcome.done
         if record is None:
             raise PlacementUnknown(f"{origin} was not placed: it was just deleted, or this node leads {self.group} no longer")
-        self._learn(origin, record)
+        self.learn(origin, record)
 
-    def _learn(self, origin: str, record: Record) -> None:
-        if record.group == self.group:
-            self._own[origin] = record.revision
-            self._picture.records.pop(origin, None)
+    def learn(self, topic: str, record: Record | None) -> None:
+        """As ``Books.learn``."""
+        if record is None or record.group == self.group:
+            self._picture.records.pop(topic, None)
         else:
-            self._picture.records[origin] = record
+            self._picture.records[topic] = record
+        if record is not None and record.group == self.group:
+            self._own[topic] = record.revision
+        else:
+            self._own.pop(topic, None)
+        self._parts.note(topic, None if record is None else record.whole)
+
+    # -- as ``Books``
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """As ``Books.spawn``."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def alone(self, origin: str, work: Callable[[], Awaitable[T]]) -> T:
+        """As ``Books.alone``."""
+        while origin in self._busy:
+            await self._over(origin)
+            if (failed := self._failed.get(origin)) is not None:
+                raise failed
+        self._busy[origin] = []
+        try:
+            return await work()
+        finally:
+            call_all(self._busy.pop(origin))
+
+    async def _over(self, origin: str) -> None:
+        """Wait until what changes a record has an answer, or none."""
+        over: asyncio.Future[None] = self._loop.create_future()
+        self._wait(origin, lambda: None if over.done() else over.set_result(None))
+        await over
+
+    def groups_for_new(self, topic: str) -> list[str]:
+        """As ``Books.groups_for_new``."""
+        self._check_unplaced(topic)
+        led = [name for name, group in self._picture.groups.items() if group.placed and group.leader is not None]
+        return led or [self.group]
+
+    def has_topic(self, topic: str) -> bool:
+        """As ``Books.has_topic``."""
+        return self.is_here(topic) or self.is_here(topic + DEAD_LETTERS)
+
+    async def let_go(self, topics: Iterable[str]) -> None:
+        """As ``Books.let_go``."""
+        going = [topic for topic in topics if topic in self._own]
+        for topic in going:
+            self.gone(topic)
+        for topic in going:
+            if topic in self._busy:
+                await self._over(topic)
+            if topic in self._own:
+                raise self._failed.get(topic) or PlacementUnknown(f"{topic} is still there: repeat the command")
+
+    # -- parts
 
     def _check_unplaced(self, origin: str) -> None:
         """Raises: PlacementUnknown, while a group may have a topic without a record."""
@@ -350,9 +443,7 @@ class GroupPlacement(Placement):
 
     def _chosen(self, origin: str) -> str:
         """The group of a new topic."""
-        groups = self._picture.groups.items()
-        loads = {name: group.load for name, group in groups if group.placed and group.leader is not None}
-        return choose_group(origin, loads) if loads else self.group
+        return choose_group(origin, {name: self._picture.groups[name].load for name in self.groups_for_new(origin)})
 
     async def _release(self, origin: str, revision: int) -> None:
         """Remove the record of a topic that is no more. Until etcd has answered, nothing makes a topic of that name here; what
@@ -371,9 +462,7 @@ class GroupPlacement(Placement):
                 call_all(waiting)
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, RETRY_MAX_S)
-        del self._own[origin]
-        if record is not None:
-            self._learn(origin, record)
+        self.learn(origin, record)
 
     async def _answered(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Call until there is an answer. Raises: TermEnded after ``OPEN_S``."""

@@ -164,7 +164,7 @@ class BrokerOffice:
         metrics, topics, unopened = broker.metrics, broker.topics, broker.unopened
         placement.done = lambda: metrics.publish_total + metrics.deliver_total
         placement.is_here = lambda topic: topic in topics or topic in unopened
-        await placement.settle([*topics, *unopened])
+        await placement.settle([*topics, *unopened], broker.partitioned.by_name.values())
 
     async def serve(self) -> None:
         """As ``Office.serve``. Raises: DirectoryLost."""

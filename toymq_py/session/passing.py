@@ -7,18 +7,16 @@ Unix socket), or of another group's leader, has no ``Passing``: nothing is passe
     commands ──► ours: Handler
              └─► another's: Upstream of that worker ──► its replies, in their places; MSG and CLOSED, as pushes
 
-A reply is held where its command stands, so replies come in order, whichever worker they are from. Deliveries wait until the
-``OK`` of their SUB is written. When a worker dies, nothing behind the first missing reply is written, and the client's
-connection ends: it repeats what it may, as after the end of a broker.
+A reply is held where its command stands, so replies come in order. Deliveries wait until the ``OK`` of their SUB is written.
+When a worker dies, nothing behind the first missing reply is written, and the client's connection ends: it repeats what it may.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, PlacementUnknown, ShuttingDown
+from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, PlacementUnknown, RequestError, ShuttingDown
 from toymq_py.names import is_pattern
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.partitions import PARTITIONS
@@ -28,6 +26,7 @@ from toymq_py.protocol import (
     Cluster,
     Command,
     Create,
+    Delete,
     Hello,
     Nack,
     Pause,
@@ -47,10 +46,11 @@ from toymq_py.protocol import (
 )
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.gathering import WHOLE, Gathering
-from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink
+from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, rows_of
 from toymq_py.session.pattern_pull import PatternPull
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, WAIT_COST_BYTES, PendingReply, Replies
+from toymq_py.session.stages import Stages
 from toymq_py.session.upstream import Upstream
 from toymq_py.topic import Refused
 
@@ -102,8 +102,7 @@ class Passing:
             return self._take_other(command)
         if isinstance(command, Subscribe):
             self._check_free(topic)
-        if isinstance(command, Create) and PARTITIONS in command.settings and self._placement.passes_on:
-            self._create(command)
+        if self._in_stages(command):
             return True
         if self._partitioned.by_name and self._partitioned.find(topic) is not None:
             return self._take_whole(command)
@@ -127,11 +126,8 @@ class Passing:
 
     def _take_other(self, command: Command) -> bool:
         """A command without a topic."""
-        if isinstance(command, Topics):
-            self._ask_all(command, Gathering.topics)
-            return True
-        if isinstance(command, Stats):
-            self._ask_all(command, Gathering.stats)
+        if isinstance(command, Topics | Stats):
+            self._ask_all(command, Gathering.topics if isinstance(command, Topics) else Gathering.stats)
             return True
         if isinstance(command, Hello):
             self._hello = self._hello or command  # a second one is refused
@@ -181,21 +177,31 @@ class Passing:
         self._ask_all(command, merge)
         return True
 
-    def _create(self, command: Create) -> None:
-        """Create a partitioned topic: first where a plain one of this name would be, which is refused. Raises: ShuttingDown."""
-        worker = self._worker(self._place(command.topic))
+    def _in_stages(self, command: Command) -> bool:
+        """CREATE of a partitioned topic: first where a plain one of this name would be, which is refused. DELETE where groups
+        agree on it: its home says so first, and that it is gone behind the others (ADR 0198)."""
+        if isinstance(command, Create) and PARTITIONS in command.settings:
+            home = [self._place(command.topic)]
+            stages, merge = [home, self._placement.places()], Gathering.total
+        elif isinstance(command, Delete) and self._placement.table and command.topic in self._partitioned.by_name:
+            home = [self._place(command.topic)]
+            others = [place for place in self._placement.places() if place not in home]
+            stages, merge = [home, others, home, others], Gathering.sum_of_some
+        else:
+            return False
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
 
-        def answered(reply: bytes) -> None:
-            if not reply.startswith(b"OK"):
-                self._replies.fill(held, lambda: reply)
-                return
-            try:
-                self._ask_all(command, Gathering.total, held=held)
-            except ShuttingDown as error:
-                self._replies.fail(held, error)
+        def ask(places: Sequence[Place], answered: Callable[[bytes], None]) -> None:
+            self._ask_all(command, merge, held=held, places=places, share=answered)
 
-        self._send(worker, [encode_command(command)], Expected(held, 1, share=answered))
+        def done(reply: bytes | RequestError) -> None:
+            if isinstance(reply, RequestError):
+                self._replies.fail(held, reply)
+            else:
+                self._replies.fill(held, lambda: reply)
+
+        Stages(stages, ask, done, lacking=isinstance(command, Delete)).begin()
+        return True
 
     def _pull(self, command: Pull) -> None:
         """A PULL of a pattern. The worker that is asked first changes, so that none is always the last. It begins when the one
@@ -225,23 +231,30 @@ class Passing:
 
     def _ask_all(
         self, command: Command, merge: Callable[[Gathering], bytes | None], subscribes: str | None = None,
-        ends: str | None = None, held: PendingReply | None = None,
+        ends: str | None = None, held: PendingReply | None = None, places: Sequence[Place] | None = None,
+        share: Callable[[bytes], None] | None = None,
     ) -> None:  # fmt: skip
-        """Pass a command on to every worker, this one too, and reply with what they say together; in the place ``held``, if
-        that is there. Raises: ShuttingDown."""
-        places = self._placement.places()
+        """Ask every worker, this one too, or some; what they say together is the reply, or for ``share``. Raises: ShuttingDown."""
+        places = self._placement.places() if places is None else places
         workers = [self._worker(place) for place in places]
         data = encode_command(command)
         held = held or self._replies.hold(PendingReply(MADE_COST_BYTES + len(data)))
         gathering = Gathering(len(places), None if self._placement.passes_on else self._placement.here)
 
+        def released(begin: int) -> None:
+            for worker in workers:
+                self._released(worker)
+
         def add(place: Place, answer: bytes) -> None:
             if gathering.add(place, answer):
                 if subscribes is not None:
-                    held.released = lambda begin: self._all_released(workers)
+                    held.released = released
                     if gathering.refusal is not None:
                         self._end_subscription(command, workers)
-                self._replies.fill(held, lambda: merge(gathering))
+                if share is not None:
+                    share(merge(gathering) or b"")
+                else:
+                    self._replies.fill(held, lambda: merge(gathering))
 
         for place, worker in zip(places, workers, strict=True):
             self._send(worker, [data], Expected(held, 1, subscribes, partial(add, place), ends))
@@ -254,10 +267,6 @@ class Passing:
             if (found := worker.subscribed.get(command.topic)) is not None:
                 found.wanted = False
                 self._send(worker, [end], Expected(None, 1, ends=command.topic))
-
-    def _all_released(self, workers: list[WorkerLink]) -> None:
-        for worker in workers:
-            self._released(worker)
 
     def _place(self, topic: str) -> Place:
         if not self._placement.passes_on:
@@ -285,7 +294,7 @@ class Passing:
         """Pass on publishes to a partition, also for a client that follows: it cannot know where that is. Returns: the place of
         each reply, which the caller queues; None: the partition is with this worker. Raises: ShuttingDown."""
         place = self._place(part.topic)
-        if place == self._placement.worker:
+        if place == self._placement.here:
             return None
         worker = self._worker(place)
         found: list[PendingReply | Refused] = []
@@ -298,7 +307,7 @@ class Passing:
                 continue
             held = [PendingReply(MADE_COST_BYTES + len(body)) for body in part.bodies[at:stop]]
             worker.expected.extend(Expected(one, 1) for one in held)
-            worker.link.send([encode_command(_rows(part, at, stop))])
+            worker.link.send([encode_command(rows_of(part, at, stop))])
             found += held
             at = stop
         return found
@@ -315,7 +324,7 @@ class Passing:
                 self._replies.add_error(refused.error(command.topic, command.keys[at]))
                 at += 1
                 continue
-            yield _rows(command, at, stop)
+            yield rows_of(command, at, stop)
             at = stop
 
     def _ask(
@@ -489,12 +498,3 @@ class Passing:
         for worker in self._workers.values():
             worker.link.close()
         self._workers.clear()
-
-
-def _rows(command: Publish, start: int, stop: int) -> Publish:
-    rows = slice(start, stop)
-    return replace(
-        command, keys=command.keys[rows], bodies=command.bodies[rows], seqs=command.seqs and command.seqs[rows],
-        delays_ms=command.delays_ms and command.delays_ms[rows], ttls_ms=command.ttls_ms and command.ttls_ms[rows],
-        routes=command.routes and command.routes[rows],
-    )  # fmt: skip
