@@ -22,6 +22,7 @@ from toymq_py.errors import (
     BadArgument,
     BeingDeleted,
     IsPartitioned,
+    NameBusy,
     NoSuchTopic,
     PlacementUnknown,
     RequestError,
@@ -248,7 +249,7 @@ class PartitionedTopics:
 
         def end(error: OSError | RequestError | None) -> None:
             waiting = self._busy.pop(name)
-            done(error)
+            done(PlacementUnknown(str(error)) if isinstance(error, NameBusy) else error)
             call_all(waiting)
 
         return end

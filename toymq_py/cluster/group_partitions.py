@@ -57,6 +57,9 @@ class Books(Protocol):
     def has_topic(self, topic: str) -> bool:
         """Whether this broker has it, or its dead letters."""
 
+    async def quiet(self, topics: Iterable[str]) -> None:
+        """Wait until nothing changes the records of these topics. Raises: PlacementUnknown."""
+
     async def let_go(self, topics: Iterable[str]) -> None:
         """Remove the own records of topics that are no more. Raises: PlacementUnknown."""
 
@@ -109,6 +112,7 @@ class GroupPartitions:
     async def _make(self, wanted: Partitioned) -> Partitioned:
         """Raises: EtcdError; TopicExists, Moved, PlacementUnknown."""
         books, name = self._books, wanted.name
+        await books.quiet(wanted.names)
         for _ in range(TRIES_MAX):
             records = await self._kept.records_of(name)
             record = records.get(name)
@@ -131,7 +135,8 @@ class GroupPartitions:
             if record.group != books.group:
                 raise books.moved_to(record.group, name)
             groups = books.groups_for_new(name)
-            places = spread(missing, {group: sum(each.group == group for each in records.values()) for group in groups})
+            has = [records[one].group for one in topic.names if one in records]
+            places = spread(missing, {group: has.count(group) for group in groups})
             for at in range(0, len(missing), CLAIMED_TOGETHER):
                 some = {one: places[one] for one in missing[at : at + CLAIMED_TOGETHER]}
                 if not (await self._kept.claim_parts(some, name, record.revision, books.epoch)).done:

@@ -394,15 +394,20 @@ class GroupPlacement(Placement):
 
     async def alone(self, origin: str, work: Callable[[], Awaitable[T]]) -> T:
         """As ``Books.alone``."""
-        while origin in self._busy:
-            await self._over(origin)
-            if (failed := self._failed.get(origin)) is not None:
-                raise failed
+        await self.quiet([origin])
         self._busy[origin] = []
         try:
             return await work()
         finally:
             call_all(self._busy.pop(origin))
+
+    async def quiet(self, topics: Iterable[str]) -> None:
+        """As ``Books.quiet``."""
+        for topic in topics:
+            while topic in self._busy:
+                await self._over(topic)
+                if (failed := self._failed.get(topic)) is not None:
+                    raise failed
 
     async def _over(self, origin: str) -> None:
         """Wait until what changes a record has an answer, or none."""

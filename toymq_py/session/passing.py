@@ -234,7 +234,7 @@ class Passing:
         ends: str | None = None, held: PendingReply | None = None, places: Sequence[Place] | None = None,
         share: Callable[[bytes], None] | None = None,
     ) -> None:  # fmt: skip
-        """Ask every worker, this one too, or some; what they say together is the reply, or for ``share``. Raises: ShuttingDown."""
+        """Ask every worker, this one too, or some: what they say together is the reply, or is shared. Raises: ShuttingDown."""
         places = self._placement.places() if places is None else places
         workers = [self._worker(place) for place in places]
         data = encode_command(command)

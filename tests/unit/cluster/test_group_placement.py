@@ -4,20 +4,17 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from typing import TypeVar
 
 import pytest
 
+from tests.support.elections import elected
 from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.errors import BadArgument, EtcdError, Moved, NameBusy, PlacementUnknown, TermEnded, TopicExists
-from toymq_py.replication.agreement import ClusterSettings, Member
+from toymq_py.replication.agreement import ClusterSettings
 from toymq_py.replication.kept_agreement import KeptAgreement
 from toymq_py.replication.kept_places import KeptPlaces
-
-T = TypeVar("T")
 
 CLUSTER = "c"
 TOPICS = [f"t{number}" for number in range(4)]
@@ -47,22 +44,7 @@ class Group:
         self.placement, etcd = None, self._world.etcd
         self.life += 1
         node = f"{self.name}{self.life}"
-        agreement = etcd.agreement(node, CLUSTER, self.name)
-        member = Member(f"{self.life:032x}", node, f"{node}:1", f"{node}:2", f"{node}:3", "")
-        settings = ClusterSettings("u", 1, 1)
-        lease = await _until_answered(partial(agreement.grant, 600))
-        await _until_answered(partial(agreement.create_settings, settings))
-        await _until_answered(agreement.settings)
-        while True:
-            state = await _until_answered(agreement.read)
-            if state.leader is not None and state.leader.member == member:
-                break
-            if state.leader is not None:
-                await _until_answered(partial(agreement.revoke, state.leader.lease))
-            elif state.in_sync is None:
-                await _tried(agreement.begin(member, lease))
-            else:
-                await _tried(agreement.force(member, lease, state.in_sync.revision))
+        member, lease = await elected(etcd, CLUSTER, self.name, self.life)
         kept = KeptPlaces(etcd.client(node), CLUSTER, self.name)
         placement = GroupPlacement(kept, self.name, member.replica, asyncio.get_running_loop(), _no_link)
         placement.is_here = lambda topic: topic in self.topics
@@ -122,19 +104,6 @@ async def _waited(busy: NameBusy) -> None:
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     busy.when_done(lambda: over.done() or over.set_result(None))
     await over
-
-
-async def _until_answered(call: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        try:
-            return await call()
-        except EtcdError:
-            await asyncio.sleep(0.05)
-
-
-async def _tried(transaction: Awaitable[object]) -> None:
-    with suppress(EtcdError):
-        await transaction
 
 
 def simulate(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
