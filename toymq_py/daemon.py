@@ -160,8 +160,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def _read_definitions(options: ServeOptions) -> Definitions:
-    path = options.definitions
-    if path is None:
+    if (path := options.definitions) is None:
         return Definitions()
     wanted = parse(read_text(path, "the definitions"), path)
     for line in wanted.doubts:
@@ -234,9 +233,10 @@ class Service:
         )  # fmt: skip
         if self._web is None:
             self._warn_of_idle()
+        elif self._options.trusts_nodes:
+            self._web.asks(self._server.errands())
         if self._options.amqp is not None or self._options.amqps is not None:
             from toymq_py.amqp import AmqpServer  # imported only when needed
-
             self._amqp = AmqpServer(
                 self._broker, self._clock, self._loop, authority=self._authority, certificates=self._certificates,
                 vhosts=self._options.amqp_vhost,

@@ -151,9 +151,12 @@ class Placement:
         return self.worker_of(partition) == self.worker
 
     def connected(
-        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]
+        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None], *, trusted: bool = False
     ) -> PlaceLink | None:
-        """A session's connection to another place, see ``session.upstream``; None: it is at the path of ``sockets``."""
+        """A session's connection to another place, see ``session.upstream``; None: it is at the path of ``sockets``.
+
+        ``trusted``: with all rights, to another group.
+        """
         return None
 
     def worker_of(self, topic: str) -> int:

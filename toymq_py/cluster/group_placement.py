@@ -55,8 +55,8 @@ WEIGH_S = 10.0
 WEIGHED = 0.1
 """It says so when that has changed by more than this part."""
 
-Connect = Callable[[str, Callable[[], LeaderKey | None], Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
-"""Makes a session's connection to a group, see ``PassLink``."""
+Connect = Callable[[str, bool, Callable[[], LeaderKey | None], Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
+"""Makes a session's connection to a group, see ``PassLink``; True: with all rights."""
 
 
 class GroupPlacement(Placement):
@@ -234,9 +234,11 @@ class GroupPlacement(Placement):
         record = self._record(_origin(topic))
         return self.group if record is None else record.group
 
-    def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
+    def connected(
+        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None], *, trusted: bool = False
+    ) -> PlaceLink:
         name = str(place)
-        return self._connect(name, lambda: self._leader(name), received, lost)
+        return self._connect(name, trusted, lambda: self._leader(name), received, lost)
 
     def _leader(self, name: str) -> LeaderKey | None:
         group = self._picture.groups.get(name)

@@ -179,9 +179,9 @@ class BrokerOffice:
                 placing.cancel()
             self._serving.set_result(None)
 
-    def passed(self) -> asyncio.Protocol | None:
+    def passed(self, trusted: bool) -> asyncio.Protocol | None:
         """See ``Server.passed``; None while this node does not serve."""
-        return self._service.passed() if self._service is not None and self._serving is not None else None
+        return self._service.passed(trusted) if self._service is not None and self._serving is not None else None
 
     def refuse_publishes(self, reason: str | None) -> None:
         """As ``Office.refuse_publishes``."""

@@ -313,6 +313,11 @@ class ServeOptions(BrokerOptions):
             ),
         ])  # fmt: skip
 
+    @property
+    def trusts_nodes(self) -> bool:
+        """Whether nodes of other groups have all rights here: if clients need tokens, a certificate or secret proves them."""
+        return self.auth_file is None or self.replicate_cert is not None or self.replicate_token_file is not None
+
     def of_all_workers(self) -> dict[str, str]:
         """The addresses at which every worker takes connections, by option."""
         return {option: where for option, where in self.listeners().items() if option in OF_ALL_WORKERS}

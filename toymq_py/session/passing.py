@@ -1,8 +1,7 @@
 """Pass commands of a session on to the workers that have their topics, so that a client need not know them. ADR 0156.
 
-A session that has said ``CLUSTER moved=1`` follows MOVED by itself: only what settles deliveries is passed on for it, since
-it may have them by a pattern. Where there are groups, this is so for each session (ADR 0190). A session of another worker (a
-Unix socket), or of another group's leader, has no ``Passing``: nothing is passed on twice.
+A session that has said ``CLUSTER moved=1`` follows MOVED by itself: what settles deliveries, maybe of a pattern, alone is
+passed on. So for each session where there are groups (ADR 0190). One of another worker or leader has no ``Passing``.
 
     commands ──► ours: Handler
              └─► another's: Upstream of that worker ──► its replies, in their places; MSG and CLOSED, as pushes
@@ -62,11 +61,11 @@ class Passing:
     """Of one session. Belongs to the loop."""
 
     __slots__ = ("_abort", "_closed", "_deliveries", "_finishing", "_follows", "_hello", "_loop", "_partitioned", "_paused",
-                 "_placement", "_places", "_pulls", "_replies", "_turn", "_unread", "_workers")  # fmt: skip
+                 "_placement", "_places", "_pulls", "_replies", "_trusted", "_turn", "_unread", "_workers")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, deliveries: Deliveries,
-        loop: asyncio.AbstractEventLoop, unread: Callable[[], bool], abort: Callable[[], None],
+        loop: asyncio.AbstractEventLoop, unread: Callable[[], bool], abort: Callable[[], None], *, trusted: bool = False,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -74,6 +73,7 @@ class Passing:
             deliveries: those of this worker, for a look at the subscriptions.
             unread: whether the client does not read what was written.
             abort: ends the session.
+            trusted: its connections have all rights.
         """
         self._placement = placement
         self._partitioned = partitioned
@@ -82,6 +82,7 @@ class Passing:
         self._loop = loop
         self._unread = unread
         self._abort = abort
+        self._trusted = trusted
         self._follows = not placement.passes_on
         self._hello: Hello | None = None
         self._paused = self._finishing = self._closed = False
@@ -171,8 +172,7 @@ class Passing:
         """A command for a partitioned topic: each worker has some of its partitions. A PUB is divided before it comes here."""
         if isinstance(command, Subscribe | Pull | Unsubscribe):
             return self._take_pattern(command)
-        merge = WHOLE.get(type(command))
-        if merge is None:
+        if (merge := WHOLE.get(type(command))) is None:
             return False
         self._ask_all(command, merge)
         return True
@@ -358,7 +358,7 @@ class Passing:
 
     def _connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
         """Another connection to a worker. Raises: ShuttingDown, PlacementUnknown."""
-        link = self._placement.connected(place, received, lost)
+        link = self._placement.connected(place, received, lost, trusted=self._trusted)
         if link is None:
             assert isinstance(place, int), "groups connect by themselves"
             try:
@@ -408,7 +408,7 @@ class Passing:
         if held is None:  # what ends a connection is said to the next command, whose reply will not come
             return bool(fatal and worker.expected and self._answer(worker, worker.expected[0], frame, word))
         if fatal:  # a run has fewer replies than commands, and what follows would be taken for them
-            held.released, held.last = lambda begin: self._end_soon(), True
+            held.released, held.last = self._end_soon, True
         answer = b"".join(expected.pieces)
         subscribes = expected.subscribes if word == b"OK" else None
         if subscribes is not None:
@@ -455,7 +455,7 @@ class Passing:
             assert expected.share is not None
             expected.share(error)
 
-    def _end_soon(self) -> None:
+    def _end_soon(self, begin: int) -> None:
         self._loop.call_soon(self._abort)
 
     def _lost_reply(self, held: PendingReply | None) -> None:
@@ -466,7 +466,7 @@ class Passing:
 
         def cut() -> None:
             held.make = None
-            self._end_soon()
+            self._loop.call_soon(self._abort)
 
         self._replies.fill(held, cut)
 
