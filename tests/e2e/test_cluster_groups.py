@@ -395,6 +395,10 @@ async def _judged(rigs: Groups) -> None:
         assert sorted(message.topic for message in found) == ["x.here", "x.there"]
         with pytest.raises(Forbidden):
             await few.pub("y", b"no")
+    gateway = f"http://127.0.0.1:{rigs[A].nodes['a1'].http_port}"
+    async with httpx.AsyncClient(base_url=gateway, timeout=WAIT_S) as http:
+        found = (await http.get("/v1/topics", headers={"authorization": f"Bearer {token('few')}"})).json()["topics"]
+    assert [topic["topic"] for topic in found] == ["x.here", "x.there"], "the gateway asks as a node, and shows what few may see"
     reader, writer = await asyncio.open_connection(*urls[A].split(":"))
     writer.write(hello("few") + b"CLUSTER\n")
     await reader.readline()

@@ -1,6 +1,7 @@
 """Partitioned topics over groups, as real processes over a real etcd: partitions in each group, commands at any node."""
 
 import asyncio
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import httpx
 import pytest
 
 import toymq
@@ -140,6 +142,55 @@ def test_the_blocking_client(groups: Groups) -> None:
                 message.ack(sync=True)
         list(mq.pub_many("blocking", [b"x"] * COUNT))
         assert mq.delete("blocking") == 12 + COUNT
+
+
+def test_http_has_all_of_a_partitioned_topic_at_any_gateway(groups: Groups) -> None:
+    gateways = {name: f"http://127.0.0.1:{next(iter(rig.nodes.values())).http_port}" for name, rig in groups.items()}
+    with (
+        httpx.Client(base_url=gateways[A], timeout=WAIT_S) as http,
+        httpx.Client(base_url=gateways[B], timeout=WAIT_S) as other,
+    ):
+        assert http.put("/v1/topics/web", json={"partitions": COUNT, "visibility": 60_000}).status_code == 201
+        assert other.put("/v1/topics/web", json={"partitions": COUNT}).status_code == 200
+        assert http.put("/v1/topics/web", json={"partitions": 2}).json()["code"] == "EXISTS"
+        assert {name: len(some) for name, some in parts(groups, "web").items()} == {A: 3, B: 3}
+        stored_count = 0
+        for number in range(12):
+            answer = http.post("/v1/topics/web/messages", content=b"x", headers={"x-route": f"r{number}"})
+            if answer.status_code == 421:  # its gateway is named, and takes the same request
+                assert f" {gateways[B]}/ (group b) has the topic web#" in answer.json()["detail"]
+                answer = other.post("/v1/topics/web/messages", content=b"x", headers={"x-route": f"r{number}"})
+            assert answer.status_code == 201
+            stored_count += 1
+        for client in (http, other):
+            described = client.get("/v1/topics/web").json()
+            assert [part["topic"] for part in described["parts"]] == names("web")
+            assert described["messages"] == stored_count
+            listed = [topic["topic"] for topic in client.get("/v1/topics", params={"pattern": "web#*"}).json()["topics"]]
+            assert listed == names("web")
+        assert http.get("/v1/stats").json()["publish_total"] >= stored_count
+        assert other.patch("/v1/topics/web", json={"ttl": 3_600_000}).json()["settings"]["ttl"] == 3_600_000
+        assert http.put("/v1/topics/web/consumers/c", json={"seek": "earliest"}).json()["backlog"] == stored_count
+        assert other.get("/v1/topics/web/consumers/c").json()["backlog"] == stored_count
+        assert other.delete("/v1/topics/web/consumers/c").status_code == 204
+        assert http.post("/v1/topics/web:purge").json() == {"purged": stored_count}
+        assert other.delete("/v1/topics/web").status_code == 204
+        assert http.get("/v1/topics/web").status_code == 404
+
+
+async def test_the_dashboard_shows_the_topics_of_all_groups(groups: Groups) -> None:
+    say(groups[A], b"CREATE seen.a group=a\n", 1)
+    say(groups[B], b"CREATE seen.b group=b\n", 1)
+    port = next(iter(groups[B].nodes.values())).http_port
+    async with (
+        asyncio.timeout(WAIT_S), httpx.AsyncClient(timeout=WAIT_S) as http,
+        http.stream("GET", f"http://127.0.0.1:{port}/v1/events") as events,
+    ):
+        async for line in events.aiter_lines():
+            if line.startswith("data: "):
+                found = {topic["topic"] for topic in json.loads(line.removeprefix("data: "))["topics"]}
+                assert {"seen.a", "seen.b"} <= found
+                break
 
 
 async def test_a_topic_that_is_made_at_once_everywhere_is_one(groups: Groups) -> None:
