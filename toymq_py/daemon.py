@@ -165,6 +165,8 @@ def _read_definitions(options: ServeOptions) -> Definitions:
     wanted = parse(read_text(path, "the definitions"), path)
     for line in wanted.doubts:
         logger.warning("%s", line)
+    if options.group is not None and (wanted.webhooks or wanted.alerts):
+        raise ConfigError(f"{path}: webhooks and alerts are of one group: with --group put them to its gateway, or by toymqctl")
     if (wanted.webhooks or wanted.alerts) and options.http is None and options.https is None:
         raise ConfigError(f"{path}: the gateway pushes webhooks and watches for alerts: they need --http or --https")
     if wanted.amqp and options.amqp is None and options.amqps is None:
@@ -176,8 +178,7 @@ async def _serve(
     options: ServeOptions, files: Files, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]],
     of_worker: OfWorker | None,
 ) -> None:  # fmt: skip
-    loop = asyncio.get_running_loop()
-    clock = SystemClock()
+    loop, clock = asyncio.get_running_loop(), SystemClock()
     reloads = {**reloads, **files.reloads(options)}
     with contextlib.ExitStack() as bound:
         listeners = bind_all(options, options.listeners(), bound) if of_worker is None else of_worker.listeners
@@ -249,8 +250,7 @@ class Service:
 
     def _warn_of_idle(self) -> None:
         """Say what was defined and does nothing without a gateway. A damaged file is `toymq verify`'s to tell."""
-        directory = self._broker.directory
-        for what, read in (("webhooks", directory.read_webhooks), ("alerts", directory.read_alerts)):
+        for what, read in (("webhooks", self._broker.directory.read_webhooks), ("alerts", self._broker.directory.read_alerts)):
             with contextlib.suppress(DamagedData, OSError):
                 if count := len(read()):
                     logger.warning("%d %s are defined and do nothing: they need --http or --https", count, what)

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from toymq_py import daemon
 from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock
+from toymq_py.cluster.group_definitions import GroupDefinitions
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
+from toymq_py.config.definitions import Definitions
 from toymq_py.config.options import ServeOptions
 from toymq_py.daemon import Files, Listeners, Service
 from toymq_py.errors import EtcdError
@@ -170,13 +172,21 @@ class BrokerOffice:
         """As ``Office.serve``. Raises: DirectoryLost."""
         assert self._service is not None
         self._serving = self._loop.create_future()
-        placing = None if self._placement is None else self._loop.create_task(self._placement.run(self._lease))
+        beside: list[asyncio.Task[None]] = []
+        wanted = self._files.definitions
         try:
-            await self._service.prepare(self._files.definitions)
+            if self._placement is not None:
+                assert self._broker is not None
+                beside.append(self._loop.create_task(self._placement.run(self._lease)))
+                of_group = GroupDefinitions(wanted, self._options.definitions, self._broker)
+                await of_group.apply()
+                beside.append(self._loop.create_task(of_group.run()))
+                wanted = Definitions()
+            await self._service.prepare(wanted)
             await self._service.run()
         finally:
-            if placing is not None:
-                placing.cancel()
+            for task in beside:
+                task.cancel()
             self._serving.set_result(None)
 
     def passed(self, trusted: bool) -> asyncio.Protocol | None:

@@ -284,7 +284,7 @@ class ServeOptions(BrokerOptions):
             raise ConfigError("--replicate-plaintext contradicts --replicate-cert")
         if self.etcd is None:
             raise ConfigError("--cluster needs --etcd: the URLs of its members")
-        for name in ("definitions", "dialect", "amqp", "amqps"):
+        for name in ("dialect", "amqp", "amqps"):
             if self.group is not None and getattr(self, name):
                 raise ConfigError(f"--{name} and --group exclude each other: not every topic is here. Leave one out")
         if self.fsync != "always":
