@@ -319,3 +319,34 @@ async def test_a_leader_is_killed_within_a_command_and_a_repeat_completes_it(clu
 async def _begun(client: Any, command: str, name: str) -> None:
     with suppress(PlacementUnknown, toymq.ConnectionLost, NoSuchTopic):
         await (client.create(name, {"partitions": 24}) if command == "CREATE" else client.delete(name))
+
+
+DEFINITIONS = """
+[[topic]]
+name = "defined"
+visibility = "2m"
+
+[[topic.consumer]]
+name = "billing"
+start = "earliest"
+""" + "".join(f'[[topic]]\nname = "more{number}"\n' for number in range(8))
+
+
+def test_definitions_are_applied_where_each_topic_is(tmp_path: Path) -> None:
+    file = tmp_path / "defs.toml"
+    file.write_text(DEFINITIONS)
+    with running_groups(tmp_path, {A: ("a1",), B: ("b1",)}, "--definitions", str(file)) as rigs:
+        asyncio.run(_defined(rigs))
+
+
+async def _defined(rigs: Groups) -> None:
+    wanted = {"defined", *(f"more{number}" for number in range(8))}
+    async with asyncio.timeout(WAIT_S), await connected(rigs[A]) as client:
+        while not wanted <= stored(rigs[A]) | stored(rigs[B]):  # noqa: ASYNC110 (other processes)
+            await asyncio.sleep(0.05)
+        assert not stored(rigs[A]) & stored(rigs[B])
+        while (await client.config("defined")) != {"visibility": 120}:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        while not (found := (await client.describe("defined"))["consumers"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert [one["consumer"] for one in found] == ["billing"]
