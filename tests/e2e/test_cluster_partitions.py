@@ -336,6 +336,7 @@ def test_definitions_are_applied_where_each_topic_is(tmp_path: Path) -> None:
     file = tmp_path / "defs.toml"
     file.write_text(DEFINITIONS)
     with running_groups(tmp_path, {A: ("a1",), B: ("b1",)}, "--definitions", str(file)) as rigs:
+        serving(rigs)
         asyncio.run(_defined(rigs))
 
 
