@@ -53,7 +53,8 @@ from toymq_py.session.stages import Stages
 from toymq_py.session.upstream import Upstream
 from toymq_py.topic import Refused
 
-SETTLING = (Ack, Nack, Touch, SettlementRun, Unsubscribe)
+SETTLING = Ack, Nack, Touch, SettlementRun, Unsubscribe
+STAGED = Create, Delete
 TOPICS_CACHED_MAX = 4096
 
 
@@ -103,7 +104,7 @@ class Passing:
             return self._take_other(command)
         if isinstance(command, Subscribe):
             self._check_free(topic)
-        if self._in_stages(command):
+        if isinstance(command, STAGED) and self._in_stages(command):
             return True
         if self._partitioned.by_name and self._partitioned.find(topic) is not None:
             return self._take_whole(command)
@@ -177,13 +178,12 @@ class Passing:
         self._ask_all(command, merge)
         return True
 
-    def _in_stages(self, command: Command) -> bool:
-        """CREATE of a partitioned topic: first where a plain one of this name would be, which is refused. DELETE where groups
-        agree on it: its home says so first, and that it is gone behind the others (ADR 0198)."""
+    def _in_stages(self, command: Create | Delete) -> bool:
+        """CREATE is first for where a plain topic would be, DELETE in a cluster first and behind the others (ADR 0198)."""
         if isinstance(command, Create) and PARTITIONS in command.settings:
             home = [self._place(command.topic)]
             stages, merge = [home, self._placement.places()], Gathering.total
-        elif isinstance(command, Delete) and self._placement.table and command.topic in self._partitioned.by_name:
+        elif isinstance(command, Delete) and self._placement.table is not None and command.topic in self._partitioned.by_name:
             home = [self._place(command.topic)]
             others = [place for place in self._placement.places() if place not in home]
             stages, merge = [home, others, home, others], Gathering.sum_of_some
