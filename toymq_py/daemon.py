@@ -160,12 +160,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def _read_definitions(options: ServeOptions) -> Definitions:
-    path = options.definitions
-    if path is None:
+    if (path := options.definitions) is None:
         return Definitions()
     wanted = parse(read_text(path, "the definitions"), path)
     for line in wanted.doubts:
         logger.warning("%s", line)
+    if options.group is not None and (wanted.webhooks or wanted.alerts):
+        raise ConfigError(f"{path}: webhooks and alerts are of one group: with --group put them to its gateway, or by toymqctl")
     if (wanted.webhooks or wanted.alerts) and options.http is None and options.https is None:
         raise ConfigError(f"{path}: the gateway pushes webhooks and watches for alerts: they need --http or --https")
     if wanted.amqp and options.amqp is None and options.amqps is None:
@@ -177,8 +178,7 @@ async def _serve(
     options: ServeOptions, files: Files, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]],
     of_worker: OfWorker | None,
 ) -> None:  # fmt: skip
-    loop = asyncio.get_running_loop()
-    clock = SystemClock()
+    loop, clock = asyncio.get_running_loop(), SystemClock()
     reloads = {**reloads, **files.reloads(options)}
     with contextlib.ExitStack() as bound:
         listeners = bind_all(options, options.listeners(), bound) if of_worker is None else of_worker.listeners
@@ -234,9 +234,10 @@ class Service:
         )  # fmt: skip
         if self._web is None:
             self._warn_of_idle()
+        elif self._options.trusts_nodes:
+            self._web.asks(self._server.errands())
         if self._options.amqp is not None or self._options.amqps is not None:
             from toymq_py.amqp import AmqpServer  # imported only when needed
-
             self._amqp = AmqpServer(
                 self._broker, self._clock, self._loop, authority=self._authority, certificates=self._certificates,
                 vhosts=self._options.amqp_vhost,
@@ -249,8 +250,7 @@ class Service:
 
     def _warn_of_idle(self) -> None:
         """Say what was defined and does nothing without a gateway. A damaged file is `toymq verify`'s to tell."""
-        directory = self._broker.directory
-        for what, read in (("webhooks", directory.read_webhooks), ("alerts", directory.read_alerts)):
+        for what, read in (("webhooks", self._broker.directory.read_webhooks), ("alerts", self._broker.directory.read_alerts)):
             with contextlib.suppress(DamagedData, OSError):
                 if count := len(read()):
                     logger.warning("%d %s are defined and do nothing: they need --http or --https", count, what)

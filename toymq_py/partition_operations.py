@@ -10,7 +10,7 @@ from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, NoSuchConsumer, NoSuchTopic, RequestError
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.partitioned_topics import for_each, refuse_partitions
-from toymq_py.partitions import PARTITIONS, common_settings, described_whole
+from toymq_py.partitions import PARTITIONS, Partitioned, common_settings, described_whole
 from toymq_py.records import IdRange
 
 Counted = Callable[[int, OSError | RequestError | None], None]
@@ -20,17 +20,28 @@ Counted = Callable[[int, OSError | RequestError | None], None]
 def create(broker: Broker, name: str, changes: Mapping[str, str], done: Done) -> None:
     """Create a topic, with its partitions where ``changes`` say so, or confirm one. Raises: as ``Broker.create``, BadName."""
     broker.refuse_late()
-    whole = broker.partitioned.find(name)
+    whole = _whole(broker, name)
     if PARTITIONS not in changes and (whole is None or name.endswith(DEAD_LETTERS)):
         broker.create(name, changes, done)
         return
-    if not broker.placement.passes_on:
-        raise BadArgument("partitions= is not for a cluster of groups yet: there a topic is whole in one group")
+    if "group" in changes:
+        raise BadArgument(f"group={changes['group']}: the partitions of a topic are spread over all groups")
     settings = {word: value for word, value in changes.items() if word != PARTITIONS}
     count = changes.get(PARTITIONS) or str(whole.count if whole is not None else 0)
     broker.partitioned.create(
-        name, count, settings, name in broker.topics or name in broker.unopened, broker.create, partial(_remove, broker), done
-    )
+        name, count, settings, lambda one: one in broker.topics or one in broker.unopened, broker.create,
+        partial(_remove, broker), done,
+    )  # fmt: skip
+
+
+def _whole(broker: Broker, name: str) -> Partitioned | None:
+    """A topic to be created or deleted. What the groups agree on is asked of etcd then, whatever is known of it here.
+
+    Raises: BeingDeleted, StorageFailed.
+    """
+    if broker.placement.table is None:
+        return broker.partitioned.find(name)
+    return broker.partitioned.by_name.get(name.removesuffix(DEAD_LETTERS))
 
 
 def configure(broker: Broker, name: str, changes: Mapping[str, str], done: Done) -> None:
@@ -64,7 +75,7 @@ def delete(broker: Broker, name: str, done: Counted) -> None:
     Raises: NoSuchTopic, BadArgument, ShuttingDown; then ``done`` is not called.
     """
     broker.refuse_late()
-    whole = broker.partitioned.find(name)
+    whole = _whole(broker, name)
     if whole is None or name.endswith(DEAD_LETTERS):
         if (part := broker.partitioned.part_of(name)) is not None:
             raise BadArgument(f"{name} is a partition of {part}: delete {part}, or purge {name}")

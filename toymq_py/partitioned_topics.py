@@ -7,7 +7,8 @@ Contract: groups.md, stage 4; ADR 0184. Belongs to the event loop.
                                                                 3  partitions.json has it no more
 
 A kill between two steps leaves a directory that the next start completes, before it opens a topic. Of several workers each has
-the whole file, and the partitions that are placed with it.
+the whole file, and the partitions that are placed with it. In a cluster with groups the leaders agree on the topics in etcd
+(``PartitionTable``, ADR 0198), and the file is a copy, for the day when etcd has forgotten them.
 """
 
 import logging
@@ -17,10 +18,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from toymq_py.callbacks import call_all
 from toymq_py.config.options import TopicSettings
 from toymq_py.data_directory import DataDirectory
-from toymq_py.errors import BadArgument, BeingDeleted, IsPartitioned, NoSuchTopic, RequestError, StorageFailed, TopicExists
+from toymq_py.errors import (
+    BadArgument,
+    BeingDeleted,
+    IsPartitioned,
+    NameBusy,
+    NoSuchTopic,
+    PlacementUnknown,
+    RequestError,
+    StorageFailed,
+    TopicExists,
+)
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, TopicPattern, is_pattern, whole_name
 from toymq_py.partitions import PARTITIONS, Partitioned, check_whole_name, number_of, parse_partitions
-from toymq_py.placement import Placement
+from toymq_py.placement import PartitionTable, Placement
 from toymq_py.storage import topic_settings as settings_file
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.partitions_file import StoredPartitions
@@ -41,7 +52,7 @@ class PartitionedTopics:
         self._placement = placement
         self._busy: dict[str, list[Callable[[], None]]] = {}  # not on the disk yet, or going; with what waits for the end
         self._deleting: set[str] = set()
-        self._stuck: dict[str, StorageFailed] = {}  # some of their partitions are removed, and others could not be
+        self._stuck: dict[str, RequestError] = {}  # some of their partitions are removed, and others could not be, or not yet
         self._storing: list[Done] | None = None
         self._to_store: list[Done] = []
 
@@ -52,30 +63,53 @@ class PartitionedTopics:
 
         Raises: DamagedData, OSError.
         """
-        found = self._directory.read_partitions()
+        stored_here = found = self._directory.read_partitions()
+        if (table := self._placement().table) is not None:
+            agreed = {name: StoredPartitions(*known) for name, known in table.known().items()}
+            found = agreed if table.is_complete else {**found, **agreed}
+            table.on_change = self._agreed
         for stored in found.values():
             names = [name for one in stored.topic.names for name in (one, one + DEAD_LETTERS)]
             if stored.deleting:
                 for name in names:
                     self._directory.remove_topic_now(name)
-                continue
+                if table is None:
+                    continue
+                self._stuck[stored.topic.name] = _going(stored.topic.name)
             self.by_name[stored.topic.name] = stored.topic
+            if stored.deleting:
+                continue
             for name in self.here(stored.topic.names):
                 path = self._directory.topic_path(name)
                 if not self._fs.is_dir(path):
                     logger.warning("partition %s was not made yet, or is lost: it is made empty", name)
                     settings = TopicSettings().changed(stored.topic.settings)
                     settings_file.store(self._fs, path, settings, secrets.token_hex(8))
-        if len(self.by_name) < len(found):
+        if self._content() != stored_here:
             self._directory.write_partitions(self._content())
 
+    def _agreed(self, name: str, topic: Partitioned | None, deleting: bool) -> None:
+        """What the leaders of the groups have agreed on has changed."""
+        before = self._content().get(name)
+        self._stuck.pop(name, None)
+        if topic is None:
+            self.by_name.pop(name, None)
+        else:
+            self.by_name[name] = topic
+            if deleting:
+                self._stuck[name] = _going(name)
+        if before != self._content().get(name):
+            self._store(lambda error: None)
+
     def _content(self) -> dict[str, StoredPartitions]:
-        return {name: StoredPartitions(topic, name in self._deleting) for name, topic in self.by_name.items()}
+        return {
+            name: StoredPartitions(topic, name in self._deleting or name in self._stuck) for name, topic in self.by_name.items()
+        }
 
     def here(self, names: tuple[str, ...]) -> Iterator[str]:
         """Those of the partitions that are placed with this process."""
         placement = self._placement()
-        return (name for name in names if placement.worker_of(name) == placement.worker)
+        return filter(placement.has, names)
 
     # -- looking
 
@@ -120,13 +154,15 @@ class PartitionedTopics:
             raise BadArgument(f"{name} is partitioned: write {name}{PARTITION_MARK}*, or one of its partitions")
 
     def is_none(self, name: str) -> NoSuchTopic | None:
-        """The error for a name that is of a partition, and no partitioned topic has such a one."""
+        """The error for a name that is of a partition, and no partitioned topic has such a one, or it goes."""
         if PARTITION_MARK not in name:
             return None
         origin = whole_name(name).removesuffix(DEAD_LETTERS)
         of, number = self.by_name.get(origin), number_of(name)
-        if of is not None and number is not None and number < of.count:
+        if of is not None and number is not None and number < of.count and of.name not in self._deleting:
             return None
+        if of is not None and of.name in self._deleting:
+            return NoSuchTopic(f"{of.name} is being deleted")
         there = f"{origin} is not partitioned" if of is None else f"{origin} has {of.count} partitions, from 0"
         remedy = f"CREATE {origin} {PARTITIONS}=N makes a partitioned topic"
         return NoSuchTopic(f"there is no partition {name}: {there}; {remedy}")
@@ -140,13 +176,13 @@ class PartitionedTopics:
     # -- changing
 
     def create(
-        self, name: str, count: str, settings: Mapping[str, str], taken: bool,
+        self, name: str, count: str, settings: Mapping[str, str], has: Callable[[str], bool],
         make: Callable[[str, Mapping[str, str], Done], None], remove: Callable[[str, Done], None], done: Done,
     ) -> None:  # fmt: skip
         """Make a topic with its partitions, or confirm the one that is there.
 
         Args:
-            taken: there is another topic of this name.
+            has: whether there is a topic here.
             make: makes or confirms one partition, which is placed here.
             remove: removes one.
 
@@ -154,8 +190,11 @@ class PartitionedTopics:
         """
         wanted = Partitioned(check_whole_name(name), parse_partitions(count), dict(settings))
         TopicSettings().changed(settings)
+        if (table := self._placement().table) is not None:
+            self._create_agreed(table, wanted, has, make, done)
+            return
         present = self.find(name)
-        if taken:
+        if has(name):
             raise TopicExists(f"{name} exists and is not partitioned: delete it first, or take another name")
         if present is not None and present.count != wanted.count:
             there = f"{PARTITIONS}={present.count}, not {wanted.count}"
@@ -183,11 +222,71 @@ class PartitionedTopics:
         self._busy[name] = []
         self._store(stored)
 
+    def _create_agreed(
+        self, table: PartitionTable, wanted: Partitioned, has: Callable[[str], bool],
+        make: Callable[[str, Mapping[str, str], Done], None], done: Done,
+    ) -> None:  # fmt: skip
+        """Make the partitions that are this group's. What fails, a repeat completes. Raises: BeingDeleted."""
+        end = self._begin_alone(wanted.name, done)
+
+        def made(outcome: Partitioned | RequestError) -> None:
+            if isinstance(outcome, RequestError):
+                end(outcome)
+                return
+            of_new = {**outcome.settings, **wanted.settings}
+            for_each(
+                list(self.here(outcome.names)),
+                lambda one, ended: make(one, wanted.settings if has(one) else of_new, ended), end,
+            )  # fmt: skip
+
+        table.make(wanted, made)
+
+    def _begin_alone(self, name: str, done: Done) -> Done:
+        """Nothing else is about this topic until the end, which the result tells. Raises: BeingDeleted."""
+        if name in self._busy:
+            raise self._not_now(name)
+        self._busy[name] = []
+
+        def end(error: OSError | RequestError | None) -> None:
+            waiting = self._busy.pop(name)
+            done(PlacementUnknown(str(error)) if isinstance(error, NameBusy) else error)
+            call_all(waiting)
+
+        return end
+
+    def _delete_agreed(self, table: PartitionTable, name: str, remove: Callable[[str, Done], None], done: Done) -> None:
+        """Remove the partitions that are this group's. Raises: BeingDeleted."""
+        end = self._begin_alone(name, done)
+        self._deleting.add(name)
+
+        def ended(error: OSError | RequestError | None) -> None:
+            self._deleting.discard(name)
+            end(error)
+
+        def begun(outcome: Partitioned | RequestError) -> None:
+            if isinstance(outcome, RequestError):
+                ended(outcome)
+                return
+            topic = outcome
+            names = [*self.here(topic.names), *self.here(topic.members(name + DEAD_LETTERS))]
+            for_each(names, remove, lambda error: removed(topic, error))
+
+        def removed(topic: Partitioned, error: OSError | RequestError | None) -> None:
+            if error is not None:
+                ended(error)
+            else:
+                table.end_delete(topic, ended)
+
+        table.begin_delete(name, begun)
+
     def delete(self, name: str, remove: Callable[[str, Done], None], done: Done) -> None:
         """Remove the topic; ``remove`` removes one partition or dead-letter topic, which may not be there.
 
         Raises: BeingDeleted; then ``done`` is not called.
         """
+        if (table := self._placement().table) is not None:
+            self._delete_agreed(table, name, remove, done)
+            return
         topic = self.find(name)
         assert topic is not None
         names = [*self.here(topic.names), *self.here(topic.members(name + DEAD_LETTERS))]
@@ -237,6 +336,10 @@ class PartitionedTopics:
                 self._store_next()
 
         self._directory.store_partitions(self._content(), stored)
+
+
+def _going(name: str) -> PlacementUnknown:
+    return PlacementUnknown(f"{name} is being deleted, and that was interrupted: repeat DELETE {name}")
 
 
 def for_each(

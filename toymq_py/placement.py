@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from toymq_py.errors import BadArgument, Moved, RequestError
 from toymq_py.names import DEAD_LETTERS, is_pattern
+from toymq_py.partitions import Partitioned
 
 T = TypeVar("T")
 Place = int | str
@@ -44,6 +45,21 @@ def choose_group(topic: str, loads: Mapping[P, float], load: float = 0.0) -> P:
     return max(fits, key=lambda group: score(group, topic))
 
 
+def spread(partitions: Sequence[str], counts: Mapping[P, int]) -> dict[str, P]:
+    """The group of each new partition: of those that have the fewest, the one that the hash names.
+
+    Args:
+        counts: what each group has of the topic already; at least one group.
+    """
+    has = dict(counts)
+    places = {}
+    for name in partitions:
+        fewest = min(has.values())
+        places[name] = place = max((group for group in has if has[group] == fewest), key=lambda group: score(group, name))
+        has[place] += 1
+    return places
+
+
 class PlaceLink(Protocol):
     """A session's connection to another place: commands go there as bytes, and come back as frames."""
 
@@ -62,6 +78,27 @@ class PlaceLink(Protocol):
 
     def close(self) -> None:
         """Close at once. Idempotent."""
+
+
+class PartitionTable(Protocol):
+    """The partitioned topics of a cluster with groups, whose leaders agree on them. See ``GroupPartitions``."""
+
+    on_change: Callable[[str, Partitioned | None, bool], None]
+    """Called with a name, the topic of it, and whether it is being deleted, when that has changed; None: there is none."""
+    is_complete: bool
+    """False: what the directory has beside it counts, too."""
+
+    def known(self) -> Mapping[str, tuple[Partitioned, bool]]:
+        """What is known now, as in ``on_change``."""
+
+    def make(self, wanted: Partitioned, done: Callable[[Partitioned | RequestError], None]) -> None:
+        """Agree on a new topic and where its partitions are, or learn of one that is there; ``done`` gets it as it is."""
+
+    def begin_delete(self, name: str, done: Callable[[Partitioned | RequestError], None]) -> None:
+        """Say that a topic goes. ``done`` gets it: its partitions here are to be removed."""
+
+    def end_delete(self, topic: Partitioned, done: Callable[[RequestError | None], None]) -> None:
+        """Say that its partitions here are removed. Where no other group has one, there is no such topic any more."""
 
 
 class Placement:
@@ -92,6 +129,11 @@ class Placement:
         return True
 
     @property
+    def table(self) -> PartitionTable | None:
+        """Of the partitioned topics; None: each process keeps its own."""
+        return None
+
+    @property
     def here(self) -> Place:
         """This place."""
         return self.worker
@@ -104,10 +146,17 @@ class Placement:
         """Where a topic is, as far as it is known; else this place."""
         return self.worker_of(topic)
 
+    def has(self, partition: str) -> bool:
+        """Whether a partition is placed here."""
+        return self.worker_of(partition) == self.worker
+
     def connected(
-        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]
+        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None], *, trusted: bool = False
     ) -> PlaceLink | None:
-        """A session's connection to another place, see ``session.upstream``; None: it is at the path of ``sockets``."""
+        """A session's connection to another place, see ``session.upstream``; None: it is at the path of ``sockets``.
+
+        ``trusted``: with all rights, to another group.
+        """
         return None
 
     def worker_of(self, topic: str) -> int:

@@ -19,7 +19,7 @@ from toymq_py.entrance import REFUSED_LINGER_MAX, Entrance
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.open_connections import OpenConnection
-from toymq_py.session import LINGER_S, FairQueue, Session, SessionProtocol, refuse
+from toymq_py.session import LINGER_S, Errands, FairQueue, Session, SessionProtocol, refuse
 
 logger = logging.getLogger("toymq_py.server")
 
@@ -148,11 +148,16 @@ class Server:
 
     # -- sessions
 
-    def passed(self) -> SessionProtocol:
-        """The protocol of a connection over which another group passes a client's commands on: as from another worker."""
-        return SessionProtocol(self._open_session)
+    def passed(self, trusted: bool) -> SessionProtocol:
+        """The protocol of a connection over which another group passes a client's commands on: as from another worker.
+        ``trusted``: with all rights, of a node."""
+        return SessionProtocol(partial(self._open_session, trusted=trusted))
 
-    def _open_session(self, protocol: SessionProtocol) -> Session | None:
+    def errands(self) -> Errands | None:
+        """Commands that are asked of all groups without a client; None without groups."""
+        return Errands(self._broker, self._clock, self._loop) if self._broker.placement.table is not None else None
+
+    def _open_session(self, protocol: SessionProtocol, *, trusted: bool = False) -> Session | None:
         """Make the session of a connection. Returns: None when it is refused; then the reason is written and it is closed."""
         broker = self._broker
         if self._stopping.is_set():
@@ -168,7 +173,7 @@ class Server:
         self._last_number += 1
         session = Session(
             self._last_number, transport, broker, self._clock, self._loop, self._fair_queue, self._session_ended,
-            self._authority, seat, protocol.address or None,
+            None if trusted else self._authority, seat, protocol.address or None,
         )  # fmt: skip
         self._sessions[session] = seat
         self._most_sessions = max(self._most_sessions, len(self._sessions))

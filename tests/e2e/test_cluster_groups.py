@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from click.testing import CliRunner
 import toymq
 import toymq.sync
 from tests.support.certificates import CERT, KEY
+from tests.support.cluster_groups import Groups, asked, connected, listed, say, serving, stored
 from tests.support.cluster_rig import CLUSTER, MONOTONIC, WAIT_S, ClusterRig, Load, running_groups
 from tests.support.ctl import ok, refused, values
 from tests.support.etcd import running_etcd
@@ -26,7 +26,6 @@ from toymqctl.cli import main as toymqctl
 
 pytestmark = require("etcd", "proc")
 
-Groups = dict[str, ClusterRig]
 A, B = "a", "b"
 
 
@@ -36,48 +35,6 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
     with running_groups(tmp_path_factory.mktemp("groups"), {A: ("a1",), B: ("b1",)}) as rigs:
         serving(rigs)
         yield rigs
-
-
-def serving(rigs: Groups) -> None:
-    """Wait until each group has a leader, and that of each first node knows all of them. Such a node has no others."""
-    for rig in rigs.values():
-        asyncio.run(rig.leader())
-    until = MONOTONIC() + WAIT_S
-    for rig in rigs.values():
-        while len(rig.nodes) == 1 and not _knows(rig, len(rigs)):
-            assert MONOTONIC() < until, rig.logs()
-            time.sleep(0.02)
-
-
-def _knows(rig: ClusterRig, count: int) -> bool:
-    try:
-        groups = asked(rig, b"HELLO 1 auth=%b\nCLUSTER moved=1" % token("all").encode(), 3)["groups"].values()
-    except (OSError, ValueError):  # it does not serve yet
-        return False
-    return [each["placed"] and each["leader"] is not None for each in groups] == [True] * count
-
-
-def connected(rig: ClusterRig) -> Any:
-    return toymq.connect(rig.urls, timeout_s=WAIT_S, wait_s=WAIT_S)
-
-
-def stored(rig: ClusterRig) -> set[str]:
-    """The topics on the disk of a group's first node."""
-    return {path.name for path in Path(next(iter(rig.nodes.values())).data_dir, "topics").iterdir()}
-
-
-def say(rig: ClusterRig, data: bytes, count: int) -> list[bytes]:
-    """What a group's first node answers to a client that follows nothing: so many lines."""
-    node = next(iter(rig.nodes.values()))
-    with socket.create_connection((node.host, node.port), WAIT_S) as connection, connection.makefile("rwb") as stream:
-        stream.write(data)
-        stream.flush()
-        return [stream.readline() for _ in range(count)]
-
-
-def asked(rig: ClusterRig, command: bytes, lines: int = 2) -> Any:
-    """The JSON of an answer."""
-    return json.loads(say(rig, command + b"\n", lines)[-1])
 
 
 async def test_clients_go_where_a_topic_is(groups: Groups) -> None:
@@ -273,15 +230,6 @@ async def test_clients_go_on_with_the_next_leader_of_another_group(cluster: Grou
                 await message.ack()
 
 
-async def listed(client: Any, pattern: str) -> Any:
-    """Topics, asked for until no group is away."""
-    while True:
-        try:
-            return await client.topics(pattern)
-        except PlacementUnknown:
-            await asyncio.sleep(0.1)
-
-
 async def test_without_etcd_known_topics_go_on_and_new_ones_are_refused(cluster: Groups) -> None:
     async with await connected(cluster[A]) as client:
         for topic, group in (("here", A), ("there", B), ("gone", A)):
@@ -447,6 +395,10 @@ async def _judged(rigs: Groups) -> None:
         assert sorted(message.topic for message in found) == ["x.here", "x.there"]
         with pytest.raises(Forbidden):
             await few.pub("y", b"no")
+    gateway = f"http://127.0.0.1:{rigs[A].nodes['a1'].http_port}"
+    async with httpx.AsyncClient(base_url=gateway, timeout=WAIT_S) as http:
+        found = (await http.get("/v1/topics", headers={"authorization": f"Bearer {token('few')}"})).json()["topics"]
+    assert [topic["topic"] for topic in found] == ["x.here", "x.there"], "it shows what few may see"
     reader, writer = await asyncio.open_connection(*urls[A].split(":"))
     writer.write(hello("few") + b"CLUSTER\n")
     await reader.readline()

@@ -192,6 +192,21 @@ def test_what_comes_meanwhile_waits() -> None:
     assert rig.broker.topic_or_new("orders").name == "orders"
 
 
+def test_no_partition_comes_back_while_its_topic_is_being_deleted() -> None:
+    rig = BrokerRig()
+    create(rig, partitions="4")
+    partition_operations.delete(rig.broker, "orders", lambda count, error: None)
+    refused = 0
+    while rig.loop.step():
+        for name in NAMES:
+            if name not in rig.broker.topics:
+                with pytest.raises(RequestError, match=r"orders is being deleted|there is no partition"):
+                    rig.broker.topic_or_new(name)
+                refused += 1
+    assert refused > len(NAMES)
+    assert not rig.broker.topics
+
+
 def test_changes_at_once_share_writes_and_both_stay() -> None:
     rig = BrokerRig()
     told: list[object] = []

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from toymq_py.errors import BadArgument, Moved
-from toymq_py.placement import BOUND, Placement, choose_group, score, worker_of
+from toymq_py.placement import BOUND, Placement, choose_group, score, spread, worker_of
 
 
 @pytest.mark.parametrize(("topic", "among_2", "among_4"), [("orders", 0, 2), ("mail", 0, 0), ("events", 1, 2)])
@@ -63,3 +63,11 @@ def test_groups_with_room_are_chosen_by_the_hash() -> None:
 
 def test_without_room_the_least_loaded_is_chosen() -> None:
     assert choose_group("t", {"a": 2.0, "b": 1.0, "c": 1.0}, load=100.0) == "b"
+
+
+def test_partitions_are_spread_evenly_over_the_groups() -> None:
+    names = [f"orders#{number}" for number in range(8)]
+    assert Counter(spread(names, {"a": 0, "b": 0}).values()) == {"a": 4, "b": 4}
+    assert Counter(spread(names, {"a": 0, "b": 0, "c": 0}).values()).most_common()[-1][1] == 2
+    assert spread(names[:2], {"a": 5, "b": 0}) == {"orders#0": "b", "orders#1": "b"}, "those that have less catch up"
+    assert {place for number in range(20) for place in spread([f"t{number}#0"], {"a": 0, "b": 0}).values()} == {"a", "b"}

@@ -62,14 +62,14 @@ class Arrivals:
         self._connect = connect
         self._news = asyncio.Event()
         self._later: dict[str, tuple[float, float]] = {}  # by topic: when it is tried again, and how long that was put off
-        home.placement.on_moves = self._news.set
+        home.placement.held.on_moves = self._news.set
 
     async def run(self) -> None:
         """Until it is cancelled; then nothing of it runs on the disk."""
         loop = asyncio.get_running_loop()
         while True:
             self._news.clear()
-            wanted = self._home.placement.moves_here()
+            wanted = self._home.placement.held.wanted()
             self._later = {topic: later for topic, later in self._later.items() if topic in wanted}
             due = min(wanted, key=lambda topic: self._later.get(topic, (0.0, 0.0)), default=None)
             wait_s = None if due is None else max(self._later.get(due, (0.0, 0.0))[0] - loop.time(), 0.0)
@@ -121,6 +121,8 @@ class Arrivals:
         record = await self._kept.record(topic)
         if record is None:
             raise Impossible(f"there is no topic {topic}")
+        if record.whole is not None:
+            raise Impossible(f"{topic} is partitioned, and partitions stay in their groups")
         if record.group == home.placement.group:
             raise Impossible(f"{topic} is in group {record.group} already")
         if moves.is_stored(topic) or moves.names(topic):
@@ -150,13 +152,13 @@ class Arrivals:
                 raise
         finally:
             copy.close()
-        if not await placement.take(topic, asked.attempt):
-            placement.let_go(topic)
+        if not await placement.held.take(topic, asked.attempt):
+            placement.held.let_go(topic)
             raise NotTaken("the group that has it keeps it")
         try:
             moves.open(topic)
         finally:
-            placement.let_go(topic)
+            placement.held.let_go(topic)
         logger.info("topic %s came from group %s", topic, asked.group)
         moves.mark(topic, None, lambda error: None)  # one that stays is judged by the record at the next start
 
@@ -224,7 +226,7 @@ class _Copy:
         sizes = decode_sizes(bytes(last.data)) if isinstance(last, Plan) else None
         await run_on_thread(self._home.offload, lambda: self._write(batch, sizes, ends=last is not None))
         if sizes is not None:
-            self.held = self._home.placement.hold(self._asked.topic)
+            self.held = self._home.placement.held.hold(self._asked.topic)
             if not self.held:
                 raise NotTaken("it is being placed, since a client has asked for it")
         if last is not None:

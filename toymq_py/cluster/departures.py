@@ -129,7 +129,8 @@ class Departures:
             return f"BAD_VERSION this leader speaks version {VERSION}"
         if (asked.cluster, asked.group) != (home.name, group):
             return f"WRONG_CLUSTER this is group {group} of cluster {home.name}"
-        if asked.topic in self._under_way or asked.topic in home.broker.moves.marks or not home.placement.owns(asked.topic):
+        is_busy = asked.topic in self._under_way or asked.topic in home.broker.moves.marks
+        if is_busy or home.placement.revision(asked.topic) is None:
             return "BUSY the topic is being moved, placed or deleted"
         if (why := home.broker.moves.refusal(asked.topic)) is not None:
             return f"REFUSED {why}"
@@ -172,7 +173,7 @@ class _Departure:
         except BaseException:
             moves.resume(topic)
             raise
-        if not self._home.placement.owns(topic) or moves.refusal(topic) is not None:
+        if self._home.placement.revision(topic) is None or moves.refusal(topic) is not None:
             moves.resume(topic)
             raise NotMoved("it was deleted, or has failed")
         await self._held()
@@ -181,23 +182,24 @@ class _Departure:
         """The hold, and what comes of it. Cancelled, it leaves all as it is: the next term begins with the mark."""
         placement, moves, topic, to = self._home.placement, self._home.broker.moves, self._topic, self._asked.to
         began = asyncio.get_running_loop().time()
-        held = placement.hold(topic)
-        assert held, "nothing has changed its record since it was asked for"
+        revision = placement.revision(topic)
+        assert revision is not None, "nothing has changed its record since it was asked for"
+        placement.held.hold(topic)
         try:
             await called(partial(moves.close, topic))
             async with asyncio.timeout_at(began + HOLD_S):
                 await called(partial(moves.mark, topic, self._home.mark("to", to)))
                 await self._round(held=True)
-            await self._give()
+            await self._give(revision)
         except Exception:
             try:
                 moves.open(topic)
             finally:
-                placement.let_go(topic)
+                placement.held.let_go(topic)
             moves.mark(topic, None, _ignore)
             raise
         self._writer.write(MOVED)
-        placement.let_go(topic)
+        placement.held.let_go(topic)
         held_s = asyncio.get_running_loop().time() - began
         logger.info("topic %s is in group %s now: it was held for %.3f s", topic, to, held_s)
         try:
@@ -206,9 +208,10 @@ class _Departure:
         except OSError as error:
             logger.error("topic %s: its copy here is removed at the next start: %s", topic, error)  # noqa: TRY400 (one line)
 
-    async def _give(self) -> None:
+    async def _give(self, revision: int) -> None:
         """Raises: NotMoved, where it stays here."""
-        if not await self._home.placement.give(self._topic, self._asked.to, self._asked.epoch, self._asked.attempt):
+        held, asked = self._home.placement.held, self._asked
+        if not await held.give(self._topic, revision, asked.to, asked.epoch, asked.attempt):
             raise NotMoved("one of the leaders has changed, or the move was given up")
 
     async def _seal(self) -> None:

@@ -13,28 +13,30 @@ not answer, topics that are known are served, and new ones are refused with PLAC
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from toymq_py.callbacks import call_all
+from toymq_py.cluster import group_views
+from toymq_py.cluster.group_partitions import GroupPartitions
+from toymq_py.cluster.held_topics import HeldTopics
 from toymq_py.errors import (
     BadArgument,
     BeingMoved,
     BeingPlaced,
     EtcdError,
-    Moved,
     PlacementUnknown,
     RequestError,
     TermEnded,
     TopicExists,
 )
-from toymq_py.names import DEAD_LETTERS, some_of
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, some_of, whole_name
+from toymq_py.partitions import Partitioned
 from toymq_py.placement import Place, PlaceLink, Placement, choose_group
 from toymq_py.replication.agreement import LeaderKey, ReplicaId
 from toymq_py.replication.kept_places import CLAIMED_TOGETHER, Group, KeptPlaces, Move, Picture, Record
+from toymq_py.storage.partitions_file import StoredPartitions
 
 logger = logging.getLogger("toymq_py.cluster")
 
@@ -48,13 +50,9 @@ CLAIMS_MAX = 32
 """Requests to etcd at a time; more wait, and are refused when one of these had no answer."""
 OPEN_S = 30.0
 """How long a leader that was elected waits for etcd, before it serves."""
-WEIGH_S = 10.0
-"""How often a leader looks how much its group has to do."""
-WEIGHED = 0.1
-"""It says so when that has changed by more than this part."""
 
-Connect = Callable[[str, Callable[[], LeaderKey | None], Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
-"""Makes a session's connection to a group, see ``PassLink``."""
+Connect = Callable[[str, bool, Callable[[], LeaderKey | None], Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
+"""Makes a session's connection to a group, see ``PassLink``; True: with all rights."""
 
 
 class GroupPlacement(Placement):
@@ -68,8 +66,6 @@ class GroupPlacement(Placement):
         self.epoch = 0
         self.cluster = ""
         """The UUID of this group's settings."""
-        self.on_moves: Callable[[], None] = lambda: None
-        """Called when what is asked to be moved may have changed."""
         self.claims = 0
         """Records that were written, for this group or another."""
         self.done: Callable[[], int] = lambda: 0
@@ -83,11 +79,12 @@ class GroupPlacement(Placement):
         self._own: dict[str, int] = {}  # revision of the record, by topic
         self._picture = Picture("")
         self._busy: dict[str, list[Callable[[], None]]] = {}  # what waits, by topic
-        self._held: set[str] = set()  # those of the busy ones that go or come: what is there waits, too
         self._failed: dict[str, PlacementUnknown] = {}
         self._turns = asyncio.Semaphore(CLAIMS_MAX)
         self._away_until = 0.0  # etcd had no answer a moment ago
         self._tasks: set[asyncio.Task[None]] = set()
+        self._parts = GroupPartitions(kept, self)
+        self.held = HeldTopics(kept, self)
 
     # -- the term
 
@@ -102,10 +99,15 @@ class GroupPlacement(Placement):
             if record.group == self.group:
                 self._own[topic] = record.revision
                 del self._picture.records[topic]
+            self._parts.note(topic, record.whole)
+        self._parts.is_complete = found.placed
 
-    async def settle(self, topics: Iterable[str]) -> None:
+    async def settle(self, topics: Iterable[str], wholes: Iterable[Partitioned] = ()) -> None:
         """Give each topic that is stored here a record, and say so: other groups place topics only where that was said.
-        A topic of which another group has the record is left to it. Raises: TermEnded."""
+        A topic of which another group has the record is left to it. ``wholes``: the partitioned ones. Raises: TermEnded."""
+        for whole in wholes:
+            if whole.name not in self._parts:
+                await self._answered(partial(self._settle_whole, whole))
         left = sorted({origin for origin in map(_origin, topics) if not self._is_known(origin)})
         for at in range(0, len(left), CLAIMED_TOGETHER):
             await self._answered(partial(self._settle, left[at : at + CLAIMED_TOGETHER]))
@@ -128,11 +130,17 @@ class GroupPlacement(Placement):
                 except PlacementUnknown as error:
                     raise TermEnded(str(error)) from error
 
+    async def _settle_whole(self, whole: Partitioned) -> None:
+        """etcd has forgotten it, or the group had no records before. Whichever group comes first is its home."""
+        if (await self._kept.divide(StoredPartitions(whole), None, self.group, self.epoch)).done:
+            self.claims += 1
+        self.learn(whole.name, await self._kept.record(whole.name))
+
     async def run(self, lease: int) -> None:
         """Follow etcd, and say how much there is to do, until it is cancelled. ``lease``: of the term."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
-            tasks.create_task(self._weigh(lease))
+            tasks.create_task(group_views.weigh(self._kept, lease, lambda: self.done()))
 
     async def _follow(self) -> None:
         delay_s = RETRY_MIN_S
@@ -141,12 +149,12 @@ class GroupPlacement(Placement):
             try:
                 if whole:
                     self._take(await self._kept.read())
-                    self.on_moves()
+                    self.held.on_moves()
                     whole, delay_s = False, RETRY_MIN_S
                 news = await self._kept.news(self._picture.revision)
                 if news.changes:
-                    self._drop_own(self._picture.apply(news))
-                    self.on_moves()
+                    self._note(self._picture.apply(news))
+                    self.held.on_moves()
                 else:
                     await self._kept.ping()
             except EtcdError as error:
@@ -161,8 +169,19 @@ class GroupPlacement(Placement):
         for name, group in picture.groups.items():
             if group.led is None and (before := self._picture.groups.get(name)) is not None:
                 group.led = before.led
+        for topic, record in self._picture.records.items():
+            if record.revision > picture.revision:  # it was read since
+                picture.records[topic] = record
         self._picture = picture
-        self._drop_own(list(picture.records))
+        self._note([*picture.records, *self._parts.known()])
+
+    def _note(self, topics: Sequence[str]) -> None:
+        """The records of these topics have changed in the picture."""
+        self._drop_own(topics)
+        for topic in topics:
+            if topic not in self._own:
+                record = self._picture.records.get(topic)
+                self._parts.note(topic, None if record is None else record.whole)
 
     def _drop_own(self, topics: Iterable[str]) -> None:
         """Records that name this group are of the other book: what the watch tells of them may be over."""
@@ -170,18 +189,6 @@ class GroupPlacement(Placement):
         for topic in topics:
             if (record := records.get(topic)) is not None and (record.group == self.group or topic in self._own):
                 del records[topic]
-
-    async def _weigh(self, lease: int) -> None:
-        """Say how much this group has to do, now and then."""
-        said, before = -1.0, self.done()
-        while True:
-            await asyncio.sleep(WEIGH_S)
-            now = self.done()
-            load, before = (now - before) / WEIGH_S, now
-            if said < 0 or abs(load - said) > WEIGHED * max(said, 1.0):
-                with suppress(EtcdError):
-                    await self._kept.weigh(load, lease)
-                    said = load
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -199,8 +206,15 @@ class GroupPlacement(Placement):
         return False
 
     @property
+    def table(self) -> GroupPartitions:
+        return self._parts
+
+    @property
     def here(self) -> Place:
         return self.group
+
+    def has(self, partition: str) -> bool:
+        return _origin(partition) in self._own
 
     def places(self) -> Sequence[Place]:
         return sorted({self.group, *(name for name, group in self._picture.groups.items() if group.placed)})
@@ -209,33 +223,30 @@ class GroupPlacement(Placement):
         record = self._record(_origin(topic))
         return self.group if record is None else record.group
 
-    def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
+    def connected(
+        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None], *, trusted: bool = False
+    ) -> PlaceLink:
         name = str(place)
-        return self._connect(name, lambda: self._leader(name), received, lost)
+        return self._connect(name, trusted, lambda: self.leader_of(name), received, lost)
 
-    def _leader(self, name: str) -> LeaderKey | None:
+    def leader_of(self, name: str) -> LeaderKey | None:
+        """The leader of a group, as far as it is known."""
         group = self._picture.groups.get(name)
         return None if group is None else group.leader
 
     def moved(self, topic: str) -> RequestError | None:
-        if (origin := _origin(topic)) in self._held:
+        if (origin := _origin(topic)) in self.held:
             text = f"{topic} goes to another group: send it again in a moment"
             return self._failed.get(origin) or BeingMoved(text, partial(self._wait, origin))
         record = self._record(origin)
-        return None if record is None else self._moved_to(record.group, topic)
+        return None if record is None else self.moved_to(record.group, topic)
 
     def again(self, topic: str) -> RequestError:
-        return self._moved_to(self.group, topic)
+        return self.moved_to(self.group, topic)
 
-    def _moved_to(self, name: str, topic: str) -> RequestError:
-        group = self._picture.groups.get(name, Group())
-        if not (addresses := group.addresses()):
-            return PlacementUnknown(f"group {name} has the topic {topic}, and no node of it is known: start one")
-        words = [*addresses, *(f"toymqs://{address}" for address in addresses)]
-        if group.led is not None:
-            gateways = ("http", group.led.http), ("https", group.led.https)
-            words += [f"{scheme}://{where}/" for scheme, where in gateways if where]
-        return Moved(f"{' '.join(words)} (group {name}) has the topic {topic}")
+    def moved_to(self, name: str, topic: str) -> RequestError:
+        """As ``Books.moved_to``."""
+        return group_views.moved_to(self._picture, name, topic)
 
     def admit(self, topic: str, group: str | None = None) -> None:
         origin = _origin(topic)
@@ -246,7 +257,12 @@ class GroupPlacement(Placement):
             raise failed
         if origin in self._busy:
             raise BeingPlaced(topic, partial(self._wait, origin))
+        if origin in self._parts:
+            raise PlacementUnknown(f"{origin} is partitioned, and is just being made or deleted: try again")
         if not self._is_known(origin):
+            if PARTITION_MARK in origin:
+                whole = whole_name(origin)
+                raise PlacementUnknown(f"partition {origin} is not made yet: CREATE or DELETE {whole} again")
             self._check_unplaced(origin)
             self._begin(origin, self._claim(origin, group))
             raise BeingPlaced(topic, partial(self._wait, origin))
@@ -263,105 +279,45 @@ class GroupPlacement(Placement):
 
     def gone(self, topic: str) -> None:
         origin = _origin(topic)
-        if self.is_here(origin) or self.is_here(origin + DEAD_LETTERS):
+        if self.has_topic(origin):
             return  # they have one place
         if origin in self._own and origin not in self._busy:
             self._begin(origin, self._release(origin, self._own[origin]))
 
     def described(self, sees: Callable[[str], bool] | None) -> dict[str, Any]:
-        groups = {
-            name: {
-                "leader": group.leader.member.url if group.leader is not None else None,
-                "nodes": group.addresses(), "placed": group.placed, "messages_s": round(group.load),
-            }
-            for name, group in sorted(self._picture.groups.items()) if group.made
-        }  # fmt: skip
-        found: dict[str, Any] = {"group": self.group, "groups": groups}
-        if sees is not None:
-            places = dict.fromkeys(self._own, self.group)
-            places |= {topic: record.group for topic, record in self._picture.records.items()}
-            found["topics"] = {topic: places[topic] for topic in sorted(filter(sees, places))}
-        return found
+        return group_views.described(self._picture, self.group, self._own, sees)
 
     def rows(self) -> dict[str, Mapping[tuple[str, ...], float]]:
         """The metrics of the groups."""
-        counts = Counter(record.group for record in self._picture.records.values())
-        counts[self.group] = len(self._own)
-        made = {name: group for name, group in self._picture.groups.items() if group.made}
-        return {
-            "group_topics": {(name,): float(counts[name]) for name in made},
-            "group_load": {(name,): group.load for name, group in made.items()},
-            "placements_total": {(): float(self.claims)},
-        }
+        return group_views.rows(self._picture, self.group, len(self._own), self.claims)
 
-    # -- moves. ADR 0194
+    # -- as ``Books`` of topics that are moved
 
-    def owns(self, topic: str) -> bool:
-        """Whether this group has a topic, and nothing changes that now."""
-        return topic in self._own and topic not in self._busy
+    @property
+    def moves(self) -> Mapping[str, Move]:
+        """As ``Books.moves``."""
+        return self._picture.moves
 
-    def moves_here(self) -> dict[str, Move]:
-        """The topics that are to come, as far as it is known."""
-        return {topic: move for topic, move in self._picture.moves.items() if move.to == self.group and move.refused is None}
+    def revision(self, topic: str) -> int | None:
+        """Of the record of a topic that this group has, and nothing changes now."""
+        return None if topic in self._busy else self._own.get(topic)
 
-    def leader_of(self, group: str) -> LeaderKey | None:
-        """The leader of a group, as far as it is known."""
-        return self._leader(group)
-
-    def hold(self, topic: str) -> bool:
-        """Let all that is for a topic wait, and for its dead letters. Returns: False while its record is being changed."""
+    def occupy(self, topic: str) -> bool:
+        """As ``Books.occupy``."""
         if topic in self._busy:
             return False
         self._busy[topic] = []
-        self._held.add(topic)
         return True
 
-    def let_go(self, topic: str) -> None:
-        """The end of ``hold``: what waits goes on, here or elsewhere."""
-        self._held.discard(topic)
+    def vacate(self, topic: str) -> None:
+        """As ``Books.vacate``."""
         call_all(self._busy.pop(topic))
 
-    async def give(self, topic: str, to: str, epoch_there: int, attempt: int) -> bool:
-        """Give a topic that is held to another group. Returns: whether it is elsewhere now, once etcd has said so; else it is
-        here, and this attempt is over."""
-        revision = self._own[topic]
-
-        async def ask() -> Record | None:
-            outcome = await self._kept.give(topic, revision, self.epoch, to, epoch_there, attempt)
-            return Record(to, outcome.revision) if outcome.done else await self._kept.record(topic)
-
-        record = await self._for_held(topic, ask)
-        if record is not None and record.group == self.group:
-            return False
-        del self._own[topic]
-        if record is not None:
-            self._learn(topic, record)
-        return True
-
-    async def take(self, topic: str, attempt: int) -> bool:
-        """Whether a topic that is held came here by an attempt, which is over with this, once etcd has answered."""
-
-        async def ask() -> Record | None:
-            await self._kept.attempt(topic, Move(self.group, attempt), self.epoch)
-            return await self._kept.record(topic)
-
-        record = await self._for_held(topic, ask)
-        if record is not None:
-            self._learn(topic, record)
-        return record is not None and record.group == self.group
-
-    async def _for_held(self, topic: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask until there is an answer. What waits for the topic is refused meanwhile."""
-        delay_s = RETRY_MIN_S
-        while True:
-            try:
-                return await ask()
-            except EtcdError as error:
-                self._refuse(topic, PlacementUnknown(f"etcd does not say which group has {topic}, which is moved: {error}"))
-                waiting, self._busy[topic] = self._busy[topic], []
-                call_all(waiting)
-                await asyncio.sleep(delay_s)
-                delay_s = min(delay_s * 2, RETRY_MAX_S)
+    def refuse_waiting(self, topic: str, error: PlacementUnknown) -> None:
+        """As ``Books.refuse_waiting``."""
+        self._refuse(topic, error)
+        waiting, self._busy[topic] = self._busy[topic], []
+        call_all(waiting)
 
     # -- parts
 
@@ -382,9 +338,7 @@ class GroupPlacement(Placement):
     def _begin(self, origin: str, work: Coroutine[Any, Any, None]) -> None:
         """What changes a record is alone at it, until etcd has answered."""
         self._busy[origin] = []
-        task = self._loop.create_task(self._settled(origin, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.spawn(self._settled(origin, work))
 
     async def _settled(self, origin: str, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -418,14 +372,73 @@ class GroupPlacement(Placement):
         self.claims += outcome.done
         if record is None:
             raise PlacementUnknown(f"{origin} was not placed: it was just deleted, or this node leads {self.group} no longer")
-        self._learn(origin, record)
+        self.learn(origin, record)
 
-    def _learn(self, origin: str, record: Record) -> None:
-        if record.group == self.group:
-            self._own[origin] = record.revision
-            self._picture.records.pop(origin, None)
+    def learn(self, topic: str, record: Record | None) -> None:
+        """As ``Books.learn``."""
+        if record is None or record.group == self.group:
+            self._picture.records.pop(topic, None)
         else:
-            self._picture.records[origin] = record
+            self._picture.records[topic] = record
+        if record is not None and record.group == self.group:
+            self._own[topic] = record.revision
+        else:
+            self._own.pop(topic, None)
+        self._parts.note(topic, None if record is None else record.whole)
+
+    # -- as ``Books``
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """As ``Books.spawn``."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def alone(self, origin: str, work: Callable[[], Awaitable[T]]) -> T:
+        """As ``Books.alone``."""
+        await self.quiet([origin])
+        self._busy[origin] = []
+        try:
+            return await work()
+        finally:
+            call_all(self._busy.pop(origin))
+
+    async def quiet(self, topics: Iterable[str]) -> None:
+        """As ``Books.quiet``."""
+        for topic in topics:
+            while topic in self._busy:
+                await self._over(topic)
+                if (failed := self._failed.get(topic)) is not None:
+                    raise failed
+
+    async def _over(self, origin: str) -> None:
+        """Wait until what changes a record has an answer, or none."""
+        over: asyncio.Future[None] = self._loop.create_future()
+        self._wait(origin, lambda: None if over.done() else over.set_result(None))
+        await over
+
+    def groups_for_new(self, topic: str) -> list[str]:
+        """As ``Books.groups_for_new``."""
+        self._check_unplaced(topic)
+        led = [name for name, group in self._picture.groups.items() if group.placed and group.leader is not None]
+        return led or [self.group]
+
+    def has_topic(self, topic: str) -> bool:
+        """As ``Books.has_topic``."""
+        return self.is_here(topic) or self.is_here(topic + DEAD_LETTERS)
+
+    async def let_go(self, topics: Iterable[str]) -> None:
+        """As ``Books.let_go``."""
+        going = [topic for topic in topics if topic in self._own]
+        for topic in going:
+            self.gone(topic)
+        for topic in going:
+            if topic in self._busy:
+                await self._over(topic)
+            if topic in self._own:
+                raise self._failed.get(topic) or PlacementUnknown(f"{topic} is still there: repeat the command")
+
+    # -- parts
 
     def _check_unplaced(self, origin: str) -> None:
         """Raises: PlacementUnknown, while a group may have a topic without a record."""
@@ -437,9 +450,7 @@ class GroupPlacement(Placement):
 
     def _chosen(self, origin: str) -> str:
         """The group of a new topic."""
-        groups = self._picture.groups.items()
-        loads = {name: group.load for name, group in groups if group.placed and group.leader is not None}
-        return choose_group(origin, loads) if loads else self.group
+        return choose_group(origin, {name: self._picture.groups[name].load for name in self.groups_for_new(origin)})
 
     async def _release(self, origin: str, revision: int) -> None:
         """Remove the record of a topic that is no more. Until etcd has answered, nothing makes a topic of that name here; what
@@ -458,9 +469,7 @@ class GroupPlacement(Placement):
                 call_all(waiting)
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, RETRY_MAX_S)
-        del self._own[origin]
-        if record is not None:
-            self._learn(origin, record)
+        self.learn(origin, record)
 
     async def _answered(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Call until there is an answer. Raises: TermEnded after ``OPEN_S``."""

@@ -15,8 +15,10 @@ from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock
 from toymq_py.cluster.arrivals import Arrivals
 from toymq_py.cluster.departures import Departures
+from toymq_py.cluster.group_definitions import GroupDefinitions
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
+from toymq_py.config.definitions import Definitions
 from toymq_py.config.options import ServeOptions
 from toymq_py.daemon import Files, Listeners, Service
 from toymq_py.errors import EtcdError
@@ -174,7 +176,8 @@ class BrokerOffice:
         placement.done = lambda: metrics.publish_total + metrics.deliver_total
         placement.is_here = lambda topic: topic in topics or topic in unopened
         unclear = {f"{topic}{end}" for topic in broker.moves.marks for end in ("", DEAD_LETTERS)}
-        await placement.settle([topic for topic in (*topics, *unopened) if topic not in unclear])
+        clear = [topic for topic in (*topics, *unopened) if topic not in unclear]
+        await placement.settle(clear, broker.partitioned.by_name.values())
         if self._moves is not None:
             self.departures, self._arrivals = self._moves(broker)
 
@@ -182,23 +185,31 @@ class BrokerOffice:
         """As ``Office.serve``. Raises: DirectoryLost."""
         assert self._service is not None
         self._serving = self._loop.create_future()
-        tasks = [] if self._placement is None else [self._loop.create_task(self._placement.run(self._lease))]
-        if self._arrivals is not None:
-            tasks.append(self._loop.create_task(self._arrivals.run()))
+        beside: list[asyncio.Task[None]] = []
+        wanted = self._files.definitions
         try:
-            await self._service.prepare(self._files.definitions)
+            if self._placement is not None:
+                assert self._broker is not None
+                beside.append(self._loop.create_task(self._placement.run(self._lease)))
+                if self._arrivals is not None:
+                    beside.append(self._loop.create_task(self._arrivals.run()))
+                of_group = GroupDefinitions(wanted, self._options.definitions, self._broker)
+                await of_group.apply()
+                beside.append(self._loop.create_task(of_group.run()))
+                wanted = Definitions()
+            await self._service.prepare(wanted)
             await self._service.run()
         finally:
-            for task in tasks:
+            for task in beside:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*beside, return_exceptions=True)
             if self.departures is not None:
                 await self.departures.close()
             self._serving.set_result(None)
 
-    def passed(self) -> asyncio.Protocol | None:
+    def passed(self, trusted: bool) -> asyncio.Protocol | None:
         """See ``Server.passed``; None while this node does not serve."""
-        return self._service.passed() if self._service is not None and self._serving is not None else None
+        return self._service.passed(trusted) if self._service is not None and self._serving is not None else None
 
     def refuse_publishes(self, reason: str | None) -> None:
         """As ``Office.refuse_publishes``."""

@@ -176,14 +176,14 @@ class _Kept(asyncio.Protocol):
 
 
 async def take_passed(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, here: Pass, session: Callable[[], asyncio.Protocol | None],
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, here: Pass, session: Callable[[bool], asyncio.Protocol | None],
     leader: Callable[[], str | None],
 ) -> bool:  # fmt: skip
     """Serve what a node of another group has said PASS for; its first bytes are read.
 
     Args:
         here: what it must ask for.
-        session: makes the protocol of a session; None: this node does not lead.
+        session: makes the protocol of a session, True: with all rights; None: this node does not lead.
         leader: the node that leads, as far as it is known.
 
     Returns: whether the session has the connection now. Raises: OSError.
@@ -200,7 +200,9 @@ async def take_passed(
         refusal = f"BAD_VERSION this leader speaks version {VERSION}"
     elif (asked.cluster, asked.group) != (here.cluster, here.group):
         refusal = f"WRONG_CLUSTER this is group {here.group} of cluster {here.cluster}"
-    elif (protocol := session()) is None:
+    elif asked.trusted and not here.trusted:
+        refusal = "AUTH_FAILED give all nodes --replicate-token-file, or certificates: nothing proves that this is one"
+    elif (protocol := session(asked.trusted)) is None:
         refusal = f"NOT_LEADER {leader() or '-'}"
     if refusal:
         if not refusal.startswith("NOT_LEADER"):

@@ -249,10 +249,10 @@ class _NodeProcess:
         kept.bound(settings.ttl_s)
 
         def link(
-            group: str, leader: Callable[[], LeaderKey | None], received: Callable[[list[bytes]], None],
+            group: str, trusted: bool, leader: Callable[[], LeaderKey | None], received: Callable[[list[bytes]], None],
             lost: Callable[[], None],
         ) -> PassLink:  # fmt: skip
-            asked = Pass(cluster, group, self._token)
+            asked = Pass(cluster, group, self._token, trusted=trusted)
             return PassLink(asked, leader, lambda: self._files.replica_certificates, loop, received, lost)
 
         placement = GroupPlacement(kept, self._group, me.replica, loop, link)
@@ -301,8 +301,9 @@ class _NodeProcess:
                         await departures.serve(reader, writer)
                         return False
                     if begun == PASS:
-                        here = Pass(self._options.cluster or "", self._group, self._token)
-                        session = self._office.passed if self._office is not None else lambda: None
+                        trusts = self._options.trusts_nodes
+                        here = Pass(self._options.cluster or "", self._group, self._token, trusted=trusts)
+                        session = self._office.passed if self._office is not None else lambda trusted: None
                         return await take_passed(reader, writer, here, session, self.leader)
             except (OSError, asyncio.IncompleteReadError):  # a TimeoutError is an OSError
                 return False

@@ -284,7 +284,7 @@ class ServeOptions(BrokerOptions):
             raise ConfigError("--replicate-plaintext contradicts --replicate-cert")
         if self.etcd is None:
             raise ConfigError("--cluster needs --etcd: the URLs of its members")
-        for name in ("definitions", "dialect", "amqp", "amqps"):
+        for name in ("dialect", "amqp", "amqps"):
             if self.group is not None and getattr(self, name):
                 raise ConfigError(f"--{name} and --group exclude each other: not every topic is here. Leave one out")
         if self.fsync != "always":
@@ -312,6 +312,11 @@ class ServeOptions(BrokerOptions):
                 for worker in range(self.workers) for option, where in self._places_of(worker).items()
             ),
         ])  # fmt: skip
+
+    @property
+    def trusts_nodes(self) -> bool:
+        """Whether nodes of other groups have all rights here: if clients need tokens, a certificate or secret proves them."""
+        return self.auth_file is None or self.replicate_cert is not None or self.replicate_token_file is not None
 
     def of_all_workers(self) -> dict[str, str]:
         """The addresses at which every worker takes connections, by option."""

@@ -159,6 +159,8 @@ async def redrive_letters(gateway: Gateway, request: Request) -> Response:
 
     if not whole_topics.is_whole(gateway, name):
         return json_response(await here())
+    if gateway.errands is not None and ids is None and max_count is None:
+        return json_response({"redriven": await gateway.errands.redrive(name)})
     found = await whole_topics.here_and_there(gateway, request, here, json.dumps(body).encode())
     return json_response({"redriven": sum(one["redriven"] for one in found)})
 
@@ -240,7 +242,10 @@ async def put_consumer(gateway: Gateway, request: Request) -> Response:
         found.seek(name, start, creates=creates)
         found.flush_offsets(done)
 
-    await _everywhere(gateway, request, topic, seek, json.dumps(body).encode())
+    if (errands := whole_topics.errands_for(gateway, topic)) is not None:
+        await errands.seek(topic, name, start, creates=creates)
+    else:
+        await _everywhere(gateway, request, topic, seek, json.dumps(body).encode())
     return json_response(await _describe(gateway, request, topic, name))
 
 
@@ -262,6 +267,9 @@ async def _everywhere(
 async def delete_consumer(gateway: Gateway, request: Request) -> Response:
     """``DELETE …/consumers/{c}``."""
     topic, name = TOPIC.need(request), CONSUMER_OF_PATH.need(request)
+    if (errands := whole_topics.errands_for(gateway, topic)) is not None:
+        await errands.forget(topic, name)
+        return Response(status_code=204)
     await _everywhere(gateway, request, topic, lambda one, done: partition_operations.forget(gateway.broker, one, name, done))
     return Response(status_code=204)
 

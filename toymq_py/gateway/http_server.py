@@ -16,6 +16,7 @@ from toymq_py.errors import BadFraming
 from toymq_py.gateway.alert_watch import AlertWatch
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.app import Application
+from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.http_protocol import GatewayProtocol
 from toymq_py.gateway.problems import problem
 from toymq_py.gateway.publish_operations import line_bytes_max
@@ -76,6 +77,10 @@ class HttpServer:
         self._certificates = certificates
         self._shutdown_timeout_s = options.shutdown_timeout_ms / 1000
         self._leaving = asyncio.Event()
+
+    def asks(self, errands: GroupErrands | None) -> None:
+        """The broker is of a group: show the topics of all of them. None: there are no others."""
+        self._gateway.errands = self._gateway.snapshots.errands = errands
 
     def shows(self, amqp: Amqp) -> None:
         """AMQP is served: list what its clients declared."""

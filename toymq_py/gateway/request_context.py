@@ -14,6 +14,7 @@ from toymq_py.clock import Clock
 from toymq_py.config.amqp_definitions import AmqpDefinition, Declare
 from toymq_py.errors import RequestError, ShuttingDown
 from toymq_py.gateway.alert_watch import AlertWatch
+from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.search_turns import SearchTurns
@@ -75,6 +76,8 @@ class Gateway:
         self.router = Router()
         """Chooses partitions: messages without a route go to the next one, whichever connection they come from."""
         self.neighbours = Neighbours(broker.placement) if broker.placement.addresses else None
+        self.errands: GroupErrands | None = None
+        """Where the broker is of a group: ask all of them."""
         self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.history, self.neighbours)
         self.sender = WebhookSender(clock, loop, private=private_webhooks)
         self.webhooks = WebhookPusher(broker, self.sender, loop, self.waiting)

@@ -14,7 +14,8 @@ from typing import Any
 from toymq_py.auth.tokens import Grant
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
-from toymq_py.errors import ShuttingDown
+from toymq_py.errors import PlacementUnknown, ShuttingDown
+from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.merging import merged_stats, merged_topics
@@ -39,6 +40,10 @@ class Snapshots:
             history: knows since when consumers are slow.
             neighbours: the other workers of the broker, whose topics are shown, too.
         """
+        self.errands: GroupErrands | None = None
+        """Ask the groups of a cluster, whose topics are shown, too."""
+        self._of_groups: list[dict[str, Any]] = []
+        """Topics as all groups told last: while one is away, its own are shown still."""
         self._neighbours = neighbours
         self._broker = broker
         self._clock = clock
@@ -94,6 +99,13 @@ class Snapshots:
                 found = merged_topics([found, await self._neighbours.known_topics()])
                 with suppress(ShuttingDown):  # it is being replaced
                     stats += await self._neighbours.stats()
+            elif self.errands is not None:
+                with suppress(PlacementUnknown, TimeoutError):
+                    async with asyncio.timeout(INTERVAL_S):
+                        of_all, self._of_groups = await self.errands.stats()
+                        stats = [of_all]
+                others = (dict(one, consumers=list(map(dict, one["consumers"]))) for one in self._of_groups)
+                found = merged_topics([found, (one for one in others if one["topic"] not in self._broker.topics)])
             while part := list(islice(found, TOPICS_PER_TURN)):
                 self._now_ms = self._clock.wall_ns() // 1_000_000
                 for item in part:

@@ -69,6 +69,9 @@ async def put_topic(gateway: Gateway, request: Request) -> Response:
     changes = await settings_of(request)
     gateway.refuse_late()
     known = gateway.broker.has(name) or name in gateway.broker.partitioned.by_name
+    if gateway.errands is not None and (PARTITIONS in changes or whole_topics.is_whole(gateway, name)):
+        await gateway.errands.create(name, changes)
+        return json_response(await _described(gateway, request, name, changes), 200 if known else 201)
     await gateway.stored(lambda done: partition_operations.create(gateway.broker, name, changes, done))
     if (whole := gateway.broker.partitioned.find(name)) is not None:
         await whole_topics.ask_others(gateway, request, json.dumps({**changes, PARTITIONS: whole.count}).encode())
@@ -80,7 +83,9 @@ async def patch_topic(gateway: Gateway, request: Request) -> Response:
     name = TOPIC.need(request)
     changes = await settings_of(request)
     gateway.refuse_late()
-    if changes:
+    if changes and (errands := whole_topics.errands_for(gateway, name)) is not None:
+        await errands.configure(name, changes)
+    elif changes:
         await gateway.stored(lambda done: partition_operations.configure(gateway.broker, name, changes, done))
         if whole_topics.is_whole(gateway, name):
             await whole_topics.ask_others(gateway, request, json.dumps(changes).encode())
@@ -115,6 +120,9 @@ async def delete_topic(gateway: Gateway, request: Request) -> Response:
     def begin(done: Done) -> None:
         partition_operations.delete(gateway.broker, name, lambda count, error: done(error))
 
+    if gateway.errands is not None and name in gateway.broker.partitioned.by_name:
+        await gateway.errands.delete(name)
+        return Response(status_code=204)
     if whole_topics.is_whole(gateway, name):  # here last: while a worker has it, the request can be sent again
         await whole_topics.ask_others(gateway, request)
     await gateway.stored(begin)
@@ -130,6 +138,8 @@ async def purge_topic(gateway: Gateway, request: Request) -> Response:
 
     if not whole_topics.is_whole(gateway, name):
         return json_response(await here())
+    if gateway.errands is not None:
+        return json_response({"purged": await gateway.errands.purge(name)})
     found = await whole_topics.here_and_there(gateway, request, here)
     return json_response({"purged": sum(one["purged"] for one in found)})
 
@@ -155,6 +165,8 @@ async def list_topics(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/topics``."""
     grant = grant_of(request)
     described = gateway.broker.describe(PATTERN.of(request))
+    if gateway.errands is not None:
+        described = iter(await gateway.errands.topics(PATTERN.of(request)))
     if gateway.neighbours is not None and not is_internal(request):
         query = f"?{request.url.query}" if request.url.query else ""
         described = merged_topics([described, await gateway.neighbours.topics(query)])
@@ -175,6 +187,9 @@ async def listed(gateway: Gateway, described: Iterator[dict[str, Any]]) -> bytes
 
 async def stats(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/stats``."""
+    if gateway.errands is not None:
+        of_all, _ = await gateway.errands.stats()
+        return json_response(of_all)
     found = [gateway.broker.stats()]
     if gateway.neighbours is not None and not is_internal(request):
         found += await gateway.neighbours.stats()

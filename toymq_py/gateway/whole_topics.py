@@ -1,7 +1,7 @@
 """Requests about a partitioned topic: done here, and asked of the other workers, which have partitions, too. ADR 0184.
 
-A request comes to the worker that would have a plain topic of the name. What a worker asks another one, that one does for its
-own partitions alone.
+In a cluster with groups an errand asks all of them (ADR 0199). Of workers, a request comes to the one that would have a plain
+topic of the name. What a worker asks another one, that one does for its own partitions alone.
 """
 
 import json
@@ -14,6 +14,7 @@ from starlette.requests import Request
 from toymq_py import partition_operations
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic, RequestError
 from toymq_py.gateway.access import is_internal
+from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.http_heads import EVERY_TOKEN, LOGIN_OF
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.partitions import PARTITIONS, described_whole
@@ -22,6 +23,11 @@ from toymq_py.partitions import PARTITIONS, described_whole
 def is_whole(gateway: Gateway, name: str) -> bool:
     """Whether it is a partitioned topic, or all its dead letters."""
     return gateway.broker.partitioned.find(name) is not None
+
+
+def errands_for(gateway: Gateway, name: str) -> GroupErrands | None:
+    """What asks all groups of a cluster for a partitioned topic; None: the topic is not one, or there are no groups."""
+    return gateway.errands if gateway.errands is not None and is_whole(gateway, name) else None
 
 
 def _asks_others(gateway: Gateway, request: Request) -> bool:
@@ -62,6 +68,8 @@ async def here_and_there(
 async def describe(gateway: Gateway, request: Request, name: str) -> dict[str, Any]:
     """The JSON object of a partitioned topic with the partitions of all workers. Raises: NoSuchTopic."""
 
+    if gateway.errands is not None:
+        return await gateway.errands.describe(name)
     found = [partition_operations.describe(gateway.broker, name)]
     if gateway.neighbours is not None and _asks_others(gateway, request):
         asked = await gateway.neighbours.ask_each("GET", f"/v1/topics/{quote(name)}")

@@ -3,18 +3,22 @@
 Contract: groups.md, stage 3. ``/toymq/<cluster>/topics/<topic>`` is ``{"group": "a"}``, written create-if-absent, by a leader.
 A record is changed and removed by leaders of the group that it names alone, each time with a compare of their epoch. So what
 such a leader knows of its own records is true for as long as its publishes can be acknowledged. Nothing here decides anything.
+The record of a partitioned topic has the number and the settings of its partitions, too, and each partition has one of its own.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from toymq_py.errors import DamagedData, EtcdError
+from toymq_py.names import PARTITION_MARK
+from toymq_py.partitions import PARTITIONS
 from toymq_py.replication.agreement import DEFAULT_GROUP, LeaderKey, Member, Outcome
 from toymq_py.replication.group_keys import TEXT_CHARS_MAX, GroupKeys, decode_leader, decode_member
 from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, KeyValues, News, Put, Transaction
 from toymq_py.storage.checked_json import parse_object
+from toymq_py.storage.partitions_file import StoredPartitions, fields_of, stored_of
 
 CLAIMED_TOGETHER = 100
 """Records of one transaction: etcd takes 128 operations."""
@@ -22,10 +26,11 @@ CLAIMED_TOGETHER = 100
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The group that has a topic. ``revision``: of the record."""
+    """The group that has a topic. ``revision``: of the record; ``whole``: of a partitioned one (ADR 0198)."""
 
     group: str
     revision: int
+    whole: StoredPartitions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +81,17 @@ class Picture:
             self._put(each)
 
     def apply(self, news: News) -> list[str]:
-        """Take changes, in their order. Returns: the topics whose records were written."""
+        """Take changes, in their order. Returns: the topics whose records were written or removed."""
         topics = []
         for change in news.changes:
             if isinstance(change, tuple):
+                key = change[0]
                 self._remove(*change)
             else:
+                key = change.key
                 self._put(change)
-                if change.key.startswith(of_topics := f"{self._root}topics/"):
-                    topics.append(change.key.removeprefix(of_topics))
+            if key.startswith(of_topics := f"{self._root}topics/"):
+                topics.append(key.removeprefix(of_topics))
         self.revision = max(self.revision, news.revision)
         return topics
 
@@ -94,8 +101,8 @@ class Picture:
         try:
             if kind == "topics":
                 known = self.records.get(rest)
-                if known is None or known.revision < found.changed:  # what a transaction said here may be newer
-                    self.records[rest] = decode_record(found)
+                if known is None or known.revision <= found.changed:  # else it was read since
+                    self.records[rest] = decode_record(rest, found)
             elif kind == "moves":
                 self.moves[rest] = decode_move(found)
             elif kind == "config":
@@ -150,12 +157,16 @@ def _divided(rest: str) -> tuple[str, str]:
     return name, part
 
 
-def decode_record(found: KeyValue) -> Record:
+def decode_record(topic: str, found: KeyValue) -> Record:
     """Raises: EtcdError."""
-    group = _object(found).get("group")
+    fields = _object(found)
+    group = fields.get("group")
     if not isinstance(group, str) or not group:
         raise EtcdError(f"{found.key} in etcd names no group")
-    return Record(group, found.changed)
+    try:
+        return Record(group, found.changed, stored_of(topic, fields) if PARTITIONS in fields else None)
+    except DamagedData as error:
+        raise EtcdError(f"{found.key} in etcd: {error}") from None
 
 
 def decode_move(found: KeyValue) -> Move:
@@ -212,7 +223,14 @@ class KeptPlaces:
         """The record of a topic now: linearizable."""
         key = self._topic(topic)
         found = await self._store.get(KeyRange(key, key + "\0"))
-        return next((decode_record(each) for each in found.keys), None)
+        return next((decode_record(topic, each) for each in found.keys), None)
+
+    async def records_of(self, whole: str) -> dict[str, Record]:
+        """The records of a topic and of its partitions now, by name: linearizable."""
+        key = self._topic(whole)
+        found = await self._store.get(KeyRange(key, key + chr(ord(PARTITION_MARK) + 1)))  # no name has what is before the mark
+        names = [each.key.removeprefix(self._topic("")) for each in found.keys]
+        return {name: decode_record(name, each) for name, each in zip(names, found.keys, strict=True)}
 
     async def claim(self, topics: Sequence[str], group: str, epoch: int | None) -> Outcome:
         """Write the records of topics that have none, ``CLAIMED_TOGETHER`` at most; all of them, or none. ``epoch``: only
@@ -221,6 +239,20 @@ class KeptPlaces:
         is_there = [Compare(self._keys.placed_of(group), Check.PRESENT)] if epoch is None else self._under(epoch)
         compares = [*is_there, *(Compare(key, Check.ABSENT) for key in keys)]
         return await self._commit(compares, *(Put(key, encode_record(group)) for key in keys))
+
+    async def divide(self, stored: StoredPartitions, revision: int | None, group: str, epoch: int) -> Outcome:
+        """Write the record of a partitioned topic, with its home: over that of ``revision``, or where there is none."""
+        key = self._topic(stored.topic.name)
+        unchanged = Compare(key, Check.ABSENT) if revision is None else Compare(key, Check.CHANGED_AT, revision)
+        return await self._commit([*self._under(epoch), unchanged], Put(key, encode_record(group, stored)))
+
+    async def claim_parts(self, places: Mapping[str, str], whole: str, revision: int, epoch: int) -> Outcome:
+        """Write the records of partitions that have none, ``CLAIMED_TOGETHER`` at most, each with its group: all of them, or
+        none; only while the record of the topic is that of ``revision``."""
+        compares = [*self._under(epoch), Compare(self._topic(whole), Check.CHANGED_AT, revision)]
+        keys = {self._topic(name): group for name, group in places.items()}
+        compares += (Compare(key, Check.ABSENT) for key in keys)
+        return await self._commit(compares, *(Put(key, encode_record(group)) for key, group in keys.items()))
 
     async def release(self, topic: str, revision: int, epoch: int) -> Outcome:
         """Remove the record of a topic, if it is that of ``revision``."""
@@ -302,8 +334,9 @@ class KeptPlaces:
         return await self._store.commit(Transaction(compares, changes))
 
 
-def encode_record(group: str) -> bytes:
-    return json.dumps({"group": group}, separators=(",", ":")).encode()
+def encode_record(group: str, whole: StoredPartitions | None = None) -> bytes:
+    fields = {} if whole is None else fields_of(whole)
+    return json.dumps({"group": group, **fields}, separators=(",", ":")).encode()
 
 
 def encode_move(to: str, refused: str | None = None) -> bytes:

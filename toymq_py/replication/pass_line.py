@@ -1,9 +1,10 @@
 """The line with which a node asks the leader of another group to serve a client's commands. Pure. ADR 0190.
 
-    > PASS 1 cluster=<name> group=<g> [auth=<token, percent-encoded>]      over a connection to its --replicate
+    > PASS 1 cluster=<name> group=<g> [auth=<token, percent-encoded>] [rights=all]      over a connection to its --replicate
     < PASSED                    then the protocol of clients, HELLO first        or    ERR <CODE> <text>, and the end
 
-The token, and TLS, are those of the nodes; the client's own token is in its HELLO, and the leader judges it.
+The token, and TLS, are those of the nodes; the client's own token is in its HELLO, and the leader judges it. With
+``rights=all`` there is no client: the node asks for itself, and has judged what it asks (ADR 0199).
 """
 
 import re
@@ -19,18 +20,20 @@ PASSED: Final = b"PASSED\n"
 VERSION: Final = 1
 
 _LINE = re.compile(
-    r"PASS ([0-9]{1,4}) cluster=([A-Za-z0-9_-]{1,63}) group=([A-Za-z0-9-]{1,32})(?: auth=([A-Za-z0-9._~%-]{1,800}))?\n"
+    r"PASS ([0-9]{1,4}) cluster=([A-Za-z0-9_-]{1,63}) group=([A-Za-z0-9-]{1,32})(?: auth=([A-Za-z0-9._~%-]{1,800}))?"
+    r"( rights=all)?\n"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a node asks for. ``token`` is not shown."""
+    """What a node asks for, or may be asked. ``token`` is not shown."""
 
     cluster: str
     group: str
     token: str | None
     version: int = VERSION
+    trusted: bool = False
 
     def __repr__(self) -> str:
         return f"Pass({self.cluster}, {self.group}, {self.version})"
@@ -38,7 +41,8 @@ class Pass:
 
 def encode(asked: Pass) -> bytes:
     auth = "" if asked.token is None else f" auth={quote(asked.token, safe='')}"
-    return f"PASS {asked.version} cluster={asked.cluster} group={asked.group}{auth}\n".encode("ascii")
+    rights = " rights=all" if asked.trusted else ""
+    return f"PASS {asked.version} cluster={asked.cluster} group={asked.group}{auth}{rights}\n".encode("ascii")
 
 
 def decode(line: bytes) -> Pass:
@@ -46,5 +50,5 @@ def decode(line: bytes) -> Pass:
     match = _LINE.fullmatch(line.decode("latin-1"))
     if match is None:
         raise BadOperation(f"an invalid line: {line[:60]!a}")
-    version, cluster, group, token = match.groups()
-    return Pass(cluster, group, None if token is None else unquote(token), int(version))
+    version, cluster, group, token, rights = match.groups()
+    return Pass(cluster, group, None if token is None else unquote(token), int(version), rights is not None)

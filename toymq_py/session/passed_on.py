@@ -2,9 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from toymq_py.names import TopicPattern
 from toymq_py.placement import PlaceLink
+from toymq_py.protocol import Publish
 from toymq_py.session.replies import PendingReply
 
 
@@ -67,3 +69,13 @@ class WorkerLink:
         """The UNSUB of a subscription is being sent; what comes before its reply is still its."""
         if (found := self.subscribed.get(topic)) is not None:
             found.ending = True
+
+
+def rows_of(command: Publish, start: int, stop: int) -> Publish:
+    """Some of the publishes of a run."""
+    rows = slice(start, stop)
+    return replace(
+        command, keys=command.keys[rows], bodies=command.bodies[rows], seqs=command.seqs and command.seqs[rows],
+        delays_ms=command.delays_ms and command.delays_ms[rows], ttls_ms=command.ttls_ms and command.ttls_ms[rows],
+        routes=command.routes and command.routes[rows],
+    )  # fmt: skip

@@ -1,24 +1,21 @@
 """Pass commands of a session on to the workers that have their topics, so that a client need not know them. ADR 0156.
 
-A session that has said ``CLUSTER moved=1`` follows MOVED by itself: only what settles deliveries is passed on for it, since
-it may have them by a pattern. Where there are groups, this is so for each session (ADR 0190). A session of another worker (a
-Unix socket), or of another group's leader, has no ``Passing``: nothing is passed on twice.
+A session that has said ``CLUSTER moved=1`` follows MOVED by itself: what settles deliveries, maybe of a pattern, alone is
+passed on. So for each session where there are groups (ADR 0190). One of another worker or leader has no ``Passing``.
 
     commands ──► ours: Handler
              └─► another's: Upstream of that worker ──► its replies, in their places; MSG and CLOSED, as pushes
 
-A reply is held where its command stands, so replies come in order, whichever worker they are from. Deliveries wait until the
-``OK`` of their SUB is written. When a worker dies, nothing behind the first missing reply is written, and the client's
-connection ends: it repeats what it may, as after the end of a broker.
+A reply is held where its command stands, so replies come in order. Deliveries wait until the ``OK`` of their SUB is written.
+When a worker dies, nothing behind the first missing reply is written, and the client's connection ends: it repeats what it may.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, PlacementUnknown, ShuttingDown
+from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, PlacementUnknown, RequestError, ShuttingDown
 from toymq_py.names import is_pattern
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.partitions import PARTITIONS
@@ -28,6 +25,7 @@ from toymq_py.protocol import (
     Cluster,
     Command,
     Create,
+    Delete,
     Hello,
     Nack,
     Pause,
@@ -47,14 +45,16 @@ from toymq_py.protocol import (
 )
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.gathering import WHOLE, Gathering
-from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink
+from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, rows_of
 from toymq_py.session.pattern_pull import PatternPull
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, WAIT_COST_BYTES, PendingReply, Replies
+from toymq_py.session.stages import Stages
 from toymq_py.session.upstream import Upstream
 from toymq_py.topic import Refused
 
-SETTLING = (Ack, Nack, Touch, SettlementRun, Unsubscribe)
+SETTLING = Ack, Nack, Touch, SettlementRun, Unsubscribe
+STAGED = Create, Delete
 TOPICS_CACHED_MAX = 4096
 
 
@@ -62,11 +62,11 @@ class Passing:
     """Of one session. Belongs to the loop."""
 
     __slots__ = ("_abort", "_closed", "_deliveries", "_finishing", "_follows", "_hello", "_loop", "_partitioned", "_paused",
-                 "_placement", "_places", "_pulls", "_replies", "_turn", "_unread", "_workers")  # fmt: skip
+                 "_placement", "_places", "_pulls", "_replies", "_trusted", "_turn", "_unread", "_workers")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, deliveries: Deliveries,
-        loop: asyncio.AbstractEventLoop, unread: Callable[[], bool], abort: Callable[[], None],
+        loop: asyncio.AbstractEventLoop, unread: Callable[[], bool], abort: Callable[[], None], *, trusted: bool = False,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -74,6 +74,7 @@ class Passing:
             deliveries: those of this worker, for a look at the subscriptions.
             unread: whether the client does not read what was written.
             abort: ends the session.
+            trusted: its connections have all rights.
         """
         self._placement = placement
         self._partitioned = partitioned
@@ -82,6 +83,7 @@ class Passing:
         self._loop = loop
         self._unread = unread
         self._abort = abort
+        self._trusted = trusted
         self._follows = not placement.passes_on
         self._hello: Hello | None = None
         self._paused = self._finishing = self._closed = False
@@ -102,8 +104,7 @@ class Passing:
             return self._take_other(command)
         if isinstance(command, Subscribe):
             self._check_free(topic)
-        if isinstance(command, Create) and PARTITIONS in command.settings and self._placement.passes_on:
-            self._create(command)
+        if isinstance(command, STAGED) and self._in_stages(command):
             return True
         if self._partitioned.by_name and self._partitioned.find(topic) is not None:
             return self._take_whole(command)
@@ -127,11 +128,8 @@ class Passing:
 
     def _take_other(self, command: Command) -> bool:
         """A command without a topic."""
-        if isinstance(command, Topics):
-            self._ask_all(command, Gathering.topics)
-            return True
-        if isinstance(command, Stats):
-            self._ask_all(command, Gathering.stats)
+        if isinstance(command, Topics | Stats):
+            self._ask_all(command, Gathering.topics if isinstance(command, Topics) else Gathering.stats)
             return True
         if isinstance(command, Hello):
             self._hello = self._hello or command  # a second one is refused
@@ -175,27 +173,35 @@ class Passing:
         """A command for a partitioned topic: each worker has some of its partitions. A PUB is divided before it comes here."""
         if isinstance(command, Subscribe | Pull | Unsubscribe):
             return self._take_pattern(command)
-        merge = WHOLE.get(type(command))
-        if merge is None:
+        if (merge := WHOLE.get(type(command))) is None:
             return False
         self._ask_all(command, merge)
         return True
 
-    def _create(self, command: Create) -> None:
-        """Create a partitioned topic: first where a plain one of this name would be, which is refused. Raises: ShuttingDown."""
-        worker = self._worker(self._place(command.topic))
+    def _in_stages(self, command: Create | Delete) -> bool:
+        """CREATE is first for where a plain topic would be, DELETE in a cluster first and behind the others (ADR 0198)."""
+        if isinstance(command, Create) and PARTITIONS in command.settings:
+            home = [self._place(command.topic)]
+            stages, merge = [home, self._placement.places()], Gathering.total
+        elif isinstance(command, Delete) and self._placement.table is not None and command.topic in self._partitioned.by_name:
+            home = [self._place(command.topic)]
+            others = [place for place in self._placement.places() if place not in home]
+            stages, merge = [home, others, home, others], Gathering.sum_of_some
+        else:
+            return False
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
 
-        def answered(reply: bytes) -> None:
-            if not reply.startswith(b"OK"):
-                self._replies.fill(held, lambda: reply)
-                return
-            try:
-                self._ask_all(command, Gathering.total, held=held)
-            except ShuttingDown as error:
-                self._replies.fail(held, error)
+        def ask(places: Sequence[Place], answered: Callable[[bytes], None]) -> None:
+            self._ask_all(command, merge, held=held, places=places, share=answered)
 
-        self._send(worker, [encode_command(command)], Expected(held, 1, share=answered))
+        def done(reply: bytes | RequestError) -> None:
+            if isinstance(reply, RequestError):
+                self._replies.fail(held, reply)
+            else:
+                self._replies.fill(held, lambda: reply)
+
+        Stages(stages, ask, done, lacking=isinstance(command, Delete)).begin()
+        return True
 
     def _pull(self, command: Pull) -> None:
         """A PULL of a pattern. The worker that is asked first changes, so that none is always the last. It begins when the one
@@ -225,23 +231,30 @@ class Passing:
 
     def _ask_all(
         self, command: Command, merge: Callable[[Gathering], bytes | None], subscribes: str | None = None,
-        ends: str | None = None, held: PendingReply | None = None,
+        ends: str | None = None, held: PendingReply | None = None, places: Sequence[Place] | None = None,
+        share: Callable[[bytes], None] | None = None,
     ) -> None:  # fmt: skip
-        """Pass a command on to every worker, this one too, and reply with what they say together; in the place ``held``, if
-        that is there. Raises: ShuttingDown."""
-        places = self._placement.places()
+        """Ask every worker, this one too, or some: what they say together is the reply, or is shared. Raises: ShuttingDown."""
+        places = self._placement.places() if places is None else places
         workers = [self._worker(place) for place in places]
         data = encode_command(command)
         held = held or self._replies.hold(PendingReply(MADE_COST_BYTES + len(data)))
         gathering = Gathering(len(places), None if self._placement.passes_on else self._placement.here)
 
+        def released(begin: int) -> None:
+            for worker in workers:
+                self._released(worker)
+
         def add(place: Place, answer: bytes) -> None:
             if gathering.add(place, answer):
                 if subscribes is not None:
-                    held.released = lambda begin: self._all_released(workers)
+                    held.released = released
                     if gathering.refusal is not None:
                         self._end_subscription(command, workers)
-                self._replies.fill(held, lambda: merge(gathering))
+                if share is not None:
+                    share(merge(gathering) or b"")
+                else:
+                    self._replies.fill(held, lambda: merge(gathering))
 
         for place, worker in zip(places, workers, strict=True):
             self._send(worker, [data], Expected(held, 1, subscribes, partial(add, place), ends))
@@ -254,10 +267,6 @@ class Passing:
             if (found := worker.subscribed.get(command.topic)) is not None:
                 found.wanted = False
                 self._send(worker, [end], Expected(None, 1, ends=command.topic))
-
-    def _all_released(self, workers: list[WorkerLink]) -> None:
-        for worker in workers:
-            self._released(worker)
 
     def _place(self, topic: str) -> Place:
         if not self._placement.passes_on:
@@ -285,7 +294,7 @@ class Passing:
         """Pass on publishes to a partition, also for a client that follows: it cannot know where that is. Returns: the place of
         each reply, which the caller queues; None: the partition is with this worker. Raises: ShuttingDown."""
         place = self._place(part.topic)
-        if place == self._placement.worker:
+        if place == self._placement.here:
             return None
         worker = self._worker(place)
         found: list[PendingReply | Refused] = []
@@ -298,7 +307,7 @@ class Passing:
                 continue
             held = [PendingReply(MADE_COST_BYTES + len(body)) for body in part.bodies[at:stop]]
             worker.expected.extend(Expected(one, 1) for one in held)
-            worker.link.send([encode_command(_rows(part, at, stop))])
+            worker.link.send([encode_command(rows_of(part, at, stop))])
             found += held
             at = stop
         return found
@@ -315,7 +324,7 @@ class Passing:
                 self._replies.add_error(refused.error(command.topic, command.keys[at]))
                 at += 1
                 continue
-            yield _rows(command, at, stop)
+            yield rows_of(command, at, stop)
             at = stop
 
     def _ask(
@@ -349,7 +358,7 @@ class Passing:
 
     def _connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
         """Another connection to a worker. Raises: ShuttingDown, PlacementUnknown."""
-        link = self._placement.connected(place, received, lost)
+        link = self._placement.connected(place, received, lost, trusted=self._trusted)
         if link is None:
             assert isinstance(place, int), "groups connect by themselves"
             try:
@@ -399,7 +408,7 @@ class Passing:
         if held is None:  # what ends a connection is said to the next command, whose reply will not come
             return bool(fatal and worker.expected and self._answer(worker, worker.expected[0], frame, word))
         if fatal:  # a run has fewer replies than commands, and what follows would be taken for them
-            held.released, held.last = lambda begin: self._end_soon(), True
+            held.released, held.last = self._end_soon, True
         answer = b"".join(expected.pieces)
         subscribes = expected.subscribes if word == b"OK" else None
         if subscribes is not None:
@@ -446,7 +455,7 @@ class Passing:
             assert expected.share is not None
             expected.share(error)
 
-    def _end_soon(self) -> None:
+    def _end_soon(self, begin: int) -> None:
         self._loop.call_soon(self._abort)
 
     def _lost_reply(self, held: PendingReply | None) -> None:
@@ -457,7 +466,7 @@ class Passing:
 
         def cut() -> None:
             held.make = None
-            self._end_soon()
+            self._loop.call_soon(self._abort)
 
         self._replies.fill(held, cut)
 
@@ -489,12 +498,3 @@ class Passing:
         for worker in self._workers.values():
             worker.link.close()
         self._workers.clear()
-
-
-def _rows(command: Publish, start: int, stop: int) -> Publish:
-    rows = slice(start, stop)
-    return replace(
-        command, keys=command.keys[rows], bodies=command.bodies[rows], seqs=command.seqs and command.seqs[rows],
-        delays_ms=command.delays_ms and command.delays_ms[rows], ttls_ms=command.ttls_ms and command.ttls_ms[rows],
-        routes=command.routes and command.routes[rows],
-    )  # fmt: skip

@@ -28,7 +28,8 @@ class SessionProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
-        self.transport.set_write_buffer_limits(high=0)  # so that "not paused" means "the socket took everything"
+        # "Not paused" means "the socket took everything". The loop's own TLS, of nodes, takes 0 for "always above".
+        self.transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1)
         self.session = self._accept(self)
 
     def data_received(self, data: bytes) -> None:

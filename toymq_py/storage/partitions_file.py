@@ -6,6 +6,7 @@ start after a kill completes either. Of several workers each has the whole file.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from toymq_py.config.options import TopicSettings
 from toymq_py.errors import DamagedData, RequestError
@@ -26,10 +27,11 @@ class StoredPartitions:
 
 
 def encode(found: Mapping[str, StoredPartitions]) -> bytes:
-    return checked_json.encode("partitions", {name: _fields(stored) for name, stored in sorted(found.items())})
+    return checked_json.encode("partitions", {name: fields_of(stored) for name, stored in sorted(found.items())})
 
 
-def _fields(stored: StoredPartitions) -> dict[str, object]:
+def fields_of(stored: StoredPartitions) -> dict[str, object]:
+    """The JSON object of one topic, also in etcd (ADR 0198)."""
     topic = stored.topic
     gone = {"deleting": True} if stored.deleting else {}
     return {"partitions": topic.count, "settings": dict(topic.settings), **gone}
@@ -40,13 +42,21 @@ def decode(data: bytes) -> dict[str, StoredPartitions]:
     found = {}
     for name, fields in checked_json.decode("partitions", data).items():
         try:
-            count = parse_partitions(str(fields["partitions"]))
-            settings = {word: str(value) for word, value in fields["settings"].items()}
-            TopicSettings().changed(settings)
-            found[name] = StoredPartitions(Partitioned(check_whole_name(name), count, settings), bool(fields.get("deleting")))
-        except (RequestError, AttributeError, KeyError, TypeError) as error:
+            found[name] = stored_of(name, fields)
+        except DamagedData as error:
             raise DamagedData(f"topic {name[:100]!a} in {FILE_NAME}: {error}") from None
     return found
+
+
+def stored_of(name: str, fields: Any) -> StoredPartitions:
+    """A topic out of its JSON object. Raises: DamagedData."""
+    try:
+        count = parse_partitions(str(fields["partitions"]))
+        settings = {word: str(value) for word, value in fields["settings"].items()}
+        TopicSettings().changed(settings)
+        return StoredPartitions(Partitioned(check_whole_name(name), count, settings), bool(fields.get("deleting")))
+    except (RequestError, AttributeError, KeyError, TypeError) as error:
+        raise DamagedData(str(error)) from None
 
 
 FILE = BesideFile(

@@ -13,6 +13,7 @@ from toymq_py.consumer_options import Mode
 from toymq_py.errors import BadArgument, ModeConflict
 from toymq_py.failure import Failure
 from toymq_py.names import DEAD_LETTERS, TopicPattern
+from toymq_py.partitions import number_of
 from toymq_py.records import IdRange, Records
 from toymq_py.topic import settlement
 from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of
@@ -235,7 +236,7 @@ class Channel:
         (self.polls if mode is None else self.sessions)[subscription] = None
         self._count_takers(1)
         if self.single is not None and mode is not None:
-            self.single.joined(subscription)
+            self.single.joined(subscription, len(self.sessions))
             self._begin(self.single.settle(self.consumer.inflight_to))
         return subscription
 
@@ -244,7 +245,7 @@ class Channel:
             self.end_sessions("TAKEN_OVER")
         if mode != self.mode:
             self.mode = mode
-            self.single = SingleActive() if mode == "single" else None
+            self.single = SingleActive(number_of(self.context.topic) or 0) if mode == "single" else None
             self._deliverer = deliverer_for(mode, self.context, self.consumer, self.notify_ready)
 
     def prioritize(self, priority_of: Callable[[bytes], int]) -> None:

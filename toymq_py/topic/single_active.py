@@ -29,23 +29,28 @@ class SingleActive(Generic[S]):
     active. So no two sessions have messages of the topic at once, and the order of the topic stays.
     """
 
-    __slots__ = ("active", "heir")
+    __slots__ = ("_turn", "active", "heir")
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int = 0) -> None:
+        """``turn``: the number of a partition: among sessions with equal shares another one has each partition. Their shares
+        elsewhere, at other workers and groups, are not known here, and each would favour the oldest one (ADR 0201)."""
         self.active: S | None = None
         self.heir: S | None = None
+        self._turn = turn
 
     @property
     def taker(self) -> S | None:
         """The session that may take now."""
         return self.active if self.heir is None else None
 
-    def joined(self, session: S) -> None:
-        """A session is attached: it is active where no other one is, and takes over from one that has more."""
+    def joined(self, session: S, count: int = 1) -> None:
+        """A session is attached: it is active where no other one is, and takes over from one that has more. ``count``: of all
+        that are attached now; in its turn it takes over from one that has a single one more."""
+        moves_at = 1 if self._turn % count == count - 1 else MOVES_AT
         if self.active is None:
             self.active = session
             session.lessee.active += 1
-        elif self.heir is None and self.active.lessee.active - session.lessee.active >= MOVES_AT:
+        elif self.heir is None and self.active.lessee.active - session.lessee.active >= moves_at:
             self.heir = session
             self.active.lessee.active -= 1
             session.lessee.active += 1
@@ -58,8 +63,8 @@ class SingleActive(Generic[S]):
         return self.active
 
     def left(self, session: S, others: Iterable[S]) -> S | None:
-        """A session is gone. Returns: the one that may take now and could not before; of ``others`` the one with the fewest
-        active topics, the oldest of them first."""
+        """A session is gone. Returns: the one that may take now and could not before; one of the ``others`` with the fewest
+        active topics, in turn from the oldest on."""
         if session is self.heir:
             self.heir = None
             session.lessee.active -= 1
@@ -72,7 +77,10 @@ class SingleActive(Generic[S]):
             self.active, self.heir = self.heir, None
             return self.active
         session.lessee.active -= 1
-        self.active = min(others, key=lambda other: other.lessee.active, default=None)
+        others = list(others)
+        fewest = min((other.lessee.active for other in others), default=0)
+        equals = [other for other in others if other.lessee.active == fewest]
+        self.active = equals[self._turn % len(equals)] if equals else None
         if self.active is not None:
             self.active.lessee.active += 1
         return self.active

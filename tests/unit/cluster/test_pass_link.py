@@ -48,6 +48,7 @@ class Rig:
         self.here = here
         self.certificates = certificates
         self.sessions: list[Session] = []
+        self.trusted: list[bool] = []
         self.leads = True
         self.frames: list[bytes] = []
         self.heard = asyncio.Event()
@@ -61,9 +62,10 @@ class Rig:
         assert await reader.readexactly(len(PASS)) == PASS
         return await take_passed(reader, writer, self.here, self._session, lambda: "10.0.0.9:1")
 
-    def _session(self) -> Session | None:
+    def _session(self, trusted: bool) -> Session | None:
         if not self.leads:
             return None
+        self.trusted.append(trusted)
         self.sessions.append(Session())
         return self.sessions[-1]
 
@@ -227,3 +229,25 @@ async def test_the_refusal_of_a_follower_names_its_leader() -> None:
         writer.write(b"PASS nonsense\n")
         assert await reader.read() == b""
         writer.close()
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+async def test_a_node_has_all_rights_where_it_is_known_to_be_one(trusts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_link, "RETRY_S", 0.01)
+    monkeypatch.setattr(pass_link, "CONNECT_S", 0.3)
+    async with rig_of(Pass("orders", "b", "secret", trusted=trusts)) as rig:
+        link = rig.link(Pass("orders", "b", "secret", trusted=True))
+        link.send([b"PING\n"])
+        if trusts:
+            await rig.hears(MESSAGE, b"OK 4\n")
+            link.close()
+        else:
+            async with asyncio.timeout(10):
+                await rig.lost.wait()
+        assert rig.trusted == [True] * trusts
+        plain = rig.link()
+        plain.send([b"PING\n"])
+        async with asyncio.timeout(10):
+            while rig.trusted[trusts:] != [False]:  # noqa: ASYNC110 (another task)
+                await asyncio.sleep(0.005)
+        plain.close()

@@ -78,7 +78,6 @@ TLS = {"replicate_cert": "c.pem", "replicate_key": "k.pem", "replicate_ca": "ca.
         ({"cluster": "c"}, "--cluster needs --etcd"),
         ({"group": "a"}, "--group does nothing without --cluster"),
         (NODE | {"group": "a_b"}, "invalid name 'a_b' of a group"),
-        (NODE | {"group": "a", "definitions": "d.toml"}, "--definitions and --group exclude each other"),
         (NODE | {"group": "a", "amqp": "127.0.0.1:5672"}, "--amqp and --group exclude each other"),
         ({"cluster": "a/b", "etcd": "http://e:2379"}, "invalid name"),
         ({"cluster": "c", "etcd": "e:2379"}, "is not an endpoint"),

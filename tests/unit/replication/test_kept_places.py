@@ -14,11 +14,13 @@ from tests.support.requirements import require
 from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import SimulatedEtcd
 from toymq_py.errors import EtcdError
+from toymq_py.partitions import Partitioned
 from toymq_py.replication.agreement import ClusterSettings, Member, Seat
 from toymq_py.replication.etcd_client import EtcdClient, EtcdOptions
 from toymq_py.replication.kept_agreement import KeptAgreement
 from toymq_py.replication.kept_places import CLAIMED_TOGETHER, KeptPlaces, Move, Picture, Record
 from toymq_py.replication.key_values import KeyValues, Put, Transaction
+from toymq_py.storage.partitions_file import StoredPartitions
 
 N1 = Member("1" * 32, "n1", "10.0.0.1:6789", "10.0.0.1:6791", "10.0.0.1:8080", "")
 N2 = Member("2" * 32, "n2", "10.0.0.2:6789", "10.0.0.2:6791")
@@ -291,3 +293,50 @@ def test_an_old_removal_does_not_hide_a_newer_record() -> None:
     picture._remove("/r/topics/t", 10)
     assert picture.records == {}
     assert replace(Record("a", 1), group="b") == Record("b", 1)
+
+
+def test_partitions_get_records_only_while_their_topic_stays_as_it_is(run: Run) -> None:
+    async def scenario(rig: Rig) -> None:
+        (_, epoch, _), _ = await rig.led("a"), await rig.led("b", N2)
+        a, b = rig.places("a"), rig.places("b")
+        stored = StoredPartitions(Partitioned("t", 3, {"visibility": "60000"}))
+        assert not (await a.divide(stored, None, "a", epoch + 1)).done, "of a leader that is over"
+        made = await a.divide(stored, None, "a", epoch)
+        assert made.done
+        assert not (await a.divide(stored, None, "a", epoch)).done
+        assert (await b.record("t")) == Record("a", made.revision, stored)
+        assert not (await a.claim(["t"], "a", epoch)).done, "it is no plain topic"
+        claimed = await a.claim_parts({"t#0": "a", "t#1": "b"}, "t", made.revision, epoch)
+        assert claimed.done
+        assert not (await a.claim_parts({"t#1": "a", "t#2": "a"}, "t", made.revision, epoch)).done
+        for name in ("t-1", "s", "t.dlq"):
+            assert (await a.claim([name], "a", epoch)).done
+        assert await b.records_of("t") == {
+            "t": Record("a", made.revision, stored), "t#0": Record("a", claimed.revision), "t#1": Record("b", claimed.revision),
+        }  # fmt: skip
+        going = StoredPartitions(stored.topic, deleting=True)
+        gone = await a.divide(going, made.revision, "a", epoch)
+        assert gone.done
+        assert not (await a.claim_parts({"t#2": "a"}, "t", made.revision, epoch)).done, "it goes"
+        assert (await b.read()).records["t"] == Record("a", gone.revision, going)
+        assert await b.records_of("none") == {}
+
+    run(scenario)
+
+
+def test_older_news_do_not_undo_what_was_read(run: Run) -> None:
+    async def scenario(rig: Rig) -> None:
+        _, epoch, _ = await rig.led("a")
+        a = rig.places("a")
+        seen = await a.read()
+        first = await a.divide(StoredPartitions(Partitioned("t", 3)), None, "a", epoch)
+        second = await a.divide(StoredPartitions(Partitioned("t", 3), deleting=True), first.revision, "a", epoch)
+        record = await a.record("t")
+        assert record is not None
+        news = await a.news(seen.revision)
+        assert next(change.changed for change in news.changes if not isinstance(change, tuple)) == first.revision
+        seen.records["t"] = record
+        seen.apply(replace(news, changes=news.changes[:1]))
+        assert seen.records["t"].revision == second.revision
+
+    run(scenario)

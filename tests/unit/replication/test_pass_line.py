@@ -11,6 +11,7 @@ def test_what_is_asked_for_is_read(token: str | None) -> None:
     line = encode(Pass("orders_1", "b-2", token))
     assert line.startswith(PASS)
     assert decode(line) == Pass("orders_1", "b-2", token)
+    assert decode(encode(Pass("orders_1", "b-2", token, trusted=True))) == Pass("orders_1", "b-2", token, trusted=True)
 
 
 def test_the_secret_is_not_shown() -> None:
@@ -22,6 +23,7 @@ def test_the_secret_is_not_shown() -> None:
     [
         b"", b"PASS\n", b"PASS 1\n", b"PASS 1 cluster=a group=b", b"PASS 1 cluster=a\n", b"PASS x cluster=a group=b\n",
         b"PASS 1 cluster=a/b group=b\n", b"PASS 1 cluster=a group=b auth=\n", b"PASS 1 cluster=a group=b more=1\n",
+        b"PASS 1 cluster=a group=b rights=\n", b"PASS 1 cluster=a group=b rights=all auth=x\n",
         b"FOLLOW 1 cluster=a group=b\n", b"PASS 1 cluster=a group=b auth=\xff\n",
     ],
 )  # fmt: skip

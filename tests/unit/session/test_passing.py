@@ -42,7 +42,7 @@ class Groups(Placement):
         return "b" if topic == THERE else "a"
 
     def connected(
-        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]
+        self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None], *, trusted: bool = False
     ) -> PlaceLink:
         return Upstream(self.sockets[1] if place == "b" else self.sockets[0], asyncio.get_running_loop(), received, lost)
 

@@ -1,10 +1,14 @@
 """A refused connection hears why; a transport without a session passes nothing on."""
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvloop
 
+from tests.support.certificates import CERT, KEY, client_context
 from toymq_py.errors import TooManyConnections
 from toymq_py.session.transport import SessionProtocol, refuse
 
@@ -54,3 +58,49 @@ def test_events_of_a_refused_connection_are_dropped() -> None:
     protocol.resume_writing()
     assert protocol.eof_received() is False
     protocol.connection_lost(None)
+
+
+def server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERT, KEY)
+    return context
+
+
+class Told(SessionProtocol):
+    """Answers each read, and remembers whether it was told to pause last."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda protocol: None)
+        self.paused = False
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(b"OK\n")
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_over_the_tls_of_the_loop_a_session_is_not_paused_for_nothing(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """With a limit of 0 the loop says pause and resume in turn, whatever is written: one in two answers waited for a read."""
+
+    async def scenario() -> None:
+        loop, told = asyncio.get_running_loop(), Told()
+        server = await loop.create_server(lambda: told, "127.0.0.1", 0, ssl=server_context())
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), ssl=client_context())
+        seen = set()
+        for _ in range(5):
+            writer.write(b"PING\n")
+            assert await reader.readline() == b"OK\n"
+            seen.add(told.paused)
+        assert seen == {False}
+        writer.close()
+        server.close()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(scenario())

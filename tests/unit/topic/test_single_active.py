@@ -54,6 +54,45 @@ def test_an_heir_that_goes_leaves_the_topic_where_it_was() -> None:
     assert (single.taker, new.lessee.active) == (new, 1)
 
 
+def shares(places: list[list[int]], sessions: int) -> list[int]:
+    """The shares of sessions that come one after the other, to workers or groups with these partitions each."""
+    total = [0] * sessions
+    for numbers in places:
+        mine = [Session() for _ in range(sessions)]
+        singles: list[SingleActive[Session]] = [SingleActive(number) for number in numbers]
+        for at, session in enumerate(mine):
+            for single in singles:
+                single.joined(session, at + 1)
+                single.settle(lambda lessee: False)
+        assert sum(session.lessee.active for session in mine) == len(numbers)
+        each = [session.lessee.active for session in mine]
+        assert max(each) - min(each) <= 1, "of one place they differ by one at most"
+        total = [had + session.lessee.active for had, session in zip(total, mine, strict=True)]
+    return total
+
+
+def test_the_oldest_session_has_not_all_where_each_place_has_one_partition() -> None:
+    eight = [[number] for number in range(8)]
+    assert [shares(eight, count) for count in (1, 2, 3, 4)] == [[8], [4, 4], [3, 3, 2], [3, 1, 2, 2]]
+    many = [[number] for number in range(60)]
+    assert min(shares(many, 5)) >= 60 / 5 / 2
+
+
+@pytest.mark.parametrize("places", [[[0, 1, 2], [3, 4, 5]], [[0, 3, 4], [1, 2, 5]], [[0, 2, 4], [1, 3, 5]]])
+def test_shares_over_two_places_differ_by_two_at_most(places: list[list[int]]) -> None:
+    assert abs(max(shares(places, 2)) - min(shares(places, 2))) <= 2
+
+
+def test_what_one_leaves_is_shared_by_equals_in_turn() -> None:
+    eight: list[SingleActive[Session]] = [SingleActive(number) for number in range(8)]
+    gone, *others = (Session() for _ in range(3))
+    for single in eight:
+        gone.lessee.active, others[0].lessee.active, others[1].lessee.active = 0, 0, 0  # of a place each
+        single.joined(gone)
+        single.left(gone, others)
+    assert [others.index(single.active) for single in eight if single.active is not None] == [0, 1] * 4
+
+
 def rig_with(partitions: int, messages: int = 3) -> BrokerRig:
     rig = BrokerRig()
     for number in range(partitions):

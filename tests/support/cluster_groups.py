@@ -1,0 +1,66 @@
+"""Groups of a cluster, each a ``ClusterRig`` on one etcd, and what their nodes say."""
+
+import asyncio
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import toymq
+from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterRig
+from tests.support.tokens import token
+from toymq.errors import PlacementUnknown
+
+Groups = dict[str, ClusterRig]
+
+
+def serving(rigs: Groups) -> None:
+    """Wait until each group has a leader, and that of each first node knows all of them. Such a node has no others."""
+    for rig in rigs.values():
+        asyncio.run(rig.leader())
+    until = MONOTONIC() + WAIT_S
+    for rig in rigs.values():
+        while len(rig.nodes) == 1 and not _knows(rig, len(rigs)):
+            assert MONOTONIC() < until, rig.logs()
+            time.sleep(0.02)
+
+
+def _knows(rig: ClusterRig, count: int) -> bool:
+    try:
+        groups = asked(rig, b"HELLO 1 auth=%b\nCLUSTER moved=1" % token("all").encode(), 3)["groups"].values()
+    except (OSError, ValueError):  # it does not serve yet
+        return False
+    return [each["placed"] and each["leader"] is not None for each in groups] == [True] * count
+
+
+def connected(rig: ClusterRig) -> Any:
+    return toymq.connect(rig.urls, timeout_s=WAIT_S, wait_s=WAIT_S)
+
+
+def stored(rig: ClusterRig) -> set[str]:
+    """The topics on the disk of a group's first node."""
+    return {path.name for path in Path(next(iter(rig.nodes.values())).data_dir, "topics").iterdir()}
+
+
+def say(rig: ClusterRig, data: bytes, count: int) -> list[bytes]:
+    """What a group's first node answers to a client that follows nothing: so many lines."""
+    node = next(iter(rig.nodes.values()))
+    with socket.create_connection((node.host, node.port), WAIT_S) as connection, connection.makefile("rwb") as stream:
+        stream.write(data)
+        stream.flush()
+        return [stream.readline() for _ in range(count)]
+
+
+def asked(rig: ClusterRig, command: bytes, lines: int = 2) -> Any:
+    """The JSON of an answer."""
+    return json.loads(say(rig, command + b"\n", lines)[-1])
+
+
+async def listed(client: Any, pattern: str) -> Any:
+    """Topics, asked for until no group is away."""
+    while True:
+        try:
+            return await client.topics(pattern)
+        except PlacementUnknown:
+            await asyncio.sleep(0.1)

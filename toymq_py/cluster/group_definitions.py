@@ -1,0 +1,82 @@
+"""Definitions at the leaders of a cluster with groups: each applies what its own group has, or gets. ADR 0200.
+
+Every leader looks at every topic of its file. One that no group has is placed, as by a CREATE; one that another group has is
+left to the leader there, which has the file, too. So whichever leader comes first, each topic is made once, where it is.
+Belongs to the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from toymq_py.broker import Broker
+from toymq_py.config.definitions import Definitions
+from toymq_py.errors import ConfigError, Moved, NameBusy, RequestError
+from toymq_py.runtime.definitions import apply_definitions, openable
+
+logger = logging.getLogger("toymq_py.cluster")
+
+AGAIN_S = 5.0
+"""How often topics are looked at that could not be placed: etcd or a group was away."""
+
+
+class GroupDefinitions:
+    """Of one term: ``apply``, then ``run``."""
+
+    def __init__(self, wanted: Definitions, source: str | None, broker: Broker) -> None:
+        """``source``: the file, for the log."""
+        self._wanted = wanted
+        self._source = source
+        self._broker = broker
+        self._left = list(wanted.topics)
+
+    async def apply(self) -> None:
+        """Make what this group has or gets now, as far as it can be known."""
+        left, own = list[str](), list[str]()
+        for name in self._left:
+            try:
+                if await self._is_own(name):
+                    own.append(name)
+            except RequestError as error:
+                logger.info("%s: topic %s: %s", self._source, name, error)
+                left.append(name)
+        self._left = left
+        try:
+            await self._apply(own)
+        except ConfigError:
+            for name in own:  # one of them is at fault: the others are made all the same
+                try:
+                    await self._apply([name])
+                except ConfigError as error:
+                    logger.error("%s: %s", self._source, error)  # noqa: TRY400 (one line)
+
+    async def run(self) -> None:
+        """Go on with what is left, until there is nothing."""
+        while self._left:
+            await asyncio.sleep(AGAIN_S)
+            await self.apply()
+
+    async def _apply(self, names: Iterable[str]) -> None:
+        """Raises: ConfigError."""
+        some = replace(self._wanted, topics={name: self._wanted.topics[name] for name in names})
+        for change in await apply_definitions(openable(some, self._broker), self._broker):
+            logger.info("%s: %s", self._source, change)
+
+    async def _is_own(self, name: str) -> bool:
+        """Whether this group has a topic; one that none has is placed. Raises: RequestError: that cannot be known now."""
+        broker = self._broker
+        while name not in broker.topics and name not in broker.unopened:
+            try:
+                if (error := broker.partitioned.is_whole(name)) is not None:
+                    logger.error("%s: topic %s: %s", self._source, name, error)
+                    return False
+                broker.placement.admit(name)
+                break
+            except Moved:
+                return False
+            except NameBusy as busy:
+                over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                busy.when_done(lambda over=over: None if over.done() else over.set_result(None))  # type: ignore[misc]
+                await over
+        return True

@@ -1,0 +1,80 @@
+"""What a leader says of the groups of its cluster: to clients that look for a topic, in ``CLUSTER``, as metrics, and to the
+other leaders. ADR 0188."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from toymq_py.errors import EtcdError, Moved, PlacementUnknown, RequestError
+from toymq_py.replication.kept_places import Group, KeptPlaces, Picture
+
+WEIGH_S = 10.0
+"""How often a leader looks how much its group has to do."""
+WEIGHED = 0.1
+"""It says so when that has changed by more than this part."""
+
+
+def moved_to(picture: Picture, name: str, topic: str) -> RequestError:
+    """The error for a topic of another group: MOVED with all its nodes and its gateway."""
+    group = picture.groups.get(name, Group())
+    if not (addresses := group.addresses()):
+        return PlacementUnknown(f"group {name} has the topic {topic}, and no node of it is known: start one")
+    words = [*addresses, *(f"toymqs://{address}" for address in addresses)]
+    if group.led is not None:
+        gateways = ("http", group.led.http), ("https", group.led.https)
+        words += [f"{scheme}://{where}/" for scheme, where in gateways if where]
+    return Moved(f"{' '.join(words)} (group {name}) has the topic {topic}")
+
+
+def described(picture: Picture, here: str, own: Collection[str], sees: Callable[[str], bool] | None) -> dict[str, Any]:
+    """The answer to ``CLUSTER``.
+
+    Args:
+        here: the group of this leader, which has the topics ``own``.
+        sees: whether a token may see a topic; None: the topics are left out.
+    """
+    groups = {
+        name: {
+            "leader": group.leader.member.url if group.leader is not None else None,
+            "nodes": group.addresses(), "placed": group.placed, "messages_s": round(group.load),
+        }
+        for name, group in sorted(picture.groups.items()) if group.made
+    }  # fmt: skip
+    found: dict[str, Any] = {"group": here, "groups": groups}
+    if sees is not None:
+        places = dict.fromkeys(own, here)
+        places |= {topic: record.group for topic, record in picture.records.items()}
+        found["topics"] = {topic: places[topic] for topic in sorted(filter(sees, places))}
+    return found
+
+
+def rows(picture: Picture, here: str, own: int, claims: int) -> dict[str, Mapping[tuple[str, ...], float]]:
+    """The metrics of the groups. ``own``: how many topics this one has."""
+    counts = Counter(record.group for record in picture.records.values())
+    counts[here] = own
+    made = {name: group for name, group in picture.groups.items() if group.made}
+    return {
+        "group_topics": {(name,): float(counts[name]) for name in made},
+        "group_load": {(name,): group.load for name, group in made.items()},
+        "placements_total": {(): float(claims)},
+    }
+
+
+async def weigh(kept: KeptPlaces, lease: int, done: Callable[[], int]) -> None:
+    """Say how much this group has to do, now and then.
+
+    Args:
+        lease: of the term.
+        done: messages that the broker has stored and delivered.
+    """
+    said, before = -1.0, done()
+    while True:
+        await asyncio.sleep(WEIGH_S)
+        now = done()
+        load, before = (now - before) / WEIGH_S, now
+        if said < 0 or abs(load - said) > WEIGHED * max(said, 1.0):
+            with suppress(EtcdError):
+                await kept.weigh(load, lease)
+                said = load

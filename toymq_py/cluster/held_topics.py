@@ -1,0 +1,114 @@
+"""Topics that come to this group from another one, or go there: what is for them waits until etcd has said where they are.
+
+Contract: groups.md, stage 3. ADR 0194. Belongs to the event loop.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
+
+from toymq_py.errors import EtcdError, PlacementUnknown
+from toymq_py.replication.kept_places import KeptPlaces, Move, Record
+
+T = TypeVar("T")
+
+RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
+"""Between two requests to etcd without an answer."""
+
+
+class Books(Protocol):
+    """A ``GroupPlacement``, as far as it is used here."""
+
+    group: str
+    epoch: int
+
+    @property
+    def moves(self) -> Mapping[str, Move]:
+        """What is asked to be moved, as far as it is known."""
+
+    def occupy(self, topic: str) -> bool:
+        """Let what is for a topic wait. Returns: False when something else changes its record."""
+
+    def vacate(self, topic: str) -> None:
+        """The end of ``occupy``: what waits goes on."""
+
+    def refuse_waiting(self, topic: str, error: PlacementUnknown) -> None:
+        """Refuse what waits for a topic, and what comes within a moment; the rest waits again."""
+
+    def learn(self, topic: str, record: Record | None) -> None:
+        """Take a record that was read, linearizable; None: there is none."""
+
+
+class HeldTopics:
+    """``topic in held``: it goes to another group, or comes from one."""
+
+    def __init__(self, kept: KeptPlaces, books: Books) -> None:
+        self.on_moves: Callable[[], None] = lambda: None
+        """Called when what is asked to be moved may have changed."""
+        self._kept = kept
+        self._books = books
+        self._held: set[str] = set()
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._held
+
+    def wanted(self) -> dict[str, Move]:
+        """The topics that are to come, as far as it is known."""
+        here = self._books.group
+        return {topic: move for topic, move in self._books.moves.items() if move.to == here and move.refused is None}
+
+    def hold(self, topic: str) -> bool:
+        """Let all that is for a topic wait, and for its dead letters. Returns: False while its record is being changed."""
+        if not self._books.occupy(topic):
+            return False
+        self._held.add(topic)
+        return True
+
+    def let_go(self, topic: str) -> None:
+        """The end of ``hold``: what waits goes on, here or elsewhere."""
+        self._held.discard(topic)
+        self._books.vacate(topic)
+
+    async def give(self, topic: str, revision: int, to: str, epoch_there: int, attempt: int) -> bool:
+        """Give a topic that is held to another group. Returns: whether it is elsewhere now, once etcd has said so; else it is
+        here, and this attempt is over.
+
+        Args:
+            revision: of its record.
+        """
+        books = self._books
+
+        async def ask() -> Record | None:
+            outcome = await self._kept.give(topic, revision, books.epoch, to, epoch_there, attempt)
+            return Record(to, outcome.revision) if outcome.done else await self._kept.record(topic)
+
+        record = await self._asked(topic, ask)
+        if record is not None and record.group == books.group:
+            return False
+        books.learn(topic, record)
+        return True
+
+    async def take(self, topic: str, attempt: int) -> bool:
+        """Whether a topic that is held came here by an attempt, which is over with this, once etcd has answered."""
+        books = self._books
+
+        async def ask() -> Record | None:
+            await self._kept.attempt(topic, Move(books.group, attempt), books.epoch)
+            return await self._kept.record(topic)
+
+        record = await self._asked(topic, ask)
+        if record is not None:
+            books.learn(topic, record)
+        return record is not None and record.group == books.group
+
+    async def _asked(self, topic: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer. What waits for the topic is refused meanwhile."""
+        delay_s = RETRY_MIN_S
+        while True:
+            try:
+                return await ask()
+            except EtcdError as error:
+                text = f"etcd does not say which group has {topic}, which is moved: {error}"
+                self._books.refuse_waiting(topic, PlacementUnknown(text))
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, RETRY_MAX_S)
