@@ -261,15 +261,16 @@ def test_what_is_for_a_topic_that_is_held_waits() -> None:
         a = world.groups["a"].placement
         assert a is not None
         assert await world.publish("a", "t", "a") == "a"
-        assert a.owns("t")
-        assert a.hold("t")
-        assert not a.hold("t")
-        assert not a.owns("t")
+        revision = a.revision("t")
+        assert revision is not None
+        assert a.held.hold("t")
+        assert not a.held.hold("t")
+        assert a.revision("t") is None
         for waits in (lambda: a.moved("t.dlq"), lambda: a.admit("t")):
             with pytest.raises(NameBusy):
                 _raised(waits)
         world.etcd.away = True
-        asking = _loop().create_task(a.give("t", "b", 1, 1))
+        asking = _loop().create_task(a.held.give("t", revision, "b", 1, 1))
         told: list[str] = []
         busy = a.moved("t")
         assert isinstance(busy, BeingMoved)
@@ -279,9 +280,9 @@ def test_what_is_for_a_topic_that_is_held_waits() -> None:
         assert isinstance(a.moved("t"), PlacementUnknown), "etcd does not answer"
         world.etcd.away = False
         assert not await asking
-        a.let_go("t")
+        a.held.let_go("t")
         assert a.moved("t") is None
-        assert a.owns("t")
+        assert a.revision("t") == revision
 
     simulate(scenario)
 

@@ -1,0 +1,68 @@
+"""What a leader says of the groups: where a topic is, which groups there are, and how much each has to do."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from toymq_py.cluster import group_views
+from toymq_py.errors import EtcdError, Moved, PlacementUnknown
+from toymq_py.replication.agreement import LeaderKey, Member
+from toymq_py.replication.kept_places import Group, KeptPlaces, Picture, Record
+
+MEMBER = Member("0" * 32, "b1", "b1:1", "b1:2", "b1:3", "")
+
+
+def picture() -> Picture:
+    found = Picture("")
+    found.groups = {
+        "a": Group(made=True, placed=True),
+        "b": Group(made=True, leader=LeaderKey(MEMBER, 3, 4), led=MEMBER, nodes={"r": MEMBER}, load=7.4),
+        "lost": Group(),
+    }
+    found.records = {"there": Record("b", 5), "secret": Record("b", 6)}
+    return found
+
+
+def test_a_topic_of_another_group_is_at_its_nodes_and_its_gateway() -> None:
+    error = group_views.moved_to(picture(), "b", "there")
+    assert isinstance(error, Moved)
+    assert str(error) == "b1:1 toymqs://b1:1 http://b1:3/ (group b) has the topic there"
+    assert isinstance(group_views.moved_to(picture(), "none", "there"), PlacementUnknown)
+
+
+def test_groups_are_described_with_the_topics_that_a_token_may_see() -> None:
+    found = group_views.described(picture(), "a", ["here"], lambda topic: topic != "secret")
+    assert found["topics"] == {"here": "a", "there": "b"}
+    assert found["groups"]["b"] == {"leader": "b1:1", "nodes": ["b1:1"], "placed": False, "messages_s": 7}
+    assert sorted(found["groups"]) == ["a", "b"]
+    assert "topics" not in group_views.described(picture(), "a", ["here"], None)
+
+
+def test_the_metrics_count_topics_of_each_group() -> None:
+    rows = group_views.rows(picture(), "a", own=4, claims=9)
+    assert rows["group_topics"] == {("a",): 4.0, ("b",): 2.0}
+    assert (rows["group_load"][("b",)], rows["placements_total"][()]) == (7.4, 9.0)
+
+
+def test_what_there_is_to_do_is_said_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, said, waits = iter((0, 100, 101, 300, 500)), [], 0
+
+    class Kept:
+        async def weigh(self, load: float, lease: int) -> None:
+            if not said:
+                said.append("lost")
+                raise EtcdError("away")
+            said.append(load)
+
+    async def sleep(seconds: float) -> None:
+        nonlocal waits
+        assert seconds == group_views.WEIGH_S
+        waits += 1
+        if waits == 5:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(group_views.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(group_views.weigh(cast(KeptPlaces, Kept()), 1, lambda: next(done)))
+    assert said == ["lost", 0.1, 19.9], "again while it was not said; 20.0 is nearly as much"
