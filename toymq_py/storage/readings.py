@@ -112,7 +112,7 @@ def _factors(chains: Sequence[Chain], judge: Judge) -> list[int]:
     factors = []
     hidden_until = 0
     for chain in chains:
-        hidden = chain.start < hidden_until
+        hidden = chain.end <= hidden_until  # what a record's end does not enclose is not in its payload
         hidden_until = max(hidden_until, judge.claimed_until(chain))
         factors.append(HIDDEN_FACTOR if hidden else RECOGNIZED_FACTOR if judge.is_broken_off(chain) else PLAIN_FACTOR)
     return factors

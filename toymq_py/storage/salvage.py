@@ -139,9 +139,11 @@ class Salvage:
         torn, if its lengths agree on that: a flipped bit in one of them must not hide what is behind it.
         """
         claim = claimed_extent(self.data, pos)
-        if claim is not None and not _is_near(self.data, pos, msg_id):  # another place's bytes say nothing about this one
+        if claim is not None and claim[0] != msg_id and not self._fits_with_id(pos, claim[1], msg_id):
+            # Another record's header says nothing about this place, and one bit may make an id that of another record.
             end = pos + claim[1]
-            return end if self.valid_frame(end, msg_id + 1) is not None or self._is_written_end(end) else None
+            told = self.valid_frame(end, msg_id + 1) is not None or self._is_written_end(end)
+            return end if told or (_is_near(self.data, pos, msg_id) and self._is_head(end, msg_id + 1)) else None
         if claim is not None and pos + claim[1] <= len(self.data):
             return pos + claim[1]
         own = self._own_length_end(pos)
@@ -180,6 +182,13 @@ class Salvage:
         if not LENGTH_MIN <= length <= LENGTH_MAX or not self._afford(length):
             return False
         return bool(crc32(self._view[pos + 4 : end], crc32(length.to_bytes(4, "little"))) == CRC_RESIDUE)
+
+    def _fits_with_id(self, pos: int, size: int, msg_id: int) -> bool:
+        """Whether only the id was hit: with this one the checksum fits."""
+        if pos + size > len(self.data) or not _is_near(self.data, pos, msg_id) or not self._afford(size):
+            return False
+        head = crc32(self._view[pos : pos + 4])
+        return bool(crc32(self._view[pos + 12 : pos + size], crc32(msg_id.to_bytes(8, "little"), head)) == CRC_RESIDUE)
 
     # -- chains
 
