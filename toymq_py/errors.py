@@ -9,7 +9,7 @@
     │  ├─ AuthRequired*  AuthFailed*  BadVersion*  Forbidden
     │  ├─ NoSuchTopic  NoSuchConsumer  TopicExists
     │  │  └─ NameBusy                                      what makes a topic of this name waits a moment
-    │  │     └─ BeingDeleted  BeingPlaced
+    │  │     └─ BeingDeleted  BeingMoved  BeingPlaced
     │  ├─ IsPartitioned                                    the command is for one of its partitions
     │  ├─ AlreadySubscribed  NotSubscribed  ModeConflict
     │  ├─ OutOfRange  QueueFull  OutOfSequence
@@ -184,13 +184,6 @@ class BeingPlaced(NameBusy):
 
     def __init__(self, topic: str, when_done: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(f"{topic} is being placed in a group: send it again in a moment", when_done)
-
-
-class BeingMoved(NameBusy):
-    """The topic goes to another group of its cluster, for less than a second (ADR 0194)."""
-
-    code = "PLACEMENT_UNKNOWN"
-    retryable = True
 
 
 class IsPartitioned(RequestError):
@@ -379,6 +372,10 @@ class PlacementUnknown(RequestError):
 
     code = "PLACEMENT_UNKNOWN"
     retryable = True
+
+
+class BeingMoved(PlacementUnknown, NameBusy):
+    """The topic goes to another group of its cluster, for less than a second (ADR 0194)."""
 
 
 class InternalError(RequestError):

@@ -173,7 +173,9 @@ def hand_over(etcd: _Etcd, node: str | None) -> None:
 @click.argument("group")
 @click.pass_obj
 def move(etcd: _Etcd, topic: str, group: str) -> None:
-    """Move TOPIC, with its dead letters, to GROUP, and wait until it is there.
+    """Move TOPIC, with its dead letters, to GROUP.
+
+    It waits until the topic is there.
 
     Clients go on; publishers wait for less than a second. It goes on without this command, through failovers of either group.
     Named the group that TOPIC is in, it gives up a move.
@@ -187,7 +189,10 @@ def move(etcd: _Etcd, topic: str, group: str) -> None:
 @click.argument("group")
 @click.pass_obj
 def remove_group(etcd: _Etcd, group: str) -> None:
-    """Take GROUP out of the cluster, when its topics were moved or deleted, and its nodes are stopped."""
+    """Take GROUP out of the cluster.
+
+    Move or delete its topics first, and stop its nodes.
+    """
     from toymqctl import cluster_moves
 
     click.echo(etcd.placed(lambda kept: cluster_moves.remove_group(kept, group), group))

@@ -119,8 +119,8 @@ class World:
     data: list[bytearray]
 
     @classmethod
-    def of(cls, rng: random.Random) -> "World":
-        sizes = rng.choice([(0, 1), (0, 4), (4, 21), (0, 61), (100, 301), (500, 3000), (0, 5000)])
+    def of(cls, rng: random.Random, *more: tuple[int, int]) -> "World":
+        sizes = rng.choice([(0, 1), (0, 4), (4, 21), (0, 61), (100, 301), (0, 5000), *more])
         keyed, headed = rng.random() < 0.5, rng.random() < 0.3
         world, msg_id = cls([], [], []), 0
         for _ in range(rng.choice((1, 2))):
@@ -176,6 +176,8 @@ class World:
             return
         at = rng.randrange(len(written) // size) * size
         to = rng.randrange(len(self.written[part])) // size * size
+        if source != part and to == 0:  # whose file it is then, segment_heads says (ADR 0084)
+            return
         stop = min(to + size, len(data))
         data[to:stop] = written[at : at + stop - to]
 
@@ -202,18 +204,21 @@ class World:
                 payload_len = int.from_bytes(data[payload_at : payload_at + 4], "little")
                 length_hit = data[at : at + 4] != written[at : at + 4]
                 others_hit = data[at + 20 : payload_at + 4] != written[at + 20 : payload_at + 4]
-                if length_hit and others_hit and (there ^ msg_id).bit_count() <= 1 and 0 <= length - 26 - key_len - payload_len <= 64:
+                fits = 0 <= length - 26 - key_len - payload_len <= 64
+                if length_hit and others_hit and fits and (there ^ msg_id).bit_count() <= 1:
                     return True
         return False
 
 
-DAMAGES = ("bit", "bit", "neighbours", "length beyond the end", "header", "tail", "64", "512", "4096", "misplaced", "misplaced")
+DAMAGES = ("bit", "bit", "neighbours", "length beyond the end", "header", "tail", "64", "512", "4096")
 
 
-def check_world(seed: int, kinds: Sequence[str] = DAMAGES, count_max: int = 4) -> bool:
+def check_world(
+    seed: int, kinds: Sequence[str] = DAMAGES, count_max: int = 4, sizes: Sequence[tuple[int, int]] = ()
+) -> bool:
     """Damage a log and look at what is kept. Returns: whether that could be decided."""
     rng = random.Random(seed)
-    world = World.of(rng)
+    world = World.of(rng, *sizes)
     for _ in range(rng.randrange(1, count_max + 1)):
         world.damage(rng, kinds)
     if world.is_undecidable():
@@ -248,6 +253,14 @@ def check_world(seed: int, kinds: Sequence[str] = DAMAGES, count_max: int = 4) -
 def test_exactly_the_damaged_records_are_lost(seed: int) -> None:
     decided = [check_world(each) for each in range(seed, seed + 20)]
     assert sum(decided) >= 19
+
+
+@pytest.mark.parametrize("seed", range(0, 1000, 50))
+def test_a_page_over_another_one_loses_what_stood_there(seed: int) -> None:
+    """A misdirected write. The copied page ends with the head of a record, and all behind it that began before the end that
+    this claims was lost, often up to the end of the segment."""
+    for each in range(seed, seed + 50):
+        check_world(each, ("misplaced",), 1, [(500, 3000)] * 4)
 
 
 @pytest.mark.torture

@@ -14,7 +14,7 @@ from toymq_py.storage.offline.verify import verify
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.record import Frame
 from toymq_py.storage.scanner import scan_segment
-from toymq_py.storage.segment import segment_name
+from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, segment_name
 
 TS_NS = 1_781_767_800_000_000_000
 FS = RealFileSystem()
@@ -153,7 +153,8 @@ def dump(data: Path) -> Iterator[str]:
         yield f"== {report.topic}: {report.records} records, {report.lost} lost, ids {report.first_id} to {report.next_id}"
         for finding in report.findings:
             name = finding.path.removeprefix(f"{data}/topics/")
-            yield f"{'damage' if finding.damage else 'note'}: {name}: {finding.text}"
+            text = finding.text.replace(UNLESS_UNACKNOWLEDGED, "")  # said since ADR 0204
+            yield f"{'damage' if finding.damage else 'note'}: {name}: {text}"
         for item in dump_topic(FS, f"{data}/topics/{report.topic}"):
             yield json.dumps(as_json(item) if isinstance(item, Frame) else {"note": item})
 

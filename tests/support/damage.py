@@ -15,7 +15,7 @@ BYTES_KINDS = ("bit", "page of zeros", "page of noise", "sector of noise", "cut"
 FILE_KINDS = ("swapped", "duplicated", "missing")
 MANY_KINDS = (
     "every second page", "every second page but the first", "first page", "several pages", "every third page, noise",
-    "two pages change places", "a page is an earlier one", "sectors of noise", "bits",
+    "two pages change places", "a page is an earlier one", "a page is a later one", "sectors of noise", "bits",
 )  # fmt: skip
 """Many damages of one segment."""
 PAGE = 4096
@@ -99,6 +99,9 @@ class DamagedLog:
         elif kind == "a page is an earlier one":
             one, other = sorted(rng.sample(pages[:-2], 2))
             data[other : other + PAGE] = data[one : one + PAGE]
+        elif kind == "a page is a later one":
+            one, other = sorted(rng.sample(pages[:-2], 2))
+            data[one : one + PAGE] = data[other : other + PAGE]
         elif kind == "sectors of noise":
             for at in rng.sample(range(0, len(data), 512), 20):
                 data[at : at + 512] = rng.randbytes(512)

@@ -8,7 +8,6 @@ from tests.support.broker_rig import BrokerRig
 from toymq_py import partition_operations as operations
 from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, NoSuchConsumer, NoSuchTopic, OutOfRange, RequestError
-from toymq_py.placement import Placement
 
 
 class Told:
@@ -106,18 +105,3 @@ def test_an_error_of_one_partition_is_told(rig: BrokerRig) -> None:
     operations.for_each_with(rig.broker, "orders", begin, told.done)
     (error,) = told.errors
     assert isinstance(error, OutOfRange)
-
-
-def test_groups_of_a_cluster_have_no_partitions() -> None:
-    """Each of their topics has a record in etcd, and no partition would."""
-
-    class Groups(Placement):
-        is_divided, passes_on = True, False
-
-    rig, told = BrokerRig(placement=Groups()), Told()
-    with pytest.raises(BadArgument, match="not for a cluster of groups"):
-        operations.create(rig.broker, "orders", {"partitions": "3"}, told.done)
-    assert (rig.broker.topics, rig.broker.partitioned.by_name) == ({}, {})
-    operations.create(rig.broker, "orders", {}, told.done)
-    rig.loop.advance(0)
-    assert (told.errors, list(rig.broker.topics)) == ([None], ["orders"])

@@ -30,7 +30,9 @@ def tier() -> None:
 @click.argument("url")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per topic, one a line.")
 def list_topics(url: str, as_json: bool) -> None:
-    """List the topics in the bucket at URL: what `toymq restore` would bring back.
+    """List the topics in a bucket.
+
+    What `toymq restore URL` would bring back:
 
     \b
         toymq tier list s3://history/orders

@@ -142,8 +142,8 @@ class Salvage:
         if claim is not None and claim[0] != msg_id and not self._fits_with_id(pos, claim[1], msg_id):
             # Another record's header says nothing about this place, and one bit may make an id that of another record.
             end = pos + claim[1]
-            told = self.valid_frame(end, msg_id + 1) is not None or self._is_written_end(end)
-            return end if told or (_is_near(self.data, pos, msg_id) and self._is_head(end, msg_id + 1)) else None
+            followed = self.valid_frame(end, msg_id + 1) is not None or self._is_written_end(end)
+            return end if followed or (_is_near(self.data, pos, msg_id) and self._is_head(end, msg_id + 1)) else None
         if claim is not None and pos + claim[1] <= len(self.data):
             return pos + claim[1]
         own = self._own_length_end(pos)

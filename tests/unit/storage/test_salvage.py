@@ -116,3 +116,24 @@ def test_a_record_that_was_torn_within_its_header_ends_the_log(there: int) -> No
     data = b"\xee" * 300 + others + records + torn
     (kept,) = Salvage(data).find_chains(0, 0)
     assert (kept.first_id, kept.next_id, kept.end) == (3, 5, len(data) - there)
+
+
+@pytest.mark.parametrize("over", [4, 8])
+@pytest.mark.parametrize("of", [-2, -1, 1, 2, 4])
+def test_the_head_of_another_record_says_nothing_about_the_place_that_it_stands_on(over: int, of: int) -> None:
+    """The id of record 5 is that of record 4 but for one bit: its length was taken for that of record 4, and lost record 5."""
+    frames = [encode_frame(n, 5, b"", b"p" * (300 + 211 * (n * 7 % 11))) for n in range(14)]
+    head = frames[over + of][:200]
+    data = head + b"".join(frames[over:])[200:]
+    chain = Salvage(data).resume(0, over)
+    assert chain is not None
+    assert (chain.start, chain.first_id, chain.next_id) == (len(frames[over]), over + 1, 14)
+
+
+def test_the_head_of_a_cut_copy_hides_no_records() -> None:
+    frames = [encode_frame(n, 5, b"", b"p" * 900) for n in range(20)]
+    size = len(frames[0])
+    page = (b"".join(frames[11:]))[:2000]  # two whole records, and the head of a third
+    data = page + b"".join(frames)[2000:]
+    (kept,) = Salvage(data).find_chains(0, -1)
+    assert (kept.start, kept.first_id, kept.next_id) == (3 * size, 3, 20)

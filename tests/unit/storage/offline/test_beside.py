@@ -5,7 +5,7 @@ from toymq_py.storage.offline.beside import BESIDE
 
 
 def test_each_is_copied_to_the_other_nodes_of_a_cluster() -> None:
-    assert [file.name for file in BESIDE] == ["webhooks.json", "alerts.json", "amqp.json", "partitions.json"]
+    assert [file.name for file in BESIDE] == ["webhooks.json", "alerts.json", "amqp.json", "partitions.json", "moves.json"]
     for file in BESIDE:
         assert paths.is_file(file.name), file.name
 
