@@ -61,7 +61,7 @@ def split_options(tokens: list[str], known: frozenset[str] | None) -> Options:
 
 
 def _shown(token: str) -> str:
-    return token[:40].encode("unicode_escape").decode("ascii")
+    return ascii(token[:40])[1:-1]
 
 
 def _flag(options: Options, name: str, default: str = "0") -> bool:

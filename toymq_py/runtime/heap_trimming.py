@@ -28,6 +28,9 @@ MUCH_MORE = 1.1
 WATCH_S = 0.5
 BUSY = 0.25
 """CPU share above which the broker is busy: a round blocks the loop for 10 ms and more."""
+WAITS_MAX = 20
+"""How many times trimming waits while connections go on closing: a round would look at all objects of those that are still
+there, 100 ms for ten thousand, and between theirs what is renewed would pin what they free (ADR 0011)."""
 CROWD = 256
 """So many closed connections freed 3 MiB and more (ADR 0011): trim even if the broker is busy."""
 WORTH_IT_BYTES = 512 * 1024
@@ -75,6 +78,8 @@ class HeapTrimmer:
         self._rounds = 0  # since it was decided that there is something to do
         self._watching = False
         self._most = self._now = 0  # connections, since then
+        self._then = 0  # connections, when the watch or the round began
+        self._waits = 0  # in a row, for those that leave
 
     def look(self, most: int, now: int) -> None:
         """Begin to trim after connections have closed.
@@ -92,18 +97,27 @@ class HeapTrimmer:
         """Whether enough connections closed since the last round, at once or one by one, to be worth another."""
         return self._most - self._now >= CROWD
 
+    def _still_leaving(self) -> bool:
+        """Whether to wait for more connections to close, as some did since the watch or the round began."""
+        if self._now >= self._then:
+            self._waits = 0
+            return False
+        self._waits += 1
+        return self._waits <= WAITS_MAX
+
     def _watch(self) -> None:
         self._watching = True
+        self._then = self._now
         self._loop.call_later(WATCH_S, self._decide, time.process_time(), self._loop.time())
 
     def _decide(self, cpu_s: float, began: float) -> None:
         self._watching = False
         # Many closed connections may have held less than MUCH_MORE of the usual.
         if self._crowd or rss_bytes() > self._usual * MUCH_MORE:
-            if not self._crowd and time.process_time() - cpu_s > BUSY * (self._loop.time() - began):
+            busy = not self._crowd and time.process_time() - cpu_s > BUSY * (self._loop.time() - began)
+            if busy or self._still_leaving():
                 self._watch()
                 return
-            gc.collect()
             self._rounds = 0
             self._most = self._now
             self._begin_round(PATIENCE)
@@ -114,12 +128,18 @@ class HeapTrimmer:
         Objects in use move a little each time, so rounds go on until ``PATIENCE`` of them freed nothing.
         """
         self._rounds_left = rounds_left
+        self._then = self._now
         loop = self._loop
         handles = [loop.call_soon(_nothing) for _ in range(KEPT_OBJECTS)]
         timers = [loop.call_later(ROUND_S / 2, _nothing) for _ in range(KEPT_OBJECTS)]
         loop.call_later(ROUND_S, self._end_round, handles, timers)
 
     def _end_round(self, *spares: list[Any]) -> None:
+        if self._still_leaving():
+            self._rounds_left = 0
+            self._most = max(self._most, self._now + CROWD)  # there is still something to do
+            self._watch()
+            return
         before = rss_bytes()
         loop = self._loop
         accepts = [loop.connect_accepted_socket(asyncio.Protocol, cast("socket.socket", None)) for _ in range(KEPT_CALLS)]

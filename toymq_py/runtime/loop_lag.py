@@ -1,13 +1,14 @@
 """The lag of the event loop, as STATS and the metrics show it."""
 
 import asyncio
-from collections import deque
+from array import array
 
 from toymq_py.clock import Clock
 
 LAG_PERIOD_S = 0.25
 LAG_PERIODS = 40
-"""Ten seconds, so that polling once a second shows every delay."""
+"""Ten seconds, so that polling once a second shows every delay. In an array: each float of a list would be a small object that
+keeps a MiB of what a crowd had then from going back (``heap_trimming``)."""
 
 
 class LoopLag:
@@ -16,7 +17,8 @@ class LoopLag:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._late_s: deque[float] = deque(maxlen=LAG_PERIODS)
+        self._late_s = array("d", [0.0] * LAG_PERIODS)
+        self._oldest = 0
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -26,7 +28,8 @@ class LoopLag:
         self._timer = self._loop.call_later(LAG_PERIOD_S, self._look)
 
     def _look(self) -> None:
-        self._late_s.append(max(self._clock.monotonic() - self._due, 0.0))
+        self._late_s[self._oldest] = self._clock.monotonic() - self._due
+        self._oldest = (self._oldest + 1) % LAG_PERIODS
         self.start()
 
     def stop(self) -> None:
