@@ -62,6 +62,7 @@ SAID_AGAIN = {
     "embedded 2": (
         "2 3\nthe backlog of jobs has reached 2 messages (backlog_max_messages); publish later\n2 b'resize' 2\nb'crop' 0\n"
     ),
+    "coming-from-kafka 0": "stored before\n" * 3,
 }
 """What programs say the second time, where it is not what they said at first."""
 
@@ -97,10 +98,10 @@ def test_our_code_of_a_coming_from_page_runs_on_one_broker_and_theirs_compiles(p
     assert len(ours) >= 2
     assert [kind for kind, _ in ours] == ["python", "text"] * (len(ours) // 2)
     with BrokerProcess(tmp_path / "d") as broker:
-        for _ in range(times):
-            for (_, program), (_, said) in zip(ours[::2], ours[1::2], strict=True):
+        for again in ({}, SAID_AGAIN)[:times]:
+            for number, ((_, program), (_, said)) in enumerate(zip(ours[::2], ours[1::2], strict=True)):
                 done = run_of(program, broker, tmp_path)
-                assert (done.stderr, done.stdout) == ("", said), program
+                assert (done.stderr, done.stdout) == ("", again.get(f"{page} {number}", said)), program
 
 
 @pytest.mark.torture
