@@ -30,7 +30,7 @@ BUSY = 0.25
 """CPU share above which the broker is busy: a round blocks the loop for 10 ms and more."""
 WAITS_MAX = 20
 """How many times trimming waits while connections go on closing: a round would look at all objects of those that are still
-there, 100 ms for ten thousand, and between theirs what is renewed would pin what they free (ADR 0011)."""
+there, 100 ms for ten thousand, and between theirs what is renewed would pin what they free (ADR 0203)."""
 CROWD = 256
 """So many closed connections freed 3 MiB and more (ADR 0011): trim even if the broker is busy."""
 WORTH_IT_BYTES = 512 * 1024
