@@ -1,5 +1,8 @@
 """Header lines: what they mean, and what is refused under which code. Contract: protocol.md."""
 
+import subprocess
+import sys
+
 import pytest
 
 from toymq_py.consumer_options import Start
@@ -190,3 +193,18 @@ def test_publishes_are_encoded_with_their_bodies() -> None:
     assert encode_command(run) == b"PUB o - 0\n\nPUB o k 3\na\nb\n"
     one = commands.Publish("o", [b"p"], [b"A: b\nbody"], hdr=5, delays_ms=[1], ttls_ms=[2], seqs=[3])
     assert encode_command(one) == b"PUB o p 9 hdr=5 delay=1 ttl=2 seq=3\nA: b\nbody\n"
+
+
+def test_an_unknown_option_is_shown_without_an_import() -> None:
+    """A codec that the first one imported, among ten thousand connections, kept memory of theirs (ADR 0203)."""
+    program = (
+        "import sys; from toymq_py.protocol.header_lines import parse_line\n"
+        "before = set(sys.modules)\n"
+        "try: parse_line(b'SUB o c wi\\\\ndow=1')\n"
+        "except Exception as error: print(error)\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, last = done.stdout.splitlines()
+    assert first.startswith(r"unknown option wi\\ndow: this command takes ")
+    assert last == "[]"
