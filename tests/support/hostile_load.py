@@ -3,7 +3,8 @@
 The load runs in a process of its own (``tests.support.hostile_clients``). Meanwhile one connection here sends a PING every few
 milliseconds. A PING that was due while an older one still waited counts from when it was due: otherwise a broker that stands
 still for a second costs one bad sample, and looks well. What broker and client waited for a core meanwhile does not count: on
-a busy machine that is most of it, and none of the broker's doing.
+a busy machine that is most of it, and none of the broker's doing. The kernel tells of a wait when it ends, so one that began
+before the PING counts whole: figures of a busy machine show long stops only, those of an idle one everything.
 """
 
 import json
