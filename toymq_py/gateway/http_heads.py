@@ -50,7 +50,7 @@ def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> 
     """
     if b"%" in url and (bad := BAD_ESCAPE.search(url)) is not None:
         shown = url[bad.start() : bad.start() + 3]
-        raise BadFraming(f"invalid request target: {shown!a} is no escape, write %25 for a percent sign")
+        raise BadFraming(f"invalid escape {shown!a} in the request target: write %25 for a percent sign")
     if version not in HTTP_VERSIONS:
         raise _unsupported(version)
     size, hosts, codings = len(url), [], []
