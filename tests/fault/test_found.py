@@ -15,6 +15,7 @@ from toymq_py.consumer_options import Start
 from toymq_py.errors import DiskLow, NoSuchTopic, StorageFailed
 from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.commit.space_guard import FREE_SPACE_VALID_S
+from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.segment import segment_name
 
 FIRST = f"{DIR}/topics/t/{segment_name(0)}"
@@ -300,9 +301,12 @@ def test_a_log_whose_files_are_all_gone_is_a_loss() -> None:
     rig.subscribe("t")
     rig.flush("t")
     rig.disk.unlink(FIRST)
+    report = verify_topic(rig.disk, f"{DIR}/topics/t", "t")
     rig.reopen()
     topic = rig.broker.topic("t")
-    assert (topic.state, topic.describe()["lost"]) == ("degraded", 2)
+    numbers = topic.describe()
+    assert (topic.state, numbers["lost"]) == ("degraded", 2)
+    assert (report.first_id, report.next_id, report.lost) == (numbers["first_id"], numbers["next_id"], 2)
     assert rig.publish("t", b"c")[0].first_id == 2
 
 

@@ -15,9 +15,10 @@ from toymq_py.auth.quotas import Seat, acting_token
 from toymq_py.auth.tokens import EVERYTHING, Grant
 from toymq_py.broker import Done
 from toymq_py.disk_errors import storage_error
-from toymq_py.errors import AuthFailed, AuthRequired, Forbidden, RequestError
+from toymq_py.errors import AuthFailed, AuthRequired, BadArgument, Forbidden, RequestError
 from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.http_heads import EVERY_TOKEN, INTERNAL, LOGIN_OF
+from toymq_py.gateway.http_request import query_of
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
 from toymq_py.gateway.request_context import Gateway
@@ -175,20 +176,28 @@ def audit_request(
 
     Args:
         result: ``OK``, a status, or the refusal; the refusal of an expired token names that token.
-        about: what was acted on; by default the parameters of path and query in ``ABOUT``.
+        about: what was acted on; by default the parameters of path and query in ``ABOUT``. The query of a client that is not
+            known is not looked at: a refusal must not cost more than what it refuses.
     """
     grant = grant_of(connection)
     token = None if grant is None else grant.name
     if isinstance(result, RequestError):
         token, result = token or result.token, result.code
     if about is None:
-        about = {name: str(value) for name, value in (*connection.path_params.items(), *connection.query_params.items())
-                 if name in ABOUT}  # fmt: skip
+        query = {} if grant is None and result in audit.REFUSED else _query_shown(connection)
+        about = {name: str(value) for name, value in (*connection.path_params.items(), *query.items()) if name in ABOUT}
     client = connection.client
     audit.record(
         action, result, token=token, address=None if client is None else client.host,
         via="websocket" if connection.scope["type"] == "websocket" else "http", about=about,
     )  # fmt: skip
+
+
+def _query_shown(connection: HTTPConnection) -> Mapping[str, str]:
+    try:
+        return query_of(connection.scope)
+    except BadArgument:  # the result that is recorded
+        return {}
 
 
 def cookie_name(connection: HTTPConnection) -> str:

@@ -140,11 +140,13 @@ class Endpoint:
             if operation.needs is not None:
                 request.scope[WHEN_WHOLE] = partial(check_again, self._gateway, request, operation.needs, topic)
         if request.scope["query_string"]:
-            known, query = self._queries[request.method], request.query_params
+            known = self._queries[request.method]
+            if not known:
+                raise BadArgument("unknown parameter: this request takes none behind its ?")
+            query = request.query_params
             for name in query:
                 if name not in known:
-                    these = f"use {', '.join(sorted(known))}" if known else "this request takes none behind its ?"
-                    raise BadArgument(f"unknown parameter {name[:100]!a}: {these}")
+                    raise BadArgument(f"unknown parameter {name[:100]!a}: use {', '.join(sorted(known))}")
                 if len(query.getlist(name)) > 1:
                     raise BadArgument(f"parameter {name} is given more than once")
 
@@ -255,7 +257,7 @@ class Application:
         return None
 
     def _is_allowed(self, scheme: str, headers: Headers) -> bool:
-        return self._hosts is None or scheme not in CLEAR or self._hosts.allow(headers.get("host", ""))
+        return self._hosts is None or scheme not in CLEAR or self._hosts.allow(headers.get("host"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_allowed(scope["scheme"], Headers(scope=scope)):

@@ -91,7 +91,7 @@ class Forwarding:
         said = f"{scope['scheme']} {client[0] if client else '-'} {client[1] if client else 0} {token}".encode()
         headers = [pair for pair in scope["headers"] if pair[0] not in OF_A_HOP]
         if not any(name == b"host" for name, _ in headers):  # of HTTP/1.0: 1.1 needs one
-            headers.append((b"host", b""))
+            headers.append((b"host", b"localhost"))
         lines = [b"%b: %b\r\n" % pair for pair in (*headers, *extra, (FORWARDED, said))]
         return b"%b %b HTTP/1.1\r\n%b\r\n" % (scope.get("method", "GET").encode(), target, b"".join(lines))
 

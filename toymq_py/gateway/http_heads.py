@@ -8,18 +8,23 @@ from urllib.parse import unquote
 from starlette.types import Scope
 
 from toymq_py.errors import BadFraming, LineTooLong
-from toymq_py.gateway.problems import UnknownExpectation, UnsupportedVersion
+from toymq_py.gateway.problems import TargetTooLong, UnknownExpectation, UnsupportedVersion
+from toymq_py.net.host_names import HTTP_VERSIONS, check_hosts, is_host
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers, with a message's own headers among them."""
+HEADERS_MAX = 1000
+"""Fields of a head: ten times what a browser and a proxy send. Each costs a call, however short it is."""
+TARGET_BYTES_MAX = 12 * 1024
+"""Path and query. The longest request of the API is a search whose text, key and header are all of four-byte characters, each
+byte escaped: 11 KiB."""
+EXPECT_BYTES_MAX = 200
 TRAILER_BYTES_MAX = 8 * 1024
 """Size of the fields behind the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
-HTTP_VERSIONS = ("1.0", "1.1")
-"""The parser would also accept 0.9 and 2.0 on a request line."""
-HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
-"""RFC 3986, 3.2.2; checks the characters only."""
 TARGET = re.compile(rb"https?://([^/?#]*)", re.ASCII | re.IGNORECASE)
 """The beginning of a target in absolute form, with the host."""
+BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+"""RFC 3986, 2.1. To decode what is not valid takes ten times as long, byte for byte, as what is."""
 BLANK = b" \t"
 """Not part of a field's value (RFC 9112, 5.1); the parser removes it only ahead of the value."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -43,6 +48,9 @@ def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> 
 
     Raises: UnsupportedVersion, LineTooLong, BadFraming, UnknownExpectation.
     """
+    if b"%" in url and (bad := BAD_ESCAPE.search(url)) is not None:
+        shown = url[bad.start() : bad.start() + 3]
+        raise BadFraming(f"invalid escape {shown!a} in the request target: write %25 for a percent sign")
     if version not in HTTP_VERSIONS:
         raise _unsupported(version)
     size, hosts, codings = len(url), [], []
@@ -57,9 +65,7 @@ def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> 
             expectations.append(value)
     if size > HEAD_BYTES_MAX:
         raise head_too_long()
-    missing = not hosts and version == "1.1"
-    if missing or len(hosts) > 1 or (hosts and not HOST.fullmatch(hosts[0])):  # RFC 9112, 3.2
-        raise BadFraming("invalid Host: send one Host header, a name or an address with an optional port")
+    check_hosts(version, [host.decode("latin-1") for host in hosts])
     if codings and b",".join(codings).strip().lower() != b"chunked":  # of other codings the parser finds only the end
         raise BadFraming("unsupported Transfer-Encoding: send chunked, or Content-Length")
     if codings and version == "1.0":  # RFC 9112, 6.1: a proxy ahead of the broker may frame it differently
@@ -78,22 +84,27 @@ def with_host_of_target(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[
     if url.startswith(b"/") or url == b"*":
         return headers
     target = TARGET.match(url)
-    if target is None or not target[1] or not HOST.fullmatch(target[1]):
+    if target is None or not target[1] or not is_host(target[1].decode("latin-1")):
         raise BadFraming("invalid request target: send a path, /healthz, or a URL with a host, http://localhost/healthz")
     return [(b"host", target[1]), *(pair for pair in headers if pair[0] != b"host")]
 
 
-def check_preface(method: bytes) -> None:
-    """Refuse ``PRI * HTTP/2.0``, the beginning of HTTP/2 (RFC 9113, 3.4). The parser waits for what follows it, and there is no
-    head for ``check_head``.
+def check_begun(method: bytes, url: bytes) -> None:
+    """Check the part of a request line that has arrived. ``PRI * HTTP/2.0`` is the beginning of HTTP/2 (RFC 9113, 3.4): the
+    parser waits for what follows it, and there is no head for ``check_head``.
 
-    Args:
-        method: of a request whose target is ``*``.
-
-    Raises: UnsupportedVersion.
+    Raises: TargetTooLong, UnsupportedVersion.
     """
-    if method == b"PRI":
+    if len(url) > TARGET_BYTES_MAX:
+        raise TargetTooLong(f"the request target is too long: path and query have at most {TARGET_BYTES_MAX} bytes")
+    if url == b"*" and method == b"PRI":
         raise _unsupported("2.0")
+
+
+def check_count(headers: RawHeaders) -> None:
+    """Check that one more field may join those of a head that have arrived. Raises: LineTooLong."""
+    if len(headers) >= HEADERS_MAX:
+        raise LineTooLong(f"too many headers: a request has at most {HEADERS_MAX}")
 
 
 def _unsupported(version: str) -> UnsupportedVersion:
@@ -104,7 +115,7 @@ def _expects_continue(version: str, expectations: Sequence[bytes]) -> bool:
     """Whether the client waits for 100 (RFC 9110, 10.1.1); HTTP/1.0 has no expectations. Raises: UnknownExpectation."""
     if version == "1.0":
         return False
-    members = [member.strip() for value in expectations for member in value.split(b",")]
+    members = [member.strip() for value in expectations for member in value[:EXPECT_BYTES_MAX].split(b",")]
     for member in members:
         if member and member.lower() != b"100-continue":
             raise UnknownExpectation(f"expectation {member[:100]!a} is not supported: use 100-continue, or no Expect")

@@ -22,8 +22,9 @@ from toymq_py.gateway.http_heads import (
     INTERNAL,
     TRAILER_BYTES_MAX,
     asks_for_websocket,
+    check_begun,
+    check_count,
     check_head,
-    check_preface,
     head_bytes,
     head_too_long,
     request_scope,
@@ -95,9 +96,8 @@ class GatewayProtocol(asyncio.Protocol):
         self._held = False
         self._body_bytes = 0
         self._chunk_steps = 0
-        self._trailer_bytes = 0
-        """Read since the last chunk began, in whole pieces."""
-        self._trailer_field_bytes = 0
+        self._trailer_bytes = self._trailer_field_bytes = 0
+        """Read since the last chunk began, in whole pieces; and of names and values."""
         self.seat: Seat | None = None
         self._state: dict[str, object] = {}
         self._new_parser()
@@ -297,11 +297,11 @@ class GatewayProtocol(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        if url == b"*":
-            check_preface(self._parser.get_method())
+        check_begun(self._parser.get_method(), self._url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer must not become a header (RFC 9110, 6.5.1), least of all ``Authorization``
+            check_count(self._headers)
             self._headers.append((name.lower(), value.rstrip(BLANK)))
             return
         self._trailer_field_bytes += len(name) + len(value)

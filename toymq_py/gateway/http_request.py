@@ -1,11 +1,18 @@
-"""A request as the operations see it: Starlette's, with a look-up of headers that costs the same however many there are."""
+"""A request as the operations see it: Starlette's, with a look-up of headers that costs the same however many there are, and a
+query that is bounded before it is parsed."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request, empty_receive, empty_send
 from starlette.types import Receive, Scope, Send
+
+from toymq_py.errors import BadArgument
+
+QUERY_FIELDS_MAX = 32
+"""Three times what an operation has parameters, and none may be given twice. Each costs more than a byte."""
+_QUERY = "toymq.query"
 
 
 class _Keys(dict[str, bytes]):
@@ -54,3 +61,20 @@ class HttpRequest(Request):
     @property
     def headers(self) -> Fields:
         return self._fields
+
+    @property
+    def query_params(self) -> QueryParams:
+        """Raises: BadArgument."""
+        return query_of(self.scope)
+
+
+def query_of(scope: Scope) -> QueryParams:
+    """The parameters behind the ``?`` of a request, parsed once, when they are first asked for: after the check of access, but
+    for those that name what access is checked for. Raises: BadArgument."""
+    found: QueryParams | None = scope.get(_QUERY)
+    if found is None:
+        raw: bytes = scope["query_string"]
+        if raw.count(b"&") >= QUERY_FIELDS_MAX:
+            raise BadArgument(f"too many parameters behind the ?: at most {QUERY_FIELDS_MAX} are accepted")
+        found = scope[_QUERY] = QueryParams(raw)
+    return found

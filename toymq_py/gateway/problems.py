@@ -4,7 +4,7 @@ import json
 
 from starlette.responses import Response
 
-from toymq_py.errors import RequestError, TooManyConnections
+from toymq_py.errors import LineTooLong, RequestError, TooManyConnections
 
 STATUS: dict[str, int] = {
     "UNKNOWN_COMMAND": 404,
@@ -86,6 +86,10 @@ class UnsupportedVersion(RequestError):
     code = "BAD_VERSION"
 
 
+class TargetTooLong(LineTooLong):
+    """A request target beyond the limit: 414, with the wire's code of a line that is too long (RFC 9110, 15.5.15)."""
+
+
 class NotLeased(RequestError):
     """A message is not leased to the consumer. The wire answers ``OK 0``; HTTP answers 404 (gateway.md)."""
 
@@ -139,6 +143,8 @@ def status_of(error: RequestError) -> int:
     """HTTP status of an error."""
     if isinstance(error, UnsupportedVersion):
         return 505
+    if isinstance(error, TargetTooLong):
+        return 414
     return 405 if isinstance(error, MethodNotAllowed) else STATUS[error.code]
 
 

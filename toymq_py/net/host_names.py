@@ -1,14 +1,23 @@
-"""The ``Host`` names that a listener answers to, against DNS rebinding. ADR 0057."""
+"""The ``Host`` of a request, and the names that a listener answers to, against DNS rebinding. ADR 0057.
+
+One rule for the gateway and for ``--metrics``, docs/security.md, "Host"; it needs no extra.
+"""
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 
-from toymq_py.errors import ConfigError
+from toymq_py.errors import BadFraming, ConfigError
 
+HTTP_VERSIONS = ("1.0", "1.1")
+"""Accepted on a request line; others get 505."""
 HOST_CHARS_MAX = 253 + len(":65535")
+PORT_MAX = 65_535
 _NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\Z", re.ASCII)
+_HOST = re.compile(
+    r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|\[(?P<address>[0-9a-f:.]+)\])(?::(?P<port>[0-9]{1,5}))?", re.IGNORECASE | re.ASCII
+)
 
 
 def check_host_name(text: str) -> str:
@@ -18,18 +27,48 @@ def check_host_name(text: str) -> str:
     return text
 
 
+def check_hosts(version: str, hosts: Sequence[str]) -> str | None:
+    """Check the ``Host`` headers of a request (RFC 9112, 3.2): HTTP/1.1 has one, HTTP/1.0 may have none.
+
+    Returns: the header, None where there is none. Raises: BadFraming.
+    """
+    if not hosts and version == "1.0":
+        return None
+    if len(hosts) != 1 or not is_host(hosts[0]):
+        raise BadFraming("invalid Host: send one Host header, a name or an address with an optional port")
+    return hosts[0]
+
+
+@lru_cache(maxsize=64)
+def _is_host(text: str) -> bool:
+    found = _HOST.fullmatch(text)
+    if found is None or int(found["port"] or 0) > PORT_MAX:
+        return False
+    try:
+        return found["address"] is None or IPv6Address(found["address"]) is not None
+    except ValueError:
+        return False
+
+
+def is_host(text: str) -> bool:
+    """Whether it is a name, an IPv4 address or an IPv6 address in brackets, with a port or none. An address with a zone
+    is refused: a zone may be any text, and belongs in no URL (RFC 6874)."""
+    return len(text) <= HOST_CHARS_MAX and _is_host(text)
+
+
 class AllowedHosts:
-    """Allows addresses, ``localhost`` and configured names. With any name, a web page whose DNS name resolves to this machine
-    would be same-origin with the broker (DNS rebinding)."""
+    """Allows addresses, ``localhost``, names below it and configured names. With any name, a web page whose DNS name resolves
+    to this machine would be same-origin with the broker (DNS rebinding). Names below ``localhost`` are in no DNS: they lead to
+    the machine that looks them up (RFC 6761, 6.3)."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._names = frozenset(name.lower() for name in names)
 
-    def allow(self, host: str) -> bool:
-        """Whether a request with this ``Host`` is served; a request without one does not come from a browser."""
-        if len(host) > HOST_CHARS_MAX:
-            return False
-        return is_address_or_localhost(host) or name_of(host) in self._names
+    def allow(self, host: str | None) -> bool:
+        """Whether a request with this ``Host`` is served; one without (HTTP/1.0) does not come from a browser."""
+        if host is None:
+            return True
+        return is_host(host) and (is_address_or_localhost(host) or name_of(host) in self._names)
 
 
 def name_of(host: str) -> str:
@@ -40,9 +79,7 @@ def name_of(host: str) -> str:
 
 @lru_cache(maxsize=64)
 def is_address_or_localhost(host: str) -> bool:
-    """Whether a ``Host`` header is an address or a name of the loopback, or there is none."""
-    if not host:
-        return True
+    """Whether a ``Host`` is an address or a name of the loopback. Assumes that ``is_host`` holds."""
     name = name_of(host)
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -50,4 +87,4 @@ def is_address_or_localhost(host: str) -> bool:
         ip_address(name)
     except ValueError:
         return False
-    return "%" not in name  # a zone may be any text, and no zone belongs in a URL's host (RFC 6874)
+    return True

@@ -6,6 +6,7 @@ extra; it reads what a scraper sends, the request line, ``Host`` and ``Accept``,
 
 import asyncio
 import logging
+import re
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -14,8 +15,9 @@ from functools import partial
 
 from toymq_py.auth.quotas import network_of
 from toymq_py.broker import Broker
+from toymq_py.errors import BadFraming
 from toymq_py.net.acceptor import Acceptor
-from toymq_py.net.host_names import AllowedHosts
+from toymq_py.net.host_names import HTTP_VERSIONS, AllowedHosts, check_hosts
 from toymq_py.net.peer import peer_address
 from toymq_py.observability.prometheus import render
 
@@ -34,6 +36,11 @@ HEAD_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 10.0
 """For the scrape, and again for the client to take the answer."""
 TEXT = "text/plain; charset=utf-8"
+TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+"""RFC 9110, 5.6.2."""
+REQUEST_LINE = re.compile(rf"({TOKEN}) ([!-~]+)(?: HTTP/(\d\.\d))?", re.ASCII)
+"""Without a version it is one of HTTP/0.9."""
+FIELD_NAME = re.compile(TOKEN, re.ASCII)
 
 Answer = tuple[str, str, bytes]
 """Status, content type and body."""
@@ -163,19 +170,19 @@ class MetricsServer:
     async def _answer(self, head: bytes | None) -> bytes:
         if head is None:
             return _encode("431 Request Header Fields Too Large", TEXT, b"at most %d bytes are accepted\n" % HEAD_BYTES_MAX)
-        request_line, *lines = head.decode("latin-1").split("\r\n")
-        method, _, rest = request_line.partition(" ")
-        path = rest.partition(" ")[0].partition("?")[0]
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
-        return _encode(*await self._page(method, path, headers), head_only=method == "HEAD")
+        try:
+            method, target, version, headers = _parse(head.decode("latin-1"))
+            host = check_hosts(version, headers.get("host", []))
+        except _OtherVersion as error:
+            return _encode("505 HTTP Version Not Supported", TEXT, f"{error}\n".encode())
+        except BadFraming as error:
+            return _encode("400 Bad Request", TEXT, f"{error}\n".encode())
+        accept = headers.get("accept", [""])[-1]
+        return _encode(*await self._page(method, target.partition("?")[0], host, accept), head_only=method == "HEAD")
 
-    async def _page(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
-        host = headers.get("host", "")
+    async def _page(self, method: str, path: str, host: str | None, accept: str) -> Answer:
         if not self._hosts.allow(host):
-            said = f"Host {host[:100]!a} is not allowed: use localhost, an address, or start the broker with --allowed-host\n"
+            said = f"Host {host} is not allowed: use localhost, an address, or start the broker with --allowed-host\n"
             return "403 Forbidden", TEXT, said.encode()
         if (page := self._pages.get(path)) is None:
             there = " and ".join(sorted(self._pages))
@@ -184,9 +191,31 @@ class MetricsServer:
             return "405 Method Not Allowed", TEXT, b"use GET\n"
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                return await page(headers.get("accept", ""))
+                return await page(accept)
         except TimeoutError:
             return "503 Service Unavailable", TEXT, b"the process is busy: scrape again later\n"
+
+
+class _OtherVersion(Exception):
+    """A request of HTTP/0.9 or 2.0."""
+
+
+def _parse(head: str) -> tuple[str, str, str, Mapping[str, list[str]]]:
+    """Method, target, version and headers by lower-case name. Raises: BadFraming, _OtherVersion."""
+    request_line, *lines = head.split("\r\n")
+    found = REQUEST_LINE.fullmatch(request_line)
+    if found is None:
+        raise BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)")
+    version = found[3] or "0.9"
+    if version not in HTTP_VERSIONS:
+        raise _OtherVersion(f"HTTP/{version} is not supported: use HTTP/1.1")
+    headers: dict[str, list[str]] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not FIELD_NAME.fullmatch(name):
+            raise BadFraming(f"invalid header {line[:100]!a}: write Name: value")
+        headers.setdefault(name.lower(), []).append(value.strip(" \t"))
+    return found[1], found[2], version, headers
 
 
 def _encode(status: str, content_type: str, body: bytes, *, head_only: bool = False) -> bytes:

@@ -65,7 +65,7 @@ async def test_the_host_that_counts_is_the_one_that_is_checked(rig: HttpRig) -> 
     head = b"GET http://%b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n"
     assert statuses(await exchange(rig, head % (b"evil.example/healthz", b"localhost"))) == [403]
     assert statuses(await exchange(rig, head % (b"localhost/healthz", b"evil.example"))) == [200]
-    assert statuses(await exchange(rig, head % (b"localhost", b""))) == [200], "the page of the root"
+    assert statuses(await exchange(rig, head % (b"localhost", b"a"))) == [200], "the page of the root"
     assert statuses(await exchange(rig, HANDSHAKE.replace(b"GET /", b"GET http://evil.example/") + b"\r\n")) == [403]
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     writer.write(HANDSHAKE.replace(b"GET /", b"GET http://localhost/") + b"\r\n")

@@ -15,7 +15,7 @@ from tests.support.http_rig import listening
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
 from toymq_py.gateway import http_protocol
-from toymq_py.gateway.http_heads import HEAD_BYTES_MAX, TRAILER_BYTES_MAX
+from toymq_py.gateway.http_heads import HEAD_BYTES_MAX, HEADERS_MAX, TARGET_BYTES_MAX, TRAILER_BYTES_MAX
 from toymq_py.gateway.http_protocol import GatewayProtocol
 from toymq_py.gateway.serving import Serving
 from toymq_py.net import fair_queue
@@ -72,13 +72,25 @@ def problem_of(response: bytes) -> tuple[int, str]:
         (CODED.replace(b"HTTP/1.1", b"HTTP/1.0") % b"chunked", 400, "BAD_FRAMING"),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * HEAD_BYTES_MAX, 431, "LINE_TOO_LONG"),
         (b"GET / HTTP/1.1\r\nWhole: " + b"a" * HEAD_BYTES_MAX + b"\r\n\r\n", 431, "LINE_TOO_LONG"),
-        (b"GET /" + b"a" * HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, "LINE_TOO_LONG"),
+        (b"GET /" + b"a" * HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 414, "LINE_TOO_LONG"),
+        (b"GET /one-more" + b"a" * (TARGET_BYTES_MAX - 8) + b" HTTP/1.1\r\n\r\n", 414, "LINE_TOO_LONG"),
+        (b"GET /?" + b"a&" * (TARGET_BYTES_MAX // 2), 414, "LINE_TOO_LONG"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * (HEADERS_MAX + 1), 431, "LINE_TOO_LONG"),
+        (b"GET /healthz HTTP/1.1\r\nHost:\r\n\r\n", 400, "BAD_FRAMING"),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost:evil\r\n\r\n", 400, "BAD_FRAMING"),
+        (b"GET /healthz?%zz HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "BAD_FRAMING"),
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else str(value),
 )
 async def test_heads_that_are_refused(request_: bytes, status: int, code: str) -> None:
     async with listening(DIR, fs=disk()) as rig:
         assert problem_of(await exchange(rig.port, request_)) == (status, code)
+
+
+async def test_a_target_and_headers_of_the_limits_are_served() -> None:
+    ask = b"GET /" + b"a" * (TARGET_BYTES_MAX - 1) + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    async with listening(DIR, fs=disk()) as rig:
+        assert b" 404 " in await exchange(rig.port, ask + b"a:\r\n" * (HEADERS_MAX - 2) + b"\r\n")
 
 
 async def test_a_transfer_coding_that_is_not_undone_is_refused() -> None:

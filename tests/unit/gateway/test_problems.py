@@ -5,7 +5,14 @@ import json
 import pytest
 
 from toymq_py.errors import AuthRequired, BadName, DiskLow, QueueFull, RequestError
-from toymq_py.gateway.problems import MethodNotAllowed, UnknownCoding, UnsupportedVersion, UpgradeRequired, problem
+from toymq_py.gateway.problems import (
+    MethodNotAllowed,
+    TargetTooLong,
+    UnknownCoding,
+    UnsupportedVersion,
+    UpgradeRequired,
+    problem,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +24,7 @@ from toymq_py.gateway.problems import MethodNotAllowed, UnknownCoding, Unsupport
         (AuthRequired("x"), 401, {"www-authenticate": "Bearer"}),
         (MethodNotAllowed("x", "GET, PUT"), 405, {"allow": "GET, PUT"}),
         (UnsupportedVersion("x"), 505, {}),
+        (TargetTooLong("x"), 414, {}),
         (UpgradeRequired("x"), 426, {"upgrade": "websocket", "sec-websocket-version": "13"}),
         (UnknownCoding("x"), 415, {"accept-encoding": "identity"}),
     ],

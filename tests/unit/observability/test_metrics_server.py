@@ -138,18 +138,37 @@ async def test_a_head_that_is_too_long_is_answered_as_the_gateway_does(port: int
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"\r\n\r\n", b"404 Not Found"),
-        (b"\xff\xfe\r\n\x00\r\n\r\n", b"404 Not Found"),
-        (b"GET\r\n\r\n", b"404 Not Found"),
-        (b"GET /metrics\r\nHost: evil.example\r\n\r\n", b"403 Forbidden"),
-        (b"GET /metrics\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", b"403 Forbidden"),
-        (b"DELETE /metrics HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+        (b"\r\n\r\n", b"400 Bad Request"),
+        (b"\xff\xfe\r\n\x00\r\n\r\n", b"400 Bad Request"),
+        (b"GET\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics http/1.1\r\nHost: localhost\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
+        (b"GET /metrics HTTP/0.9\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
+        (b"GET /metrics HTTP/2.0\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
+        (b"PRI * HTTP/2.0\r\n\r\n", b"505 HTTP Version Not Supported"),
+        (b"GET /metrics HTTP/1.1\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\nHost:\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\nHost : localhost\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n x\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost:evil\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:80@evil.example\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.0\r\nHost: evil.example\r\n\r\n", b"403 Forbidden"),
+        (b"DELETE /metrics HTTP/1.0\r\n\r\n", b"405 Method Not Allowed"),
+        (b"DELETE /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", b"405 Method Not Allowed"),
     ],
 )
 async def test_a_head_that_is_not_a_scrapers_is_refused(port: int, head: bytes, status: bytes) -> None:
     answer, _, said = (await say(port, head)).partition(b"\r\n\r\n")
     assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
     assert said, "a line says why"
+
+
+@pytest.mark.parametrize("head", [b"0\r\n", b"1\r\nHost: 127.0.0.1:9\r\n", b"1\r\nhost: toymq.localhost\r\n"])
+async def test_heads_of_scrapers(port: int, head: bytes) -> None:
+    assert (await say(port, b"GET /metrics HTTP/1." + head + b"Accept: */*\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 async def test_stop_closes_the_connections(tmp_path: Path) -> None:

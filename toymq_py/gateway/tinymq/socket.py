@@ -23,6 +23,7 @@ from toymq_py.errors import AlreadySubscribed, BadArgument, BadFraming, NotSubsc
 from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import check_members, parse_json
+from toymq_py.gateway.http_request import query_of
 from toymq_py.gateway.message_operations import HEARTBEAT_S
 from toymq_py.gateway.operations import Need
 from toymq_py.gateway.problems import UpgradeRequired
@@ -192,12 +193,12 @@ def route(gateway: Gateway) -> WebSocketRoute:
     """The route of the WebSocket."""
 
     async def converse(socket: WebSocket) -> None:
-        token = socket.query_params.get("token")  # the original's client cannot send headers
-        if token and "authorization" not in socket.headers:
-            bearer = (b"authorization", b"Bearer " + token.encode())
-            scope = {**socket.scope, "headers": [*socket.scope["headers"], bearer]}
-            socket = WebSocket(scope, socket._receive, socket._send)
         try:
+            token = query_of(socket.scope).get("token")  # the original's client cannot send headers
+            if token and "authorization" not in socket.headers:
+                bearer = (b"authorization", b"Bearer " + token.encode())
+                scope = {**socket.scope, "headers": [*socket.scope["headers"], bearer]}
+                socket = WebSocket(scope, socket._receive, socket._send)
             check_site(socket, safe=False)
             check_rights(gateway, socket, "see")
             gateway.refuse_late()

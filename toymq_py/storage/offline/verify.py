@@ -131,6 +131,8 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
         report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}"))
         gaps.append((end, next_id - 1))
         report.next_id = next_id
+        if report.first_id is None:  # no file is there, and the log begins as DESCRIBE says
+            report.first_id = files.begin(state.first_id)
     gaps = sorted(above(gaps, files.begin(state.first_id)))
     report.lost += sum(last - first + 1 for first, last in subtract(gaps, state.removed))
     return report

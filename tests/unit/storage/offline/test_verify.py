@@ -97,6 +97,18 @@ def test_offsets_that_know_more_than_the_log_are_damage() -> None:
     assert texts(disk) == [(True, "the offsets know of ids up to 24, the log ends at 19")]
 
 
+@pytest.mark.parametrize(("first_id", "next_id"), [(0, 20), (5, 20), (0, 0)])
+def test_a_topic_without_its_segments_begins_where_its_offsets_say(first_id: int, next_id: int) -> None:
+    """``first_id`` was null."""
+    disk = two_segments()
+    put(disk, "offsets.json", offsets.encode(OffsetsState(first_id, next_id)))
+    for name in [name for name in disk.listdir(PATH) if name.endswith(".log")]:
+        disk.unlink(f"{PATH}/{name}")
+    report = report_of(disk)
+    assert (report.first_id, report.next_id) == ((first_id, next_id) if next_id else (None, None))
+    assert (report.lost, report.damaged) == (next_id - first_id, next_id > 0)
+
+
 def test_damaged_offsets_are_named_with_what_is_used_instead() -> None:
     disk = two_segments()
     put(disk, "offsets.json", b"x")
