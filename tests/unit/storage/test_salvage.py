@@ -133,7 +133,8 @@ def test_the_head_of_another_record_says_nothing_about_the_place_that_it_stands_
 def test_the_head_of_a_cut_copy_hides_no_records() -> None:
     frames = [encode_frame(n, 5, b"", b"p" * 900) for n in range(20)]
     size = len(frames[0])
-    page = (b"".join(frames[11:]))[:2000]  # two whole records, and the head of a third
-    data = page + b"".join(frames)[2000:]
+    log = b"".join(frames)
+    page = log[11 * size - 500 : 11 * size + 2100]  # the end of a record, two whole ones, the head of a third
+    data = page + log[len(page) :]
     (kept,) = Salvage(data).find_chains(0, -1)
     assert (kept.start, kept.first_id, kept.next_id) == (3 * size, 3, 20)
