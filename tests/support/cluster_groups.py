@@ -44,12 +44,20 @@ def stored(rig: ClusterRig) -> set[str]:
 
 
 def say(rig: ClusterRig, data: bytes, count: int) -> list[bytes]:
-    """What a group's first node answers to a client that follows nothing: so many lines."""
+    """So many lines that a group's first node answers to a client that follows nothing.
+
+    Again while it has been elected and does not serve yet.
+    """
     node = next(iter(rig.nodes.values()))
-    with socket.create_connection((node.host, node.port), WAIT_S) as connection, connection.makefile("rwb") as stream:
-        stream.write(data)
-        stream.flush()
-        return [stream.readline() for _ in range(count)]
+    until = MONOTONIC() + WAIT_S
+    while True:
+        with socket.create_connection((node.host, node.port), WAIT_S) as connection, connection.makefile("rwb") as stream:
+            stream.write(data)
+            stream.flush()
+            lines = [stream.readline() for _ in range(count)]
+        if not any(line.startswith(b"ERR NOT_LEADER") for line in lines) or MONOTONIC() > until:
+            return lines
+        time.sleep(0.02)
 
 
 def asked(rig: ClusterRig, command: bytes, lines: int = 2) -> Any:
