@@ -321,10 +321,12 @@ class App:
         loop = asyncio.get_running_loop()
         connecting, stopping = loop.create_task(self._connect(CONNECT_S)), loop.create_task(stop.wait())
         try:
-            done, _ = await asyncio.wait((connecting, stopping), timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                logger.warning("the broker is not there yet%s; the workers wait for it", self.client._trouble or ": no answer")
-                await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            said: set[str] = set()
+            while not (await asyncio.wait((connecting, stopping), timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                trouble = self.client._trouble or ": no answer"
+                if trouble not in said:
+                    logger.warning("the broker is not there yet%s; the workers wait for it", trouble)
+                    said.add(trouble)
             return await connecting if connecting.done() else None
         finally:
             for task in (connecting, stopping):
