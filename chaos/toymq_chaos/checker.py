@@ -93,6 +93,7 @@ class Checker:
                 self._delivered(event)
             case "ack":
                 self._acked(event)
+                self._fates.acked(event)
                 self._key_order.acked(event)
                 self._leases.asked(event)
             case "nack":
@@ -426,6 +427,8 @@ class Checker:
                     continue
                 if msg_id is not None and (topic, consumer, msg_id) in self._deliveries:
                     continue
+                if self._fates.acked_as_another(accepted, consumer):
+                    continue
                 ids = {told.id for told in self._ids[topic, key]} if msg_id is None else {msg_id}
                 if any(self._fates.is_letter(topic, consumer, each) for each in ids if each is not None):
                     continue  # its connections have not read it
@@ -456,10 +459,17 @@ class Checker:
             last, ack = seen[-1], self._last_ack.get(message)
             if ack is not None and ack.t_ns >= last.t_ns:
                 continue
-            if ack is not None and ack.result == "unknown" and self._life_of[ack.process] == self._life_of[last.process]:
+            if ack is not None and ack.result == "unknown" and self._may_have_met(ack, last):
                 continue
             if not self._may_have_ended(last, drained.t_ns):
                 self._verdict.broken("a message was never acked, and did not come again", last)
+
+    def _may_have_met(self, ack: Event, delivery: Event) -> bool:
+        """Whether an ack whose answer was lost, or is either worker's, may have been taken by the life of a delivery."""
+        life = self._life_of[delivery.process]
+        if self._life_of[ack.process] == life:
+            return True
+        return ack.note == OF_EITHER and life <= bisect_left(self._ends, (ack.t_ns,))
 
 
 def check(events: Iterable[Event], *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> Verdict:

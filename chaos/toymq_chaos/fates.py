@@ -28,6 +28,11 @@ class _Seen(NamedTuple):
     not_before_ns: int
 
 
+def _connection(event: Event) -> str:
+    """The client's name for it: a view of workers tells its parts apart."""
+    return event.process.partition("~")[0]
+
+
 class Fates:
     """Takes events in order; ``judge`` at the end."""
 
@@ -47,6 +52,8 @@ class Fates:
         self._removals: dict[str, list[Event]] = defaultdict(list)  # PURGE and DELETE by topic
         self._seen_keys: dict[tuple[str, str, str], _Seen] = {}  # by topic, consumer and key: the last delivery
         self._dropped: dict[str, int] = defaultdict(int)
+        self._held_keys: dict[tuple[str, str, str, int], str] = {}  # by connection, topic that may be deleted, consumer and id
+        self._namesakes: dict[tuple[str, str, int], list[tuple[str, Event]]] = defaultdict(list)  # their acks, and of which key
 
     # -- what is known
 
@@ -104,10 +111,18 @@ class Fates:
         seen = _Seen(event, not_before_ns)
         self._timed.append(seen)
         self._seen_keys[event.topic, event.consumer, event.key] = seen
+        if self.may("delete", event.topic):
+            self._held_keys[_connection(event), event.topic, event.consumer, event.id or 0] = event.key
         if event.topic.endswith(DEAD_LETTERS):
             self._letter(event, verdict)
         elif event.key.startswith(REDRIVE_KEY):
             self._return(event, verdict)
+
+    def acked(self, event: Event) -> None:
+        message = (event.topic or "", event.consumer or "", event.id or 0)
+        key = self._held_keys.get((_connection(event), *message))
+        if key is not None:
+            self._namesakes[message].append((key, event))
 
     def _letter(self, event: Event, verdict: Verdict) -> None:
         """Record a dead letter. Whether a second one of a message is allowed is known at the end: keys go with records."""
@@ -146,6 +161,13 @@ class Fates:
 
     def seen(self, topic: str, consumer: str, key: str) -> bool:
         return (topic, consumer, key) in self._seen_keys
+
+    def acked_as_another(self, published: Event, consumer: str) -> bool:
+        """Whether an ack of a message of the topic that was deleted may have met the one of the same id (ADR 0212)."""
+        if published.id is None:
+            return False
+        acks = self._namesakes.get((published.topic or "", consumer, published.id), ())
+        return any(key != published.key and (published.sent_ns or 0) <= ack.t_ns for key, ack in acks)
 
     def may_be_gone(self, published: Event, end_ns: int, life_of: Mapping[str, int]) -> bool:
         """Whether a published message may have ended without an ack by then."""

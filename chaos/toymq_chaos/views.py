@@ -146,7 +146,7 @@ class _View:
         first = max(begun, bisect_left(self._ends, sent_ns))
         last = max(first, bisect_left(self._ends, event.t_ns - REPLACED_NS))
         if event.result == "ok" and first < last and event.op in ("ack", "nack") and not event.sync:
-            event = replace(event, result="unknown")
+            event = replace(event, result="unknown", note=OF_EITHER)
         number = first if event.result == "unknown" else last
         process = name if number == begun else f"{name}~{number}"
         if event.op == "pull" and number > first:

@@ -1,6 +1,7 @@
 """The checker on what else may become of a message: what excuses it, and what nothing does."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,10 @@ DRAINED = of(10_000, "drained", "supervisor")
 MOST = of(0, "config", "o.1", topic="t", key="max_attempts", note="3")
 DEAD = [MOST, pub(1, 0), deliver(2, 0), ack(3, 0, op="nack", dead=True)]
 READ = ack(6, 0, "r.1", topic="t.dlq", consumer="r")
+MADE_ANEW = [
+    of(0, "declare", topic="t", note="delete"), pub(1, 0), deliver(2, 0), of(4, "delete", "o.1", topic="t", sent_ns=3 * MS),
+    replace(pub(7, 1, sent_ms=6), id=0),
+]  # fmt: skip
 
 
 def promises(events: Sequence[Event]) -> list[str]:
@@ -69,8 +74,9 @@ def promises(events: Sequence[Event]) -> list[str]:
         [*DEAD, letter(5, 0, 0), READ, back(7, 1, 0), ack(8, 1)],
         [of(0, "config", topic="t", key="x", note="1"), of(1, "settings", topic="t", key="x", note="1")],
         [of(0, "config", result="unknown", topic="t", key="x", note="1"), of(1, "settings", topic="t", key="x", note="2")],
+        [*MADE_ANEW, ack(8, 0)],
     ],
-    ids=["delay", "clock", "order", "expired", "in time", "dropped", "purged", "perhaps", "dead", "set", "perhaps set"],
+    ids=["delay", "clock", "order", "expired", "in time", "dropped", "purged", "perhaps", "dead", "set", "perhaps set", "a namesake"],
 )
 def test_what_is_excused(events: list[Event]) -> None:
     assert promises(events) == []
@@ -113,8 +119,10 @@ def test_what_is_excused(events: list[Event]) -> None:
          "a message was delivered more often than max_attempts"),
         ([of(0, "config", topic="t", key="x", note="1"), of(1, "settings", topic="t", key="x", note="2")],
          "a setting is not what it was set to"),
+        ([*MADE_ANEW, ack(5, 0)], "an acknowledged message never came to c"),
+        ([*MADE_ANEW, ack(8, 0, "c.2")], "an acknowledged message never came to c"),
     ],
-    ids=map(str, range(17)),
+    ids=map(str, range(19)),
 )  # fmt: skip
 def test_what_nothing_excuses(events: list[Event], promise: str) -> None:
     assert promise in promises(events)
