@@ -40,10 +40,12 @@ both = pytest.mark.parametrize("publish", [_publish_async, _publish_sync], ids=[
 
 class Storm:
     """Two nodes that send each publish to the other one, so many times; then one takes all of them. A client has two
-    connections to the first: it began there, and it was sent there."""
+    connections to the first: it began there, and it was sent there. ``ends``: with each MOVED the connection, too."""
 
-    def __init__(self, moves: int) -> None:
+    def __init__(self, moves: int, *, ends: bool = False) -> None:
         self.left = moves
+        self.ends = ends
+        self.ended = 0
         self.addresses = ["", ""]
         self.taken: list[tuple[int, str]] = []
 
@@ -57,6 +59,9 @@ class Storm:
                     peer.say(b"JSON 2\n{}\n")
                 elif line.startswith("PUB t "):
                     self._answer(peer, number, int(line.rpartition("=")[2]), await peer.line(), moved)
+                    if self.ends and moved:
+                        self.ended += 1
+                        return
                 elif line == "QUIT":
                     peer.say(b"OK 0\n")
                     return
@@ -84,6 +89,18 @@ async def test_publishes_survive_a_storm_each_once_and_in_order(publish: Publish
         receipts = await publish(f"toymq://{a}", *(b"%d" % number for number in range(20)))
     assert receipts == [Receipt(number, duplicate=False) for number in range(20)]
     assert storm.taken == [(number, f"{number}") for number in range(20)]
+
+
+@both
+async def test_publishes_survive_a_storm_in_which_every_connection_ends(publish: Publish) -> None:
+    """Behind each MOVED: what was sent behind it has no answer."""
+    storm = Storm(MOVES_MAX - 2, ends=True)
+    async with following(beyond=storm.node(0)) as a, following(beyond=storm.node(1)) as b:
+        storm.addresses = [a, b]
+        receipts = await publish(f"toymq://{a}", *(b"%d" % number for number in range(20)))
+    assert receipts == [Receipt(number, duplicate=False) for number in range(20)]
+    assert storm.taken == [(number, f"{number}") for number in range(20)]
+    assert storm.ended >= MOVES_MAX - 2
 
 
 @both

@@ -18,6 +18,7 @@ from tests.support.cluster_groups import Groups, asked, connected, say, serving,
 from tests.support.cluster_rig import WAIT_S, running_groups
 from tests.support.requirements import require
 from toymq.errors import NoSuchTopic, PlacementUnknown, TopicExists
+from toymq_py.consumer_options import Mode
 
 pytestmark = require("etcd", "proc")
 
@@ -222,10 +223,12 @@ def cluster(tmp_path: Path) -> Iterator[Groups]:
         yield rigs
 
 
-async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partition(cluster: Groups) -> None:
-    """Producers at both groups, a route each, and a consumer, while leaders of both die, by process and by machine."""
+@pytest.mark.parametrize("mode", ["exclusive", pytest.param("keyed", marks=pytest.mark.torture)])
+async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partition(cluster: Groups, mode: Mode) -> None:
+    """Producers at both groups, a route each, and consumers, one or two that share by key, while leaders of both die, by
+    process and by machine."""
     acked: dict[bytes, int] = {}
-    seen: dict[bytes, list[int]] = {}
+    seen: dict[bytes, dict[int, None]] = {}  # in the order in which each came first: after a kill some come again
     places: dict[bytes, set[str]] = {}
     over = asyncio.Event()
 
@@ -234,7 +237,8 @@ async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partiti
         async with await connected(cluster[rig_name]) as client:
             while not over.is_set():
                 try:
-                    await client.pub("orders", b"%b %d" % (route, count), route=route.decode())
+                    headers = {"toymq-group": route.decode()}
+                    await client.pub("orders", b"%b %d" % (route, count), route=route.decode(), headers=headers)
                 except toymq.RequestError as error:
                     if not error.retryable:
                         raise
@@ -242,15 +246,16 @@ async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partiti
                     continue
                 acked[route] = count = count + 1
 
-    async def consume() -> None:
-        async with await connected(cluster[A]) as client, client.sub("orders", "c", start="earliest", window=64) as messages:
+    async def consume(group: str) -> None:
+        async with (
+            await connected(cluster[group]) as client,
+            client.sub("orders", "c", start="earliest", window=64, mode=mode) as messages,
+        ):
             while True:
                 message = await messages.next()
                 route, _, count = message.payload.partition(b" ")
                 places.setdefault(route, set()).add(message.topic)
-                numbers = seen.setdefault(route, [])
-                if int(count) not in numbers[-200:]:  # else it was delivered before a kill
-                    numbers.append(int(count))
+                seen.setdefault(route, {})[int(count)] = None
                 await message.ack()
 
     async with await connected(cluster[B]) as admin:
@@ -258,7 +263,7 @@ async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partiti
     found = parts(cluster, "orders")
     assert {name: len(some) for name, some in found.items()} == {A: 3, B: 3}
     async with asyncio.TaskGroup() as tasks:
-        consumer = tasks.create_task(consume())
+        consumers = [tasks.create_task(consume(group)) for group in ((A,) if mode == "exclusive" else (A, B))]
         producers = [tasks.create_task(produce(name, number)) for name in (A, B) for number in range(3)]
         for group, harm in ((A, "process"), (B, "machine"), (A, "machine"), (B, "process")):
             before = sum(acked.values())
@@ -281,9 +286,10 @@ async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partiti
         async with asyncio.timeout(WAIT_S):
             while any(len(seen.get(route, ())) < count for route, count in acked.items()):  # noqa: ASYNC110 (other tasks)
                 await asyncio.sleep(0.05)
-        consumer.cancel()
+        for consumer in consumers:
+            consumer.cancel()
     for route, count in acked.items():
-        assert seen[route][:count] == list(range(count)), route
+        assert list(seen[route])[:count] == list(range(count)), route
         assert places[route] == {f"orders#{crc32(route) % COUNT}"}
 
 

@@ -121,8 +121,8 @@ class BrokerProcess(broker_process.BrokerProcess):
 class Wire:
     """A blocking connection of bytes and lines."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection((host, port), TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
@@ -140,6 +140,14 @@ class Wire:
     def line(self) -> bytes:
         """The next line without its newline; b"" at the end of the stream."""
         return self._reader.readline().removesuffix(b"\n")
+
+    def follow(self, transcript: str) -> None:
+        """Send the lines of a page that begin with "> ". Raises: AssertionError when others do not come in their place."""
+        for line in transcript.splitlines():
+            if line.startswith("> "):
+                self.send(line[2:].encode() + b"\n")
+            else:
+                assert self.line().decode() == line[2:]
 
     def read(self, count: int) -> bytes:
         return self._reader.read(count)

@@ -9,6 +9,8 @@ CERT, KEY = str(TLS / "cert.pem"), str(TLS / "key.pem")
 CLIENT_CERT, CLIENT_KEY = str(TLS / "client.pem"), str(TLS / "client-key.pem")
 NAMED_CERT, NAMED_KEY = str(TLS / "named.pem"), str(TLS / "named-key.pem")
 """A client's: its CN is billing, other names are billing.example, shipping and ann@example.com."""
+MACHINES_CERT, MACHINES_KEY = str(TLS / "machines.pem"), str(TLS / "machines-key.pem")
+"""Of the nodes on the first three of ``machines.Machines``, by their addresses for data."""
 ENCRYPTED_KEY = str(TLS / "encrypted-key.pem")
 
 

@@ -49,8 +49,9 @@ Script = Callable[[Peer], Awaitable[None]]
 
 
 @asynccontextmanager
-async def following(*scripts: Script) -> AsyncIterator[str]:
-    """Serve; the nth connection follows the nth script, and none may come beyond. Raises what a script raised.
+async def following(*scripts: Script, beyond: Script | None = None) -> AsyncIterator[str]:
+    """Serve; the nth connection follows the nth script, those that come later ``beyond``, or none may. Raises what a script
+    raised.
 
     Yields: ``host:port``.
     """
@@ -63,8 +64,9 @@ async def following(*scripts: Script) -> AsyncIterator[str]:
         assert task is not None
         running.add(task)
         try:
-            assert waiting, "a connection came that was not expected"
-            await waiting.pop(0)(Peer(reader, writer))
+            script = waiting.pop(0) if waiting else beyond
+            assert script is not None, "a connection came that was not expected"
+            await script(Peer(reader, writer))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (raised below, in the test's own task)
             failures.append(error)
         finally:

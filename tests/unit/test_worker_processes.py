@@ -146,11 +146,7 @@ def test_the_guide_tells_the_truth(tmp_path: Path) -> None:
             )
             assert (ended.returncode, ended.stderr) == (0, "")
             with workers.wire(start) as wire:
-                for line in transcript.splitlines():
-                    if line.startswith("> "):
-                        wire.send(line[2:].encode() + b"\n")
-                    else:
-                        assert wire.line().decode() == line[2:]
+                wire.follow(transcript)
 
 
 def test_a_person_at_any_worker_uses_every_topic(tmp_path: Path) -> None:

@@ -76,7 +76,10 @@ def promises(events: Sequence[Event]) -> list[str]:
         [of(0, "config", result="unknown", topic="t", key="x", note="1"), of(1, "settings", topic="t", key="x", note="2")],
         [*MADE_ANEW, ack(8, 0)],
     ],
-    ids=["delay", "clock", "order", "expired", "in time", "dropped", "purged", "perhaps", "dead", "set", "perhaps set", "a namesake"],
+    ids=[
+        "delay", "clock", "order", "expired", "in time", "dropped", "purged", "perhaps", "dead", "set", "perhaps set",
+        "a namesake",
+    ],
 )
 def test_what_is_excused(events: list[Event]) -> None:
     assert promises(events) == []

@@ -113,7 +113,7 @@ def test_an_ack_that_was_answered_by_either_worker_does_not_bind() -> None:
 
 
 def test_an_ack_that_was_answered_by_either_worker_may_have_ended_what_the_second_had_delivered() -> None:
-    """The SUB of the second client was passed on for long: it read the message behind the ack. Of a third worker it could not."""
+    """The SUB of the second client was passed on for long: it read the message behind the ack. Of a third worker it was not."""
     pulled = replace(sub(1, "c.1"), op="pull")
     events = [BEGIN, *connect(0, "p.1", "c.1"), pulled, pub(2, 0), deliver(3, 0), kill_of(10, HERE)]
     acked, read = ack(171, 0, sent_ms=9), [replace(sub(300, "c.2"), sent_ns=181 * MS), deliver(301, 0, process="c.2"), DRAINED]

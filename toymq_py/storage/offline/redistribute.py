@@ -8,7 +8,8 @@
     6  workers.json says the new number; for one process the file is removed
 
 A rename takes no time, however large the topic. Killed anywhere, or cut off from power, the same command goes on: every step
-begins with what it finds. A number of 1 is an ordinary data directory.
+begins with what it finds, and step 2 syncs the names that a killed run left in the new directories, before anything is dropped
+from the old ones (ADR 0142). A number of 1 is an ordinary data directory.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,12 +50,13 @@ def redistribute(
         )
     tables = _check(fs, root)
     if division == Division(number):
+        fs.sync_dir(root)  # a run that was killed may have said so last
         return
     store(fs, root, Division(division.number, number))
     homes = [_home(root, number, worker) for worker in range(number)]
     for path in (f"{root}/workers", *homes, *(f"{home}/topics" for home in homes)):
         fs.mkdir(path)
-    for path in (*homes, f"{root}/workers", root):
+    for path in (*(f"{home}/topics" for home in homes), *homes, f"{root}/workers", root):
         fs.sync_dir(path)
     table = _united(tables)
     for home in homes:
