@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import uvloop
 
 from toymq_py.auth.tokens import Authority, check_access, read_grants
-from toymq_py.broker import Broker
+from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock, SystemClock
 from toymq_py.command_line import install_hint
 from toymq_py.config.definitions import Definitions, parse
@@ -183,9 +183,10 @@ async def _serve(
     with contextlib.ExitStack() as bound:
         listeners = bind_all(options, options.listeners(), bound) if of_worker is None else of_worker.listeners
         url = f"toymq://{shown_address(listeners['--listen'][0])}"
-        with opened_tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url) as broker:
-            if of_worker is not None:
-                broker.placement = of_worker.placement
+        placement = ALONE if of_worker is None else of_worker.placement
+        with opened_tracer(options, clock) as tracer, opened_broker(
+            options, clock, loop, tracer, url, placement=placement
+        ) as broker:
             service = Service(options, broker, clock, loop, files.authority, files.certificates, listeners, ready)
             await service.prepare(files.definitions)
             reload_on_hangup(loop, reloads, service.debug_wire)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,56 @@ def test_a_worker_is_killed_and_nothing_is_lost(tmp_path: Path, killed: int) -> 
                 assert wire.ask(b"PUB orders key-%d 1\nx\n" % number).startswith(b"DUP "), "what is there is a duplicate"
             assert lengths(wire) == stored
             assert wire.ask(b"PULL orders c 100 wait=5000\n").startswith(b"MSG orders#")
+
+
+def places(data_dir: Path) -> dict[str, list[int]]:
+    """The workers that have a directory of each partition."""
+    found: dict[str, list[int]] = {}
+    for path in data_dir.glob("workers/*/topics/orders#*"):
+        found.setdefault(path.name, []).append(int(path.parts[-3]))
+    return found
+
+
+def test_a_worker_that_starts_again_makes_no_partition_of_another(tmp_path: Path) -> None:
+    """It made them all, empty, and `toymq workers --set` was refused from then on."""
+    once = {name: [worker_of(name, 2)] for name in NAMES}
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+        os.kill(workers.pids[0], signal.SIGKILL)
+        workers.ready(1)
+        assert places(tmp_path / "data") == once
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        assert places(tmp_path / "data") == once
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_delete_that_one_worker_has_done_and_the_other_not_is_completed_by_a_repeat(tmp_path: Path, gone: int) -> None:
+    """It said NO_SUCH_TOPIC, and a topic made anew had the messages of the other worker."""
+    data_dir = tmp_path / "data"
+    with serving(data_dir, 2) as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+            for number in range(COUNT):
+                assert wire.ask(b"PUB orders#%d - 1\nx\n" % number) == b"OK 0"
+    (data_dir / f"workers/{gone}/partitions.json").unlink()
+    for path in data_dir.glob(f"workers/{gone}/topics/orders#*"):
+        shutil.rmtree(path)
+    left = len(places(data_dir))
+    for asked in (gone, 1 - gone):
+        with serving(data_dir, 2) as workers:
+            workers.ready(2)
+            with workers.wire(asked) as wire:
+                answer = wire.ask(b"DELETE orders\n")
+                assert answer == b"OK %d" % left if left else answer.startswith(b"ERR NO_SUCH_TOPIC")
+                assert wire.ask(b"CREATE plain\n") == b"OK 0"
+                assert wire.ask(b"PUB plain - 1\nx\n") == b"OK 0"
+                assert wire.ask(b"DELETE plain\n") == b"OK 1"
+        assert places(data_dir) == {}
+        left = 0
 
 
 def test_a_broker_that_is_killed_has_its_partitions(tmp_path: Path) -> None:

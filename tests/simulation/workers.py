@@ -25,7 +25,7 @@ from toymq_chaos.history import Event
 from toymq_chaos.verdict import Verdict
 from toymq_chaos.views import Views
 from toymq_chaos.workload import Client
-from toymq_py.broker import Broker
+from toymq_py.broker import ALONE, Broker
 from toymq_py.data_directory import made_and_locked
 from toymq_py.forking import BACK_OFF_MIN_S
 from toymq_py.placement import Placement
@@ -170,10 +170,11 @@ class WorkerWorld(World):
         threads = VirtualThreads(self.loop, disk, lambda: self._killed(division, worker))
         number = division.number
         options = replace(self.options, data_dir=worker_path(ROOT, worker) if number > 1 else ROOT)
-        broker = Broker(options, fs=disk, scheduler=threads, clock=self.clock)
+        placement = ALONE
         if number > 1:
             paths = [f"{worker}>{other}" for other in range(number)]
-            broker.placement = Placement(worker, [f"sim:{7000 + other}" for other in range(number)], paths, paths)
+            placement = Placement(worker, [f"sim:{7000 + other}" for other in range(number)], paths, paths)
+        broker = Broker(options, fs=disk, scheduler=threads, clock=self.clock, placement=placement)
         broker.commit_place.is_loop = lambda records, size: self.loop.rng.random() < 0.5  # type: ignore[method-assign]
         if self.rng.random() < 0.1 and not self.calm:
             disk.dies_after = self.rng.randrange(30)

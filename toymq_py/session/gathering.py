@@ -10,6 +10,8 @@ from toymq_py.placement import Place
 from toymq_py.protocol import Config, Create, Delete, Describe, Forget, Purge, Redrive, Seek, encode_ok
 from toymq_py.session.listing import Listed, Listing, json_reply, listed_behind
 
+NO_SUCH = b"ERR NO_SUCH_TOPIC"
+
 
 class Gathering:
     """The replies to one command that was passed on to every worker."""
@@ -42,6 +44,14 @@ class Gathering:
         there = [reply for reply in found if not reply.startswith(b"ERR NO_SUCH_")] or found
         refusal = next((reply for reply in there if reply.startswith(b"ERR")), None)
         return refusal or encode_ok(sum(int(reply.split()[1]) for reply in there))
+
+    def sum_of_holders(self) -> bytes:
+        """As ``sum_of_some``, where a worker for which it is no partitioned topic, after a kill, names that of a plain one."""
+        self.replies = {
+            worker: NO_SUCH + reply[len(b"ERR MOVED") :] if reply.startswith(b"ERR MOVED ") else reply
+            for worker, reply in self.replies.items()
+        }
+        return self.sum_of_some()
 
     def settings(self) -> bytes:
         """The reply to CONFIG of a partitioned topic: the settings that all its partitions have."""
@@ -83,7 +93,7 @@ class Gathering:
 
 
 WHOLE: dict[type, Callable[[Gathering], bytes | None]] = {
-    Config: Gathering.settings, Create: Gathering.total, Delete: Gathering.sum_of_some, Describe: Gathering.described,
+    Config: Gathering.settings, Create: Gathering.total, Delete: Gathering.sum_of_holders, Describe: Gathering.described,
     Forget: Gathering.sum_of_some, Purge: Gathering.total, Redrive: Gathering.sum_of_some, Seek: Gathering.sum_of_some,
 }  # fmt: skip
 """Commands for a partitioned topic that every worker is asked for, and how their replies become one."""

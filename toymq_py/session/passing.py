@@ -18,7 +18,6 @@ from functools import partial
 from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, PlacementUnknown, RequestError, ShuttingDown
 from toymq_py.names import is_pattern
 from toymq_py.partitioned_topics import PartitionedTopics
-from toymq_py.partitions import PARTITIONS
 from toymq_py.placement import Place, PlaceLink, Placement
 from toymq_py.protocol import (
     Ack,
@@ -49,7 +48,7 @@ from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, rows_of
 from toymq_py.session.pattern_pull import PatternPull
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, WAIT_COST_BYTES, PendingReply, Replies
-from toymq_py.session.stages import Stages
+from toymq_py.session.stages import Stages, stages_of
 from toymq_py.session.upstream import Upstream
 from toymq_py.topic import Refused
 
@@ -179,16 +178,11 @@ class Passing:
         return True
 
     def _in_stages(self, command: Create | Delete) -> bool:
-        """CREATE is first for where a plain topic would be, DELETE in a cluster first and behind the others (ADR 0198)."""
-        if isinstance(command, Create) and PARTITIONS in command.settings:
-            home = [self._place(command.topic)]
-            stages, merge = [home, self._placement.places()], Gathering.total
-        elif isinstance(command, Delete) and self._placement.table is not None and command.topic in self._partitioned.by_name:
-            home = [self._place(command.topic)]
-            others = [place for place in self._placement.places() if place not in home]
-            stages, merge = [home, others, home, others], Gathering.sum_of_some
-        else:
+        """Ask places one after the other, if the command is such a one."""
+        found = stages_of(command, self._placement, self._partitioned, follows=self._follows)
+        if found is None:
             return False
+        stages, merge = found
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
 
         def ask(places: Sequence[Place], answered: Callable[[bytes], None]) -> None:
