@@ -11,7 +11,7 @@ from typing import Any
 
 from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
-from toymq_py.errors import DataDirectoryError, RequestError
+from toymq_py.errors import DamagedData, DataDirectoryError, RequestError
 from toymq_py.names import check_name
 from toymq_py.storage import alerts_file, amqp_file, moves_file, partitions_file, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
@@ -143,7 +143,10 @@ class DataDirectory:
 
     def read_partitions(self) -> dict[str, partitions_file.StoredPartitions]:
         """The partitioned topics, by name. Blocks. Raises: DamagedData, OSError."""
-        return partitions_file.load(self.fs, self.path)
+        try:
+            return partitions_file.load(self.fs, self.path)
+        except DamagedData as error:
+            raise DamagedData(f"{error} ({partitions_file.FILE_NAME}: see `toymq verify` and `toymq repair`)") from None
 
     def write_partitions(self, found: Mapping[str, partitions_file.StoredPartitions]) -> None:
         """Replace the partitioned topics. Blocks. Raises: OSError."""

@@ -19,7 +19,8 @@ ADVICE = {
     "DISK_FULL": "make room on the broker's disk; publishing resumes by itself",
     "DISK_LOW": "make room on the broker's disk; publishing resumes by itself",
     "MODE_CONFLICT": "use the --mode of its current subscribers, or another --consumer",
-    "MOVED": "the workers, or groups, do not agree on where the topic is: ask again, and compare `CLUSTER` of each",
+    "MOVED": "give the address that it names, for HTTP with --http-url. If it was that one, the workers, or groups, do not "
+    "agree: compare `CLUSTER` of each",
     "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists its consumers",
     "NO_SUCH_TOPIC": "`toymqctl topics` lists the topics",
     "NOT_ENOUGH_REPLICAS": "start the nodes that are missing; publishing resumes by itself once they are in sync",

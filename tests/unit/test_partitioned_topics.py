@@ -242,7 +242,8 @@ def test_a_damaged_table_is_no_empty_one() -> None:
     rig = BrokerRig()
     create(rig, partitions="4")
     rig.put("partitions.json", b"{")
-    with pytest.raises(DataDirectoryError, match="is damaged: not a checked partitions file"):
+    text = r"is damaged: not a checked partitions file.*\(partitions\.json: see `toymq verify` and `toymq repair`\)"
+    with pytest.raises(DataDirectoryError, match=text):
         rig.reopen()
 
 

@@ -199,3 +199,5 @@ def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:
         topic_settings.parse(fs.read_file(file), offsets.topic_of(path))
     except DamagedData as error:
         report.findings.append(Finding(file, str(error)))
+    except IsADirectoryError:
+        report.findings.append(Finding(file, "it is a directory, and no file"))

@@ -1,10 +1,13 @@
 """`toymq verify`: what is damage and what is a note. Contract: storage.md, end of "Recovery"."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.logs import PATH, disk_with, recover, report_of, some_frames
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage import offsets
+from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline import verify
 from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.offsets import OffsetsState
@@ -163,6 +166,12 @@ def test_settings_are_looked_at(data: bytes, text: str | None) -> None:
     assert len(found) == (text is not None)
     if text is not None:
         assert text in found[0][1]
+
+
+def test_settings_that_are_a_directory_hide_no_other_finding(tmp_path: Path) -> None:
+    (tmp_path / "topics/t/topic.json").mkdir(parents=True)
+    reports = list(verify.verify(RealFileSystem(), str(tmp_path), lambda size: None))
+    assert [[finding.text for finding in report.findings] for report in reports] == [["it is a directory, and no file"]]
 
 
 def test_all_topics_and_a_progress_that_adds_up() -> None:
