@@ -211,11 +211,11 @@ async def _pair(rig: ClusterRig) -> None:
         wire.ask(3, "basic.qos", prefetch_count=1)
         wire.ask(3, "basic.consume", queue="q", consumer_tag="c")
         assert wire.content().body == b"a", "deliveries go on"
-        wire.send(3, "basic.reject", delivery_tag=1, requeue=False)
-        await asyncio.to_thread(follower.start)
-        await rig.in_sync(2)
         wire.open(4)
         wire.send(4, "basic.consume", queue="letters", consumer_tag="d")
         wire.expect("basic.consume-ok")
+        wire.send(3, "basic.reject", delivery_tag=1, requeue=False)
+        await asyncio.to_thread(follower.start)
+        await rig.in_sync(2)
         while (found := wire.content()).method["consumer_tag"] != "d":  # it came again, until its dead letter could be stored
             wire.send(3, "basic.reject", delivery_tag=found.method["delivery_tag"], requeue=False)

@@ -51,7 +51,9 @@ class Storm:
 
     def node(self, number: int) -> Script:
         async def script(peer: Peer) -> None:
-            assert (await peer.line()).startswith("HELLO 1")
+            if not (first := await peer.line()):
+                return  # the client gave this connection up while another one was made
+            assert first.startswith("HELLO 1")
             peer.say(GREETING)
             moved: list[int] = []
             while line := await peer.line():

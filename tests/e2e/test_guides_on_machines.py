@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import toymq
 from tests.support.broker_process import ROOT, TIMEOUT_S, Wire, environment
 from tests.support.certificates import MACHINES_CERT, MACHINES_KEY
@@ -113,6 +115,7 @@ def test_workers_serve_another_machine_at_the_address_of_the_command_and_the_por
                     assert json.loads(wire.line())["messages"] > 0
 
 
+@pytest.mark.torture
 @require("etcd")
 def test_groups_over_machines_as_the_page_makes_them(tmp_path: Path) -> None:
     """Two groups, their copies on different machines: clients, a move, a machine that is cut off, a group that is taken out."""

@@ -42,7 +42,7 @@ def lives(pid: int) -> bool:
     """Not as a zombie, which its parent has yet to read."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended before the file was opened, or behind that
         return False
 
 
