@@ -183,8 +183,9 @@ async def _serve(
     with contextlib.ExitStack() as bound:
         listeners = bind_all(options, options.listeners(), bound) if of_worker is None else of_worker.listeners
         url = f"toymq://{shown_address(listeners['--listen'][0])}"
-        at = ALONE if of_worker is None else of_worker.placement
-        with opened_tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url, placement=at) as broker:
+        placement = ALONE if of_worker is None else of_worker.placement
+        tracer = bound.enter_context(opened_tracer(options, clock))
+        with opened_broker(options, clock, loop, tracer, url, placement=placement) as broker:
             service = Service(options, broker, clock, loop, files.authority, files.certificates, listeners, ready)
             await service.prepare(files.definitions)
             reload_on_hangup(loop, reloads, service.debug_wire)

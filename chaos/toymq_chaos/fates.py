@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from toymq_chaos.history import Event
+from toymq_chaos.history import OF_A_LIFE, Event
 from toymq_chaos.leases import SLACK_NS, covers
 from toymq_chaos.verdict import Verdict
 
@@ -29,8 +29,8 @@ class _Seen(NamedTuple):
 
 
 def _connection(event: Event) -> str:
-    """The client's name for it: a view of workers tells its parts apart."""
-    return event.process.partition("~")[0]
+    """The client's name for it."""
+    return event.process.partition(OF_A_LIFE)[0]
 
 
 class Fates:
@@ -119,6 +119,7 @@ class Fates:
             self._return(event, verdict)
 
     def acked(self, event: Event) -> None:
+        """Note an ack of an id that the connection has had under a key, of a topic that may be deleted."""
         message = (event.topic or "", event.consumer or "", event.id or 0)
         key = self._held_keys.get((_connection(event), *message))
         if key is not None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from toymq_chaos.checker import ACK_WINDOW_NS, OF_EITHER, Checker
-from toymq_chaos.history import Event
+from toymq_chaos.history import OF_A_LIFE, Event
 from toymq_chaos.verdict import Verdict
 from toymq_py.names import DEAD_LETTERS, is_pattern
 from toymq_py.placement import worker_of
@@ -120,12 +120,12 @@ class _View:
                 self._listening.pop(name, None)
                 self._subscribed.discard(name)
                 for number in range(begun + 1, len(self._ends) + 1):
-                    self.checker.feed(replace(event, process=f"{name}~{number}"))
+                    self.checker.feed(replace(event, process=f"{name}{OF_A_LIFE}{number}"))
             case "kill" | "stop":
                 self.checker.feed(event)
                 self._ends.append(event.t_ns)
                 for other in self._begun:
-                    self.checker.feed(Event(event.t_ns, f"{other}~{len(self._ends)}", "connect"))
+                    self.checker.feed(Event(event.t_ns, f"{other}{OF_A_LIFE}{len(self._ends)}", "connect"))
                 return
             case "deliver" if name in self._begun:
                 event = replace(event, process=self._listening.get(name, name))
@@ -148,7 +148,7 @@ class _View:
         if event.result == "ok" and first < last and event.op in ("ack", "nack") and not event.sync:
             event = replace(event, result="unknown", note=OF_EITHER)
         number = first if event.result == "unknown" else last
-        process = name if number == begun else f"{name}~{number}"
+        process = name if number == begun else f"{name}{OF_A_LIFE}{number}"
         if event.op == "pull" and number > first:
             process += "?"
         if event.op in ("sub", "pull"):

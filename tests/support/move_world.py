@@ -14,6 +14,7 @@ from typing import Any
 from tests.support.elections import CLUSTER, SETTINGS, elect, until_answered
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_event_loop import SimEventLoop
+from tests.support.sim_pipe import Pipe
 from tests.support.simulated_etcd import SimulatedEtcd
 from toymq_py.broker import Broker
 from toymq_py.broker_waits import settled
@@ -74,41 +75,6 @@ class LoopClock:
 
     def wall_ns(self) -> int:
         return 1_700_000_000_000_000_000 + round(self._loop.now * 1e9)
-
-
-class Pipe:
-    """One way of a connection: a ``StreamWriter`` as far as moves use one."""
-
-    def __init__(self, loop: SimEventLoop, reader: asyncio.StreamReader) -> None:
-        self._loop = loop
-        self._reader = reader
-        self._at = loop.now
-        self.closed = False
-        self.other: Pipe | None = None
-        self.transport = self
-
-    def write(self, data: bytes) -> None:
-        if not self.closed:
-            self._later(self._reader.feed_data, bytes(data))
-
-    def writelines(self, parts: list[bytes]) -> None:
-        self.write(b"".join(parts))
-
-    async def drain(self) -> None:
-        await asyncio.sleep(0)
-        if self.closed:
-            raise ConnectionResetError("the connection is gone")
-
-    def abort(self) -> None:
-        """Close both ways."""
-        for pipe in (self, self.other):
-            if pipe is not None and not pipe.closed:
-                pipe.closed = True
-                pipe._later(pipe._reader.feed_eof)
-
-    def _later(self, call: Callable[..., None], *args: bytes) -> None:
-        self._at = max(self._at, self._loop.now + self._loop.rng.choice((0.0, 0.0002, 0.002)))
-        self._loop.call_at(self._at, call, *args)
 
 
 class Life:

@@ -40,10 +40,11 @@ class Neighbours:
         await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in self._placement.others()))
 
     async def ask_each(self, method: str, path: str, body: bytes = b"") -> list[tuple[int, bytes]]:
-        """Status and answer of each other; 404 where one has nothing of that. Raises: ShuttingDown: one does not answer, or
-        refuses; others may have done it."""
+        """Status and answer of each other; 404 where one has nothing of that, also if it names where a plain topic would be.
+        Raises: ShuttingDown: one does not answer, or refuses; others may have done it."""
         expected = (200, 201, 204, 404)
         found = await asyncio.gather(*(self._exchange(other, path, method, body) for other in self._placement.others()))
+        found = [(404 if status == 421 else status, answer) for status, answer in found]
         for worker, (status, answer) in zip(self._placement.others(), found, strict=True):
             if status not in expected:
                 raise ShuttingDown(f"worker {worker} answers {status} to {method} {path}, {answer[:200]!a}: try again")

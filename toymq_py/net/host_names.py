@@ -45,9 +45,10 @@ def _is_host(text: str) -> bool:
     if found is None or int(found["port"] or 0) > PORT_MAX:
         return False
     try:
-        return found["address"] is None or IPv6Address(found["address"]) is not None
+        IPv6Address(found["address"] or "::")
     except ValueError:
         return False
+    return True
 
 
 def is_host(text: str) -> bool:

@@ -16,6 +16,7 @@ from toymq_py.errors import PlacementUnknown
 from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.protocol import Command, ErrReply, commands
 from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.gate import Gate
 from toymq_py.session.passing import Passing
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import Replies
@@ -95,7 +96,7 @@ class Errands:
         replies = Replies(broker.metrics, runnable, self._clock)
         deliveries = Deliveries(replies, runnable, self._clock, self._loop.call_later)
         passing = Passing(
-            broker.placement, broker.partitioned, replies, deliveries, self._loop, lambda: False, abort, trusted=True
+            broker.placement, broker.partitioned, replies, deliveries, self._loop, Gate(), lambda: False, abort, trusted=True
         )  # fmt: skip
         try:
             if not passing.take(command, RefusedSequences(broker.placement.again)):

@@ -6,6 +6,7 @@ Contract: delivery.md, "Shutdown"; protocol.md, "Framing"; ADR 0102. Belongs to 
 from collections.abc import Callable
 
 from toymq_py.protocol import Ack, SettlementRun, commands
+from toymq_py.session.replies import PendingReply
 
 CHANGES_MAX = 16
 """Changes of one connection that wait for the disk (CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE): as many as there are
@@ -56,3 +57,11 @@ class Gate:
             opened()
 
         begin(over)
+
+    def wait_for(self, held: PendingReply, opened: Callable[[], None]) -> None:
+        """Stay closed until this reply is written, then call ``opened``."""
+
+        def begin(over: Callable[[], None]) -> None:
+            held.released = lambda at: over()
+
+        self.wait(begin, opened)

@@ -7,10 +7,12 @@ from typing import Any
 from toymq_py.merging import merged_stats, merged_topics
 from toymq_py.partitions import PARTITIONS, common_settings, described_whole
 from toymq_py.placement import Place
-from toymq_py.protocol import Config, Create, Delete, Describe, Forget, Purge, Redrive, Seek, encode_ok
+from toymq_py.protocol import Config, Create, Describe, Forget, Purge, Redrive, Seek, encode_ok
 from toymq_py.session.listing import Listed, Listing, json_reply, listed_behind
 
-NO_SUCH = b"ERR NO_SUCH_TOPIC"
+NO_SUCH = (b"ERR NO_SUCH_",)
+NOT_HERE = (*NO_SUCH, b"ERR MOVED ")
+"""How a worker answers that has nothing of a topic. One that knows of no partitions says where a plain topic would be."""
 
 
 class Gathering:
@@ -38,20 +40,12 @@ class Gathering:
         """``OK`` with the sum of the numbers."""
         return self.refusal or encode_ok(sum(int(reply.split()[1]) for reply in self.replies.values()))
 
-    def sum_of_some(self) -> bytes:
-        """As ``total``, where some workers may lack what the others have: ``NO_SUCH_…`` is the reply if all say so."""
+    def sum_of_some(self, lacks: tuple[bytes, ...] = NO_SUCH) -> bytes:
+        """As ``total``, where some workers may lack what the others have, and say so; that is the reply if all do."""
         found = [reply for _, reply in sorted(self.replies.items())]
-        there = [reply for reply in found if not reply.startswith(b"ERR NO_SUCH_")] or found
+        there = [reply for reply in found if not reply.startswith(lacks)] or found
         refusal = next((reply for reply in there if reply.startswith(b"ERR")), None)
         return refusal or encode_ok(sum(int(reply.split()[1]) for reply in there))
-
-    def sum_of_holders(self) -> bytes:
-        """As ``sum_of_some``, where a worker for which it is no partitioned topic, after a kill, names that of a plain one."""
-        self.replies = {
-            worker: NO_SUCH + reply[len(b"ERR MOVED") :] if reply.startswith(b"ERR MOVED ") else reply
-            for worker, reply in self.replies.items()
-        }
-        return self.sum_of_some()
 
     def settings(self) -> bytes:
         """The reply to CONFIG of a partitioned topic: the settings that all its partitions have."""
@@ -93,7 +87,7 @@ class Gathering:
 
 
 WHOLE: dict[type, Callable[[Gathering], bytes | None]] = {
-    Config: Gathering.settings, Create: Gathering.total, Delete: Gathering.sum_of_holders, Describe: Gathering.described,
+    Config: Gathering.settings, Create: Gathering.total, Describe: Gathering.described,
     Forget: Gathering.sum_of_some, Purge: Gathering.total, Redrive: Gathering.sum_of_some, Seek: Gathering.sum_of_some,
 }  # fmt: skip
 """Commands for a partitioned topic that every worker is asked for, and how their replies become one."""

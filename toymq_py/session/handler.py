@@ -21,6 +21,7 @@ from toymq_py.errors import (
     InternalError,
     Moved,
     NameBusy,
+    NoSuchTopic,
     NotSubscribed,
     RequestError,
     ShuttingDown,
@@ -74,8 +75,8 @@ ADMINISTRATIVE = (
 class Handler:
     """The commands of one session."""
 
-    __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_gate", "_greeted", "_loop", "_metrics", "_number",
-                 "_pulls", "_refused", "_replies", "_router", "_run", "client_name", "ended", "max_held_bytes",
+    __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_greeted", "_loop", "_metrics", "_number",
+                 "_pulls", "_refused", "_replies", "_router", "_run", "client_name", "ended", "gate", "max_held_bytes",
                  "passing")  # fmt: skip
 
     def __init__(
@@ -101,21 +102,21 @@ class Handler:
         self._refused = RefusedSequences(broker.placement.again)
         self._router: Router | None = None
         self._run: Iterator[Command] = iter(())
-        self._gate = Gate()
+        self.gate = Gate()
         self.max_held_bytes = broker.options.max_inflight_bytes
         """No command is applied while the replies hold more."""
 
     @property
     def has_room(self) -> bool:
         """Whether the next command may be applied."""
-        return not self._gate.closed and self._replies.held_bytes <= self.max_held_bytes
+        return not self.gate.closed and self._replies.held_bytes <= self.max_held_bytes
 
     def step(self, reader: Reader, clock: Clock, slice_end: float) -> bool:
         """Apply commands in order while there is room for replies, until ``slice_end``.
 
         Returns: whether there is more to apply, and room.
         """
-        replies, gate, monotonic = self._replies, self._gate, clock.monotonic
+        replies, gate, monotonic = self._replies, self.gate, clock.monotonic
         while not gate.closed:
             for command in self._run:
                 self.apply(command)
@@ -172,7 +173,7 @@ class Handler:
     def _apply_when_free(self, command: Command, busy: NameBusy) -> None:
         """Apply a command that would make a topic, and the ones behind it, when the one of that name is deleted."""
         self._run = chain((command,), self._run)
-        self._gate.wait(busy.when_done, self._replies.wake)
+        self.gate.wait(busy.when_done, self._replies.wake)
 
     def _refuse(self, command: Command, error: RequestError) -> None:
         """Reply with one ``ERR`` for each command of a run, or for another command; with only one if it is fatal."""
@@ -253,7 +254,7 @@ class Handler:
             case commands.Config():
                 self._config(command)
             case commands.Delete():
-                self._counted(lambda done: partition_operations.delete(self._broker, command.topic, done), command)
+                self._delete(command)
             case commands.Purge():
                 self._counted(lambda done: partition_operations.purge(self._broker, command.topic, done), command)
             case commands.Seek():
@@ -327,7 +328,7 @@ class Handler:
 
     def _pull(self, command: commands.Pull) -> None:
         known = command.topic in self._broker.topics
-        pulling = PendingPull(command, self._broker, self._replies, self._deliveries, self._pulls, self._gate)
+        pulling = PendingPull(command, self._broker, self._replies, self._deliveries, self._pulls, self.gate)
         if not known and command.topic in self._broker.topics:  # else it is a pattern
             self._audit_new(command.topic)
         if command.wait_ms:
@@ -341,6 +342,13 @@ class Handler:
         subscription.uncounted = command.uncounted
         self._deliveries.drop(subscription)
         self._ok(0)
+
+    def _delete(self, command: commands.Delete) -> None:
+        try:
+            self._counted(lambda done: partition_operations.delete(self._broker, command.topic, done), command)
+        except NoSuchTopic as error:
+            if self.passing is None or not self.passing.ask_others(command, error):
+                raise
 
     def _ack(self, command: Ack) -> None:
         topic = self._broker.topic(command.topic)
@@ -459,7 +467,7 @@ class Handler:
         Raises: RequestError when ``begin`` does; then no reply is queued.
         """
         held = PendingReply(MADE_COST_BYTES + OK_BYTES * replies)
-        change = self._gate.change if audited is not None else lambda begun: None  # acks share flushes: any number is cheap
+        change = self.gate.change if audited is not None else lambda begun: None  # acks share flushes: any number is cheap
 
         def done(error: OSError | RequestError | None) -> None:
             change(-1)

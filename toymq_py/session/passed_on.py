@@ -1,13 +1,15 @@
 """What a session has passed on to another worker: its subscriptions there, and the replies that are to come. ADR 0156."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from toymq_py.names import TopicPattern
 from toymq_py.placement import PlaceLink
 from toymq_py.protocol import Publish
+from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import PendingReply
+from toymq_py.topic import Refused
 
 
 class Subscribed:
@@ -79,3 +81,20 @@ def rows_of(command: Publish, start: int, stop: int) -> Publish:
         delays_ms=command.delays_ms and command.delays_ms[rows], ttls_ms=command.ttls_ms and command.ttls_ms[rows],
         routes=command.routes and command.routes[rows],
     )  # fmt: skip
+
+
+def admitted(command: Publish, refused: RefusedSequences) -> Iterator[Publish | Refused]:
+    """The publishes of a run in parts. One behind a refused one of its producer is refused here: the worker does not know of
+    that."""
+    if command.seqs is None:
+        yield command
+        return
+    at, count = 0, len(command.keys)
+    while at < count:
+        stop = refused.admit(command.topic, command.keys, command.seqs, at)
+        if stop == at:
+            yield Refused(1, refused.error(command.topic, command.keys[at]))
+            at += 1
+        else:
+            yield rows_of(command, at, stop)
+            at = stop

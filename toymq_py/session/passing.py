@@ -12,11 +12,11 @@ When a worker dies, nothing behind the first missing reply is written, and the c
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, PlacementUnknown, RequestError, ShuttingDown
-from toymq_py.names import is_pattern
+from toymq_py.errors import REQUEST_ERRORS, AlreadySubscribed, NoSuchTopic, PlacementUnknown, RequestError, ShuttingDown
+from toymq_py.names import PARTITION_MARK, is_pattern
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Place, PlaceLink, Placement
 from toymq_py.protocol import (
@@ -43,12 +43,13 @@ from toymq_py.protocol import (
     first_word,
 )
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.gathering import WHOLE, Gathering
-from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, rows_of
+from toymq_py.session.gate import Gate
+from toymq_py.session.gathering import NOT_HERE, WHOLE, Gathering
+from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, admitted
 from toymq_py.session.pattern_pull import PatternPull
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, WAIT_COST_BYTES, PendingReply, Replies
-from toymq_py.session.stages import Stages, stages_of
+from toymq_py.session.stages import Plan, Stages, plan_of
 from toymq_py.session.upstream import Upstream
 from toymq_py.topic import Refused
 
@@ -60,12 +61,14 @@ TOPICS_CACHED_MAX = 4096
 class Passing:
     """Of one session. Belongs to the loop."""
 
-    __slots__ = ("_abort", "_closed", "_deliveries", "_finishing", "_follows", "_hello", "_loop", "_partitioned", "_paused",
-                 "_placement", "_places", "_pulls", "_replies", "_trusted", "_turn", "_unread", "_workers")  # fmt: skip
+    __slots__ = ("_abort", "_closed", "_deliveries", "_finishing", "_follows", "_gate", "_hello", "_loop", "_partitioned",
+                 "_paused", "_placement", "_places", "_pulls", "_replies", "_trusted", "_turn", "_unread",
+                 "_workers")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, deliveries: Deliveries,
-        loop: asyncio.AbstractEventLoop, unread: Callable[[], bool], abort: Callable[[], None], *, trusted: bool = False,
+        loop: asyncio.AbstractEventLoop, gate: Gate, unread: Callable[[], bool], abort: Callable[[], None], *,
+        trusted: bool = False,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -81,6 +84,7 @@ class Passing:
         self._deliveries = deliveries
         self._loop = loop
         self._unread = unread
+        self._gate = gate
         self._abort = abort
         self._trusted = trusted
         self._follows = not placement.passes_on
@@ -103,8 +107,11 @@ class Passing:
             return self._take_other(command)
         if isinstance(command, Subscribe):
             self._check_free(topic)
-        if isinstance(command, STAGED) and self._in_stages(command):
-            return True
+        if isinstance(command, STAGED):
+            plan = plan_of(command, self._placement, self._partitioned, follows=self._follows)
+            if plan is not None:
+                self._begin(command, plan)
+                return True
         if self._partitioned.by_name and self._partitioned.find(topic) is not None:
             return self._take_whole(command)
         if isinstance(command, Unsubscribe) and self._is_of_all(topic):
@@ -177,13 +184,19 @@ class Passing:
         self._ask_all(command, merge)
         return True
 
-    def _in_stages(self, command: Create | Delete) -> bool:
-        """Ask places one after the other, if the command is such a one."""
-        found = stages_of(command, self._placement, self._partitioned, follows=self._follows)
-        if found is None:
-            return False
-        stages, merge = found
+    def ask_others(self, command: Delete, error: NoSuchTopic) -> bool:
+        """Ask the other workers for a DELETE of what is not here, see ``plan_of``; ``error`` is the reply if none has it.
+        Returns: whether one may."""
+        if self._placement.table is None and PARTITION_MARK not in command.topic:
+            self._begin(command, Plan([self._placement.others()], NOT_HERE), error)
+            return True
+        return False
+
+    def _begin(self, command: Create | Delete, plan: Plan, missing: NoSuchTopic | None = None) -> None:
+        """Ask in stages. No command behind it is applied before its reply is written: it would overtake this one."""
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
+        self._gate.wait_for(held, self._replies.wake)
+        merge = partial(Gathering.sum_of_some, lacks=plan.lacks) if plan.lacks else Gathering.total
 
         def ask(places: Sequence[Place], answered: Callable[[bytes], None]) -> None:
             self._ask_all(command, merge, held=held, places=places, share=answered)
@@ -194,8 +207,7 @@ class Passing:
             else:
                 self._replies.fill(held, lambda: reply)
 
-        Stages(stages, ask, done, lacking=isinstance(command, Delete)).begin()
-        return True
+        Stages(plan, ask, done, missing).begin()
 
     def _pull(self, command: Pull) -> None:
         """A PULL of a pattern. The worker that is asked first changes, so that none is always the last. It begins when the one
@@ -274,8 +286,11 @@ class Passing:
 
     def _pass_on(self, command: Command, worker: WorkerLink, refused: RefusedSequences) -> None:
         if isinstance(command, Publish):
-            for part in self._admitted(command, refused):
-                self._ask(worker, [encode_command(part)], len(part.keys))
+            for part in admitted(command, refused):
+                if isinstance(part, Refused):
+                    self._replies.add_error(part.error)
+                else:
+                    self._ask(worker, [encode_command(part)], len(part.keys))
         elif isinstance(command, SettlementRun):
             lines = [encode_command(one) for one in command.each()]
             self._ask(worker, lines, len(lines))
@@ -292,34 +307,15 @@ class Passing:
             return None
         worker = self._worker(place)
         found: list[PendingReply | Refused] = []
-        at, count = 0, len(part.keys)
-        while at < count:
-            stop = count if part.seqs is None else refused.admit(part.topic, part.keys, part.seqs, at)
-            if stop == at:
-                found.append(Refused(1, refused.error(part.topic, part.keys[at])))
-                at += 1
+        for rows in admitted(part, refused):
+            if isinstance(rows, Refused):
+                found.append(rows)
                 continue
-            held = [PendingReply(MADE_COST_BYTES + len(body)) for body in part.bodies[at:stop]]
+            held = [PendingReply(MADE_COST_BYTES + len(body)) for body in rows.bodies]
             worker.expected.extend(Expected(one, 1) for one in held)
-            worker.link.send([encode_command(rows_of(part, at, stop))])
+            worker.link.send([encode_command(rows)])
             found += held
-            at = stop
         return found
-
-    def _admitted(self, command: Publish, refused: RefusedSequences) -> Iterator[Publish]:
-        """The rows behind no refused one of their producer: that was refused here, and the worker does not know of it."""
-        if command.seqs is None:
-            yield command
-            return
-        at, count = 0, len(command.keys)
-        while at < count:
-            stop = refused.admit(command.topic, command.keys, command.seqs, at)
-            if stop == at:
-                self._replies.add_error(refused.error(command.topic, command.keys[at]))
-                at += 1
-                continue
-            yield rows_of(command, at, stop)
-            at = stop
 
     def _ask(
         self, worker: WorkerLink, pieces: list[bytes], count: int, subscribes: str | None = None, ends: str | None = None

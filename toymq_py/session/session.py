@@ -130,8 +130,8 @@ class Session:
             self._greeting_timer = loop.call_later(GREETING_S, self._nearly_too_late)
         if broker.placement.is_divided and address is not None:
             self._handler.passing = Passing(
-                broker.placement, broker.partitioned, self._replies, self._deliveries, loop, lambda: self._writer.paused,
-                self.abort,
+                broker.placement, broker.partitioned, self._replies, self._deliveries, loop, self._handler.gate,
+                lambda: self._writer.paused, self.abort,
             )  # fmt: skip
         self._phase = _SERVING
         self._lost = False

@@ -4,69 +4,74 @@ What one refuses is the reply, and those behind it are not asked: a repeat of th
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from toymq_py.errors import RequestError
-from toymq_py.names import PARTITION_MARK, is_pattern
+from toymq_py.names import PARTITION_MARK
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.partitions import PARTITIONS
 from toymq_py.placement import Place, Placement
 from toymq_py.protocol import Create, Delete, encode_ok
-from toymq_py.session.gathering import Gathering
+from toymq_py.session.gathering import NO_SUCH, NOT_HERE
 
 Ask = Callable[[Sequence[Place], Callable[[bytes], None]], None]
 """Asks some places; calls back with their replies as one."""
 
 
-Merge = Callable[[Gathering], bytes | None]
+class Plan(NamedTuple):
+    """Which places are asked together, one stage after the other; and how the answer of one begins that has nothing of the
+    topic, where others may."""
+
+    stages: Sequence[Sequence[Place]]
+    lacks: tuple[bytes, ...] = ()
 
 
-def stages_of(
+def plan_of(
     command: Create | Delete, placement: Placement, partitioned: PartitionedTopics, *, follows: bool
-) -> tuple[list[list[Place]], Merge] | None:
-    """Which places are asked, and how the replies of those that are asked together become one; None: as other commands are.
+) -> Plan | None:
+    """How places are asked for a command; None: as for others.
 
     CREATE of partitions is first for where a plain topic would be. DELETE in a cluster is first and behind the others (ADR
-    0198); among workers the others are asked, too: one that was killed in an earlier DELETE may have partitions of the name.
+    0198). Among workers one that was killed in an earlier DELETE may have partitions of the name still, so all are asked: first
+    the place of a plain topic, as a PUB may stand behind the command. If that is here, see ``Passing.ask_others``.
 
     Args:
-        follows: the client follows MOVED, so that only the place of the name asks the others.
+        follows: the client follows MOVED.
     """
     home = placement.place_of(command.topic)
     others = [place for place in placement.places() if place != home]
     if isinstance(command, Create):
-        return ([[home], [*placement.places()]], Gathering.total) if PARTITIONS in command.settings else None
-    is_whole = command.topic in partitioned.by_name
-    if placement.table is not None:
-        return ([[home], others, [home], others], Gathering.sum_of_some) if is_whole else None
-    if is_whole or is_pattern(command.topic) or PARTITION_MARK in command.topic or (follows and home != placement.here):
+        return Plan([[home], placement.places()]) if PARTITIONS in command.settings else None
+    if command.topic in partitioned.by_name:
+        in_groups = Plan([[home], others, [home], others], NO_SUCH)
+        return Plan([placement.places()], NOT_HERE) if placement.table is None else in_groups
+    if placement.table is not None or home == placement.here or follows or PARTITION_MARK in command.topic:
         return None
-    return [[home], others], Gathering.sum_of_holders
+    return Plan([[home], [place for place in others if place != placement.here]], NOT_HERE)
 
 
 class Stages:
     """Of one command, whose replies are numbers."""
 
     def __init__(
-        self, stages: Sequence[Sequence[Place]], ask: Ask, done: Callable[[bytes | RequestError], None], *,
-        lacking: bool = False,
-    ) -> None:  # fmt: skip
+        self, plan: Plan, ask: Ask, done: Callable[[bytes | RequestError], None], missing: RequestError | None = None
+    ) -> None:
         """
         Args:
             done: gets the reply, ``OK`` with the sum of all, or why one cannot be asked.
-            lacking: some places may have no such topic.
+            missing: the reply when all lack the topic; by default that of the first.
         """
-        self._left = [stage for stage in stages if stage]
+        self._left = [stage for stage in plan.stages if stage]
+        self._lacks = plan.lacks
         self._ask = ask
         self._done = done
-        self._lacking = lacking
         self._totals: list[int] = []
-        self._missing = encode_ok(0)
-        """The reply when each has said that there is no such topic."""
+        self._missing: bytes | RequestError | None = missing
 
     def begin(self) -> None:
         """Ask the next ones."""
         if not self._left:
-            self._done(encode_ok(sum(self._totals)) if self._totals else self._missing)
+            self._done(self._missing if self._missing and not self._totals else encode_ok(sum(self._totals)))
             return
         try:
             self._ask(self._left.pop(0), self._answered)
@@ -74,8 +79,8 @@ class Stages:
             self._done(error)
 
     def _answered(self, reply: bytes) -> None:
-        if self._lacking and reply.startswith(b"ERR NO_SUCH_"):
-            self._missing = reply
+        if reply.startswith(self._lacks):
+            self._missing = self._missing or reply
         elif reply.startswith(b"ERR"):
             self._done(reply)
             return

@@ -20,7 +20,8 @@ from toymq_py.partitioned_topics import Done, PartitionedTopics
 from toymq_py.placement import Place
 from toymq_py.protocol import encode_error, encode_ok
 from toymq_py.replication.kept_places import KeptPlaces
-from toymq_py.session.stages import Stages
+from toymq_py.session.gathering import NO_SUCH
+from toymq_py.session.stages import Plan, Stages
 from toymq_py.storage import topic_settings
 
 CLUSTER = "c"
@@ -209,7 +210,7 @@ class World:
                 return
             answer.set_result(encode_error(reply) if isinstance(reply, RequestError) else reply)
 
-        Stages(stages, ask, done, lacking=verb == "DELETE").begin()
+        Stages(Plan(stages, NO_SUCH if verb == "DELETE" else ()), ask, done).begin()
         return await answer
 
     def names(self, topic: str, count: int) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.http_exchange import exchange
 from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import HANDSHAKE
@@ -24,15 +25,6 @@ async def rig() -> AsyncIterator[HttpRig]:
         yield rig
 
 
-async def exchange(rig: HttpRig, data: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-    async with asyncio.timeout(10):
-        writer.write(data)
-        answer = await reader.read()
-    writer.close()
-    return answer
-
-
 def statuses(answer: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", answer)]
 
@@ -40,7 +32,7 @@ def statuses(answer: bytes) -> list[int]:
 async def test_requests_sent_ahead_are_answered_in_their_order(rig: HttpRig) -> None:
     """Brief ones, one that waits in a task, and one of an ASGI call."""
     sent = b"".join(PUBLISH % n for n in range(3)) + LEASE % b"" + LEASE % b"&wait_s=20" + ACK % 0 + ACK % 0 + PUBLISH % 3
-    answer = await exchange(rig, sent + b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n" + LAST)
+    answer = await exchange(rig.port, sent + b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n" + LAST)
     assert statuses(answer) == [201, 201, 201, 200, 200, 204, 404, 201, 200, 200]
     assert [answer.index(b'{"id":%d' % n) for n in range(4)] == sorted(answer.index(b'{"id":%d' % n) for n in range(4))
 
@@ -63,10 +55,10 @@ async def test_a_publish_a_lease_and_an_ack_make_no_task(rig: HttpRig, monkeypat
 async def test_the_host_that_counts_is_the_one_that_is_checked(rig: HttpRig) -> None:
     """A request for another host passed the check with a harmless header; one with the right target did not."""
     head = b"GET http://%b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n"
-    assert statuses(await exchange(rig, head % (b"evil.example/healthz", b"localhost"))) == [403]
-    assert statuses(await exchange(rig, head % (b"localhost/healthz", b"evil.example"))) == [200]
-    assert statuses(await exchange(rig, head % (b"localhost", b"a"))) == [200], "the page of the root"
-    assert statuses(await exchange(rig, HANDSHAKE.replace(b"GET /", b"GET http://evil.example/") + b"\r\n")) == [403]
+    assert statuses(await exchange(rig.port, head % (b"evil.example/healthz", b"localhost"))) == [403]
+    assert statuses(await exchange(rig.port, head % (b"localhost/healthz", b"evil.example"))) == [200]
+    assert statuses(await exchange(rig.port, head % (b"localhost", b"a"))) == [200], "the page of the root"
+    assert statuses(await exchange(rig.port, HANDSHAKE.replace(b"GET /", b"GET http://evil.example/") + b"\r\n")) == [403]
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     writer.write(HANDSHAKE.replace(b"GET /", b"GET http://localhost/") + b"\r\n")
     assert statuses(await reader.readuntil(b"\r\n\r\n")) == [101]
@@ -87,7 +79,7 @@ async def test_the_preface_of_http_2_is_refused_wherever_it_is_cut(rig: HttpRig)
 
 async def test_a_handshake_sent_ahead_is_refused(rig: HttpRig) -> None:
     """The answers to both would have been mixed."""
-    answer = await exchange(rig, PUBLISH % 0 + LEASE % b"&wait_s=0.05" + LEASE % b"&wait_s=0.05" + HANDSHAKE + b"\r\n")
+    answer = await exchange(rig.port, PUBLISH % 0 + LEASE % b"&wait_s=0.05" + LEASE % b"&wait_s=0.05" + HANDSHAKE + b"\r\n")
     assert statuses(answer) == [201, 200, 204, 400]
     assert b"must not be sent ahead" in answer
 
@@ -137,7 +129,7 @@ async def test_a_shutdown_answers_what_is_begun(rig: HttpRig) -> None:
 async def test_a_request_that_goes_on_behind_one_piece_of_a_read_is_answered(rig: HttpRig, ahead: bytes, size: int) -> None:
     """Its rest was parsed no more, for ever, and the seat of the connection stayed taken when the client had gone."""
     large = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (size, b"x" * size)
-    answer = await exchange(rig, ahead + large + ahead + large + LAST)
+    answer = await exchange(rig.port, ahead + large + ahead + large + LAST)
     assert len(statuses(answer)) == 5
     assert statuses(answer)[1::2] == [201, 201]
 
@@ -244,7 +236,7 @@ async def test_blanks_behind_a_field_are_not_part_of_it(rig: HttpRig, blank: byt
     """``Content-Length: 1 `` was refused, and a key with a blank behind it was another key, or invalid."""
     for header in (b"Content-Length: 1", b"Idempotency-Key: k", b"Host: localhost", b"X-Delay-Ms: 0"):
         request = (PUBLISH % 1).replace(b"Host", b"Idempotency-Key: k\r\nX-Delay-Ms: 0\r\nHost")
-        answer = await exchange(rig, request.replace(header, header + blank) + LAST)
+        answer = await exchange(rig.port, request.replace(header, header + blank) + LAST)
         assert statuses(answer) == [201, 200], (header, answer)
     assert rig.broker.topics["t"].next_id == 1
 
@@ -260,7 +252,7 @@ async def test_blanks_behind_a_field_are_not_part_of_it(rig: HttpRig, blank: byt
 async def test_an_expectation_is_met_or_refused(rig: HttpRig, version: bytes, expect: bytes, expected: list[int]) -> None:
     """A client of HTTP/1.0 got an answer 100, which it does not know; other expectations were ignored."""
     head = b"POST /v1/topics/t/messages HTTP/%b\r\nHost: localhost\r\nExpect: %b\r\nConnection: close\r\nContent-Length: 1\r\n"
-    answer = await exchange(rig, head % (version, expect) + b"\r\nx")
+    answer = await exchange(rig.port, head % (version, expect) + b"\r\nx")
     assert statuses(answer) == expected
     assert (b'"code": "UNKNOWN_EXPECTATION"' in answer) == (417 in expected)
 
@@ -272,6 +264,6 @@ async def test_the_extensions_of_a_chunk_are_refused_before_they_cost(rig: HttpR
     usual = http_protocol.GatewayProtocol._feed
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http_protocol.GatewayProtocol, "_feed", lambda self, data: fed.append(len(data)) or usual(self, data))
-        answer = await exchange(rig, begin + b"a" * 40_000)
+        answer = await exchange(rig.port, begin + b"a" * 40_000)
     assert statuses(answer) == [431]
     assert sum(fed) < 16_384

@@ -1,7 +1,6 @@
 """The HTTP server over real sockets: heads and bodies that are refused, limits on what arrives and what is held."""
 
 import asyncio
-import json
 import logging
 import operator
 import random
@@ -11,37 +10,21 @@ from itertools import pairwise
 
 import pytest
 
+from tests.support.http_exchange import CODED, exchange, problem_of
 from tests.support.http_rig import listening
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
 from toymq_py.gateway import http_protocol
-from toymq_py.gateway.http_heads import HEAD_BYTES_MAX, HEADERS_MAX, TARGET_BYTES_MAX, TRAILER_BYTES_MAX
+from toymq_py.gateway.http_heads import HEAD_BYTES_MAX, HEADERS_MAX, TARGET_BYTES_MAX
 from toymq_py.gateway.http_protocol import GatewayProtocol
 from toymq_py.gateway.serving import Serving
 from toymq_py.net import fair_queue
 
 DIR = "/data/d"
-CODED = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: %b\r\n\r\n1\r\nx\r\n0\r\n\r\n"
 
 
 def disk() -> SimDisk:
     return SimDisk(random.Random(1))
-
-
-async def exchange(port: int, data: bytes, *, until_closed: bool = True) -> bytes:
-    """Bytes to the gateway, and all that comes back until it closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(10):
-        try:
-            writer.write(data)
-            return await reader.read() if until_closed else await reader.readuntil(b"}")
-        finally:
-            writer.close()
-
-
-def problem_of(response: bytes) -> tuple[int, str]:
-    head, _, body = response.partition(b"\r\n\r\n")
-    return int(head.split(b" ")[1]), json.loads(body)["code"]
 
 
 @pytest.mark.parametrize(
@@ -101,48 +84,6 @@ async def test_a_transfer_coding_that_is_not_undone_is_refused() -> None:
         assert not rig.broker.topics
         for coding in (b"chunked", b"Chunked", b" chunked "):
             assert b" 201 " in await exchange(rig.port, CODED % coding, until_closed=False)
-
-
-async def test_a_trailer_is_no_header() -> None:
-    """Found by a trial: ``Authorization`` behind the body was obeyed, and ``X-Header-*`` stored."""
-    async with listening(DIR, fs=disk(), authority=authority(EVERYTHING)) as rig:
-        trailer = b"Authorization: Bearer %b\r\nX-Header-Color: red\r\n" % token("all").encode()
-        sent = CODED.replace(b"0\r\n\r\n", b"0\r\n" + trailer + b"\r\n") % b"chunked"
-        assert b" 401 " in await exchange(rig.port, sent, until_closed=False)
-        sent = sent.replace(b"\r\nTransfer", b"\r\nAuthorization: Bearer %b\r\nTransfer" % token("all").encode())
-        assert b" 201 " in await exchange(rig.port, sent, until_closed=False)
-        (run, row, _) = rig.broker.topic("t").log.read(0, 1, 1000)
-        assert run is not None
-        assert run.headers is None or run.headers[row] == b""
-
-
-@pytest.mark.parametrize(
-    "endless", [b"0\r\n" + b"x: y\r\n" * 200_000, b"0\r\nx: " + b"y" * 1_000_000, b"1;e=" + b"y" * 1_000_000]
-)
-async def test_trailers_and_chunk_extensions_are_bounded(endless: bytes) -> None:
-    """Found by a trial: 16 MiB of them, without a token, took 400 MiB."""
-    async with listening(DIR, fs=disk()) as rig:
-        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-        async with asyncio.timeout(10):
-            writer.write(CODED[: CODED.index(b"1\r\nx")] % b"chunked" + endless)
-            answer = await reader.readuntil(b"}")
-        writer.close()
-        assert problem_of(answer) == (431, "LINE_TOO_LONG")
-        assert not rig.broker.topics
-        assert b" 201 " in await exchange(rig.port, CODED.replace(b"1\r\nx", b"1;e=1\r\nx") % b"chunked", until_closed=False)
-
-
-@pytest.mark.parametrize(("over", "status"), [(0, b" 201 "), (1, b" 431 ")])
-@pytest.mark.parametrize("fields", [1, 2, 7])
-async def test_trailers_have_eight_kib_and_no_byte_more(fields: int, over: int, status: bytes) -> None:
-    """Found by a trial: 9,000 bytes of them were stored beside."""
-    sizes = [TRAILER_BYTES_MAX // fields] * (fields - 1)
-    sizes.append(TRAILER_BYTES_MAX + over - sum(sizes))
-    trailers = b"".join(b"x: " + b"y" * (size - 1) + b"\r\n" for size in sizes)
-    async with listening(DIR, fs=disk()) as rig:
-        sent = CODED.replace(b"0\r\n\r\n", b"0\r\n" + trailers + b"\r\n") % b"chunked"
-        assert status in await exchange(rig.port, sent, until_closed=bool(over))
-        assert bool(rig.broker.topics) is not bool(over)
 
 
 async def test_empty_lines_before_a_request_have_an_end() -> None:

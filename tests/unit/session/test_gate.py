@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.sim_served import SimServed
 from toymq_py.session.gate import CHANGES_MAX, PULLS_MAX, Gate
+from toymq_py.session.replies import PendingReply
 
 
 def test_a_gate_is_closed_while_as_much_as_allowed_has_begun() -> None:
@@ -87,3 +88,12 @@ def test_acks_that_wait_for_the_disk_share_a_flush_however_many_they_are() -> No
         served.advance(0.5)
         assert client.received[before:] == b"OK 1\n" * 100
         assert len(flushes) <= 4
+
+
+def test_it_waits_for_a_reply_until_that_is_written() -> None:
+    gate, held, opened = Gate(), PendingReply(), list[bool]()
+    gate.wait_for(held, lambda: opened.append(gate.closed))
+    assert (gate.closed, opened) == (True, [])
+    assert held.released is not None
+    held.released(0)
+    assert (gate.closed, opened) == (False, [False])

@@ -6,7 +6,7 @@ from operator import itemgetter
 import pytest
 
 from toymq_py.merging import merged_stats
-from toymq_py.session.gathering import Gathering
+from toymq_py.session.gathering import NOT_HERE, Gathering
 
 
 def gathered(*replies: bytes) -> Gathering:
@@ -68,6 +68,9 @@ def test_what_one_worker_lacks_the_others_may_have() -> None:
     assert gathered(b"OK 2\n", lacks, b"OK 5\n").sum_of_some() == b"OK 7\n"
     assert gathered(lacks, b"ERR NO_SUCH_TOPIC t\n").sum_of_some() == lacks
     assert gathered(lacks, b"OK 1\n", b"ERR STORAGE_FAILED x\n").sum_of_some() == b"ERR STORAGE_FAILED x\n"
+    moved = b"ERR MOVED a:1 (worker 0) has the topic t\n"
+    assert gathered(moved, b"OK 2\n").sum_of_some() == moved
+    assert gathered(moved, b"OK 2\n").sum_of_some(NOT_HERE) == b"OK 2\n"
 
 
 def test_settings_and_partitions_of_all_workers() -> None:

@@ -21,6 +21,7 @@ from toymq_py.partitions import Partitioned
 from toymq_py.placement import Place, PlaceLink, Placement, worker_of
 from toymq_py.protocol import Command, Publish, ServerConnection
 from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.gate import Gate
 from toymq_py.session.passing import Passing
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import PendingReply, Replies
@@ -64,8 +65,9 @@ class Rig:
         deliveries = Deliveries(self.replies, runnable, clock, loop.call_later)
         directory = DataDirectory(SimDisk(Random(1)), SimLoop(FakeClock(), Random(1)), "/d")
         self.partitioned = PartitionedTopics(SimDisk(Random(1)), directory, lambda: placement)
+        self.gate = Gate()
         self.passing = Passing(
-            placement, self.partitioned, self.replies, deliveries, loop, lambda: self.unread, self.aborted.set
+            placement, self.partitioned, self.replies, deliveries, loop, self.gate, lambda: self.unread, self.aborted.set
         )  # fmt: skip
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter

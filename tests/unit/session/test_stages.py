@@ -4,16 +4,20 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from toymq_py.errors import RequestError, ShuttingDown
+from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.placement import Place
-from toymq_py.session.stages import Stages
+from toymq_py.session.gathering import NO_SUCH, NOT_HERE
+from toymq_py.session.stages import Plan, Stages
 
 Reply = bytes | RequestError
 
 
-def asked(*replies: Reply, stages: Sequence[Sequence[Place]] = (["a"], [], ["b", "c"], ["a"]), lacking: bool = False) -> tuple[
-    list[Sequence[Place]], Reply
-]:  # fmt: skip
+STAGES: Sequence[Sequence[Place]] = (["a"], [], ["b", "c"], ["a"])
+
+
+def asked(
+    *replies: Reply, lacks: tuple[bytes, ...] = (), missing: RequestError | None = None
+) -> tuple[list[Sequence[Place]], Reply]:
     """Which places were asked, and the reply, when each stage has answered so."""
     left, found, told = list(replies), list[Sequence[Place]](), list[Reply]()
 
@@ -24,7 +28,7 @@ def asked(*replies: Reply, stages: Sequence[Sequence[Place]] = (["a"], [], ["b",
             raise reply
         answered(reply)
 
-    Stages(stages, ask, told.append, lacking=lacking).begin()
+    Stages(Plan(STAGES, lacks), ask, told.append, missing).begin()
     (reply,) = told
     return found, reply
 
@@ -46,7 +50,18 @@ def test_what_is_refused_ends_it() -> None:
         ((b"OK 0\n", b"ERR NO_SUCH_TOPIC x\n", b"ERR NO_SUCH_TOPIC x\n"), b"OK 0\n"),
         ((b"ERR NO_SUCH_TOPIC x\n", b"OK 3\n", b"ERR NO_SUCH_TOPIC x\n"), b"OK 3\n"),
         ((b"ERR NO_SUCH_TOPIC x\n",) * 3, b"ERR NO_SUCH_TOPIC x\n"),
+        ((b"ERR NO_SUCH_TOPIC x\n", b"ERR NO_SUCH_TOPIC y\n", b"ERR NO_SUCH_TOPIC z\n"), b"ERR NO_SUCH_TOPIC x\n"),
     ],
 )
 def test_what_is_gone_in_some_places_is_deleted(replies: Sequence[Reply], reply: bytes) -> None:
-    assert asked(*replies, lacking=True)[1] == reply
+    assert asked(*replies, lacks=NO_SUCH)[1] == reply
+
+
+def test_where_each_worker_lacks_it_the_first_or_this_one_says_why() -> None:
+    moved = b"ERR MOVED a:1 (worker 0) has the topic x\n"
+    replies = b"ERR NO_SUCH_TOPIC x\n", moved, moved
+    assert asked(*replies, lacks=NOT_HERE)[1] == replies[0]
+    error = NoSuchTopic("there is no topic x")
+    assert asked(*replies, lacks=NOT_HERE, missing=error)[1] is error
+    assert asked(replies[0], b"OK 7\n", replies[1], lacks=NOT_HERE, missing=error)[1] == b"OK 7\n"
+    assert asked(replies[0], replies[1], lacks=NO_SUCH)[1] == replies[1], "a group names another one"

@@ -109,9 +109,8 @@ def _check(fs: FileSystem, root: str) -> dict[str, dict[str, StoredPartitions]]:
                 raise DataDirectoryError(f"{directory} has {name}, and cannot be divided over workers")
         for topic in topic_names(fs, directory):
             if topic in seen:
-                raise DataDirectoryError(
-                    f"topic {topic} is in {seen[topic]} and in {directory}: move away the one that `toymq verify` shows empty"
-                )
+                remedy = "`toymq verify` says which has the records: move the other one away"
+                raise DataDirectoryError(f"topic {topic} is in {seen[topic]} and in {directory}; {remedy}")
             seen[topic] = directory
         for name, webhook in webhooks_file.load(fs, directory).items():
             if webhooks.setdefault(name, webhook) != webhook:
