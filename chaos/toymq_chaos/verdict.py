@@ -43,6 +43,13 @@ class Verdict:
     def broken(self, promise: str, *evidence: Event) -> None:
         self.violations.append(Violation(promise, evidence))
 
+    def add(self, other: "Verdict") -> None:
+        """Add what another one counted and found, but for the kills."""
+        for name in ("attempted", "acknowledged", "recovered", "lost", "unexpected", "delivered", "acked"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.duplicated += other.duplicated
+        self.violations += other.violations
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON; events have only the fields that are set."""
         found = {name: getattr(self, name) for name in Verdict.__slots__}

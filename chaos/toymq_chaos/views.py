@@ -88,11 +88,7 @@ class Views:
             return self._one.verdict()
         total = Verdict()
         for view in self._views.values():
-            found = view.checker.verdict()
-            for name in ("attempted", "acknowledged", "recovered", "lost", "unexpected", "delivered", "acked"):
-                setattr(total, name, getattr(total, name) + getattr(found, name))
-            total.duplicated += found.duplicated
-            total.violations += found.violations
+            total.add(view.checker.verdict())
         total.kills = self._kills
         return total
 

@@ -314,7 +314,10 @@ class Subscriber:
                         return
                     continue  # one topic of a pattern
                 if not isinstance(reply, MessagePush):
-                    self._answered(client, reply, asked.popleft())
+                    command = asked.popleft()
+                    if not self._answered(client, reply, command) and command.op == "sub":
+                        await asyncio.sleep(0.05)
+                        return
                     continue
                 self._delivered(client, reply)
                 asked += self._handle(client, reply)
@@ -354,11 +357,13 @@ class Subscriber:
         client.send(Ack(topic, self._consumer, ids, sync))
         return [Asked("ack", now_ns, topic, msg_id, sync or None)]
 
-    def _answered(self, client: Client, reply: Reply, asked: Asked) -> None:
+    def _answered(self, client: Client, reply: Reply, asked: Asked) -> bool:
+        """Returns: whether the command had an effect."""
         taken = isinstance(reply, OkReply) and (asked.op in ("sub", "pull") or reply.value == 1)
         self._note(client, "ok" if taken else "err", asked)
         if taken and asked.op in ("sub", "pull"):
             self._world.subscribed(self._topic, self._consumer)
+        return taken
 
     def _note(self, client: Client, result: Result, asked: Asked) -> None:
         self._world.recorder(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_harms import FAILOVERS, HARMS, Outcome, run_round
+from tests.support.cluster_harms import FAILOVERS, HARMS, MOVES, Outcome, run_round
 from tests.support.machines import Machines
 from tests.support.requirements import require
 
@@ -34,6 +34,14 @@ def test_cuts_cost_no_message(tmp_path: Path) -> None:
 def test_every_harm_costs_no_message(tmp_path: Path, seed: int) -> None:
     names = [*HARMS, *HARMS]
     kept(run_round(tmp_path, seed, names), failovers=2 * len(FAILOVERS))
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", [5, 6])
+def test_topics_that_move_between_groups_lose_no_message_whatever_dies(tmp_path: Path, seed: int) -> None:
+    """Two groups with a node on each machine: what takes a machine takes one of each."""
+    names = [name for harm in ("process_killed", "machine_lost", "cut_off", "handed_over") for name in (harm, *MOVES)]
+    kept(run_round(tmp_path, seed, names, groups=("a", "b")), failovers=4)
 
 
 def test_a_cut_is_one_way_and_ends() -> None:

@@ -42,11 +42,11 @@ def harmed(directory: Path, seed: int, nodes: int, harm: Harm) -> list[str]:
             disks[node.name] = stack.enter_context(FuseDisk(path, seed * 10 + number))
             node.data_dir = str(path / "d")
         stack.enter_context(rig.running(min_in_sync=1, ttl_s=2.0))
-        world = ClusterWorld(rig, seed)
+        world = ClusterWorld({rig.group: rig}, seed)
         broken = asyncio.run(_harmed(rig, world, disks, harm))
         for node in rig.nodes.values():
             node.kill_machine()
-        return broken + broken_replicas(rig, world.owed(), torn=True)
+        return broken + broken_replicas(rig, world.owed(rig.group), torn=True)
 
 
 async def _harmed(rig: ClusterRig, world: ClusterWorld, disks: dict[str, FuseDisk], harm: Harm) -> list[str]:

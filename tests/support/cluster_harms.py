@@ -8,22 +8,27 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.cluster_rig import ClusterNode, ClusterRig, cluster_on_machines
-from tests.support.cluster_world import OPTIONS, REPLICA_TIMEOUT_S, ClusterWorld
+from tests.support.cluster_rig import CLUSTER, GROUP, MONOTONIC, WAIT_S, ClusterNode, ClusterRig, groups_on_machines
+from tests.support.cluster_world import OPTIONS, REPLICA_TIMEOUT_S, ClusterWorld, Groups
 from tests.support.machines import Machine, Machines
 from tests.support.replica_reads import broken_replicas
 from toymq_chaos import history
+from toymq_py.replication.etcd_client import EtcdClient, EtcdOptions
+from toymq_py.replication.kept_places import KeptPlaces
+from toymqctl import cluster_moves
 
 STOPPED_S = REPLICA_TIMEOUT_S + 1.0
 """A follower that hangs for so long is dropped."""
 
 
 class Scene(NamedTuple):
-    """What a harm is done to. ``leader`` leads when it begins."""
+    """What a harm is done to. ``leader`` leads the group ``rig`` when it begins."""
 
+    groups: Groups
     rig: ClusterRig
     machines: Machines
     world: ClusterWorld
@@ -146,6 +151,50 @@ async def cut_off(scene: Scene) -> None:
     await scene.another_leads()
 
 
+async def moved(scene: Scene) -> None:
+    """A topic of the group goes to the next one, in order."""
+    scene.world.ends_in_order = True
+    await _moved(scene)
+    scene.world.ends_in_order = False
+
+
+async def moved_while_it_dies(scene: Scene) -> None:
+    """As ``moved``, while the process is killed that gives it away."""
+    await _moved(scene, scene.leader)
+
+
+async def moved_while_the_other_dies(scene: Scene) -> None:
+    """As ``moved``, while the process is killed that is to take it."""
+    await _moved(scene, await _next(scene).leader())
+
+
+def _next(scene: Scene) -> ClusterRig:
+    """The group that topics of this one are moved to."""
+    rigs = list(scene.groups.values())
+    return rigs[(rigs.index(scene.rig) + 1) % len(rigs)]
+
+
+async def _moved(scene: Scene, killed: ClusterNode | None = None) -> None:
+    """Move each topic of the group to the next one, kill a node in between, and wait until its clients are there."""
+    to = _next(scene).group
+    kept = KeptPlaces(EtcdClient(EtcdOptions(scene.rig.etcd.urls)), CLUSTER, to)
+    try:
+        for topic in [topic for topic in scene.world.topics.values() if topic.home == scene.rig.group]:
+            moving = asyncio.get_running_loop().create_task(cluster_moves.move(kept, topic.name, to, lambda text: None))
+            if killed is not None:
+                await asyncio.sleep(scene.world.rng.uniform(0.0, 0.3))
+                killed.signal_node(signal.SIGKILL)
+                killed = None
+            await moving
+            until = MONOTONIC() + WAIT_S
+            while topic.home != to:
+                assert MONOTONIC() < until, f"no client of {topic.name} has found it in group {to}"
+                await asyncio.sleep(0.02)
+    finally:
+        await kept.close()
+    await scene.world.more()
+
+
 HARMS: dict[str, Harm] = {
     harm.__name__: harm
     for harm in (
@@ -157,6 +206,8 @@ FAILOVERS = tuple(sorted(HARMS.keys() - {
     "follower_paused", "follower_killed", "acknowledgements_lost", "apart_from_followers",
 }))  # fmt: skip
 """Those after which there is a new epoch."""
+MOVES: dict[str, Harm] = {harm.__name__: harm for harm in (moved, moved_while_it_dies, moved_while_the_other_dies)}
+"""For several groups."""
 
 
 @dataclass(slots=True)
@@ -172,40 +223,45 @@ class Outcome:
 
 def run_round(
     directory: Path, seed: int, names: Sequence[str], told: Callable[[str, float], object] = lambda name, gap_s: None,
-    *options: str, ttl_s: float = 2.0,
+    *options: str, ttl_s: float = 2.0, groups: Sequence[str] = (GROUP,),
 ) -> Outcome:  # fmt: skip
-    """One round with these harms, on three machines. ``told`` hears of each. A history that is broken stays in ``directory``.
+    """One round with these harms, on three machines, each with a node of each group. ``told`` hears of each. A history that is
+    broken stays in ``directory``.
 
     Raises: AssertionError when the cluster does not come back from a harm.
     """
     with Machines(3) as machines:
-        with machines.entered(), cluster_on_machines(directory, machines, *OPTIONS, *options, ttl_s=ttl_s) as rig:
-            world = ClusterWorld(rig, seed)
-            outcome = asyncio.run(_harmed(rig, machines, world, names, told))
+        with machines.entered(), groups_on_machines(directory, machines, groups, *OPTIONS, *options, ttl_s=ttl_s) as rigs:
+            world = ClusterWorld(rigs, seed)
+            outcome = asyncio.run(_harmed(rigs, machines, world, names, told))
         outcome.stored = world.stored
-        outcome.broken += broken_replicas(rig, world.owed())
+        for name, rig in rigs.items():
+            outcome.broken += broken_replicas(rig, world.owed(name))
     if outcome.broken:
-        history.write(directory / "history.jsonl", world.history)
+        for topic in world.topics.values():
+            history.write(directory / f"history-{topic.name}.jsonl", topic.history)
     return outcome
 
 
 async def _harmed(
-    rig: ClusterRig, machines: Machines, world: ClusterWorld, names: Sequence[str], told: Callable[[str, float], object]
+    groups: Groups, machines: Machines, world: ClusterWorld, names: Sequence[str], told: Callable[[str, float], object]
 ) -> Outcome:
     outcome = Outcome()
     async with world:
-        for name in names:
-            await rig.in_sync(len(rig.nodes))
+        for name, rig in zip(names, cycle(groups.values()), strict=False):
+            if name in MOVES:  # of a group that has one
+                rig = groups[world.rng.choice(list(world.topics.values())).home]
+            await _all_in_sync(groups)
             await world.more()
             leader = await rig.leader()
             before = await _epoch(rig)
             world.recorder("nemesis", "pause", note=name)  # what is not flushed meanwhile may be lost
             world.longest_gap_s = 0.0
             try:
-                await HARMS[name](Scene(rig, machines, world, leader))
+                await {**HARMS, **MOVES}[name](Scene(groups, rig, machines, world, leader))
             finally:
                 machines.heal()
-            await rig.in_sync(len(rig.nodes))
+            await _all_in_sync(groups)
             await world.more()
             world.recorder("nemesis", "resume")
             outcome.failovers += await _epoch(rig) > before
@@ -213,8 +269,14 @@ async def _harmed(
             told(name, world.longest_gap_s)
         verdict = await world.drain()
     outcome.broken += [str(violation) for violation in verdict.violations[:3]]
-    outcome.broken += (await rig.settled_differences())[:3]
+    for rig in groups.values():
+        outcome.broken += (await rig.settled_differences())[:3]
     return outcome
+
+
+async def _all_in_sync(groups: Groups) -> None:
+    for rig in groups.values():
+        await rig.in_sync(len(rig.nodes))
 
 
 async def _epoch(rig: ClusterRig) -> int:

@@ -245,16 +245,20 @@ def running_cluster(
 
 
 @contextlib.contextmanager
-def cluster_on_machines(
-    directory: Path, machines: Machines, *options: str, min_in_sync: int = 1, ttl_s: float = 2.0
-) -> Iterator[ClusterRig]:
-    """As ``running_cluster``, a node and a member of etcd on each machine. This thread is where clients of them are."""
-    names = [f"n{machine.number}" for machine in machines]
-    with (
-        etcd_on_machines(directory, machines) as etcd,
-        ClusterRig(directory, etcd, names, *options, machines=machines).running(min_in_sync, ttl_s) as rig,
-    ):
-        yield rig
+def groups_on_machines(
+    directory: Path, machines: Machines, groups: Sequence[str], *options: str, ttl_s: float = 2.0
+) -> Iterator[dict[str, ClusterRig]]:
+    """As ``running_groups``, a node of each group and a member of etcd on each machine. This thread is where clients of them
+    are. The only group is ``GROUP``, which no option names."""
+    with etcd_on_machines(directory, machines) as etcd, contextlib.ExitStack() as running:
+        rigs = {}
+        for name in groups:
+            names = [f"n{machine.number}" if name == GROUP else f"{name}{machine.number}" for machine in machines]
+            group = None if name == GROUP else name
+            rigs[name] = ClusterRig(directory, etcd, names, *options, machines=machines, group=group)
+        for rig in rigs.values():
+            running.enter_context(rig.running(1, ttl_s))
+        yield rigs
 
 
 @contextlib.contextmanager

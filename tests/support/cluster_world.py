@@ -1,32 +1,44 @@
-"""The world of the chaos harness's clients (``toymq_chaos.workload``) on a cluster of real nodes.
+"""The world of the chaos harness's clients (``toymq_chaos.workload``) on a cluster of real nodes, of one group or several.
 
-To the checker the lives of a broker are a cluster's epochs: a client counts for the epoch that the node told when it connected,
-and a higher one that is told ends the life before. Belongs to one event loop.
+To the checker the lives of a broker are the epochs of a topic's group: a client counts for the epoch that the node told when it
+connected, and a higher one that is told ends the life before. So does the topic's move to another group. Each topic has its
+own checker and its own clients: a publisher, an exclusive consumer that makes dead letters, two that share one by key, one that
+reads the dead letters, and one that sends them back. Belongs to one event loop.
 """
 
 import asyncio
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple, cast
+from dataclasses import replace
+from itertools import cycle
+from typing import Any, NamedTuple, cast
 
+import toymq
 from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterNode, ClusterRig
 from toymq_chaos.checker import Checker
 from toymq_chaos.history import Event, Recorder
+from toymq_chaos.queueing import REDRIVE_S, Operator
 from toymq_chaos.verdict import Verdict
 from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import ConnectionLost
-from toymq_py.protocol import JsonReply, Stats
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.protocol import Cluster, Command, JsonReply, Redrive, Stats
+
+Groups = Mapping[str, ClusterRig]
+"""The nodes of each group, by its name."""
 
 TOPICS = ("t", "u")
-CONSUMERS = ("c0", "c1")
-PUBLISHERS = ("p0", "p1")
+EXCLUSIVE, KEYED, READER = "c", "k", "r"
+KEYS = ("red", "green", "blue")
+"""Group keys of messages."""
 HABITS = Habits(forget=0.01, nack=0.01, sync=0.1, leave=0.001, stop_reading=0.0, cut_frame=0.002, rate=150.0)
 VISIBILITY_S = 3.0
 REPLICA_TIMEOUT_S = 1.5
 OPTIONS = (
-    "--visibility", f"{VISIBILITY_S:g}s", "--retain-acked-for", "24h", "--segment-bytes", "64KiB",
+    "--visibility", f"{VISIBILITY_S:g}s", "--retain-acked-for", "24h", "--segment-bytes", "64KiB", "--max-attempts", "0",
     "--replica-timeout", f"{REPLICA_TIMEOUT_S * 1000:.0f}ms",
 )  # fmt: skip
 """Of the nodes."""
@@ -48,32 +60,59 @@ class Read(NamedTuple):
     digest: str
 
 
+class _Topic:
+    """What clients of a topic have seen of it."""
+
+    def __init__(self, name: str, home: str) -> None:
+        self.name = name
+        self.home = home
+        """Its group."""
+        self.life: tuple[str, int] | None = None
+        """Group and epoch."""
+        self.stored = 0
+        """Publishes with OK or DUP."""
+        self.answered_at = 0.0
+        """When the last one was."""
+        self.checker = Checker(ack_window_ns=int(ACK_WINDOW_S * 1e9))
+        self.history: list[Event] = []
+
+    @property
+    def needed(self) -> set[tuple[str, str]]:
+        """Its subscriptions."""
+        return {(self.name, EXCLUSIVE), (self.name, KEYED), (self.name + DEAD_LETTERS, READER)}
+
+
 class ClusterWorld:
     """A ``workload.World``. A context manager: its clients publish and consume until ``drain``."""
 
-    def __init__(self, rig: ClusterRig, seed: int) -> None:
-        self._rig = rig
+    def __init__(self, groups: Groups, seed: int) -> None:
+        """Topics begin in one group after the other."""
+        self._groups = groups
         self._seed = seed
         self._began = MONOTONIC()
-        self._checker = Checker(ack_window_ns=int(ACK_WINDOW_S * 1e9))
-        self.history: list[Event] = []
+        self.rng = random.Random(f"harms {seed}")
+        """Of what is done to it."""
+        self.topics = {name: _Topic(name, home) for name, home in zip(TOPICS, cycle(groups), strict=False)}
         self.recorder = Recorder(self._now_ns, self._take)
         self.calm = False
         self.ends_in_order = False
         """The next end of an epoch is a hand-over: no ack may be lost."""
         self.longest_gap_s = 0.0
-        """Between two answers to publishes, since it was last set to 0."""
-        self.stored = 0
-        """Publishes with OK or DUP."""
-        self._answered_at = 0.0
+        """Between two answers to publishes to a topic, since it was last set to 0."""
         self._active_at = 0.0
-        self._epoch = 0
-        self._leader: ClusterNode | None = None
+        self._epochs = dict.fromkeys(groups, 0)
+        self._leaders: dict[str, ClusterNode] = {}  # by group
         self._used: dict[str, ClusterNode] = {}  # by client
+        self._needed = set[tuple[str, str]]().union(*(topic.needed for topic in self.topics.values()))
         self._subscribed: set[tuple[str, str]] = set()
         self._all_subscribed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._publishing: list[asyncio.Task[None]] = []
+
+    @property
+    def stored(self) -> int:
+        """Publishes with OK or DUP."""
+        return sum(topic.stored for topic in self.topics.values())
 
     # -- as ``workload.World``
 
@@ -82,12 +121,12 @@ class ClusterWorld:
 
     def subscribed(self, topic: str, consumer: str) -> None:
         self._subscribed.add((topic, consumer))
-        if len(self._subscribed) == len(TOPICS) * len(CONSUMERS):
+        if self._subscribed >= self._needed:
             self._all_subscribed.set()
 
     async def connect(self, client: Client) -> None:
-        """Connect to a node that says that it leads, of the highest epoch that was told. It may be lost at once. As with the
-        product's clients, the node that was just lost comes last."""
+        """Connect to a node that says that it leads, of the highest epoch that was told, and of the group that has the client's
+        topic. It may be lost at once. As with the product's clients, the node that was just lost comes last."""
         while not await self._connect(client):  # noqa: ASYNC110 (of another process)
             await asyncio.sleep(0.02)
         self.recorder(client.name, "connect")
@@ -95,34 +134,46 @@ class ClusterWorld:
     async def _connect(self, client: Client) -> bool:
         """Returns: whether there is a connection, alive or lost."""
         user = client.name.partition(".")[0]
+        topic = self._topic_of(client.name)
+        home = topic.home
         lost = self._used.pop(user, None)
-        nodes = sorted(self._rig.nodes.values(), key=lambda node: (node is lost, node is not self._leader))
+        nodes = sorted(
+            self._groups[home].nodes.values(), key=lambda node: (node is lost, node is not self._leaders.get(home))
+        )  # fmt: skip
         for node in nodes:
-            if (await self._epoch_of(Client("probe"), node)) < max(self._epoch, 1):
+            if (await self._epoch_of(Client("probe"), node, topic)) < max(self._epochs[home], 1):
                 continue
             self._used[user] = node
-            epoch = await self._epoch_of(client, node, stays=True)
-            if epoch > self._epoch:
-                if self._epoch:
-                    self.recorder("broker", "stop" if self.ends_in_order else "kill", note=f"epoch {self._epoch}")
-                self._epoch, self._leader = epoch, node
-                self.recorder("broker", "start", visibility_ms=int(VISIBILITY_S * 1000), note=f"epoch {epoch}")
-            elif epoch < self._epoch:
-                client.lost = True  # of a leader that is over, or of none
+            epoch = await self._epoch_of(client, node, topic, stays=True)
+            if epoch < self._epochs[home] or topic.home != home or epoch == 0:
+                client.lost = True  # of a leader that is over, or of none, or where the topic was before
+                return True
+            self._epochs[home], self._leaders[home] = epoch, node
+            if topic.life != (home, epoch):
+                told = f"group {home}, epoch {epoch}"
+                if topic.life is not None:
+                    self.recorder("broker", "stop" if self.ends_in_order else "kill", topic=topic.name, note=f"before {told}")
+                topic.life = home, epoch
+                visibility_ms = int(VISIBILITY_S * 1000)
+                self.recorder("broker", "start", topic=topic.name, visibility_ms=visibility_ms, note=told)
             return True
         return False
 
-    async def _epoch_of(self, client: Client, node: ClusterNode, *, stays: bool = False) -> int:
-        """What a node leads as it says; 0: nothing, or it says nothing. The connection ends, unless it ``stays``."""
-        loop, epoch = asyncio.get_running_loop(), 0
+    async def _epoch_of(self, client: Client, node: ClusterNode, topic: _Topic, *, stays: bool = False) -> int:
+        """What a node leads as it says; 0: nothing, or it says nothing, or that the topic has moved. The connection ends,
+        unless it ``stays``."""
+        loop, epoch, home = asyncio.get_running_loop(), 0, topic.home
         transport: asyncio.Transport | None = None
         with suppress(OSError, ConnectionLost):  # a TimeoutError is an OSError
             async with asyncio.timeout(ANSWER_S):
                 found, _ = await loop.create_connection(lambda: _Patient(client), node.host, node.port)
                 transport = cast(asyncio.Transport, found)
-                reply = await client.ask(Stats())
-            if isinstance(reply, JsonReply):
-                epoch = int(json.loads(reply.body)["cluster"]["epoch"])
+                epoch = int((await _asked(client, Stats())).get("cluster", {}).get("epoch", 0))
+                if epoch and len(self._groups) > 1:
+                    place = (await _asked(client, Cluster())).get("topics", {}).get(topic.name)
+                    if topic.home != home or place not in (None, home):
+                        epoch = 0
+                        topic.home = place if topic.home == home else topic.home
         if transport is None:
             client.transport = cast(asyncio.Transport, _NoTransport())
             client.lost = True
@@ -135,36 +186,62 @@ class ClusterWorld:
     def _now_ns(self) -> int:
         return int((MONOTONIC() - self._began) * 1e9)
 
+    def _topic_of(self, name: str) -> _Topic:
+        """That of a client. It is the end of its name."""
+        return self.topics[name.partition(".")[0].rpartition("-")[2]]
+
     def _take(self, event: Event) -> None:
+        if event.process in ("nemesis", "world"):
+            concerned = list(self.topics.values())
+        elif event.topic is not None:
+            concerned = [self.topics[event.topic.removesuffix(DEAD_LETTERS)]]
+        else:
+            concerned = [self._topic_of(event.process)]
         now = MONOTONIC()
         if event.op in ("pub", "deliver"):
             self._active_at = now
-        if event.op == "pub" and event.result in ("ok", "dup"):
-            self.stored += 1
-            if self._answered_at and (gap_s := now - self._answered_at) > max(self.longest_gap_s, SMALL_GAP_S):
-                self.longest_gap_s = gap_s
-            self._answered_at = now
-        self._checker.feed(event)
-        self.history.append(event)
+        for topic in concerned:
+            if event.op == "pub" and event.result in ("ok", "dup"):
+                topic.stored += 1
+                if topic.answered_at and (gap_s := now - topic.answered_at) > max(self.longest_gap_s, SMALL_GAP_S):
+                    self.longest_gap_s = gap_s
+                topic.answered_at = now
+            topic.checker.feed(event)
+            topic.history.append(event)
 
-    def _messages(self, name: str) -> Iterator[Message]:
+    def _messages(self, name: str, topic: str) -> Iterator[Message]:
         rng = random.Random(f"{name} {self._seed}")
         number = 0
         while not self.calm:
-            yield Message(rng.choice(TOPICS), f"{name}-{number}", rng.randbytes(rng.choice((0, 10, 300, 3000))))
+            payload = rng.randbytes(rng.choice((0, 10, 300, 3000)))
+            yield Message(topic, f"{name}-{number}", payload, group=rng.choice((None, *KEYS)))
             number += 1
 
     async def __aenter__(self) -> "ClusterWorld":
-        start = asyncio.get_running_loop().create_task
-        for name in PUBLISHERS:
-            rng = random.Random(f"publisher {name} {self._seed}")
-            self._publishing.append(start(Publisher(self, name, rng, self._messages(name), HABITS).run()))
-        for topic in TOPICS:
-            for consumer in CONSUMERS:
-                rng = random.Random(f"subscriber {consumer} {topic} {self._seed}")
-                subscriber = Subscriber(self, f"{consumer}-{topic}", rng, topic, consumer, HABITS)
-                self._tasks.append(start(subscriber.run()))
+        for topic in self.topics.values():
+            if len(self._groups) > 1:
+                async with await toymq.connect(self._groups[topic.home].urls, timeout_s=WAIT_S, wait_s=WAIT_S) as client:
+                    await client.create(topic.name, {"group": topic.home})
+            self._start(topic.name)
         return self
+
+    def _start(self, topic: str) -> None:
+        """Start a topic's clients."""
+        start = asyncio.get_running_loop().create_task
+
+        def of(name: str) -> tuple[ClusterWorld, str, random.Random]:
+            return self, name, random.Random(f"{name} {self._seed}")
+
+        def subscribe(name: str, of_topic: str, consumer: str, habits: Habits, mode: Mode | None = None) -> None:
+            self._tasks.append(start(Subscriber(*of(name), of_topic, consumer, habits, mode).run()))
+
+        self.recorder("supervisor", "declare", topic=topic, consumer=KEYED, note="keyed")
+        self._publishing.append(start(Publisher(*of(f"p-{topic}"), self._messages(f"p-{topic}", topic), HABITS).run()))
+        subscribe(f"{EXCLUSIVE}-{topic}", topic, EXCLUSIVE, replace(HABITS, dead=0.01))
+        for number in range(2):
+            subscribe(f"{KEYED}{number}-{topic}", topic, KEYED, HABITS, "keyed")
+        subscribe(f"{READER}-{topic}", topic + DEAD_LETTERS, READER, HABITS)
+        self._tasks.append(start(_Redriver(*of(f"redriver-{topic}"), topic).run()))
 
     async def __aexit__(self, *_: object) -> None:
         for task in (*self._tasks, *self._publishing):
@@ -172,17 +249,19 @@ class ClusterWorld:
         await asyncio.gather(*self._tasks, *self._publishing, return_exceptions=True)
 
     async def more(self, count: int = 100) -> None:
-        """Wait until so many more publishes are stored."""
-        wanted, until = self.stored + count, MONOTONIC() + WAIT_S
-        while self.stored < wanted:
+        """Wait until so many more publishes are stored, of each topic its part."""
+        wanted = {topic: topic.stored + count // len(self.topics) for topic in self.topics.values()}
+        until = MONOTONIC() + WAIT_S
+        while any(topic.stored < least for topic, least in wanted.items()):
             for task in (*self._tasks, *self._publishing):
                 if task.done():
                     task.result()
-            assert MONOTONIC() < until, f"{count} more were waited for\n{self._rig.logs()}"
+            logs = "\n".join(rig.logs() for rig in self._groups.values()) if MONOTONIC() > until else ""
+            assert MONOTONIC() < until, f"{[topic.name for topic in wanted if topic.stored < wanted[topic]]} stands\n{logs}"
             await asyncio.sleep(0.02)
 
     async def drain(self) -> Verdict:
-        """End the publishers, wait until all was delivered and acked. Returns: the checker's verdict."""
+        """End the publishers, wait until all was delivered and acked. Returns: the checkers' verdict."""
         self.calm = True
         async with asyncio.timeout(2 * WAIT_S):
             await asyncio.gather(*self._publishing)
@@ -190,15 +269,37 @@ class ClusterWorld:
                 await asyncio.sleep(left_s)
         self.recorder("world", "drained")
         await self.__aexit__()
-        return self._checker.verdict()
+        total = Verdict()
+        for topic in self.topics.values():
+            total.add(topic.checker.verdict())
+        return total
 
-    def owed(self) -> dict[tuple[str, int], Read]:
-        """What each replica must have: all that was stored or delivered, by topic and id."""
+    def owed(self, group: str) -> dict[tuple[str, int], Read]:
+        """What each replica of a group must have: all that was stored or delivered of its topics, by topic and id."""
         return {
             (event.topic or "", event.id or 0): Read(event.key or "", event.digest or "")
-            for event in self.history
-            if event.op == "deliver" or (event.op == "pub" and event.result in ("ok", "dup"))
+            for topic in self.topics.values()
+            for event in topic.history
+            if topic.home == group and (event.op == "deliver" or (event.op == "pub" and event.result in ("ok", "dup")))
         }
+
+
+async def _asked(client: Client, command: Command) -> Any:
+    """JSON that a node answers; of an error nothing. Raises: ConnectionLost, TimeoutError."""
+    reply = await client.ask(command)
+    return json.loads(reply.body) if isinstance(reply, JsonReply) else {}
+
+
+class _Redriver(Operator):
+    """Sends a topic's dead letters back, again and again, over a connection each time."""
+
+    def __init__(self, world: ClusterWorld, name: str, rng: random.Random, topic: str) -> None:
+        super().__init__(world, name, rng)
+        self._topic = topic
+
+    async def _use(self, client: Client) -> None:
+        await self._do(client, "redrive", Redrive(self._topic + DEAD_LETTERS))
+        await asyncio.sleep(REDRIVE_S)
 
 
 class _Patient(asyncio.Protocol):
