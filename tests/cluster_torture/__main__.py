@@ -25,7 +25,7 @@ PER_ROUND = 20
 @click.option("--failovers", type=click.IntRange(1), default=1000, show_default=True, help="How many, then it ends.")
 @click.option("--done", type=click.IntRange(0), default=0, show_default=True, help="So many of them are done already.")
 @click.option("--round", "number", type=click.IntRange(0), default=0, show_default=True, help="The first round.")
-@click.option("--harm", "only", multiple=True, type=click.Choice([*HARMS, *MOVES]), help="Only these, for figures of one of them.")
+@click.option("--harm", "only", multiple=True, type=click.Choice([*HARMS, *MOVES]), help="Only these, for figures of one.")
 @click.option("--groups", "count", type=click.IntRange(1, 3), default=1, show_default=True, help="Each has a node on each "
               "machine; topics move between several.")  # fmt: skip
 @click.option("--ttl", "ttl_s", type=click.FloatRange(2), default=3.0, show_default=True, help="Of the leases, in seconds.")
