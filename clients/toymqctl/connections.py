@@ -56,7 +56,7 @@ def connections(ctx: click.Context, search: str | None, most: int, *, as_json: b
 
 
 def _row(found: dict[str, Any], now_s: float) -> tuple[str, ...]:
-    subscriptions = ", ".join(f"{each['topic']} as {each['consumer']}" for each in found["subscriptions"])
+    subscriptions = ", ".join(map(_subscription, found["subscriptions"]))
     more = found["subscriptions_total"] - len(found["subscriptions"])
     return (
         found["connection"] + (" (own)" if found["own"] else ""), found["name"] or "-", found["address"] or "Unix socket",
@@ -64,6 +64,12 @@ def _row(found: dict[str, Any], now_s: float) -> tuple[str, ...]:
         *("-" if found[name] is None else size(found[name]) for name in ("received_bytes", "sent_bytes")),
         duration(max(now_s - found["since_ms"] / 1000, 0.0)),
     )  # fmt: skip
+
+
+def _subscription(found: dict[str, Any]) -> str:
+    active = found["active_in"]
+    told = "" if active is None else f" (active in {' '.join(active)})" if active else " (not active)"
+    return f"{found['topic']} as {found['consumer']}{told}"
 
 
 @connections.command()

@@ -55,7 +55,7 @@ _BYTES = {"type": ["integer", "null"]}
 _TEXT = {"type": ["string", "null"]}
 _SUBSCRIPTION = {"type": "object", "required": ["topic", "consumer", "inflight"], "properties": {
     "topic": {"type": "string"}, "consumer": {"type": "string"}, "mode": _TEXT, "inflight": {"type": "integer"},
-    "window": {"type": "integer"}}}  # fmt: skip
+    "window": {"type": "integer"}, "active_in": {"type": ["array", "null"], "items": {"type": "string"}}}}  # fmt: skip
 _CHANNEL = {"type": "object", "required": ["channel", "mode", "consumers", "unacked", "unconfirmed"], "properties": {
     "channel": {"type": "integer"}, "mode": {"enum": ["confirms", "transactions", None]}, "consumers": {"type": "integer"},
     "prefetch": {"type": "integer"}, "channel_prefetch": {"type": "integer"}, "unacked": {"type": "integer"},

@@ -38,6 +38,8 @@ class Subscribed(Protocol):
     def inflight(self) -> int: ...
     @property
     def window(self) -> int: ...
+    @property
+    def active_in(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +89,8 @@ class OpenConnection:
             "subscriptions_total": len(subscriptions),
             "subscriptions": [
                 {"topic": each.name, "consumer": each.consumer_name, "mode": each.mode, "inflight": each.inflight,
-                 "window": each.window}
+                 "window": each.window,
+                 "active_in": list(each.active_in[:SUBSCRIPTIONS_MAX]) if each.mode == "single" else None}
                 for each in subscriptions[:SUBSCRIPTIONS_MAX]
             ],
         }  # fmt: skip

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 from toymq_py.callbacks import call_all
@@ -86,6 +87,11 @@ class MultiSubscription(Lessee, ABC):
         self._promised: dict[Subscription, None] = {}
 
     # -- its topics
+
+    @property
+    def active_in(self) -> tuple[str, ...]:
+        """The topics in which this is the one session of mode=single that gets the messages."""
+        return tuple(chain.from_iterable(part.active_in for part in self.parts.values()))
 
     def attach(self, topic: Topic, start: Start | None) -> Registration:
         """Add a part for a topic. Raises: ModeConflict, TooManyConsumers, OSError."""

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
 from toymq_py.consumer import Consumer, Lessee
 from toymq_py.consumer_options import Mode
@@ -48,7 +49,6 @@ class Delivery:
 
     @property
     def topic(self) -> str:
-        """The topic's name."""
         return self.subscription.channel.context.topic
 
     @property
@@ -105,22 +105,23 @@ class Subscription(Lessee):
         self.ended = ended
         self.lessee: Lessee = lessee or self
         self.closed = False
-        self.paused = False
-        """Its session holds its deliveries (PAUSE)."""
+        self.paused = False  # its session holds its deliveries (PAUSE)
 
-    @property
-    def pattern(self) -> TopicPattern | None:
-        """None: a subscription to a single topic has no pattern."""
-        return None
+    pattern: ClassVar[TopicPattern | None] = None
 
     @property
     def name(self) -> str:
-        """Name of the topic."""
         return self.channel.context.topic
 
     @property
     def consumer_name(self) -> str:
         return self.channel.consumer.name
+
+    @property
+    def active_in(self) -> tuple[str, ...]:
+        """The topic, where this is the one session of mode=single that gets the messages."""
+        single = self.channel.single
+        return (self.name,) if single is not None and single.active is self else ()
 
     def on_capacity(self) -> None:
         self.wake(self)

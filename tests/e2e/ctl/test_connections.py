@@ -14,6 +14,12 @@ def test_connections_are_listed_found_and_closed(web: Ctl, with_gateway: BrokerP
         assert row[:2] + row[4:7] == [found["connection"], "biller", "orders", "as", "billing"]
         assert ok(web("connections", "close", str(found["connection"]))) == f"closed {found['connection']}\n"
     assert ok(web("connections", "--search", "biller")) == "no connection matches\n"
+    with (
+        sync.connect(f"toymq://127.0.0.1:{with_gateway.port}", name="biller") as client,
+        client.sub("orders", "one", mode="single"), client.sub("later.*", "one", mode="single"),
+    ):  # fmt: skip
+        row = " ".join(rows(web("connections", "--search", "biller"))[1])
+    assert "orders as one (active in orders), later.* as one (not active)" in row
     gone = web("connections", "close", str(found["connection"]))
     why = "is not open: it may have ended; `toymqctl connections` lists"
     refused(gone, 1, f"NO_SUCH_CONNECTION: connection {found['connection']} {why}")

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ async def test_every_protocol_is_listed_with_its_subscriptions(rig: HttpRig) -> 
         assert session["name"] == "mailer"
         assert session["address"].startswith("127.0.0.1:")
         assert session["subscriptions"] == [
-            {"topic": "t", "consumer": "billing", "mode": "shared", "inflight": 1, "window": 5}
+            {"topic": "t", "consumer": "billing", "mode": "shared", "inflight": 1, "window": 5, "active_in": None}
         ]
         assert [(each["topic"], each["consumer"]) for each in socket["subscriptions"]] == [("u", "web")]
         assert request["own"]
@@ -51,6 +52,19 @@ async def test_every_protocol_is_listed_with_its_subscriptions(rig: HttpRig) -> 
         assert await ws.ask(op="unsubscribe") == {"op": "unsubscribed"}
         (socket,) = await listed(rig, search="websocket")
         assert socket["subscriptions"] == [], "it has ended"
+
+
+async def test_of_sessions_with_mode_single_each_says_where_it_is_active(rig: HttpRig) -> None:
+    for topic in ("t.0", "t.1", "t.2"):
+        await rig.publish(topic, "a")
+    for name, what in ((b"first", b"t.*"), (b"second", b"t.*"), (b"third", b"t.1")):
+        wire = await rig.served.connect()
+        await wire.ask(b"HELLO 1 name=%b\n" % name)
+        assert (await wire.ask(b"SUB %b c window=1 mode=single\n" % what)).startswith(b"OK")
+    active = {each["name"]: each["subscriptions"][0]["active_in"] for each in await listed(rig) if each["protocol"] == "toymq"}
+    assert sorted(chain.from_iterable(active.values())) == ["t.0", "t.1", "t.2"]
+    assert active["first"]
+    assert active["third"] in ([], ["t.1"])
 
 
 async def test_a_search_finds_names_topics_and_consumers(rig: HttpRig) -> None:

@@ -34,7 +34,7 @@ def opened(number: int, transport: Any = None, close: Callable[[], None] = lambd
 
 
 def test_long_names_and_many_subscriptions_are_cut_and_counted() -> None:
-    one = SimpleNamespace(name="t", consumer_name="c", mode="shared", inflight=3, window=10)
+    one = SimpleNamespace(name="t", consumer_name="c", mode="shared", inflight=3, window=10, active_in=())
     described = opened(7, name="n" * 4000, token="billing", subscriptions=lambda: [one] * 1000).describe()
     assert described["connection"] == "toymq-7"
     assert described["name"] == "n" * NAME_CHARS_MAX
@@ -42,8 +42,11 @@ def test_long_names_and_many_subscriptions_are_cut_and_counted() -> None:
     assert (described["token"], described["since_ms"], described["unsent_bytes"]) == ("billing", 1000, 17)
     assert (described["subscriptions_total"], described["inflight"]) == (1000, 3000), "of all of them"
     assert described["subscriptions"] == SUBSCRIPTIONS_MAX * [
-        {"topic": "t", "consumer": "c", "mode": "shared", "inflight": 3, "window": 10}
+        {"topic": "t", "consumer": "c", "mode": "shared", "inflight": 3, "window": 10, "active_in": None}
     ]
+    one.mode, one.active_in = "single", ["t#1", "t#3"]
+    (told,) = opened(7, subscriptions=lambda: [one]).describe()["subscriptions"]
+    assert told["active_in"] == ["t#1", "t#3"]
 
 
 def test_all_listeners_are_asked_for_what_is_open() -> None:

@@ -1,6 +1,7 @@
 """mode=single: in each topic one session gets the messages, and another one takes over. ADR 0186."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -100,14 +101,15 @@ def rig_with(partitions: int, messages: int = 3) -> BrokerRig:
     return rig
 
 
-def topics_of(rig: BrokerRig, session: object) -> set[str]:
-    """The topics in which it is active."""
+def topics_of(rig: BrokerRig, session: Any) -> set[str]:
+    """The topics in which it is active, as their consumers say, and as it says."""
     found = set()
     for name, topic in rig.broker.topics.items():
         single = topic.channel("c").single
         assert single is not None
         if single.active is not None and single.active.lessee is session:
             found.add(name)
+    assert set(session.active_in) == found
     return found
 
 

@@ -18,6 +18,10 @@ const kind = (label) => (TEXTS.includes(label) ? "texts" : "number");
 /** What a connection is called and its id, for where the name is cut. */
 export const wholeName = ({ name, connection }) => (name ? `${name}, ${connection}` : connection);
 
+/** A subscription, and with mode=single the topics whose messages it gets. */
+const told = ({ topic, consumer, active_in }) =>
+  `${topic} as ${consumer}${active_in === null ? "" : active_in.length ? ` (active in ${active_in.join(" ")})` : " (not active)"}`;
+
 class Row {
   constructor(connection, view) {
     this.name = el("span.name");
@@ -37,9 +41,9 @@ class Row {
     this.close.hidden = connection.own;
     say(cells.Protocol, `${connection.protocol}${connection.tls ? ", TLS" : ""}`);
     say(cells.Address, [connection.address ?? "Unix socket", connection.token].filter(Boolean).join(", token "));
-    const some = connection.subscriptions.slice(0, SUBSCRIPTIONS_SHOWN).map(({ topic, consumer }) => `${topic} as ${consumer}`);
+    const some = connection.subscriptions.slice(0, SUBSCRIPTIONS_SHOWN).map(told);
     const more = connection.subscriptions_total - some.length;
-    cells.Subscriptions.title = connection.subscriptions.map(({ topic, consumer }) => `${topic} as ${consumer}`).join("\n");
+    cells.Subscriptions.title = connection.subscriptions.map(told).join("\n");
     say(cells.Subscriptions, some.length ? some.join(", ") + (more > 0 ? ` and ${count(more)} more` : "") : "–");
     say(cells.Inflight, count(connection.inflight));
     say(cells["Received /s"], perSecond(connection.received_bytes, before?.received_bytes, seconds));
