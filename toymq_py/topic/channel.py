@@ -237,7 +237,7 @@ class Channel:
         (self.polls if mode is None else self.sessions)[subscription] = None
         self._count_takers(1)
         if self.single is not None and mode is not None:
-            self.single.joined(subscription, len(self.sessions))
+            self.single.joined(subscription, self.sessions)
             self._begin(self.single.settle(self.consumer.inflight_to))
         return subscription
 

@@ -1,16 +1,12 @@
 """Which session of a consumer with mode=single is active: many are attached, one gets the messages, and another one takes over.
 
-Contract: groups.md, stage 4; ADR 0186. Belongs to the event loop. Knows no channel: it is told which session comes or goes.
+Contract: groups.md, stage 4; ADR 0186, 0215. Belongs to the event loop. Knows no channel: it is told which session comes or goes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from toymq_py.consumer import Lessee
-
-MOVES_AT = 2
-"""A session that comes takes a topic over from one that has so many active ones more: one less would only change places."""
-
 
 class Session(Protocol):
     """A subscription of a session to one topic. ``lessee``: of the session's whole subscription, whose active topics count."""
@@ -32,7 +28,7 @@ class SingleActive(Generic[S]):
     __slots__ = ("_turn", "active", "heir")
 
     def __init__(self, turn: int = 0) -> None:
-        """``turn``: the number of a partition: among sessions with equal shares another one has each partition. Their shares
+        """``turn``: the number of a partition: one that is left over goes to another session for each. Their shares
         elsewhere, at other workers and groups, are not known here, and each would favour the oldest one (ADR 0201)."""
         self.active: S | None = None
         self.heir: S | None = None
@@ -43,17 +39,29 @@ class SingleActive(Generic[S]):
         """The session that may take now."""
         return self.active if self.heir is None else None
 
-    def joined(self, session: S, count: int = 1) -> None:
-        """A session is attached: it is active where no other one is, and takes over from one that has more. ``count``: of all
-        that are attached now; in its turn it takes over from one that has a single one more."""
-        moves_at = 1 if self._turn % count == count - 1 else MOVES_AT
+    def joined(self, session: S, attached: Collection[S]) -> None:
+        """A session is attached: it is active where no other one is, and takes over from one that has more than its share of what
+        all that are ``attached`` have, this one among them."""
         if self.active is None:
             self.active = session
             session.lessee.active += 1
-        elif self.heir is None and self.active.lessee.active - session.lessee.active >= moves_at:
+        elif self.heir is None and self._is_owed(session.lessee.active, self.active.lessee.active, attached):
             self.heir = session
             self.active.lessee.active -= 1
             session.lessee.active += 1
+
+    def _is_owed(self, its: int, actives: int, attached: Collection[S]) -> bool:
+        """Whether a session that comes, with ``its`` active topics, gets one of the active session's. Of ``share * n + more``
+        topics of n sessions, ``more`` sessions have one more than the share."""
+        if actives <= its:
+            return False
+        shares = [other.lessee.active for other in attached]
+        share, more = divmod(sum(shares), len(shares))
+        if actives != share + 1:
+            return actives > share
+        if its < share:
+            return sum(one > share for one in shares) > more
+        return self._turn % len(shares) == len(shares) - 1
 
     def settle(self, holds: Callable[[Lessee], object]) -> S | None:
         """Let the heir take over where the active session holds no lease any more. Returns: the heir, which may take now."""

@@ -20,7 +20,7 @@ def test_the_one_that_takes_over_has_the_fewest_active_topics() -> None:
     single: SingleActive[Session] = SingleActive()
     busy, idle, gone = Session(), Session(), Session()
     busy.lessee.active, idle.lessee.active = 3, 1
-    single.joined(gone)
+    single.joined(gone, [gone])
     assert (single.taker, gone.lessee.active) == (gone, 1)
     assert single.left(busy, [gone, idle]) is None, "it was not active"
     assert single.left(gone, [busy, idle]) is idle
@@ -33,8 +33,8 @@ def test_the_heir_waits_for_the_last_lease() -> None:
     single: SingleActive[Session] = SingleActive()
     old, new = Session(), Session()
     old.lessee.active = 2
-    single.joined(old)
-    single.joined(new)
+    single.joined(old, [old])
+    single.joined(new, [old, new])
     assert (single.active, single.heir, single.taker) == (old, new, None), "none gets anything meanwhile"
     assert (old.lessee.active, new.lessee.active) == (2, 1)
     assert single.settle(lambda lessee: lessee is old.lessee) is None
@@ -46,11 +46,11 @@ def test_an_heir_that_goes_leaves_the_topic_where_it_was() -> None:
     single: SingleActive[Session] = SingleActive()
     old, new = Session(), Session()
     old.lessee.active = 2
-    single.joined(old)
-    single.joined(new)
+    single.joined(old, [old])
+    single.joined(new, [old, new])
     assert single.left(new, [old]) is old
     assert (single.taker, old.lessee.active, new.lessee.active) == (old, 3, 0)
-    single.joined(new)
+    single.joined(new, [old, new])
     assert single.left(old, [new]) is new, "the heir of one that goes"
     assert (single.taker, new.lessee.active) == (new, 1)
 
@@ -63,7 +63,7 @@ def shares(places: list[list[int]], sessions: int) -> list[int]:
         singles: list[SingleActive[Session]] = [SingleActive(number) for number in numbers]
         for at, session in enumerate(mine):
             for single in singles:
-                single.joined(session, at + 1)
+                single.joined(session, mine[: at + 1])
                 single.settle(lambda lessee: False)
         assert sum(session.lessee.active for session in mine) == len(numbers)
         each = [session.lessee.active for session in mine]
@@ -79,6 +79,21 @@ def test_the_oldest_session_has_not_all_where_each_place_has_one_partition() -> 
     assert min(shares(many, 5)) >= 60 / 5 / 2
 
 
+@pytest.mark.parametrize("count", range(2, 8))
+@pytest.mark.parametrize("partitions", [1, 2, 5, 6, 10, 11, 12, 24, 37])
+def test_in_one_place_shares_differ_by_one_at_most(partitions: int, count: int) -> None:
+    """Of six partitions three sessions had 2, 1 and 3."""
+    assert sum(shares([list(range(partitions))], count)) == partitions
+    assert sum(shares([list(range(1, 2 * partitions, 2))], count)) == partitions, "as one of two places has them"
+
+
+def test_over_a_few_places_with_many_partitions_shares_are_about_even() -> None:
+    three = [list(range(at, 24, 3)) for at in range(3)]
+    assert [shares(three, count) for count in (2, 3, 4)] == [[12, 12], [8, 9, 7], [6, 6, 6, 6]]
+    two = [list(range(at, 12, 2)) for at in range(2)]
+    assert [shares(two, count) for count in (2, 3, 4)] == [[6, 6], [4, 4, 4], [4, 3, 2, 3]]
+
+
 @pytest.mark.parametrize("places", [[[0, 1, 2], [3, 4, 5]], [[0, 3, 4], [1, 2, 5]], [[0, 2, 4], [1, 3, 5]]])
 def test_shares_over_two_places_differ_by_two_at_most(places: list[list[int]]) -> None:
     assert abs(max(shares(places, 2)) - min(shares(places, 2))) <= 2
@@ -89,7 +104,7 @@ def test_what_one_leaves_is_shared_by_equals_in_turn() -> None:
     gone, *others = (Session() for _ in range(3))
     for single in eight:
         gone.lessee.active, others[0].lessee.active, others[1].lessee.active = 0, 0, 0  # of a place each
-        single.joined(gone)
+        single.joined(gone, [gone])
         single.left(gone, others)
     assert [others.index(single.active) for single in eight if single.active is not None] == [0, 1] * 4
 
