@@ -1,12 +1,13 @@
 """Which session of a consumer with mode=single is active: many are attached, one gets the messages, and another one takes over.
 
-Contract: groups.md, stage 4; ADR 0186, 0215. Belongs to the event loop. Knows no channel: it is told which session comes or goes.
+Contract: groups.md, stage 4; ADR 0186, 0215. Belongs to the event loop. It is told which session comes or goes.
 """
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from toymq_py.consumer import Lessee
+
 
 class Session(Protocol):
     """A subscription of a session to one topic. ``lessee``: of the session's whole subscription, whose active topics count."""
@@ -40,8 +41,8 @@ class SingleActive(Generic[S]):
         return self.active if self.heir is None else None
 
     def joined(self, session: S, attached: Collection[S]) -> None:
-        """A session is attached: it is active where no other one is, and takes over from one that has more than its share of what
-        all that are ``attached`` have, this one among them."""
+        """A session is attached: it is active where no other one is, and takes over from one that has more than its share of
+        what all that are ``attached`` have, this one among them."""
         if self.active is None:
             self.active = session
             session.lessee.active += 1
