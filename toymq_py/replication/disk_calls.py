@@ -6,7 +6,8 @@ cancelled caller waits for its job, too.
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -46,15 +47,24 @@ async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag |
 
     Cancelled, it sets ``stop``, waits for the job's end, and is cancelled then.
     """
-    ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[T] = loop.create_future()
+    over: asyncio.Future[None] = loop.create_future()
+    """The job has returned, when the caller was cancelled: what comes behind it may never, as of a ticket that is not settled
+    when a leader's term ends."""
     outcome: list[T] = []
     failure: list[BaseException] = []
+    has_returned = is_cancelled = False
 
     def guarded() -> None:
+        nonlocal has_returned
         try:
             outcome.append(job())
         except Exception as error:  # noqa: BLE001 (the caller gets it)
             failure.append(error)
+        has_returned = True  # first, and only then the other: one of the two threads sees what the other has set
+        if is_cancelled:
+            loop.call_soon_threadsafe(_set, over)
 
     def done() -> None:
         if ended.done():
@@ -73,18 +83,25 @@ async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag |
     except asyncio.CancelledError:
         if stop is not None:
             stop.is_set = True
-        await _wait_for(ended)
+        is_cancelled = True
+        if not has_returned:
+            await _wait_for(ended, over)
         raise
     finally:
         if stop is not None:
             stop.jobs -= 1
 
 
-async def _wait_for(ended: "asyncio.Future[T]") -> None:
-    """Wait, whatever happens meanwhile. A second cancellation changes nothing."""
-    while not ended.done():
-        try:
-            await asyncio.wait([ended])
-        except asyncio.CancelledError:
-            continue
-    ended.exception()  # retrieved: no one else asks for it
+def _set(over: "asyncio.Future[None]") -> None:
+    if not over.done():
+        over.set_result(None)
+
+
+async def _wait_for(*awaited: "asyncio.Future[Any]") -> None:
+    """Wait for one of them, whatever happens meanwhile. A second cancellation changes nothing."""
+    while not any(each.done() for each in awaited):
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+    for each in awaited:
+        if each.done():
+            each.exception()  # retrieved: no one else asks for it

@@ -51,3 +51,37 @@ async def test_a_cancelled_caller_stops_its_job_and_waits_for_its_end() -> None:
     assert ended.is_set()
     assert stop.jobs == 0
     assert stop.steps > 0
+
+
+class Unsettled(Threads):
+    """What a job synced is never acknowledged, as when a leader's term has ended."""
+
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        super().offload(job, lambda: None)
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_cancelled_caller_does_not_wait_for_what_comes_behind_its_job(early: bool) -> None:
+    """A leader whose term ended while a topic came, cancelled before or after its last write, never ended its process."""
+    began, go_on, ended = (threading.Event() for _ in range(3))
+
+    def job() -> None:
+        began.set()
+        go_on.wait()
+        ended.set()
+
+    task = asyncio.ensure_future(run_on_thread(Unsettled(), job))
+    await asyncio.to_thread(began.wait)
+    if early:
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done(), "it waits for its job"
+        go_on.set()
+    else:
+        go_on.set()
+        await asyncio.to_thread(ended.wait)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(10):
+            await task
+    assert ended.is_set()
