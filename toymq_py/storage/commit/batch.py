@@ -204,6 +204,10 @@ class Batch:
             self.close()
         return Appended(self.commit, first_id, count, size)
 
+    def refused_keys(self) -> list[bytes]:
+        """Keys of all that was appended, which will not be stored."""
+        return [*self.keys, *(() if self._sequenced else filter(None, self._keys))]
+
     def close(self) -> None:
         """Encode the open run."""
         keys, attributes, ts_ns = self._keys, self._attributes or None, self._ts_ns

@@ -24,7 +24,7 @@ from toymq_py.config.options import FsyncMode
 from toymq_py.disk_errors import what_passes
 from toymq_py.errors import DiskFull, RequestError, StorageFailed
 from toymq_py.records import Shape, shape_of
-from toymq_py.storage.commit.batch import COMMITTED, Appended, Batch, Commit
+from toymq_py.storage.commit.batch import COMMITTED, PENDING, Appended, Batch, Commit
 from toymq_py.storage.commit.commit_job import CommitJob
 from toymq_py.storage.commit.commit_place import CommitPlace
 from toymq_py.storage.commit.interval_sync import IntervalSync
@@ -151,15 +151,9 @@ class Committer:
         return self._pass.ts_ns
 
     def _split(
-        self,
-        ts_ns: int,
-        keys: Sequence[bytes],
-        payloads: Sequence[bytes],
-        attributes: Sequence[bytes] | None,
-        extras: Extras | None,
-        sequences: Sequence[int] | None,
-        shape: Shape | None,
-    ) -> Iterator[Appended]:
+        self, ts_ns: int, keys: Sequence[bytes], payloads: Sequence[bytes], attributes: Sequence[bytes] | None,
+        extras: Extras | None, sequences: Sequence[int] | None, shape: Shape | None,
+    ) -> Iterator[Appended]:  # fmt: skip
         """Divide a run that does not fit: a batch for each segment."""
         start = size = 0
 
@@ -195,10 +189,8 @@ class Committer:
 
         Raises: StorageFailed, NoSuchTopic (the topic is being deleted).
         """
-        if self.failed is not None:
-            raise self.failed
-        if self.closing is not None:
-            raise self.closing
+        if (refusal := self.failed or self.closing) is not None:
+            raise refusal
         if self._tail_end or (self._roll_next and self._log.segments):
             self._open_batch(roll=True)
             self._start_soon()
@@ -208,8 +200,7 @@ class Committer:
     @property
     def pending_bytes(self) -> int:
         """Bytes appended and not committed."""
-        running = 0 if self._running is None else self._running.size
-        return running + sum(batch.size for batch in self._pending)
+        return sum(batch.size for batch in (self._running, *self._pending) if batch is not None)
 
     def _start_soon(self) -> None:
         if not self._start_due:
@@ -226,20 +217,18 @@ class Committer:
         return batch
 
     def _take(
-        self,
-        ts_ns: int,
-        keys: Sequence[bytes],
-        payloads: Sequence[bytes],
-        attributes: Sequence[bytes] | None,
-        extras: Extras | None,
-        sequences: Sequence[int] | None,
-        shape: Shape | None,
-        size: int,
-    ) -> Appended:
+        self, ts_ns: int, keys: Sequence[bytes], payloads: Sequence[bytes], attributes: Sequence[bytes] | None,
+        extras: Extras | None, sequences: Sequence[int] | None, shape: Shape | None, size: int,
+    ) -> Appended:  # fmt: skip
         batch = self._pending[-1] if self._pending else self._open_batch(roll=False)
         self._tail_end += size
         tail = self._log.tail.enabled
-        appended = batch.add(ts_ns, keys, payloads, attributes, extras, size, tail=tail, sequences=sequences, shape=shape)
+        try:
+            appended = batch.add(ts_ns, keys, payloads, attributes, extras, size, tail=tail, sequences=sequences, shape=shape)
+        except Exception:  # no memory, say: half a run may be in the batch
+            self.poison("appending to it failed")
+            self._start_soon()
+            raise
         self.next_id = batch.next_id
         return appended
 
@@ -248,7 +237,11 @@ class Committer:
     def _start_announced(self) -> None:
         self._start_due = False
         self._place.start()
-        self._start()
+        try:
+            self._start()
+        except Exception as error:  # noqa: BLE001 (it is logged)
+            batch, self._running = self._running, None
+            self._give_up(batch, error)
 
     def _start(self, after: Batch | None = None) -> None:
         """End the loop pass: have the oldest batch written and synced, unless one is. ``after``: the one before it, which is
@@ -286,10 +279,22 @@ class Committer:
                 self._run_here(batch, job)
         else:
             self._place.begun()
-            self._scheduler.offload(job.run, lambda: self._finished(batch, job, on_loop=False))
+            self._scheduler.offload(job.run, lambda: self._ended(batch, job, on_loop=False))
 
     def _run_here(self, batch: Batch, job: CommitJob) -> None:
-        self._scheduler.run_here(job.run, lambda: self._finished(batch, job, on_loop=True))
+        self._scheduler.run_here(job.run, lambda: self._ended(batch, job, on_loop=True))
+
+    def _ended(self, batch: Batch, job: CommitJob, *, on_loop: bool) -> None:
+        try:
+            self._finished(batch, job, on_loop=on_loop)
+        except Exception as error:  # noqa: BLE001 (it is logged)
+            self._give_up(batch, error)
+
+    def _give_up(self, batch: Batch | None, error: Exception) -> None:
+        """After a bug, or without memory: no publish waits for ever."""
+        logger.error("topic %s: a commit did not come to its end", self._log.topic, exc_info=error)
+        self._refuse_pending(batch, self.poison("committing failed"))
+        self._tell_idle()
 
     def _finished(self, batch: Batch, job: CommitJob, *, on_loop: bool) -> None:
         log = self._log
@@ -349,15 +354,14 @@ class Committer:
         if batch.roll and job.rolled is None:
             self._roll_next = True  # the reason for the roll, a hole perhaps, is still there
 
-    def _refuse_pending(self, batch: Batch, error: RequestError) -> None:
-        failed = [batch, *self._pending]
+    def _refuse_pending(self, batch: Batch | None, error: RequestError) -> None:
+        failed = [each for each in (batch, *self._pending) if each is not None and each.commit.state is PENDING]
         self._pending.clear()
         self.next_id = self._log.committed_id
         self._pass.reset(self._log.last_ts_ns)
         self._reset_tail()
         for each in failed:
-            each.close()
-            self.listener.failed(each.keys)
+            self.listener.failed(each.refused_keys())
         for each in failed:
             each.commit.resolve(error)
 

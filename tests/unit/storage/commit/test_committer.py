@@ -8,7 +8,7 @@ import pytest
 from tests.support.log_rig import LogRig
 from tests.support.logs import PATH
 from toymq_py.errors import DiskFull, DiskLow, ShuttingDown, StorageFailed
-from toymq_py.storage.commit.batch import COMMITTED, Commit, CommitState
+from toymq_py.storage.commit.batch import COMMITTED, Batch, Commit, CommitState
 from toymq_py.storage.segment import segment_name
 
 ACTIVE = segment_name(0)
@@ -211,6 +211,31 @@ def test_a_bug_on_the_sync_thread_closes_the_log_and_answers(monkeypatch: pytest
     rig.loop._jobs[:] = [(lambda: None, done) for _, done in rig.loop._jobs]  # it did not get done
     rig.loop.drain()
     assert isinstance(commit.error, StorageFailed)
+
+
+@pytest.mark.parametrize("where", ["close", "append_to", "add"])
+def test_a_bug_or_no_memory_on_the_loop_closes_the_log_and_answers(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in the start of a commit left its batch as the one that is at the disk: no publish was answered any more."""
+    rig = LogRig()
+    rig.publish(b"a")
+    commits = [rig.append(b"b")[0].commit]
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Batch, where, fail)
+        if where == "add":
+            with pytest.raises(MemoryError):
+                rig.append(b"c")
+        rig.loop.drain()
+    with pytest.raises(StorageFailed):
+        rig.append(b"d")
+    assert [commit.state for commit in commits] == [CommitState.FAILED]
+    assert isinstance(commits[0].error, StorageFailed)
+    assert rig.committer.idle
+    rig.loop.drain()
+    assert rig.payloads() == [b"a"]
 
 
 def test_free_space_below_the_mark_refuses_and_twice_the_mark_resumes() -> None:
