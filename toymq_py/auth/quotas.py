@@ -19,6 +19,9 @@ RESERVE_PART = 10
 
 FLOOR_BYTES = 64 * 1024
 """Every connection may hold so much whatever others do, so that small messages still pass."""
+HELD_OF_MEMORY = 4
+"""Bodies are held beside what they become on their way: as parts of a batch, as the bytes that are written, as the tail of the
+log."""
 
 
 class Limits(Protocol):
@@ -169,6 +172,8 @@ class Quotas:
         """The process is above its memory limit: publishes are refused."""
         self.memory_max_bytes = 0
         """That limit; 0: there is none."""
+        self.max_held_bytes = limits.max_held_bytes
+        """Of all connections: ``--max-held-bytes``, or ``HELD_OF_MEMORY`` of the memory limit if that is less."""
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
         self._beside: set[str] = set()
         """Dead-letter topics whose origin exists: the broker creates them, and they do not count (ADR 0074)."""
@@ -262,6 +267,12 @@ class Quotas:
 
     # -- bytes
 
+    def limit_memory(self, max_bytes: int) -> None:
+        """Tell of the limit of the process's memory. What is held is bounded by a part of it: memory is looked at a few times a
+        second, and what arrives between two looks may be more than there is."""
+        self.memory_max_bytes = max_bytes
+        self.max_held_bytes = min(self._limits.max_held_bytes, max_bytes // HELD_OF_MEMORY)
+
     def settle(self, seat: Seat, held_bytes: int) -> bool:
         """See ``Seat.settle``; counts all of it."""
         holder, more = seat.token or seat.address, held_bytes - seat.held_bytes
@@ -278,17 +289,18 @@ class Quotas:
 
     def has_share(self, seat: Seat) -> bool:
         """See ``Seat.over_its_share``."""
-        holder, limit = seat.token or seat.address, self._limits.max_held_bytes
+        holder, limit = seat.token or seat.address, self.max_held_bytes
         return self.held_bytes <= limit and (not holder.limited or holder.held_bytes <= holder.share(limit))
 
     def too_much(self, seat: Seat) -> QueueFull:
         """Count and explain a refusal."""
         if self.memory_high:
             return self.memory_refusal()
-        holder, limit = seat.token or seat.address, self._limits.max_held_bytes
+        holder, limit = seat.token or seat.address, self.max_held_bytes
         if self.held_bytes > limit:
             self._metrics.limit_reached("held_bytes")
-            return QueueFull(f"{limit} bytes of bodies and replies are held, the limit (--max-held-bytes); try again later")
+            which = "--max-held-bytes" if limit == self._limits.max_held_bytes else "a quarter of --memory-max"
+            return QueueFull(f"{limit} bytes of bodies and replies are held, the limit ({which}); try again later")
         self._metrics.limit_reached("holder_held_bytes")
         share = f"{holder.share(limit)} bytes of bodies and replies"
         return QueueFull(f"{holder.name} holds {share}, its share of --max-held-bytes; try again later")

@@ -97,7 +97,7 @@ def _limits(gateway: Gateway) -> list[dict[str, Any]]:
     quotas, options, reached = broker.quotas, broker.options, broker.metrics.limits_reached
     used = {
         "connections": (quotas.connections, options.max_connections), "topics": (len(broker.topics), options.max_topics),
-        "held_bytes": (quotas.held_bytes, options.max_held_bytes),
+        "held_bytes": (quotas.held_bytes, quotas.max_held_bytes),
     }  # fmt: skip
     return [
         {"limit": name, "used": now, "max": most, "refused_total": reached[name]} for name, (now, most) in used.items()

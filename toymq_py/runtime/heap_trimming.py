@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -181,14 +181,32 @@ def trim() -> None:
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Memory of this machine, or of its cgroup if that is less."""
+    """Memory of this machine, or of a cgroup that this process is in, of either version, if that is less."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in _cgroup_limits(root):
         try:
-            found.append(int((root / path).read_text()))
+            found.append(int(path.read_text()))
         except (OSError, ValueError):
             continue  # there is none, or "max"
     return min(found)
+
+
+def _cgroup_limits(root: Path) -> Iterator[Path]:
+    """Files with the limits of this process's cgroups and those above them. In a container its own is the root of what it
+    sees."""
+    yield root / "sys/fs/cgroup/memory.max"
+    yield root / "sys/fs/cgroup/memory/memory.limit_in_bytes"
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except (OSError, ValueError):
+        return
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        of = {"": ("sys/fs/cgroup", "memory.max"), "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes")}
+        if (known := of.get(controllers)) is not None:
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            for depth in range(len(parts)):
+                yield root.joinpath(known[0], *parts[: depth + 1], known[1])
 
 
 def rss_bytes() -> int:

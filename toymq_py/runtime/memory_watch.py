@@ -36,7 +36,7 @@ class MemoryWatch:
         self._loop = loop
         self._quotas = quotas
         self.max_bytes = max_bytes or heap_trimming.available_bytes() * MEMORY_PERCENT // 100
-        quotas.memory_max_bytes = self.max_bytes
+        quotas.limit_memory(self.max_bytes)
         self._rss_bytes = rss_bytes
         self._on_disconnects = on_disconnects
         self._timer: asyncio.TimerHandle | None = None

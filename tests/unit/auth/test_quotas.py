@@ -282,6 +282,19 @@ def test_what_was_held_before_the_token_was_known_moves_with_it() -> None:
     assert not rig.quotas._tokens
 
 
+def test_a_small_memory_limits_what_is_held() -> None:
+    """Of 512 MiB in a container of 200 a hundred clients took it all between two looks at the memory."""
+    rig = Rig(max_held_bytes=8 * MIB)
+    rig.quotas.limit_memory(1 << 40)
+    seat = rig.enter("x")
+    seat.hold(2 * MIB)
+    rig.quotas.limit_memory(4 * MIB)
+    with pytest.raises(QueueFull, match=r"1048576 bytes of bodies and replies are held, the limit \(a quarter of --memory-max\)"):
+        seat.hold(1)
+    rig.quotas.limit_memory(1 << 40)
+    seat.hold(1)
+
+
 def test_while_memory_is_high_no_more_is_taken() -> None:
     rig = Rig()
     seat = rig.enter("x")

@@ -69,6 +69,15 @@ def test_the_limit_is_a_share_of_the_machine_or_of_the_cgroup(tmp_path: Path) ->
     assert available_bytes(tmp_path) == whole
     (group / "memory.max").write_text("1048576\n")
     assert available_bytes(tmp_path) == 1 << 20
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("9:cpu,cpuacct:/a\n4:memory:/shop/worker\n0::/system.slice/toymq.service\nx\n")
+    for place, limit in (
+        ("memory/shop/worker/memory.limit_in_bytes", 700_000), ("memory/shop/memory.limit_in_bytes", 600_000),
+        ("system.slice/memory.max", 500_000), ("system.slice/toymq.service/memory.max", 400_000),
+    ):  # fmt: skip
+        (group / place).parent.mkdir(parents=True, exist_ok=True)
+        (group / place).write_text(f"{limit}\n")
+        assert available_bytes(tmp_path) == limit, place
     quotas = Quotas(BrokerOptions(), Metrics())
     assert 0 < MemoryWatch(cast("asyncio.AbstractEventLoop", Timers()), quotas, 0).max_bytes < available_bytes()
     assert 0 < quotas.memory_max_bytes < available_bytes(), "those that describe the broker know the limit"
