@@ -19,7 +19,7 @@ RESERVE_PART = 10
 
 FLOOR_BYTES = 64 * 1024
 """Every connection may hold so much whatever others do, so that small messages still pass."""
-HELD_OF_MEMORY = 4
+HELD_OF_MEMORY = 8
 """Bodies are held beside what they become on their way: as parts of a batch, as the bytes that are written, as the tail of the
 log."""
 
@@ -299,7 +299,7 @@ class Quotas:
         holder, limit = seat.token or seat.address, self.max_held_bytes
         if self.held_bytes > limit:
             self._metrics.limit_reached("held_bytes")
-            which = "--max-held-bytes" if limit == self._limits.max_held_bytes else "a quarter of --memory-max"
+            which = "--max-held-bytes" if limit == self._limits.max_held_bytes else "an eighth of --memory-max"
             return QueueFull(f"{limit} bytes of bodies and replies are held, the limit ({which}); try again later")
         self._metrics.limit_reached("holder_held_bytes")
         share = f"{holder.share(limit)} bytes of bodies and replies"

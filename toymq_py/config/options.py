@@ -119,7 +119,8 @@ class BrokerOptions:
     max_consumers: int = count(1_000, 1, 1 << 20, help="Per topic.")
     max_subscriptions: int = count(1_000, 1, 1 << 20, help="Per session.")
     max_held_bytes: int = size(
-        512 << 20, 1 << 20, 1 << 40, help="Bodies and replies of all connections that wait, beyond 64 KiB of each; a quarter of --memory-max at most."
+        512 << 20, 1 << 20, 1 << 40,
+        help="Bodies and replies of all connections that wait, beyond 64 KiB of each; an eighth of --memory-max at most.",
     )
     address_percent: int = count(50, 1, 100, help="Of each limit, what one address of another machine may take.")
     token_percent: int = count(50, 1, 100, help="Of each limit, what one token without admin may take.")
