@@ -321,11 +321,12 @@ class Committer:
                 self.listener.synced(job.sync_s)
             elif self._interval is not None:
                 self._interval.written()
+            waits = self._pass.waits(batch.first_id, batch.next_id)
             if self._pending:
                 self._start(after=batch)
             if self._fsync == "always" and self._heads.due and batch.size:
                 self._record_heads()  # behind the next commit, which takes a sync thread first
-            for seconds, count in self._pass.waits(batch.first_id, batch.next_id):
+            for seconds, count in waits:
                 self.listener.stored(seconds, count)
             self.listener.committed(batch.first_id, batch.next_id, batch.keys, batch.producers)
             batch.commit.resolve(None)

@@ -238,6 +238,18 @@ def test_a_bug_or_no_memory_on_the_loop_closes_the_log_and_answers(where: str, m
     assert rig.payloads() == [b"a"]
 
 
+def test_what_is_at_the_disk_when_the_log_is_closed_is_committed() -> None:
+    rig = LogRig()
+    first = rig.append(b"a")[0].commit
+    rig.loop.step()  # the batch is with the sync thread now
+    second = rig.append(b"b")[0].commit
+    rig.committer.poison("appending to it failed")
+    rig.loop.drain()
+    assert first.state is CommitState.DONE
+    assert isinstance(second.error, StorageFailed)
+    assert rig.payloads() == [b"a"]
+
+
 def test_free_space_below_the_mark_refuses_and_twice_the_mark_resumes() -> None:
     rig = LogRig(min_free_bytes=100_000)
     rig.disk.capacity_bytes = 150_000
