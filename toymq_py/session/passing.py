@@ -63,7 +63,7 @@ class Passing:
 
     __slots__ = ("_abort", "_closed", "_deliveries", "_finishing", "_follows", "_gate", "_hello", "_loop", "_partitioned",
                  "_paused", "_placement", "_places", "_pulls", "_replies", "_trusted", "_turn", "_unread",
-                 "_workers")  # fmt: skip
+                 "_workers", "shutting_down")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, deliveries: Deliveries,
@@ -88,6 +88,8 @@ class Passing:
         self._abort = abort
         self._trusted = trusted
         self._follows = not placement.passes_on
+        self.shutting_down = False
+        """This session ends by itself: it waits for acks alone."""
         self._hello: Hello | None = None
         self._paused = self._finishing = self._closed = False
         self._places: dict[str, Place] = {}
@@ -366,7 +368,8 @@ class Passing:
         for at, frame in enumerate(frames):
             word = first_word(frame)
             if word == b"CLOSED":
-                worker.subscribed.pop(frame.split(b" ", 2)[1].decode(), None)
+                if not frame.endswith(b" SHUTTING_DOWN\n"):  # its connection ends soon, and the subscription with that
+                    worker.subscribed.pop(frame.split(b" ", 2)[1].decode(), None)
                 self._replies.push(frame)
             elif word == b"MSG" and (of := worker.subscription_of(frame)) is not None:
                 if of.wanted:
@@ -433,8 +436,8 @@ class Passing:
         missing = [expected.held for expected in worker.expected if expected.held is not None]
         for held in missing:
             self._lost_reply(held)
-        if not missing and worker.subscribed and not worker.link.finishing:
-            self._abort()
+        if not missing and worker.subscribed and not worker.link.finishing and not self.shutting_down:
+            self._abort()  # a subscription of all, too: the client would wait for what this one had, and subscribes again
 
     def _refuse_shares(self, place: Place, worker: WorkerLink) -> None:
         """A group that is gone may be away for seconds: lists are refused, and the client stays. A SUB is not: its client

@@ -337,6 +337,8 @@ class Session:
     def shut_down(self, owed: list[Callable[[], bool]]) -> None:
         """Close when every reply is written and every call of ``owed`` returns True."""
         self._owed = owed
+        if self._handler.passing is not None:
+            self._handler.passing.shutting_down = True
         self._handler.end_waits()
         self._leave_when_done()
 

@@ -379,6 +379,30 @@ async def test_a_subscription_without_a_group_ends_the_connection(of_groups: Rig
     assert rig.written == b""
 
 
+@pytest.mark.parametrize("shutting_down", [False, True])
+async def test_where_a_group_or_worker_shuts_down_the_client_of_a_pattern_subscribes_again(
+    of_groups: Rig, shutting_down: bool
+) -> None:  # fmt: skip
+    """It was told CLOSED and kept its connection, which is what SHUTTING_DOWN announces the end of: it waited for ever."""
+    rig = of_groups
+    rig.take("SUB x.* c\n")
+    await rig.hears("SUB x.* c\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+    rig.says("CLOSED x.* c SHUTTING_DOWN\n")
+    await rig.client_reads("CLOSED x.* c SHUTTING_DOWN\n")
+    assert not rig.aborted.is_set(), "what it has may be acked meanwhile"
+    rig.passing.shutting_down = shutting_down
+    rig.writer.close()
+    if shutting_down:
+        while rig.passing._workers.get("b") is not None:  # noqa: ASYNC110 (the loss is heard in a pass of the loop)
+            await asyncio.sleep(0)
+        assert not rig.aborted.is_set(), "it waits for acks, too"
+    else:
+        async with asyncio.timeout(10):
+            await rig.aborted.wait()
+
+
 async def test_what_a_pattern_delivered_is_settled_at_its_group(of_groups: Rig) -> None:
     rig = of_groups
     rig.take("SUB * c\n")
