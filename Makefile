@@ -13,9 +13,10 @@ PACKAGED := $(shell find toymq_py clients chaos -type f -not -name '*.pyc')
 TIMES = $(addprefix SOURCE_DATE_EPOCH=,$(shell git log -1 --format=%ct 2>/dev/null))
 PIP := -m pip --disable-pip-version-check --quiet
 EDITABLE = TOYMQ_MYPYC=0 $(1)/bin/python $(PIP) install --editable
-# What a target waits for, and no more: demo the broker's source, run the wheel and the gateway, others the developer's tools; tests
-# and types Spark (400 MB), and a Java for it.
+# What a target waits for, and no more: demo the broker's source, cluster-demo the gateway, too, run the wheel and the gateway,
+# others the developer's tools; tests and types Spark (400 MB), and a Java for it.
 CORE := .venv/.stamp-core
+SERVING := .venv/.stamp-http
 RUNNABLE := $(RUN)/.stamp-run
 TESTABLE := .venv/.stamp-tests
 # 3.11 first: 3.12 and 3.13 cost 10 to 19 % more CPU here. A name on PATH may be a pyenv shim that does not run: each is
@@ -32,6 +33,10 @@ setup: $(READY) ## make .venv with the developer tools; again when pyproject.tom
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv and ensurepip on PATH" >&2; exit 1; }
 	$(PYTHON) -m venv $*
 	$(call EDITABLE,$*) .
+	@touch $@
+
+%/.stamp-http: %/.stamp-core
+	$(call EDITABLE,$*) '.[http]'
 	@touch $@
 
 %/.stamp: %/.stamp-core
@@ -67,7 +72,7 @@ run: $(RUNNABLE) ## start a broker on port 6789, its dashboard on http://127.0.0
 demo: $(CORE) ## publish a file, kill the broker twice, compare what comes out: make demo FILE=README.md
 	$(BIN)/toymq demo --file "$(or $(FILE),README.md)"
 
-cluster-demo: $(CORE) ## run three nodes and etcd here, kill the leader twice, cut a follower off, count what was lost
+cluster-demo: $(SERVING) ## run three nodes and etcd here, kill the leader twice, cut a follower off, count what was lost
 	$(BIN)/python -m tests.cluster_demo
 
 celery-demo: $(READY) ## run 10,000 Celery tasks, kill -9 broker and workers in turn, count what was done

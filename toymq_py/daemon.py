@@ -258,7 +258,7 @@ class Service:
     def _accepting(self) -> None:
         self._broker.gateways = [
             READY_AS[option].format(shown_address(each)) for option in ("--https", "--http")
-            for each in self._listeners.get(option, ())
+            for each in self._listeners.get(option, ()) if each.family != socket.AF_UNIX
         ]  # fmt: skip
         addresses = [
             READY_AS[option].format(shown_address(each))

@@ -230,6 +230,29 @@ async def test_clients_go_on_with_the_next_leader_of_another_group(cluster: Grou
                 await message.ack()
 
 
+async def test_a_pattern_goes_on_when_the_leader_of_another_group_is_stopped(cluster: Groups) -> None:
+    """Each rolling upgrade does that. The client was told CLOSED, kept its connection and got nothing more, of any group."""
+    a, b = cluster[A], cluster[B]
+    say(a, b"CREATE t.a group=a\n", 1)
+    say(a, b"CREATE t.b group=b\n", 1)
+    async with await connected(a) as client, await connected(a) as other, client.sub("t.*", "c", start="earliest") as messages:
+        for number in range(3):
+            missing = {(topic, b"%d" % number) for topic in ("t.a", "t.b")}
+            for topic, payload in missing:
+                await other.pub(topic, payload)
+            async with asyncio.timeout(WAIT_S):
+                while missing:
+                    message = await messages.next(timeout=WAIT_S)
+                    missing.discard((message.topic, message.payload))
+                    await message.ack()
+            leader = await b.leader()
+            leader.terminate()
+            assert await asyncio.to_thread(leader.wait) == 0
+            await b.leader(other_than=leader.name)
+            await asyncio.to_thread(leader.start)
+            await b.in_sync(2)
+
+
 async def test_without_etcd_known_topics_go_on_and_new_ones_are_refused(cluster: Groups) -> None:
     async with await connected(cluster[A]) as client:
         for topic, group in (("here", A), ("there", B), ("gone", A)):
