@@ -148,11 +148,34 @@ class Node:
 
     async def _start(self) -> None:
         """End the lease of this directory's life before (T5): the process that holds its lock knows that no other one writes
-        there, and a transaction that names that lease cannot happen any more (ADR 0097, item 6)."""
+        there, and a transaction that names that lease cannot happen any more (ADR 0097, item 6). Not that of a leader with this
+        replica id at another address: this directory may be a copy of the one where it leads (ADR 0220)."""
         lease = self._file.record.lease
-        if lease is not None:
-            await self._persist(lambda: self._around.agreement.revoke(lease))
+        while lease is not None:
+            try:
+                state = await self._around.agreement.read()
+                self._saw(state)
+                if self._leads_elsewhere(state):
+                    await self._changes(state, SAY_S)
+                    continue
+                await self._around.agreement.revoke(lease)
+                break
+            except EtcdWentBack:
+                break  # what looks for an office judges it
+            except EtcdError as error:
+                await self._unreachable(error)
         await self._new_lease()
+
+    def _leads_elsewhere(self, state: GroupState) -> bool:
+        """Whether a leader has this replica id and is at another address, so that its life here need not be over. Says so."""
+        leader, me = state.leader, self._around.me
+        if leader is None or leader.member.replica != me.replica or leader.member.repl == me.repl:
+            return False
+        self._wait_for(
+            f"SAME_REPLICA: a leader at {leader.member.repl} has this replica id: one directory is a copy of the other. Where this "
+            f"is the same node at another address, its lease ends within {self._around.settings.ttl_s:g} s; else remove the copy"
+        )
+        return True
 
     async def _new_lease(self) -> None:
         await self._persist(self._keeper.grant)
@@ -267,6 +290,8 @@ class Node:
                             await self._stand(elect(self._around.me, self._keeper.lease, revision))
                     case Open(epoch, members, revision):
                         return self._elected(epoch, members, revision)
+                    case ComeBack() if self._leads_elsewhere(state):
+                        await self._changes(state, SAY_S)
                     case ComeBack(lease):
                         await self._around.agreement.revoke(lease)
                         if lease == self._keeper.lease:

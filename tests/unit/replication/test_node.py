@@ -1,6 +1,7 @@
 """The states of a node: leading, following, and what it does when it does not know the leader."""
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +126,26 @@ def test_a_restarted_node_ends_its_old_lease_though_it_leads_nothing(run: Run) -
         await rig.until(lambda: again.file.record.lease != lease, "it has a new lease")
         with pytest.raises(LeaseLost):
             rig.etcd.renew(lease)
+
+    run(scenario)
+
+
+def test_a_copy_of_a_leaders_directory_does_not_end_its_term(run: Run) -> None:
+    """At another address: each revoked the other's lease, twice a second, and what either had acknowledged was lost."""
+
+    async def scenario(rig: NodeRig) -> None:
+        n1, n2 = await pair(rig)
+        epoch = n1.file.record.promised
+        shutil.copytree(rig.directory / "n1", rig.directory / "n9")
+        copy = rig.start("n9")
+        assert copy.member.replica == n1.member.replica
+        await asyncio.sleep(5 * TTL_S)
+        assert (n1.node.state, n1.file.record.promised, n1.office.said) == ("LEADING", epoch, ["open", "serve"])
+        assert copy.node.waits_for.startswith("SAME_REPLICA: a leader at n1:2 has this replica id")
+        n2.die()
+        n1.die()
+        await rig.led_by(copy)
+        assert copy.file.record.promised > epoch, "it was the same node, at another address"
 
     run(scenario)
 
