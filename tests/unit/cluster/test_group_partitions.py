@@ -84,8 +84,9 @@ class Group:
         placement.is_here = lambda topic: disk is self.disk and topic in self.topics()
         await placement.open()
         directory = DataDirectory(disk, Soon(world.rng), "/data")
-        partitioned = PartitionedTopics(disk, directory, lambda: placement)
+        partitioned = PartitionedTopics(disk, directory, lambda: placement, (), {})
         partitioned.open()
+        partitioned.note_lost(list(self.topics()))
         await placement.settle(self.topics(), list(partitioned.by_name.values()))
         world.running.append(_loop().create_task(placement.run(lease)))
         self.placement, self.partitioned, self._directory = placement, partitioned, directory
