@@ -12,7 +12,8 @@ from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import ConfigError
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup_directory import utc
-from toymq_py.storage.offline.verify import check_data_directory, lost_topics, topic_names, verify_topic
+from toymq_py.storage.offline.verify import check_data_directory, lost_topics, verify_topic
+from toymq_py.storage.topic_directories import topic_names
 from toymq_py.tier.bucket import check_there, open_bucket
 from toymq_py.tier.check import check as compare
 from toymq_py.tier.marker import Marker

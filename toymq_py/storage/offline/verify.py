@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.names import is_topic_name
 from toymq_py.partitions import wholes_of, without_number
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets, partitions_file, topic_settings
@@ -22,6 +21,7 @@ from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, load_sidecar, parse_
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
+from toymq_py.storage.topic_directories import topic_names
 from toymq_py.storage.workers_file import check_undivided
 
 
@@ -64,14 +64,6 @@ def check_data_directory(fs: FileSystem, data_dir: str) -> None:
     check_undivided(fs, data_dir)
     if not fs.is_dir(f"{data_dir}/topics"):
         raise DataDirectoryError(f"{data_dir} is not a data directory: it has no topics directory")
-
-
-def topic_names(fs: FileSystem, data_dir: str) -> list[str]:
-    """Names of the topics that the broker would open. Raises: OSError."""
-    root = f"{data_dir}/topics"
-    if not fs.is_dir(root):
-        return []
-    return [name for name in fs.listdir(root) if is_topic_name(name) and fs.is_dir(f"{root}/{name}")]
 
 
 def log_bytes(fs: FileSystem, data_dir: str) -> int:
