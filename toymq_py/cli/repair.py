@@ -53,9 +53,9 @@ def repair(directory: str, as_json: bool) -> None:
             click.echo(f"  {path} cannot be read: it stays, and its records are not given up; mend the disk, or move it away")
     if failed is not None:
         raise failed
-    for text in (lost := lost_topics(fs, directory)):
+    for text in (without := lost_topics(fs, directory)):
         click.echo(f"toymq: {text}", err=True)
-    if not repaired and not lost and not as_json:
+    if not repaired and not without and not as_json:
         click.echo("nothing is damaged")
     if any(each.unreadable for each in repaired):
         raise SystemExit(1)
