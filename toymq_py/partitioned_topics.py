@@ -162,14 +162,15 @@ class PartitionedTopics:
         topic = self.by_name.get(name) or self.by_name.get(name.removesuffix(DEAD_LETTERS))
         if topic is not None and (topic.name in self._busy or topic.name in self._stuck):
             raise self._stuck.get(topic.name) or self._not_now(topic.name)
-        if topic is None and self.lost and name not in self._topics:
-            self._refuse_lost(name.removesuffix(DEAD_LETTERS))
+        if topic is None and self.lost:
+            self.refuse_lost(name)
         return topic
 
-    def _refuse_lost(self, name: str) -> None:
-        """Raises: StorageFailed."""
-        if name in self.lost and name not in self.by_name:
-            raise StorageFailed(without_number(name, self.lost[name]))
+    def refuse_lost(self, name: str) -> None:
+        """Refuse a topic that is lost, and its dead letters, but for a topic of that name. Raises: StorageFailed."""
+        origin = name.removesuffix(DEAD_LETTERS)
+        if origin in self.lost and origin not in self.by_name and name not in self._topics:
+            raise StorageFailed(without_number(origin, self.lost[origin]))
 
     def _not_now(self, name: str) -> BeingDeleted:
         what = "is being deleted" if name in self._deleting else "is being made"
@@ -215,7 +216,7 @@ class PartitionedTopics:
         if PARTITION_MARK not in name:
             return None
         origin = whole_name(name).removesuffix(DEAD_LETTERS)
-        self._refuse_lost(origin)
+        self.refuse_lost(origin)
         of, number = self.by_name.get(origin), number_of(name)
         if of is not None and number is not None and number < of.count and of.name not in self._deleting:
             return None
