@@ -251,18 +251,18 @@ class PartitionedTopics:
         """
         wanted = Partitioned(check_whole_name(name), parse_partitions(count), dict(settings))
         TopicSettings().changed(settings)
+        is_lost = name in self.lost and name not in self.by_name
+        if is_lost and wanted.count < self.lost[name]:
+            raise TopicExists(without_number(name, self.lost[name]))
         if (table := self._placement().table) is not None:
             self._create_agreed(table, wanted, has, make, done)
             return
-        is_lost = name in self.lost and name not in self.by_name
         present = None if is_lost else self.find(name)
         if has(name):
             raise TopicExists(f"{name} exists and is not partitioned: delete it first, or take another name")
         if present is not None and present.count != wanted.count:
             there = f"{PARTITIONS}={present.count}, not {wanted.count}"
             raise TopicExists(f"{name} exists with {there}: the number is fixed at creation")
-        if is_lost and wanted.count < self.lost[name]:
-            raise TopicExists(without_number(name, self.lost[name]))
 
         def made(error: OSError | RequestError | None) -> None:
             if error is not None and present is None and not is_lost:
