@@ -85,7 +85,7 @@ class Broker:
         self.quotas = Quotas(options, self.metrics)
         self.topics: dict[str, Topic] = {}
         self.unopened: dict[str, StorageFailed] = {}
-        """Topics whose files could not be read, by name, with the error that every command on them gets."""
+        """Topics whose files could not be read or are lost, by name, with the error that every command on them gets."""
         self.on_deadline: Callable[[float], None] = lambda at: None
         """Called with a time when ``tick`` must run before the time that it returned last."""
         self.gateways: list[str] = []
@@ -112,7 +112,7 @@ class Broker:
         """Called with the name when a request creates a topic. What it returns is called with the outcome."""
         self.placement = placement
         """Asked only for topics that are not here."""
-        self.partitioned = PartitionedTopics(fs, self.directory, lambda: self.placement)
+        self.partitioned = PartitionedTopics(fs, self.directory, lambda: self.placement, self.topics, self.unopened)
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._subscriptions = SubscriptionRegistry(scheduler)
@@ -157,14 +157,14 @@ class Broker:
             self.directory.close()
             if isinstance(error, DataDirectoryError):
                 raise
-            path = self.directory.path
-            text = f"cannot open {path}: {error}" if isinstance(error, OSError) else f"{path} is damaged: {error}"
-            raise DataDirectoryError(text) from error
+            text = "cannot open {}: {}" if isinstance(error, OSError) else "{} is damaged: {}"
+            raise DataDirectoryError(text.format(self.directory.path, error)) from error
 
     def _open_topics(self) -> None:
         self.moves.settle(self.placement.is_here_by_record)
         self.partitioned.open()
-        for name in self.directory.topic_names():
+        self.partitioned.note_lost(names := list(self.directory.topic_names()))
+        for name in names:
             if name not in self.unopened:
                 self._open_safely(name, self.directory.topic_path(name))
         self._dead_letters.settle_moves(self.topics)
@@ -206,8 +206,8 @@ class Broker:
         topic = self._make(name, found.settings, recovered=recovered, offsets=loaded, incarnation=found.incarnation)
         if found.problem is not None:
             topic.distrust_settings(found.problem)
-            advice = "the defaults hold and nothing is removed, until CONFIG or `toymq repair`"
-            logger.error("topic %s is degraded: its settings cannot be trusted: %s; %s", name, found.problem, advice)
+            logger.error("topic %s is degraded: its settings cannot be trusted: %s; the defaults hold and nothing is removed, "
+                         "until CONFIG or `toymq repair`", name, found.problem)  # fmt: skip
         self.topics[name] = topic
         self.quotas.topic_there(name, self.topics)
         self._dead_letters.note_recovered_keys(name, recovered.keys)

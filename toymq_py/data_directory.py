@@ -5,7 +5,7 @@ Contract: storage.md, "Layout"; ADR 0049. Knows the names and paths of topics, n
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -147,6 +147,17 @@ class DataDirectory:
             return partitions_file.load(self.fs, self.path)
         except DamagedData as error:
             raise DamagedData(f"{error} ({partitions_file.FILE_NAME}: see `toymq verify` and `toymq repair`)") from None
+
+    def has_partitions(self) -> bool:
+        """Whether there is a table of partitioned topics, maybe an empty one. Blocks."""
+        return self.fs.exists(f"{self.path}/{partitions_file.FILE_NAME}")
+
+    def topics_of_workers(self, workers: Iterable[int]) -> Iterator[str]:
+        """The names of what is in the directories of other workers. Blocks. Raises: OSError."""
+        for worker in workers:
+            topics = f"{self.path.rpartition('/')[0]}/{worker}/topics"
+            if self.fs.is_dir(topics):
+                yield from self.fs.listdir(topics)
 
     def write_partitions(self, found: Mapping[str, partitions_file.StoredPartitions]) -> None:
         """Replace the partitioned topics. Blocks. Raises: OSError."""

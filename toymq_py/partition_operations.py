@@ -20,7 +20,7 @@ Counted = Callable[[int, OSError | RequestError | None], None]
 def create(broker: Broker, name: str, changes: Mapping[str, str], done: Done) -> None:
     """Create a topic, with its partitions where ``changes`` say so, or confirm one. Raises: as ``Broker.create``, BadName."""
     broker.refuse_late()
-    whole = _whole(broker, name)
+    whole = None if PARTITIONS in changes else _whole(broker, name)
     if PARTITIONS not in changes and (whole is None or name.endswith(DEAD_LETTERS)):
         broker.create(name, changes, done)
         return
@@ -29,9 +29,13 @@ def create(broker: Broker, name: str, changes: Mapping[str, str], done: Done) ->
     settings = {word: value for word, value in changes.items() if word != PARTITIONS}
     count = changes.get(PARTITIONS) or str(whole.count if whole is not None else 0)
     broker.partitioned.create(
-        name, count, settings, lambda one: one in broker.topics or one in broker.unopened, broker.create,
+        name, count, settings, partial(_is_topic, broker), broker.create,
         partial(_remove, broker), done,
     )  # fmt: skip
+
+
+def _is_topic(broker: Broker, name: str) -> bool:
+    return name in broker.topics or (name in broker.unopened and name not in broker.partitioned.lost)
 
 
 def _whole(broker: Broker, name: str) -> Partitioned | None:

@@ -9,11 +9,14 @@ Contract: groups.md, stage 4; ADR 0184. Belongs to the event loop.
 A kill between two steps leaves a directory that the next start completes, before it opens a topic. Of several workers each has
 the whole file, and the partitions that are placed with it. In a cluster with groups the leaders agree on the topics in etcd
 (``PartitionTable``, ADR 0198), and the file is a copy, for the day when etcd has forgotten them.
+
+A topic that has partitions on the disk, and that the file does not know, is *lost*: it is refused until CREATE says its number,
+so that no plain topic takes its name (ADR 0216).
 """
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from toymq_py.callbacks import call_all
 from toymq_py.config.options import TopicSettings
@@ -30,7 +33,15 @@ from toymq_py.errors import (
     TopicExists,
 )
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, TopicPattern, is_pattern, whole_name
-from toymq_py.partitions import PARTITIONS, Partitioned, check_whole_name, number_of, parse_partitions
+from toymq_py.partitions import (
+    PARTITIONS,
+    Partitioned,
+    check_whole_name,
+    number_of,
+    parse_partitions,
+    wholes_of,
+    without_number,
+)
 from toymq_py.placement import PartitionTable, Placement
 from toymq_py.storage import topic_settings as settings_file
 from toymq_py.storage.fs import FileSystem
@@ -44,9 +55,19 @@ Done = Callable[[OSError | RequestError | None], None]
 class PartitionedTopics:
     """Of one broker."""
 
-    def __init__(self, fs: FileSystem, directory: DataDirectory, placement: Callable[[], Placement]) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: DataDirectory, placement: Callable[[], Placement], topics: Container[str],
+        unopened: dict[str, StorageFailed],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            topics, unopened: the broker's own. Those that are lost are among ``unopened``.
+        """
         self.by_name: dict[str, Partitioned] = {}
         """Those that are served, and those that are being made or deleted."""
+        self.lost: dict[str, int] = {}
+        """How many partitions those have at least that are lost."""
+        self._topics, self._unopened = topics, unopened
         self._fs = fs
         self._directory = directory
         self._placement = placement
@@ -88,6 +109,27 @@ class PartitionedTopics:
         if self._content() != stored_here:
             self._directory.write_partitions(self._content())
 
+    def note_lost(self, names: Sequence[str]) -> None:
+        """Refuse the topics that are lost, given the names of all topics here. Blocks. Assumes ``open``."""
+        placement, found = self._placement(), wholes_of(names)
+        if placement.table is None and placement.is_divided and not self._directory.has_partitions():
+            # here would be a plain topic of the name, which must not be
+            of_others = wholes_of(self._directory.topics_of_workers(placement.others()))
+            found |= {name: max(least, found.get(name, 0)) for name, least in of_others.items() if placement.has(name)}
+        self.lost = {name: least for name, least in sorted(found.items()) if name not in self.by_name}
+        for name, least in self.lost.items():
+            text = without_number(name, least)
+            if name in names:
+                logger.error("%s; before that, DELETE the topic %s without partitions, which is served", text, name)
+            else:
+                logger.error("%s", text)
+                self._unopened[name] = StorageFailed(text)
+
+    def _is_back(self, name: str) -> None:
+        """A topic that was lost is known again."""
+        if self.lost.pop(name, None) is not None:
+            self._unopened.pop(name, None)
+
     def _agreed(self, name: str, topic: Partitioned | None, deleting: bool) -> None:
         """What the leaders of the groups have agreed on has changed."""
         before = self._content().get(name)
@@ -96,6 +138,7 @@ class PartitionedTopics:
             self.by_name.pop(name, None)
         else:
             self.by_name[name] = topic
+            self._is_back(name)
             if deleting:
                 self._stuck[name] = _going(name)
         if before != self._content().get(name):
@@ -119,7 +162,15 @@ class PartitionedTopics:
         topic = self.by_name.get(name) or self.by_name.get(name.removesuffix(DEAD_LETTERS))
         if topic is not None and (topic.name in self._busy or topic.name in self._stuck):
             raise self._stuck.get(topic.name) or self._not_now(topic.name)
+        if topic is None and self.lost:
+            self.refuse_lost(name)
         return topic
+
+    def refuse_lost(self, name: str) -> None:
+        """Refuse a topic that is lost, and its dead letters, but for a topic of that name. Raises: StorageFailed."""
+        origin = name.removesuffix(DEAD_LETTERS)
+        if origin in self.lost and origin not in self.by_name and name not in self._topics:
+            raise StorageFailed(without_number(origin, self.lost[origin]))
 
     def _not_now(self, name: str) -> BeingDeleted:
         what = "is being deleted" if name in self._deleting else "is being made"
@@ -138,14 +189,18 @@ class PartitionedTopics:
         """
         if is_pattern(name):
             return TopicPattern(name)
-        return TopicPattern.of_partitions(name) if self.by_name and self.find(name) is not None else None
+        return TopicPattern.of_partitions(name) if self._has_some and self.find(name) is not None else None
+
+    @property
+    def _has_some(self) -> bool:
+        return bool(self.by_name or self.lost)
 
     def is_whole(self, name: str) -> IsPartitioned | None:
         """The error for a partitioned topic, or the name of all its dead letters, in place of a partition.
 
-        Raises: BeingDeleted.
+        Raises: BeingDeleted, StorageFailed.
         """
-        whole = self.find(name) if self.by_name else None
+        whole = self.find(name) if self._has_some else None
         return None if whole is None else IsPartitioned.of(whole.name, whole.count, name.removeprefix(whole.name))
 
     def refuse_whole(self, name: str) -> None:
@@ -154,10 +209,14 @@ class PartitionedTopics:
             raise BadArgument(f"{name} is partitioned: write {name}{PARTITION_MARK}*, or one of its partitions")
 
     def is_none(self, name: str) -> NoSuchTopic | None:
-        """The error for a name that is of a partition, and no partitioned topic has such a one, or it goes."""
+        """The error for a name that is of a partition, and no partitioned topic has such a one, or it goes.
+
+        Raises: StorageFailed.
+        """
         if PARTITION_MARK not in name:
             return None
         origin = whole_name(name).removesuffix(DEAD_LETTERS)
+        self.refuse_lost(origin)
         of, number = self.by_name.get(origin), number_of(name)
         if of is not None and number is not None and number < of.count and of.name not in self._deleting:
             return None
@@ -169,9 +228,11 @@ class PartitionedTopics:
 
     def part_of(self, name: str) -> str | None:
         """The partitioned topic that a name is a partition of."""
-        origin = whole_name(name)
-        of, number = self.by_name.get(origin) if origin != name else None, number_of(name)
-        return origin if of is not None and number is not None and number < of.count else None
+        origin, number = whole_name(name), number_of(name)
+        if origin == name or number is None:
+            return None
+        count = of.count if (of := self.by_name.get(origin)) is not None else self.lost.get(origin, 0)
+        return origin if number < count else None
 
     # -- changing
 
@@ -179,7 +240,7 @@ class PartitionedTopics:
         self, name: str, count: str, settings: Mapping[str, str], has: Callable[[str], bool],
         make: Callable[[str, Mapping[str, str], Done], None], remove: Callable[[str, Done], None], done: Done,
     ) -> None:  # fmt: skip
-        """Make a topic with its partitions, or confirm the one that is there.
+        """Make a topic with its partitions, or confirm the one that is there. One that is lost comes back.
 
         Args:
             has: whether there is a topic here.
@@ -190,10 +251,13 @@ class PartitionedTopics:
         """
         wanted = Partitioned(check_whole_name(name), parse_partitions(count), dict(settings))
         TopicSettings().changed(settings)
+        is_lost = name in self.lost and name not in self.by_name
+        if is_lost and wanted.count < self.lost[name]:
+            raise TopicExists(without_number(name, self.lost[name]))
         if (table := self._placement().table) is not None:
             self._create_agreed(table, wanted, has, make, done)
             return
-        present = self.find(name)
+        present = None if is_lost else self.find(name)
         if has(name):
             raise TopicExists(f"{name} exists and is not partitioned: delete it first, or take another name")
         if present is not None and present.count != wanted.count:
@@ -201,7 +265,7 @@ class PartitionedTopics:
             raise TopicExists(f"{name} exists with {there}: the number is fixed at creation")
 
         def made(error: OSError | RequestError | None) -> None:
-            if error is not None and present is None:
+            if error is not None and present is None and not is_lost:
                 self.delete(name, remove, lambda failed: done(error))
             else:
                 done(error)
@@ -212,6 +276,7 @@ class PartitionedTopics:
                 del self.by_name[name]
                 done(error)
             else:
+                self._is_back(name)
                 for_each(list(self.here(wanted.names)), lambda one, ended: make(one, settings, ended), made)
             call_all(waiting)
 

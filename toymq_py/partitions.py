@@ -5,7 +5,7 @@ consumers, settings and a place of its own. A change of the function of the rout
 partitions: the tests pin its values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -34,6 +34,24 @@ def number_of(name: str) -> int | None:
     """The number of a partition, also of the dead-letter topic of one; None for any other topic."""
     _, mark, number = name.removesuffix(DEAD_LETTERS).partition(PARTITION_MARK)
     return int(number) if mark and number.isdigit() else None
+
+
+def wholes_of(names: Iterable[str]) -> dict[str, int]:
+    """Of which topics there are partitions, or their dead letters, among these names, and how many each has at least."""
+    found: dict[str, int] = {}
+    for name in names:
+        if (number := number_of(name)) is not None:
+            whole = whole_name(name).removesuffix(DEAD_LETTERS)
+            found[whole] = max(found.get(whole, 0), number + 1)
+    return found
+
+
+def without_number(name: str, least: int) -> str:
+    """What is to be said of a topic of which there are partitions, and of which no file tells the number."""
+    return (
+        f"partitions of {name} are here, up to {name}{PARTITION_MARK}{least - 1}, and partitions.json does not know the topic: "
+        f"CREATE {name} {PARTITIONS}=N brings it back with what is in them; N is the number that it had, at least {least}"
+    )
 
 
 def check_whole_name(name: str) -> str:

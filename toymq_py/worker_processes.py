@@ -22,7 +22,7 @@ from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, 
 from toymq_py.placement import Placement
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, RealFileSystem
-from toymq_py.storage.workers_file import divide, worker_path
+from toymq_py.storage.workers_file import check_worker, divide, worker_path
 
 UNIX_PATH_BYTES_MAX = 103
 """Longest path that fits into a socket address everywhere: Linux takes 107 bytes, the BSDs and macOS 103."""
@@ -47,7 +47,8 @@ class Seat:
     lives: int = -1
 
     def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
-        """See ``daemon.serve``."""
+        """See ``daemon.serve``. Raises: also DataDirectoryError: its directory went away while the supervisor runs."""
+        check_worker(RealFileSystem(), self.options.data_dir.rpartition("/workers/")[0], self.worker)
         placement = Placement(self.worker, self.addresses, self.sockets, self.http_sockets)
         daemon.serve(self.options, ready, reloads, daemon.OfWorker(self.listeners, placement, self.lives))
 

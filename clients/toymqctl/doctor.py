@@ -205,7 +205,8 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
             fine = False
             yield Finding(
                 name, "FAIL", f"not served: {topic['problem']}",
-                "stop the broker, `toymq verify DATA_DIR`, `toymq repair DATA_DIR` where it says so, then start it again",
+                "if that names no remedy: stop the broker, `toymq verify DATA_DIR`, `toymq repair DATA_DIR` where it says so,"
+                " then start it again",
             )  # fmt: skip
         elif topic["state"] == "failed":
             fine = False

@@ -18,6 +18,7 @@ import toymq.sync
 from tests.support.broker_process import BrokerProcess, Wire
 from tests.support.worker_processes import serving
 from toymq_py.placement import worker_of
+from toymq_py.storage import partitions_file
 
 COUNT = 6
 NAMES = [f"orders#{number}" for number in range(COUNT)]
@@ -143,7 +144,7 @@ def divided(data_dir: Path, workers: int) -> None:
 
 def forget(data_dir: Path, worker: int) -> None:
     """What a worker has that has done a DELETE of it."""
-    (data_dir / f"workers/{worker}/partitions.json").unlink()
+    (data_dir / f"workers/{worker}/partitions.json").write_bytes(partitions_file.encode({}))
     for path in data_dir.glob(f"workers/{worker}/topics/orders#*"):
         shutil.rmtree(path)
 
@@ -173,6 +174,30 @@ def test_a_delete_that_some_workers_have_done_is_completed_by_a_repeat_at_any(tm
                     assert wire.ask(b"DELETE orders\n") == b"OK %d" % count
                     assert wire.ask(b"DELETE orders\n") == b"ERR NO_SUCH_TOPIC there is no topic orders"
         assert places(data_dir) == {}
+
+
+@pytest.mark.parametrize("without", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_workers_that_lost_the_number_refuse_the_topic_until_a_create_at_any(tmp_path: Path, without: tuple[int, ...]) -> None:
+    """A plain topic of the name was made, and stood in the way of what is in the partitions."""
+    data_dir, workers = tmp_path / "data", 3
+    divided(data_dir, workers)
+    for worker in without:
+        (data_dir / f"workers/{worker}/partitions.json").unlink()
+    with serving(data_dir, workers) as running:
+        running.ready(workers)
+        for worker in range(workers):
+            with running.wire(worker) as wire:
+                if worker in without:
+                    assert wire.ask(b"PUB orders - 1\nx\n").startswith(b"ERR STORAGE_FAILED partitions of orders are here")
+                    assert wire.ask(b"DELETE orders\n").startswith(b"ERR STORAGE_FAILED")
+                assert wire.ask(b"PUB orders#%d - 1\nx\n" % worker) == b"OK 1", "served by its name"
+        assert not list(data_dir.glob("workers/*/topics/orders"))
+        with running.wire(without[-1]) as wire:
+            assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+        for worker in range(workers):
+            with running.wire(worker) as wire:
+                assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+                assert lengths(wire) == [2, 2, 2, 1, 1, 1]
 
 
 def test_commands_behind_a_create_or_delete_in_one_packet_do_not_overtake_it(tmp_path: Path) -> None:

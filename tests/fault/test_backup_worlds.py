@@ -21,8 +21,8 @@ from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.restore import restore
-from toymq_py.storage.offline.verify import topic_names
 from toymq_py.storage.record import Frame
+from toymq_py.storage.topic_directories import topic_names
 
 TOPICS = ("a", "b")
 

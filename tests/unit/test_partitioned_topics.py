@@ -2,16 +2,20 @@
 
 import errno
 import random
+import re
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.sim_disk import SimDisk
 from toymq_py import partition_operations
 from toymq_py.errors import (
+    BadArgument,
     BeingDeleted,
     DataDirectoryError,
+    Forbidden,
     IsPartitioned,
     NoSuchTopic,
     RequestError,
@@ -245,6 +249,120 @@ def test_a_damaged_table_is_no_empty_one() -> None:
     text = r"is damaged: not a checked partitions file.*\(partitions\.json: see `toymq verify` and `toymq repair`\)"
     with pytest.raises(DataDirectoryError, match=text):
         rig.reopen()
+
+
+def without_table(*, count: str = "4", **settings: str) -> BrokerRig:
+    """A broker with partitions, whose table is lost."""
+    rig = BrokerRig()
+    create(rig, partitions=count, **settings)
+    for number in range(int(count)):
+        rig.publish(f"orders#{number}", b"%d" % number, key=b"k")
+    rig.disk = rig.disk.kill()
+    rig.disk.unlink(f"{DIR}/partitions.json")
+    rig.restart()
+    return rig
+
+
+def test_without_the_table_nothing_takes_the_name_of_a_partitioned_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """A retry of what is stored in a partition would be stored again, and the messages there would be out of sight."""
+    rig = without_table()
+    said = r"up to orders#3, and partitions\.json does not know the topic: CREATE orders partitions=N .* at least 4"
+    assert [record.levelname for record in caplog.records if "CREATE orders partitions=N" in record.message] == ["ERROR"]
+    broker = rig.broker
+    for name in ("orders", "orders.dlq", "orders#4", "orders#0.dlq"):
+        for use in (broker.topic, broker.topic_or_new, broker.topic_to_publish, broker.partitioned.pattern_of):
+            if name in ("orders", "orders.dlq") or use != broker.partitioned.pattern_of:
+                with pytest.raises((StorageFailed, Forbidden), match=rf"{said}|dead letters, which the broker alone"):
+                    use(name)
+    with pytest.raises(StorageFailed, match=said):
+        rig.poll("orders")
+    with pytest.raises(StorageFailed, match=said):
+        create(rig)
+    with pytest.raises(StorageFailed, match=said):
+        delete(rig)
+    with pytest.raises(BadArgument, match="orders#0 is a partition of orders"):
+        partition_operations.delete(broker, "orders#0", lambda count, error: None)
+    listed = {row["topic"]: row.get("problem") for row in broker.describe(None)}
+    assert re.search(said, listed.pop("orders"))
+    assert listed == dict.fromkeys(NAMES), "partitions are served by their names"
+    assert [published.duplicate for published in rig.publish("orders#0", b"0", key=b"k")] == [True]
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_create_brings_a_lost_topic_back_with_what_is_in_it(power_cut: bool) -> None:
+    rig = without_table(visibility="60000")
+    with pytest.raises(TopicExists, match="at least 4"):
+        create(rig, partitions="3")
+    assert create(rig, partitions="4") == "OK"
+    for _ in range(2):
+        check_whole(rig, visibility=60_000)
+        assert not rig.broker.unopened
+        assert [rig.broker.topic(name).next_id for name in NAMES] == [1] * 4
+        rig.reopen(power_cut=power_cut)
+    assert delete(rig) == 4
+    rig.publish("orders", b"plain")
+
+
+def test_a_create_that_fails_removes_nothing_of_a_lost_topic() -> None:
+    """Also where it asks for settings that the partitions do not have: then the topic is back."""
+    for op in ("open", "pwrite", "sync", "rename", "sync_dir"):
+        rig = without_table()
+        fault = rig.disk.fail(op, 1, errno.EIO)
+        assert create(rig, partitions="4") == "STORAGE"
+        assert fault.fired
+        rig.disk.heal()
+        with pytest.raises(StorageFailed, match="CREATE orders partitions=N"):
+            rig.broker.topic_or_new("orders")
+        assert create(rig, partitions="4", visibility="5") == "EXISTS"
+        rig.reopen()
+        check_whole(rig)
+        assert [rig.broker.topic(name).next_id for name in NAMES] == [1] * 4
+
+
+def test_a_partition_that_is_lost_too_is_made_with_the_settings_of_the_create() -> None:
+    rig = without_table(visibility="60000")
+    rig.disk = rig.disk.kill()
+    rig.disk.rename(f"{DIR}/topics/orders#3", f"{DIR}/lost")
+    rig.restart()
+    assert create(rig, partitions="4", visibility="60000") == "OK"
+    check_whole(rig, visibility=60_000)
+
+
+def test_a_plain_topic_beside_partitions_of_its_name_is_served_until_it_is_deleted(caplog: pytest.LogCaptureFixture) -> None:
+    """An older broker made it."""
+    rig = without_table()
+    rig.disk = rig.disk.kill()
+    rig.disk.mkdir(f"{DIR}/topics/orders")
+    rig.restart()
+    assert "before that, DELETE the topic orders without partitions, which is served" in caplog.text
+    rig.publish("orders", b"x")
+    with pytest.raises(TopicExists, match="orders exists and is not partitioned: delete it first"):
+        create(rig, partitions="4")
+    assert delete(rig) == 1
+    with pytest.raises(StorageFailed, match="CREATE orders partitions=N"):
+        rig.publish("orders", b"x")
+    assert create(rig, partitions="4") == "OK"
+
+
+def test_the_worker_of_the_plain_name_sees_the_partitions_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """It has none of them, and would have made a plain topic. A worker that has a table is not asked twice: another one may be
+    in the middle of a DELETE."""
+    root, workers = "/data/d/workers", 3
+    placements = [Placement(worker, ["a:1", "b:2", "c:3"]) for worker in range(workers)]
+    names = [f"t{number}" for number in range(100)]
+    name = next(name for name in names if worker_of(name, workers) == 0 and worker_of(f"{name}#0", workers) == 1)
+    disk = SimDisk(random.Random(1))
+    for path in ("/data", DIR, root, f"{root}/1", f"{root}/1/topics", f"{root}/1/topics/{name}#0"):
+        disk.mkdir(path)
+    rig = BrokerRig(disk=disk, placement=placements[0], data_dir=f"{root}/0")
+    with pytest.raises(StorageFailed, match=f"CREATE {name} partitions=N"):
+        rig.broker.topic_or_new(name)
+    assert create(rig, name, partitions="1") == "OK"
+    rig.reopen(placement=placements[0])
+    assert not rig.broker.partitioned.lost
+    assert "partitions=N" not in caplog.text[caplog.text.index("partitions=N") + 20 :]
+    others = BrokerRig(disk=rig.disk.kill(), placement=placements[2], data_dir=f"{root}/2").broker.partitioned
+    assert not others.lost, "it passes the name on to the worker of the plain name, which knows"
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,30 @@ def test_a_worker_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> 
         assert workers.stop() == 0
 
 
+def test_a_worker_whose_directory_goes_away_waits_until_it_is_back(tmp_path: Path) -> None:
+    """Its next process made an empty directory, and the topics there began at id 0."""
+    home, topic = tmp_path / "data/workers/1", topic_of(1, 2)
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        with workers.wire(1) as wire:
+            assert publish(wire, topic, "x") == b"OK 0"
+        home.rename(tmp_path / "away")
+        os.kill(workers.pids[1], signal.SIGKILL)
+        workers.hears(f"worker 1: {home} is missing")
+        with workers.wire(0) as wire:
+            assert publish(wire, topic_of(0, 2), "x") == b"OK 0"
+        assert not home.exists()
+        (tmp_path / "away").rename(home)
+        workers.ready(1)
+        with workers.wire(1) as wire:
+            assert publish(wire, topic, "y") == b"OK 1"
+        home.rename(tmp_path / "away")
+        assert workers.stop() == 0
+    ended = run("serve", "--data-dir", str(tmp_path / "data"), "--workers", "2", "--listen", "127.0.0.1:0")
+    assert ended.returncode == 2
+    assert f"{home} is missing, or has no topics directory, and it has the topics of worker 1: mount" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -14,7 +14,7 @@ from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.backup_directory import read_mark, utc
 from toymq_py.storage.offline.restore import restore as restore_directory
-from toymq_py.storage.offline.verify import log_bytes
+from toymq_py.storage.offline.verify import log_bytes, lost_topics
 from toymq_py.storage.scanner import Progress
 from toymq_py.units import counted
 
@@ -110,6 +110,8 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
             fs, backup_directory, directory, pid=os.getpid(), unfinished=unfinished, progress=bar.update
         )
     print_reports(reports, as_json=as_json)
+    for text in lost_topics(fs, directory):
+        click.echo(f"toymq: {text}", err=True)
     if not as_json:
         began_ns, _ = read_mark(fs, backup_directory)
         click.echo(f"{directory} is as it was at {utc(began_ns)}, when the backup {backup_directory} began")

@@ -10,7 +10,7 @@ import click
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.repair import TopicRepair
 from toymq_py.storage.offline.repair import repair as repair_directory
-from toymq_py.storage.offline.verify import check_data_directory, log_bytes
+from toymq_py.storage.offline.verify import check_data_directory, log_bytes, lost_topics
 from toymq_py.units import counted
 
 
@@ -21,7 +21,8 @@ def repair(directory: str, as_json: bool) -> None:
     """Repair a damaged data DIRECTORY whose broker is stopped, and print what is lost.
 
     Every record that can be read stays, under its id. Damaged files move unchanged to quarantine/ in the directory. Then
-    `toymq verify` finds no damage, and no topic is degraded. Exit code 0, also when there was nothing to repair. Exit code 1: a
+    `toymq verify` finds no damage, and no topic is degraded, but for partitioned topics that are to be created anew: it names
+    them. Exit code 0, also when there was nothing to repair. Exit code 1: a
     segment cannot be read, so it stays; move it away to give up its records.
     """
     fs = RealFileSystem()
@@ -52,7 +53,9 @@ def repair(directory: str, as_json: bool) -> None:
             click.echo(f"  {path} cannot be read: it stays, and its records are not given up; mend the disk, or move it away")
     if failed is not None:
         raise failed
-    if not repaired and not as_json:
+    for text in (without := lost_topics(fs, directory)):
+        click.echo(f"toymq: {text}", err=True)
+    if not repaired and not without and not as_json:
         click.echo("nothing is damaged")
     if any(each.unreadable for each in repaired):
         raise SystemExit(1)

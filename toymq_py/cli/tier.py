@@ -12,7 +12,8 @@ from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import ConfigError
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup_directory import utc
-from toymq_py.storage.offline.verify import check_data_directory, topic_names, verify_topic
+from toymq_py.storage.offline.verify import check_data_directory, lost_topics, verify_topic
+from toymq_py.storage.topic_directories import topic_names
 from toymq_py.tier.bucket import check_there, open_bucket
 from toymq_py.tier.check import check as compare
 from toymq_py.tier.marker import Marker
@@ -122,6 +123,8 @@ def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = No
         if each.why_absent is not None:
             of = f"topic {each.place.topic}, incarnation {each.place.incarnation}"
             click.echo(f"toymq: {of}, is not restored: {each.why_absent}", err=True)
+    for text in lost_topics(fs, directory):
+        click.echo(f"toymq: {text}", err=True)
     if not as_json:
         for each in restored:
             state = "" if each.state_ns is None else f", consumers and settings as of {utc(each.state_ns)}"

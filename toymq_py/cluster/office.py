@@ -176,6 +176,7 @@ class BrokerOffice:
         placement.done = lambda: metrics.publish_total + metrics.deliver_total
         placement.is_here = lambda topic: topic in topics or topic in unopened
         unclear = {f"{topic}{end}" for topic in broker.moves.marks for end in ("", DEAD_LETTERS)}
+        unclear |= broker.partitioned.lost.keys()
         clear = [topic for topic in (*topics, *unopened) if topic not in unclear]
         await placement.settle(clear, broker.partitioned.by_name.values())
         if self._moves is not None:

@@ -16,10 +16,10 @@ from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
 from toymq_py.replication.replica_file import DAMAGED_MAX, ReplicaFile
 from toymq_py.storage import offsets
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.offline.verify import topic_names
 from toymq_py.storage.scanner import rescan
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
+from toymq_py.storage.topic_directories import topic_names
 
 logger = logging.getLogger("toymq_py.replication")
 

@@ -102,13 +102,15 @@ class Passing:
     def take(self, command: Command, refused: RefusedSequences) -> bool:
         """Pass a command on if another worker has its topic. Returns: whether that is so; otherwise it is for this one.
 
-        Raises: ShuttingDown: that worker cannot be reached.
+        Raises: ShuttingDown: that worker cannot be reached; StorageFailed: the topic is partitioned, and its number is lost.
         """
         topic: str | None = getattr(command, "topic", None)
         if topic is None:
             return self._take_other(command)
         if isinstance(command, Subscribe):
             self._check_free(topic)
+        if self._partitioned.lost and not isinstance(command, Create):
+            self._partitioned.refuse_lost(topic)
         if isinstance(command, STAGED):
             plan = plan_of(command, self._placement, self._partitioned, follows=self._follows)
             if plan is not None:

@@ -64,7 +64,8 @@ FILE = BesideFile(
     decode,
     private=False,
     when_damaged="the broker does not start",
-    put_aside="no topic is partitioned: create each anew with its number of partitions; what is in the partitions stays",
+    put_aside="topics with partitions here are refused until `CREATE <topic> partitions=N` brings each back, with the number "
+    "that it had and with what is in its partitions; `toymq verify` names them",
 )
 
 

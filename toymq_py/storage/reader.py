@@ -16,13 +16,14 @@ from toymq_py.records import IdRange
 from toymq_py.storage import topic_settings
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem
 from toymq_py.storage.id_ranges import above, subtract, union
-from toymq_py.storage.offline.verify import check_data_directory, topic_names
+from toymq_py.storage.offline.verify import check_data_directory
 from toymq_py.storage.offsets import load
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, adopt, rescan
 from toymq_py.storage.segment import Segment, newest_times
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import SegmentStatus, segment_inventory
+from toymq_py.storage.topic_directories import topic_names
 
 T = TypeVar("T")
 

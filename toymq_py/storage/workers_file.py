@@ -1,24 +1,58 @@
 """``workers.json``: over how many broker processes a data directory is divided. ADR 0128.
 
 A directory without it belongs to one process. One with it has no ``topics``: each worker has a data directory of its own, which
-is ``workers/<n>``.
+is ``workers/<n>``, and has ``topics`` from before the file says the number. So a directory that is missing, or a mount point
+without its file system, is not taken for one without topics, and neither is a directory whose file is missing (ADR 0216).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.topic_directories import topic_names
 
 FILE_NAME = "workers.json"
 
-OF_A_NEW_DIRECTORY = frozenset(("LOCK", "topics", f"{FILE_NAME}.tmp"))
-"""What an empty data directory may have: the lock, no topics, and what a kill left of this file."""
+OF_A_NEW_DIRECTORY = frozenset(("LOCK", "topics", "workers", f"{FILE_NAME}.tmp"))
+"""What an empty data directory may have: the lock, no topics, and what a kill left of a division."""
 
 
 def worker_path(data_dir: str, worker: int) -> str:
     """The data directory of a worker."""
     return f"{data_dir}/workers/{worker}"
+
+
+def workers_there(fs: FileSystem, data_dir: str) -> Iterator[int]:
+    """The numbers of the workers that have a directory, in order."""
+    workers = f"{data_dir}/workers"
+    names = fs.listdir(workers) if fs.is_dir(workers) else []
+    for worker in sorted(int(name) for name in names if name.isascii() and name.isdecimal()):
+        if fs.is_dir(worker_path(data_dir, worker)):
+            yield worker
+
+
+class UnknownDivision(DataDirectoryError):
+    """The file is damaged, or missing where workers have topics."""
+
+    def __init__(self, fs: FileSystem, data_dir: str, problem: str) -> None:
+        self.number = max(workers_there(fs, data_dir), default=0) + 1
+        """Of the workers that have a directory, and those below them."""
+        super().__init__(
+            f"{data_dir}/{FILE_NAME} {problem}: `toymq workers {data_dir} --set {self.number}` makes it again, from the "
+            f"directories in {data_dir}/workers; bring back first what is missing there"
+        )
+
+
+def check_worker(fs: FileSystem, data_dir: str, worker: int) -> None:
+    """Raise DataDirectoryError when the topics of a worker are not there. Blocks."""
+    path = worker_path(data_dir, worker)
+    if not fs.is_dir(f"{path}/topics"):
+        raise DataDirectoryError(
+            f"{path} is missing, or has no topics directory, and it has the topics of worker {worker}: mount its file system, "
+            f"or restore it from a backup; `mkdir -p {path}/topics` goes on without them"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +64,19 @@ class Division:
 
 
 def load_division(fs: FileSystem, data_dir: str) -> Division | None:
-    """None for a directory of one process. Blocks. Raises: DataDirectoryError, OSError."""
+    """None for a directory of one process. Blocks. Raises: UnknownDivision, OSError."""
     path = f"{data_dir}/{FILE_NAME}"
     if not fs.exists(path):
+        if any(topic_names(fs, worker_path(data_dir, worker)) for worker in workers_there(fs, data_dir)):
+            raise UnknownDivision(fs, data_dir, f"is missing, and {data_dir}/workers has topics")
         return None
     try:
         content = checked_json.decode("workers", fs.read_file(path))
     except DamagedData as error:
-        raise DataDirectoryError(f"{path} is damaged ({error}): its number of workers is that of {data_dir}/workers") from error
+        raise UnknownDivision(fs, data_dir, f"is damaged ({error})") from error
     found = [content.get("number"), content.get("following", 1)]
     if any(not isinstance(number, int) or isinstance(number, bool) or number < 1 for number in found):
-        raise DataDirectoryError(f"{path} is damaged: {content!r} has no number of workers")
+        raise UnknownDivision(fs, data_dir, f"is damaged ({content!r} has no number of workers)")
     return Division(found[0], content.get("following"))
 
 
@@ -85,20 +121,40 @@ def divide(fs: FileSystem, data_dir: str, number: int) -> None:
     Assumes that the caller holds its lock. Raises: DataDirectoryError, OSError.
     """
     found = load(fs, data_dir)
+    homes = [worker_path(data_dir, worker) for worker in range(number)]
     if found is None:
-        there = [name for name in fs.listdir(data_dir) if name not in OF_A_NEW_DIRECTORY]
-        if there or (fs.is_dir(f"{data_dir}/topics") and fs.listdir(f"{data_dir}/topics")):
+        if there := _used(fs, data_dir):
             raise DataDirectoryError(
-                f"{data_dir} holds {there[0] if there else 'topics'}, and only an empty directory can be divided over workers: "
+                f"{data_dir} holds {there}, and only an empty directory can be divided over workers: "
                 f"serve it without --workers, or divide it with `toymq workers {data_dir} --set {number}`"
             )
-        store(fs, data_dir, Division(number))
+        for path in (f"{data_dir}/workers", *homes, *(f"{home}/topics" for home in homes)):
+            fs.mkdir(path)
     elif found != number:
         raise DataDirectoryError(
             f"{data_dir} is divided over {found} workers: serve it with --workers {found}, or change that with "
             f"`toymq workers {data_dir} --set {number}`"
         )
-    for path in (f"{data_dir}/workers", *(worker_path(data_dir, worker) for worker in range(number))):
-        fs.mkdir(path)
-    fs.sync_dir(f"{data_dir}/workers")
-    fs.sync_dir(data_dir)
+    for worker in range(number):
+        check_worker(fs, data_dir, worker)
+    for path in (*homes, f"{data_dir}/workers", data_dir):
+        fs.sync_dir(path)
+    if found is None:
+        store(fs, data_dir, Division(number))
+
+
+def _used(fs: FileSystem, data_dir: str) -> str | None:
+    """What a directory holds that no worker has; None for an empty one, also where a kill has left the empty directories of
+    workers."""
+    for name in fs.listdir(data_dir):
+        if name not in OF_A_NEW_DIRECTORY:
+            return name
+    if fs.is_dir(f"{data_dir}/topics") and fs.listdir(f"{data_dir}/topics"):
+        return "topics"
+    workers = f"{data_dir}/workers"
+    for name in fs.listdir(workers) if fs.is_dir(workers) else ():
+        home = f"{workers}/{name}"
+        held = fs.listdir(home) if fs.is_dir(home) else [name]
+        if held not in ([], ["topics"]) or (held and fs.listdir(f"{home}/topics")):
+            return f"workers/{name}"
+    return None

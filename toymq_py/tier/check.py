@@ -11,8 +11,8 @@ from toymq_py.storage import topic_settings
 from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
 from toymq_py.storage.offline.backup_directory import utc
-from toymq_py.storage.offline.verify import topic_names
 from toymq_py.storage.segment import Segment, segment_name
+from toymq_py.storage.topic_directories import topic_names
 from toymq_py.tier.bucket import Bucket
 from toymq_py.tier.deletions import list_holdings
 from toymq_py.tier.keys import Holding, Place, deleted_key, keys_of, seal_key, segment_key, state_key

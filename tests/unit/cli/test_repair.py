@@ -19,3 +19,15 @@ def test_a_segment_that_stays_unreadable_is_named_with_exit_code_1(tmp_path: Pat
     assert done.exit_code == 1
     assert done.stdout.splitlines()[0] == "t: not repaired, 0 records lost, 0 files in quarantine"
     assert f"{topic / segment_name(1)} cannot be read: it stays" in done.stdout
+
+
+def test_it_names_the_partitioned_topics_that_only_create_brings_back(tmp_path: Path) -> None:
+    """It said that each was to be created anew, and nothing that the partitions were in the way."""
+    data = tmp_path / "d"
+    (data / "topics" / "orders#3").mkdir(parents=True)
+    (data / "partitions.json").write_bytes(b"{")
+    for said in ("partitions.json: repaired, 0 records lost, 1 file in quarantine", ""):
+        done = CliRunner().invoke(repair, [str(data)])
+        assert done.exit_code == 0
+        assert done.stdout.partition("\n")[0] == said
+        assert "CREATE orders partitions=N brings it back with what is in them" in done.stderr

@@ -85,6 +85,23 @@ def test_a_restore_names_what_was_not_sealed(data: Path, tmp_path: Path) -> None
     assert "--unfinished is for a backup" in toymq("restore", "--unfinished", url, f"{tmp_path}/other").output
 
 
+def test_a_restore_names_the_partitioned_topics_that_only_create_brings_back(tmp_path: Path) -> None:
+    """The bucket has partitions as topics, and their number nowhere."""
+    fs, url, incarnation = RealFileSystem(), f"file://{tmp_path}/bucket", PLACE.incarnation
+    topics = []
+    for name in ("orders#0", "orders#2"):
+        topic = tmp_path / "d" / "topics" / name
+        topic.mkdir(parents=True)
+        for first_id in (0, 1):
+            (topic / f"{first_id:020}.log").write_bytes(encode_frame(first_id, 1, b"", b"x"))
+        topic_settings.store(fs, str(topic), TopicSettings(), incarnation)
+        topics.append(TopicOnDisk(Place(name, incarnation), str(topic), 2))
+    Uploads(fs, open_bucket(url, fs), SystemClock.wall_ns).round(topics, {topic.place for topic in topics})
+    told = toymq("restore", url, f"{tmp_path}/again")
+    assert "toymq: partitions of orders are here, up to orders#2, and partitions.json does not know the topic" in told.stderr
+    assert "CREATE orders partitions=N brings it back" in told.stderr
+
+
 def test_a_restore_says_how_many_seals_name_no_topic(data: Path, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket"
     upload(data, url)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from toymq_py.cli.main import main
@@ -26,3 +27,27 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
     ended = CliRunner().invoke(main, ["workers", str(tmp_path / "missing"), "--set", "2"])
     assert ended.exit_code == 2
     assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("content", [None, "garbage"])
+def test_the_remedy_that_each_command_names_for_a_lost_number_works(tmp_path: Path, content: str | None) -> None:
+    """One named `--set`, which took the directory for none, and one process, which saw an empty directory."""
+    data = tmp_path / "data"
+    (data / "topics/orders").mkdir(parents=True)
+    (data / "topics/events").mkdir()
+    run = CliRunner().invoke
+    assert run(main, ["workers", str(data), "--set", "2"]).exit_code == 0
+    (data / "workers.json").unlink()
+    if content is not None:
+        (data / "workers.json").write_text(content)
+    listen = ("--data-dir", str(data), "--listen", "127.0.0.1:0")
+    for command in (
+        ("workers", str(data)), ("verify", str(data)), ("repair", str(data)), ("backup", str(data), str(tmp_path / "copy")),
+        ("serve", *listen), ("serve", *listen, "--workers", "2"),
+    ):  # fmt: skip
+        ended = run(main, list(command))
+        assert (ended.exit_code, f"`toymq workers {data} --set 2` makes it again" in ended.stderr) == (2, True), ended.output
+    assert not (data / "topics").exists()
+    told = run(main, ["workers", str(data), "--set", "2"]).output
+    assert told == f"{data}: 2 workers, 0 topics moved; `toymq serve --workers 2` serves it\n"
+    assert run(main, ["workers", str(data)]).output == f"{data}: 2 workers\n"

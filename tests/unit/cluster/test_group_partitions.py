@@ -15,7 +15,7 @@ from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.config.options import TopicSettings
 from toymq_py.data_directory import DataDirectory
-from toymq_py.errors import BeingDeleted, NameBusy, NoSuchTopic, PlacementUnknown, RequestError, TermEnded
+from toymq_py.errors import BeingDeleted, NameBusy, NoSuchTopic, PlacementUnknown, RequestError, StorageFailed, TermEnded
 from toymq_py.partitioned_topics import Done, PartitionedTopics
 from toymq_py.placement import Place
 from toymq_py.protocol import encode_error, encode_ok
@@ -84,8 +84,9 @@ class Group:
         placement.is_here = lambda topic: disk is self.disk and topic in self.topics()
         await placement.open()
         directory = DataDirectory(disk, Soon(world.rng), "/data")
-        partitioned = PartitionedTopics(disk, directory, lambda: placement)
+        partitioned = PartitionedTopics(disk, directory, lambda: placement, (), {})
         partitioned.open()
+        partitioned.note_lost(list(self.topics()))
         await placement.settle(self.topics(), list(partitioned.by_name.values()))
         world.running.append(_loop().create_task(placement.run(lease)))
         self.placement, self.partitioned, self._directory = placement, partitioned, directory
@@ -439,6 +440,28 @@ def test_etcd_that_has_forgotten_all_is_told_again() -> None:
         assert await world.command("CREATE", "b", "x", 5) == "OK"
         assert {group.name: group.topics() for group in world.groups.values()} == before
         await whole(world, "y")
+        assert await world.command("DELETE", "c", "x") == "OK"
+        assert world.stored("x") == []
+
+    simulate(scenario)
+
+
+def test_groups_whose_table_is_lost_as_well_refuse_the_topic_until_a_create() -> None:
+    async def scenario(world: World) -> None:
+        assert await world.command("CREATE", "a", "x", 6) == "OK"
+        before = {group.name: group.topics() for group in world.groups.values()}
+        world.etcd.wipe()
+        for group in world.groups.values():
+            group.disk.unlink("/data/partitions.json")
+            await group.lead()
+        await asyncio.sleep(1.0)
+        for group in world.groups.values():
+            with pytest.raises(StorageFailed, match="CREATE x partitions=N brings it back"):
+                group.partitioned.is_whole("x")
+        assert await world.command("CREATE", "b", "x", 2) == "EXISTS", "it has partitions with larger numbers"
+        assert await world.command("CREATE", "b", "x", 6) == "OK"
+        assert {group.name: group.topics() for group in world.groups.values()} == before
+        assert not any(group.partitioned.lost for group in world.groups.values())
         assert await world.command("DELETE", "c", "x") == "OK"
         assert world.stored("x") == []
 

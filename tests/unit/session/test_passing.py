@@ -64,7 +64,7 @@ class Rig:
         placement = placement or Placement(0, ("127.0.0.1:1", "127.0.0.1:2"), (str(socket), str(socket)))
         deliveries = Deliveries(self.replies, runnable, clock, loop.call_later)
         directory = DataDirectory(SimDisk(Random(1)), SimLoop(FakeClock(), Random(1)), "/d")
-        self.partitioned = PartitionedTopics(SimDisk(Random(1)), directory, lambda: placement)
+        self.partitioned = PartitionedTopics(SimDisk(Random(1)), directory, lambda: placement, (), {})
         self.gate = Gate()
         self.passing = Passing(
             placement, self.partitioned, self.replies, deliveries, loop, self.gate, lambda: self.unread, self.aborted.set

@@ -14,8 +14,8 @@ from toymq_py.partitions import Partitioned
 from toymq_py.placement import worker_of
 from toymq_py.storage import partitions_file, webhooks_file
 from toymq_py.storage.offline.redistribute import present, redistribute
-from toymq_py.storage.offline.verify import topic_names
 from toymq_py.storage.partitions_file import StoredPartitions
+from toymq_py.storage.topic_directories import topic_names
 from toymq_py.storage.workers_file import Division, divide, load, load_division, worker_path
 
 ROOT = "/data/d"
@@ -231,6 +231,79 @@ def test_what_is_unknown_stays() -> None:
     disk.open(f"{worker_path(ROOT, 2)}/notes.txt", create=True)
     redistribute(disk, ROOT, 2)
     assert disk.listdir(worker_path(ROOT, 2)) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("content", [None, b"{"])
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_a_number_that_is_lost_is_told_by_the_directories(content: bytes | None, after: int) -> None:
+    disk = made(3)
+    lose(disk, content)
+    with pytest.raises(DataDirectoryError, match=f"`toymq workers {ROOT} --set 3` makes it again"):
+        present(disk, ROOT)
+    moved: dict[str, int] = {}
+    redistribute(disk, ROOT, after, moved.__setitem__)
+    check(disk, after)
+    assert bool(moved) == (after != 3)
+    redistribute(disk, ROOT, after)
+    check(disk, after)
+
+
+def lose(disk: SimDisk, content: bytes | None) -> None:
+    """What ``workers.json`` says is gone."""
+    disk.unlink(f"{ROOT}/workers.json")
+    if content is not None:
+        file = disk.open(f"{ROOT}/workers.json", create=True)
+        file.pwrite(content, 0)
+        file.sync()
+    disk.sync_dir(ROOT)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("end", ["kill", "power cut"])
+def test_killed_at_each_step_of_making_the_number_again_it_goes_on(op: str, end: str) -> None:
+    nth, fired = 0, True
+    while fired:
+        nth += 1
+        disk = made(3)
+        lose(disk, b"{")
+        fault = disk.fail(op, nth, errno.EIO)
+        with suppress(OSError):
+            redistribute(disk, ROOT, 2)
+        fired = fault.fired
+        disk.heal()
+        disk = disk.kill() if end == "kill" else disk.crash(random.Random(nth))
+        redistribute(disk, ROOT, 2)
+        check(disk, 2)
+    assert nth > 1 or op in ("rmdir", "unlink")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_topics_of_a_worker_that_is_not_there_are_not_left_behind(known: bool) -> None:
+    """Its disk may not be mounted: with another number its topics would be those of no worker."""
+    disk = made(3)
+    if not known:
+        lose(disk, None)
+    disk.rename(worker_path(ROOT, 1), "/data/elsewhere")
+    for number in (1, 2, 3, 4):
+        with pytest.raises(DataDirectoryError, match=f"{ROOT}/workers/1 is missing"):
+            redistribute(disk, ROOT, number)
+    disk.rename("/data/elsewhere", worker_path(ROOT, 1))
+    redistribute(disk, ROOT, 2)
+    check(disk, 2)
+
+
+def test_topics_that_are_there_twice_are_named_where_the_number_is_lost() -> None:
+    """One process had served it since, and had made a topic anew."""
+    disk = made(2)
+    lose(disk, None)
+    topic = next(iter(topic_names(disk, worker_path(ROOT, 0))))
+    for path in (f"{ROOT}/topics", f"{ROOT}/topics/{topic}"):
+        disk.mkdir(path)
+    with pytest.raises(DataDirectoryError, match=f"topic {topic} is in {ROOT} and in {ROOT}/workers/0; move one out of {ROOT}"):
+        redistribute(disk, ROOT, 2)
+    disk.rename(f"{ROOT}/topics/{topic}", "/data/aside")
+    redistribute(disk, ROOT, 2)
+    check(disk, 2)
 
 
 def test_no_data_directory() -> None:

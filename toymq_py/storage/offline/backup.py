@@ -37,11 +37,12 @@ from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.earlier_copy import keep_lost, lost_segments, read_part, same_log
 from toymq_py.storage.offline.segment_copies import OtherLog, SegmentCopies, SourceChanged
 from toymq_py.storage.offline.superseded_copies import SupersededCopies
-from toymq_py.storage.offline.verify import check_data_directory, topic_names, verify_topic
+from toymq_py.storage.offline.verify import check_data_directory, verify_topic
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import segment_name
 from toymq_py.storage.segment_heads import list_bases
+from toymq_py.storage.topic_directories import topic_names
 
 HEAD_BYTES = 20
 """Length, id and time of a record: they identify a log."""

@@ -9,7 +9,8 @@
 
 A rename takes no time, however large the topic. Killed anywhere, or cut off from power, the same command goes on: every step
 begins with what it finds, and step 2 syncs the names that a killed run left in the new directories, before anything is dropped
-from the old ones (ADR 0142). A number of 1 is an ordinary data directory.
+from the old ones (ADR 0142). So it also makes a ``workers.json`` again that is missing or damaged (ADR 0216). A number of 1 is
+an ordinary data directory.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,18 +21,27 @@ from toymq_py.names import is_pattern
 from toymq_py.placement import worker_of
 from toymq_py.storage import partitions_file, webhooks_file
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.offline.verify import topic_names
 from toymq_py.storage.partitions_file import StoredPartitions
-from toymq_py.storage.workers_file import Division, forget, load_division, store, worker_path
+from toymq_py.storage.topic_directories import topic_names
+from toymq_py.storage.workers_file import (
+    Division,
+    UnknownDivision,
+    check_worker,
+    forget,
+    load_division,
+    store,
+    worker_path,
+    workers_there,
+)
 
 UNDIVIDABLE = ("replica.json", "amqp.json", "topics.restoring")
 """What belongs to a broker that ``--workers`` cannot serve, or to a copy that is not complete."""
 
 
 def present(fs: FileSystem, root: str) -> Division:
-    """How a directory is divided now. Raises: DataDirectoryError, OSError."""
+    """How a directory is divided now. Raises: UnknownDivision, DataDirectoryError, OSError."""
     found = load_division(fs, root)
-    if found is None and not fs.is_dir(f"{root}/topics"):
+    if found is None and not fs.is_dir(f"{root}/topics") and not fs.is_dir(f"{root}/workers"):
         raise DataDirectoryError(f"{root} is not a data directory: it has neither topics nor workers")
     return found or Division(1)
 
@@ -43,13 +53,16 @@ def redistribute(
 
     Raises: DataDirectoryError: it cannot be divided, and nothing was changed; OSError: call it again.
     """
-    division = present(fs, root)
+    division, known = _division(fs, root)
     if division.following not in (None, number):
         raise DataDirectoryError(
             f"{root} is on its way to {division.following} workers: complete that first, with --set {division.following}"
         )
+    last = division.number if division.following is None else min(division.number, division.following)
+    for worker in range(last) if last > 1 else ():  # a run that was killed has made or left these, at any step
+        check_worker(fs, root, worker)
     tables = _check(fs, root)
-    if division == Division(number):
+    if known and division == Division(number):
         fs.sync_dir(root)  # a run that was killed may have said so last
         return
     store(fs, root, Division(division.number, number))
@@ -83,6 +96,14 @@ def redistribute(
         forget(fs, root)
 
 
+def _division(fs: FileSystem, root: str) -> tuple[Division, bool]:
+    """How it is divided, and whether its file says so: else, each topic is looked for in every directory."""
+    try:
+        return present(fs, root), True
+    except UnknownDivision as unknown:
+        return Division(unknown.number), False
+
+
 def _home(root: str, number: int, worker: int) -> str:
     return worker_path(root, worker) if number > 1 else root
 
@@ -90,11 +111,8 @@ def _home(root: str, number: int, worker: int) -> str:
 def _directories(fs: FileSystem, root: str) -> Iterator[str]:
     """Every directory that may have topics, in a fixed order."""
     yield root
-    workers = f"{root}/workers"
-    names = fs.listdir(workers) if fs.is_dir(workers) else []
-    for name in sorted((name for name in names if name.isdigit()), key=int):
-        if fs.is_dir(f"{workers}/{name}"):
-            yield f"{workers}/{name}"
+    for worker in workers_there(fs, root):
+        yield worker_path(root, worker)
 
 
 def _check(fs: FileSystem, root: str) -> dict[str, dict[str, StoredPartitions]]:
@@ -109,7 +127,7 @@ def _check(fs: FileSystem, root: str) -> dict[str, dict[str, StoredPartitions]]:
                 raise DataDirectoryError(f"{directory} has {name}, and cannot be divided over workers")
         for topic in topic_names(fs, directory):
             if topic in seen:
-                remedy = "`toymq verify` says which has the records: move the other one away"
+                remedy = f"move one out of {root}, into a topics/ elsewhere: `toymq verify` and `toymq dump` show what is in it"
                 raise DataDirectoryError(f"topic {topic} is in {seen[topic]} and in {directory}; {remedy}")
             seen[topic] = directory
         for name, webhook in webhooks_file.load(fs, directory).items():

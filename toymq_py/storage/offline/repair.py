@@ -27,12 +27,13 @@ from toymq_py.storage.fs import FileSystem, copy_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.beside import BESIDE
-from toymq_py.storage.offline.verify import topic_names, verify_topic
+from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.offsets import AckedView, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, scan_segment
 from toymq_py.storage.segment import Segment, load_sidecar, segment_name
 from toymq_py.storage.segment_heads import list_bases
 from toymq_py.storage.segment_inventory import SegmentStatus, segment_inventory
+from toymq_py.storage.topic_directories import topic_names
 
 QUARANTINE = "quarantine"
 

@@ -10,9 +10,10 @@ from toymq_py.storage.fs import FileSystem, copy_file, remove_tree
 from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.backup_directory import is_empty, make_directory, read_mark, utc
 from toymq_py.storage.offline.beside import BESIDE
-from toymq_py.storage.offline.verify import TopicReport, topic_names, verify_topic
+from toymq_py.storage.offline.verify import TopicReport, verify_topic
 from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
 from toymq_py.storage.scanner import Progress
+from toymq_py.storage.topic_directories import topic_names
 
 _LEFTOVERS = (DIRECTORY_NAME, *(name for file in BESIDE for name in (file.name, f"{file.name}.tmp")))
 """What an interrupted restore leaves."""

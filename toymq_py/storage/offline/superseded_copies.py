@@ -10,7 +10,7 @@ import time
 
 from toymq_py.storage.fs import FileSystem, remove_tree
 from toymq_py.storage.offline.backup_directory import make_directory, write_mark
-from toymq_py.storage.offline.verify import topic_names
+from toymq_py.storage.topic_directories import topic_names
 
 DIRECTORY_NAME = "earlier"
 

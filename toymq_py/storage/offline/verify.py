@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.names import is_topic_name
+from toymq_py.partitions import wholes_of, without_number
 from toymq_py.records import IdRange
-from toymq_py.storage import offsets, topic_settings
+from toymq_py.storage import offsets, partitions_file, topic_settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.offline.beside import BESIDE
@@ -21,6 +21,7 @@ from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, load_sidecar, parse_
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
+from toymq_py.storage.topic_directories import topic_names
 from toymq_py.storage.workers_file import check_undivided
 
 
@@ -65,14 +66,6 @@ def check_data_directory(fs: FileSystem, data_dir: str) -> None:
         raise DataDirectoryError(f"{data_dir} is not a data directory: it has no topics directory")
 
 
-def topic_names(fs: FileSystem, data_dir: str) -> list[str]:
-    """Names of the topics that the broker would open. Raises: OSError."""
-    root = f"{data_dir}/topics"
-    if not fs.is_dir(root):
-        return []
-    return [name for name in fs.listdir(root) if is_topic_name(name) and fs.is_dir(f"{root}/{name}")]
-
-
 def log_bytes(fs: FileSystem, data_dir: str) -> int:
     """Bytes that ``verify`` will read, for a progress bar. Raises: OSError."""
     total = 0
@@ -84,14 +77,29 @@ def log_bytes(fs: FileSystem, data_dir: str) -> int:
 
 
 def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> Iterator[TopicReport]:
-    """Yields: a report for each topic, and one in the name of each file beside them that is damaged. Raises: OSError when a
-    file cannot be read at all."""
+    """Yields: a report for each topic, and one in the name of each file beside them that is damaged or lacks topics.
+
+    Raises: OSError when a file cannot be read at all.
+    """
     for topic in topic_names(fs, data_dir):
         yield verify_topic(fs, f"{data_dir}/topics/{topic}", topic, progress)
     for file in BESIDE:
         if (problem := file.problem(fs, data_dir)) is not None:
             finding = Finding(f"{data_dir}/{file.name}", f"{problem}; {file.when_damaged}")
             yield TopicReport(file.name, findings=[finding])
+    if lost := lost_topics(fs, data_dir):
+        path = f"{data_dir}/{partitions_file.FILE_NAME}"
+        yield TopicReport(partitions_file.FILE_NAME, findings=[Finding(path, text) for text in lost])
+
+
+def lost_topics(fs: FileSystem, data_dir: str) -> list[str]:
+    """What is to be said of each partitioned topic that only its partitions tell of; nothing while the table is damaged.
+    Raises: OSError."""
+    try:
+        known = partitions_file.load(fs, data_dir)
+    except DamagedData:
+        return []
+    return [without_number(*found) for found in sorted(wholes_of(topic_names(fs, data_dir)).items()) if found[0] not in known]
 
 
 def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | None = None) -> TopicReport:

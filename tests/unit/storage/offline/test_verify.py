@@ -1,16 +1,19 @@
 """`toymq verify`: what is damage and what is a note. Contract: storage.md, end of "Recovery"."""
 
+import random
 from pathlib import Path
 
 import pytest
 
 from tests.support.logs import PATH, disk_with, recover, report_of, some_frames
 from tests.support.sim_disk import SimDisk
-from toymq_py.storage import offsets
+from toymq_py.partitions import Partitioned
+from toymq_py.storage import offsets, partitions_file
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline import verify
 from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.offsets import OffsetsState
+from toymq_py.storage.partitions_file import StoredPartitions
 from toymq_py.storage.segment import segment_name
 
 
@@ -182,3 +185,30 @@ def test_all_topics_and_a_progress_that_adds_up() -> None:
     assert [report.topic for report in verify.verify(disk, "/data", seen.append)] == ["empty", "t"]
     assert sum(seen) == verify.log_bytes(disk, "/data")
     assert verify.topic_names(disk, "/nowhere") == []
+
+
+def test_a_topic_that_only_its_partitions_tell_of_is_damage_of_the_table() -> None:
+    disk = SimDisk(random.Random(1))
+    for path in ("/data", "/data/topics", *(f"/data/topics/{name}" for name in ("a#0", "a#7", "b#3.dlq", "c#0", "plain"))):
+        disk.mkdir(path)
+    for known in ({}, {"c": StoredPartitions(Partitioned("c", 1))}):
+        if known:
+            partitions_file.FILE.write(disk, "/data", partitions_file.encode(known))
+        *_, found = verify.verify(disk, "/data")
+        assert (found.topic, found.damaged) == ("partitions.json", True)
+        assert [finding.text.split(", and")[0] for finding in found.findings] == [
+            "partitions of a are here, up to a#7", "partitions of b are here, up to b#3",
+            *([] if known else ["partitions of c are here, up to c#0"]),
+        ]  # fmt: skip
+        assert found.findings[1].text.endswith("CREATE b partitions=N brings it back with what is in them; N is the number "
+                                               "that it had, at least 4")  # fmt: skip
+    put_table(disk, b"{")
+    *_, found = verify.verify(disk, "/data")
+    assert len(found.findings) == 1, "the damage is said, and not more than is known"
+
+
+def put_table(disk: SimDisk, data: bytes) -> None:
+    file = disk.open("/data/partitions.json", create=True)
+    file.truncate(0)
+    file.pwrite(data, 0)
+    file.close()
