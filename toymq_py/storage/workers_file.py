@@ -32,10 +32,11 @@ class Division:
 def load_division(fs: FileSystem, data_dir: str) -> Division | None:
     """None for a directory of one process. Blocks. Raises: DataDirectoryError, OSError."""
     path = f"{data_dir}/{FILE_NAME}"
-    if not fs.exists(path):
-        return None
     try:
-        content = checked_json.decode("workers", fs.read_file(path))
+        data = checked_json.read(fs, path)
+        if data is None:
+            return None
+        content = checked_json.decode("workers", data)
     except DamagedData as error:
         raise DataDirectoryError(f"{path} is damaged ({error}): its number of workers is that of {data_dir}/workers") from error
     found = [content.get("number"), content.get("following", 1)]

@@ -25,8 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import evicted, offsets, segment_heads, topic_settings
+from toymq_py.storage import checked_json, evicted, offsets, segment_heads, topic_settings
 from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
@@ -95,8 +96,8 @@ def back_up(
     Raises:
         DataDirectoryError: ``data_dir`` is not a data directory, or ``to`` holds something else.
         DirectoryLocked: another process uses ``to``.
-        OSError: a disk refuses; what an earlier backup had is still whole then, with or without what is new. A file beside the
-            topics that cannot be read is a problem of the report instead.
+        OSError: the disk of ``to`` refuses, or that of ``data_dir`` everything; what an earlier backup had is still whole then,
+            with or without what is new. A file or topic that cannot be read is a problem of the report instead.
     """
     check_data_directory(fs, data_dir)
     known = fs.is_dir(to) and fs.exists(f"{to}/{MARK_NAME}")
@@ -138,6 +139,8 @@ class _Backup:
         self._superseded = superseded
         self._prune = prune
         self._topics: dict[str, _Topic] = {}
+        self._passed_over: set[str] = set()
+        """Topics that cannot be read: of these the backup keeps what it has."""
         self.report = BackupReport()
         self._segments = SegmentCopies(fs, to, self.report, progress)
 
@@ -148,7 +151,10 @@ class _Backup:
         beside = [(file, *file.examine(fs, self._data_dir)) for file in BESIDE]
         for name in topic_names(fs, self._data_dir):
             with contextlib.suppress(FileNotFoundError):
-                self._topics[name] = self._look(name)
+                try:
+                    self._topics[name] = self._look(name)
+                except OSError as error:
+                    self._pass_over(name, error)
         for _ in range(ROUNDS_MAX):
             if not self._copy_all():
                 break
@@ -171,11 +177,24 @@ class _Backup:
 
     def _mark(self, path: str) -> Mark | None:
         for base_id in reversed(_bases(self._fs, path)):
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 head = read_part(self._fs, f"{path}/{segment_name(base_id)}", HEAD_BYTES, 0)
-                if head.strip(b"\0"):
-                    return base_id, head
+            except OSError as error:  # another one tells the log as well
+                if not is_lasting(error):
+                    raise
+                continue
+            if head.strip(b"\0"):
+                return base_id, head
         return None
+
+    def _pass_over(self, name: str, error: OSError) -> None:
+        """Go on without a topic that cannot be read. Raises: OSError when it is not that."""
+        path = f"{self._from}/{name}"
+        at = str(error.filename or "")
+        if isinstance(error, FileNotFoundError) or not is_lasting(error) or not (at == path or at.startswith(f"{path}/")):
+            raise error
+        self._segments.pass_over(at, error)
+        self._passed_over.add(name)
 
     # -- copying
 
@@ -184,7 +203,12 @@ class _Backup:
         some_went = False
         for name, topic in list(self._topics.items()):
             before = topic.structure
-            if not self._copy_topic(name):
+            try:
+                is_there = self._copy_topic(name)
+            except OSError as error:
+                self._pass_over(name, error)
+                is_there = False
+            if not is_there:
                 del self._topics[name]
             elif not _same_segments(before, self._topics[name].structure):
                 some_went = True
@@ -247,6 +271,8 @@ class _Backup:
             self.report.problem(f"{path}/{segment_name(base_id)} is gone{older}: the backup keeps its copy")
         for base_id, reason in files.foreign.items():
             self.report.problem(f"{path}/{segment_name(base_id)} {reason}: it was not copied")
+        if files.problem is not None:
+            self.report.problem(f"topic {name}: {files.problem}")
         fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
         if files.heads:  # those of the listing: the topic may have been made anew since
             segment_heads.store(fs, to, segment_heads.read_heads(fs, to, _bases(fs, to), files.heads) | {**files.heads})
@@ -298,17 +324,15 @@ class _Backup:
                 offsets.write(fs, to, data)
         file = f"{to}/{topic_settings.FILE_NAME}"
         try:
-            data = fs.read_file(f"{path}/{topic_settings.FILE_NAME}")
-        except FileNotFoundError:
-            with contextlib.suppress(FileNotFoundError):
-                fs.unlink(file)
-        else:
-            try:
+            data = checked_json.read(fs, f"{path}/{topic_settings.FILE_NAME}")
+            if data is not None:
                 topic_settings.parse(data, name)
-            except DamagedData as error:
-                problem(f"topic {name}: {topic_settings.FILE_NAME}: {error}: the backup has none that are newer")
-            else:
                 replace_file(fs, file, data)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    fs.unlink(file)
+        except DamagedData as error:
+            problem(f"topic {name}: {topic_settings.FILE_NAME}: {error}: the backup has none that are newer")
 
     def _lost_consumers(self, name: str, path: str, to: str) -> dict[str, dict[str, Any]]:
         """The consumers that the earlier backup has, and that the source lost with its offsets: after a restore one that the
@@ -343,6 +367,8 @@ class _Backup:
         for name in fs.listdir(self._to):
             topic = self._topics.get(name)
             path = f"{self._to}/{name}"
+            if name in self._passed_over:
+                continue
             if topic is None and not self._prune:
                 self.report.gone.append(name)
                 continue
@@ -365,8 +391,10 @@ class _Backup:
         """Check every byte of the copy. Damage that an earlier backup left is copied again from the source, while that is
         possible."""
         fs = self._fs
-        for name in self._topics:
+        for name in sorted({*self._topics, *self._passed_over}):
             path = f"{self._to}/{name}"
+            if not fs.is_dir(path):
+                continue
             report = verify_topic(fs, path, name, progress)
             spoilt = {finding.path for finding in report.findings if finding.damage} & self.report.kept
             for to in sorted(spoilt):

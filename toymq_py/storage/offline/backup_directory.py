@@ -1,6 +1,5 @@
 """The directory of a backup, and the mark that tells it from others."""
 
-import errno
 import json
 import time
 from collections.abc import Iterable
@@ -38,12 +37,11 @@ def read_mark(fs: FileSystem, path: str) -> tuple[int, bool]:
     Raises: DataDirectoryError when the directory is not a backup of this version; OSError.
     """
     try:
-        found = checked_json.parse_object("mark", fs.read_file(f"{path}/{MARK_NAME}"))
+        data = checked_json.read(fs, f"{path}/{MARK_NAME}")
+        if data is None:
+            raise DataDirectoryError(f"{path} is not a backup: it has no {MARK_NAME}")
+        found = checked_json.parse_object("mark", data)
         version, began_ns, finished = found["version"], found["began_ns"], found["finished"]
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise
-        raise DataDirectoryError(f"{path} is not a backup: it has no {MARK_NAME}") from None
     except (DamagedData, KeyError) as error:
         raise DataDirectoryError(f"{path}/{MARK_NAME} is damaged: {error}") from None
     if version != MARK_VERSION:
