@@ -111,8 +111,10 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
         )
     print_reports(reports, as_json=as_json)
     if not as_json:
-        began_ns, _ = read_mark(fs, backup_directory)
-        click.echo(f"{directory} is as it was at {utc(began_ns)}, when the backup {backup_directory} began")
+        began_ns, finished = read_mark(fs, backup_directory)
+        state = "is as it was" if finished else "has what was copied: it may lack what was acknowledged"
+        when = f"{utc(began_ns)}, when the backup {backup_directory} began"
+        click.echo(f"{directory} {state} {'at' if finished else 'before'} {when}")
         click.echo(f"to serve it: toymq serve --data-dir {shlex.quote(directory)}")
     if any(report.damaged for report in reports):
         raise SystemExit(1)

@@ -188,7 +188,7 @@ def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[i
 def readable_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[int, Head]) -> dict[int, Head]:
     """As ``read_heads``, without the segments that cannot be read. To compare, and never to be stored: a file without a head
     before one that has it would look like another log's. Raises: OSError of a passing shortage."""
-    heads = {}
+    heads: dict[int, Head] = {}
     for base_id in bases:
         try:
             heads |= read_heads(fs, path, [base_id], known)

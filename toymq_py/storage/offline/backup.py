@@ -215,7 +215,7 @@ class _Backup:
         return some_went
 
     def _copy_topic(self, name: str) -> bool:
-        """Copy a topic, again when it changes meanwhile. Returns: False when it was deleted."""
+        """Copy a topic, again when it changes meanwhile. Returns: False when it was deleted, or is passed over."""
         fs, path = self._fs, f"{self._from}/{name}"
         for _ in range(ROUNDS_MAX):
             if not fs.is_dir(path):
@@ -228,7 +228,9 @@ class _Backup:
             except (FileNotFoundError, NotADirectoryError, SourceChanged):
                 continue
             return True
-        raise DataDirectoryError(f"topic {name} changes faster than it can be copied: try again")
+        self.report.problem(f"topic {name} changes faster than it can be copied, or a name in {path} leads nowhere: try again")
+        self._passed_over.add(name)
+        return False
 
     def _try_topic(self, name: str, path: str, to: str) -> None:
         """Copy a topic once. Raises: SourceChanged, OtherLog, FileNotFoundError."""
@@ -324,10 +326,10 @@ class _Backup:
                 offsets.write(fs, to, data)
         file = f"{to}/{topic_settings.FILE_NAME}"
         try:
-            data = checked_json.read(fs, f"{path}/{topic_settings.FILE_NAME}")
-            if data is not None:
-                topic_settings.parse(data, name)
-                replace_file(fs, file, data)
+            settings = checked_json.read(fs, f"{path}/{topic_settings.FILE_NAME}")
+            if settings is not None:
+                topic_settings.parse(settings, name)
+                replace_file(fs, file, settings)
             else:
                 with contextlib.suppress(FileNotFoundError):
                     fs.unlink(file)

@@ -83,17 +83,26 @@ class SegmentCopies:
         return end
 
     def pass_over(self, path: str, error: OSError) -> None:
-        """Name what cannot be read, to go on with all else. Raises: OSError on a machine that can read nothing: it has no
-        backup."""
+        """Name what cannot be read, to go on with all else. Raises: OSError."""
+        self._name(f"{path}: {unreadable_text(error)}, and was not copied")
+
+    def _name(self, problem: str) -> None:
+        """Raises: OSError on a machine that can read nothing: it has no backup."""
         read_part(self._fs, f"{self._backup_dir}/{MARK_NAME}", 1, 0)
-        self._report.problem(f"{path}: {unreadable_text(error)}, and was not copied")
+        self._report.problem(problem)
 
     def mend(self, file: str, to: str) -> None:
         """Replace a damaged copy by its source, if that has all that is left of it. Raises: OSError."""
         base_id = int(to[-24:-4])
-        with contextlib.suppress(FileNotFoundError, SourceChanged, OtherLog):
+        try:
             if not self._keeps(file, to, scan_segment(self._fs, file, base_id), base_id):
                 self._copy(file, to, self._fs.file_size(file))
+        except (FileNotFoundError, SourceChanged, OtherLog):
+            return
+        except OSError as error:
+            if not _refuses(self._fs, file):
+                raise
+            self.pass_over(file, error)
 
     def _is_within(self, file: str, base_id: int, to: str, ours: Segment) -> bool:
         """Whether the copy of an earlier segment has all records of this one. Raises: OtherLog when it has others of the same
@@ -195,6 +204,8 @@ class SegmentCopies:
         Returns: the id behind."""
         fs = self._fs
         found = _settled(fs, file, base_id)
+        if found.unreadable_tail:
+            self._name(f"{file}: it cannot be read behind byte {found.segment.end}, and was copied so far")
         if fs.exists(to) and self._keeps(file, to, found, next_id):
             self._report.kept.add(to)
             return scan_segment(fs, to, base_id).segment.next_id
