@@ -32,7 +32,7 @@ from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
 from toymq_py.storage.id_ranges import subtract, union
-from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, read_mark, write_mark
+from toymq_py.storage.offline.backup_directory import MARK_NAME, BackupMark, is_empty, make_directory, read_mark, write_mark
 from toymq_py.storage.offline.backup_report import BackupReport
 from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.earlier_copy import keep_lost, lost_segments, read_part, same_log
@@ -106,20 +106,20 @@ def back_up(
     make_directory(fs, to)
     lock = DirectoryLock.take(fs, to, pid, "toymq backup")
     try:
-        began_ns, finished = wall_ns, False
+        earlier = BackupMark(wall_ns, finished=False)
         with contextlib.suppress(DataDirectoryError):  # none, or a damaged one
-            began_ns, finished = read_mark(fs, to)
+            earlier = read_mark(fs, to)
         if (there := topic_names(fs, to)) and not topic_names(fs, data_dir):
             raise DataDirectoryError(
                 f"{data_dir} has no topics, the backup has {len(there)}: is the right file system mounted? Nothing was changed"
             )
-        write_mark(fs, to, began_ns=wall_ns, finished=False)
-        superseded = SupersededCopies(fs, to, began_ns=began_ns, finished=finished)
+        write_mark(fs, to, BackupMark(wall_ns, finished=False))
+        superseded = SupersededCopies(fs, to, earlier)
         backup = _Backup(fs, data_dir, to, superseded, progress, prune=prune)
         backup.run()
         check = verifying()
         backup.verify(check)
-        write_mark(fs, to, began_ns=wall_ns, finished=True)
+        write_mark(fs, to, BackupMark(wall_ns, True, backup.report.problems))
         return backup.report
     finally:
         lock.release()
