@@ -114,8 +114,11 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
     for problem in mark.problems:
         click.echo(f"toymq: the backup says: {problem}", err=True)
     if not as_json:
-        state = "is as it was at" if mark.finished else "has what was copied, and may lack what was acknowledged before"
-        state += " (but for what is named above)" if mark.problems else ""
+        state = "is as it was at"
+        if not mark.finished:
+            state = "has what was copied, and may lack what was acknowledged before"
+        elif mark.problems:
+            state = "is, but for what is named above, as it was at"
         click.echo(f"{directory} {state} {utc(mark.began_ns)}, when the backup {backup_directory} began")
         click.echo(f"to serve it: toymq serve --data-dir {shlex.quote(directory)}")
     if mark.problems or any(report.damaged for report in reports):
