@@ -373,7 +373,7 @@ class _TopicRepairer:
             self._done.unreadable.append(file)
         except DamagedData as error:
             self._move(file)
-            self._done.notes.append(f"{error}: it has the broker's defaults")
+            self._done.notes.append(f"{topic_settings.FILE_NAME}: {error}: it has the broker's defaults")
 
 
 def _stretches(segment: Segment) -> Iterator[_Stretch]:
