@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
@@ -27,6 +27,8 @@ DELETED_PREFIX = ".deleted-"
 
 Stored = Callable[[OSError | None], None]
 """Called when a change is on stable storage, or with the error that prevented it."""
+
+Loaded = TypeVar("Loaded")
 
 
 class DataDirectory:
@@ -143,10 +145,7 @@ class DataDirectory:
 
     def read_partitions(self) -> dict[str, partitions_file.StoredPartitions]:
         """The partitioned topics, by name. Blocks. Raises: DamagedData, OSError."""
-        try:
-            return partitions_file.load(self.fs, self.path)
-        except DamagedData as error:
-            raise DamagedData(f"{error} ({partitions_file.FILE_NAME}: see `toymq verify` and `toymq repair`)") from None
+        return self._read(partitions_file.FILE_NAME, partitions_file.load)
 
     def has_partitions(self) -> bool:
         """Whether there is a table of partitioned topics, maybe an empty one. Blocks."""
@@ -172,7 +171,7 @@ class DataDirectory:
 
     def read_moves(self) -> dict[str, moves_file.Mark]:
         """The marks of topics that are being moved, by name. Blocks. Raises: DamagedData, OSError."""
-        return moves_file.load(self.fs, self.path)
+        return self._read(moves_file.FILE_NAME, moves_file.load)
 
     def write_moves(self, marks: Mapping[str, moves_file.Mark]) -> None:
         """Replace the marks. Blocks. Raises: OSError."""
@@ -217,6 +216,13 @@ class DataDirectory:
         """Replace exchanges, queues and bindings. Assumes one call at a time."""
         data = amqp_file.encode(topology)
         self._offload(lambda: amqp_file.FILE.write(self.fs, self.path, data), done)
+
+    def _read(self, name: str, load: Callable[[FileSystem, str], Loaded]) -> Loaded:
+        """Read a file without which the broker does not start. Raises: DamagedData, with its name and the remedy; OSError."""
+        try:
+            return load(self.fs, self.path)
+        except DamagedData as error:
+            raise DamagedData(f"{error} ({name}: see `toymq verify` and `toymq repair`)") from None
 
     def _offload(self, job: Callable[[], None], done: Stored) -> None:
         errors: list[OSError] = []

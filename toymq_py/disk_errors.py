@@ -12,6 +12,19 @@ LASTING = (
     errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ESTALE,
 )  # fmt: skip
 """Permanent errors of opening a file: a retry would fail again. ESTALE: another file has its name."""
+
+
+def is_lasting(error: OSError) -> bool:
+    """Whether what could not be read will not be on the next try either. Commands that go through many files name it, and go on
+    (ADR 0217)."""
+    return error.errno in LASTING
+
+
+def unreadable_text(error: OSError) -> str:
+    """What to say of it."""
+    return f"it cannot be read: {error.strerror or error}"
+
+
 Done = Callable[[OSError | RequestError | None], None]
 
 

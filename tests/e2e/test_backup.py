@@ -134,11 +134,11 @@ def test_what_cannot_be_read_beside_the_topics_is_named_and_keeps_no_message_bac
     (data / name).mkdir()
     done = run("backup", str(data), str(backup))
     assert done.returncode == 1
-    assert f"{name}: Is a directory: the backup has none that is newer" in done.stdout + done.stderr
+    assert f"{name}: it is a directory, and no file: the backup has none that is newer" in done.stdout + done.stderr
     assert payloads(backup) == {"body"}
     done = run("verify", str(data))
     assert done.returncode == 1
-    assert f"{name}: Is a directory; " in done.stdout
+    assert f"{name}: it is a directory, and no file; " in done.stdout
     assert run("repair", str(data)).returncode == 0
     assert run("verify", str(data)).returncode == 0
 

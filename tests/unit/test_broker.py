@@ -178,12 +178,13 @@ def test_a_log_that_the_disk_refuses_closes_that_topic_alone() -> None:
     assert rig.broker.topic("t").log.committed_id == 1
 
 
-def test_a_topic_with_a_file_that_the_disk_refuses_is_closed_alone() -> None:
+def test_a_topic_whose_directory_the_disk_refuses_is_closed_alone() -> None:
     rig = BrokerRig()
     for topic in ("t", "other"):
         rig.publish(topic, b"x")
-    rig.disk.mkdir(f"{DIR}/topics/t/topic.json")
-    rig.reopen()
+    rig.disk = rig.disk.kill()
+    rig.disk.fail("listdir", 1, errno.EIO, sticky=True, path=f"{DIR}/topics/t")
+    rig.restart()
     with pytest.raises(StorageFailed):
         rig.broker.topic("t")
     assert rig.change("create", "t") == "STORAGE_FAILED"

@@ -16,6 +16,7 @@ from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import (
+    DataDirectoryError,
     NoSuchTopic,
     StorageFailed,
 )
@@ -205,3 +206,13 @@ def test_a_directory_that_others_can_read_is_left_and_said_once(tmp_path: Path, 
     caplog.clear()
     served(data)[0].close()
     assert not caplog.records, "others do not get below it"
+
+
+@pytest.mark.parametrize("name", ["partitions.json", "moves.json"])
+def test_a_file_without_which_no_broker_starts_is_named_with_the_remedy(name: str) -> None:
+    """Of ``moves.json`` the line had neither."""
+    rig = BrokerRig()
+    rig.disk = rig.disk.kill()
+    rig.put(name, b"{")
+    with pytest.raises(DataDirectoryError, match=rf"is damaged: .* \({name}: see `toymq verify` and `toymq repair`\)$"):
+        rig.restart()

@@ -83,8 +83,8 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
         toymq restore s3://history/orders ./data
         toymq restore s3://history/orders ./then --at 2026-11-28T09:30:00Z
 
-    DIRECTORY is missing or empty: nothing is overwritten. It appears complete or not at all. Exit code 1: something is damaged,
-    as it is in the backup; or, from a bucket, missing: the records that were not sealed are named.
+    DIRECTORY is missing or empty: nothing is overwritten. It appears complete or not at all. Exit code 1: something is damaged
+    or missing, as it is in the backup; or, from a bucket, missing: the records that were not sealed are named.
 
     --at takes the records up to TIME, with the consumers and settings that the bucket keeps of then: every ten minutes of the
     last six hours, every hour of two days, every day of three months, every month before. What retention, PURGE or DELETE
@@ -112,11 +112,18 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
     print_reports(reports, as_json=as_json)
     for text in lost_topics(fs, directory):
         click.echo(f"toymq: {text}", err=True)
+    mark = read_mark(fs, backup_directory)
+    for problem in mark.problems:
+        click.echo(f"toymq: the backup says: {problem}", err=True)
     if not as_json:
-        began_ns, _ = read_mark(fs, backup_directory)
-        click.echo(f"{directory} is as it was at {utc(began_ns)}, when the backup {backup_directory} began")
+        state = "is as it was at"
+        if not mark.finished:
+            state = "has what was copied, and may lack what was acknowledged before"
+        elif mark.problems:
+            state = "is, but for what is named above, as it was at"
+        click.echo(f"{directory} {state} {utc(mark.began_ns)}, when the backup {backup_directory} began")
         click.echo(f"to serve it: toymq serve --data-dir {shlex.quote(directory)}")
-    if any(report.damaged for report in reports):
+    if mark.problems or any(report.damaged for report in reports):
         raise SystemExit(1)
 
 

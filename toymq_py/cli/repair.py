@@ -22,8 +22,8 @@ def repair(directory: str, as_json: bool) -> None:
 
     Every record that can be read stays, under its id. Damaged files move unchanged to quarantine/ in the directory. Then
     `toymq verify` finds no damage, and no topic is degraded, but for partitioned topics that are to be created anew: it names
-    them. Exit code 0, also when there was nothing to repair. Exit code 1: a
-    segment cannot be read, so it stays; move it away to give up its records.
+    them. Exit code 0, also when there was nothing to repair. Exit code 1: a file cannot be read, so it stays; move it away to
+    give up what is in it.
     """
     fs = RealFileSystem()
     check_data_directory(fs, directory)
@@ -50,7 +50,7 @@ def repair(directory: str, as_json: bool) -> None:
         for note in each.notes:
             click.echo(f"  note: {note}")
         for path in each.unreadable:
-            click.echo(f"  {path} cannot be read: it stays, and its records are not given up; mend the disk, or move it away")
+            click.echo(f"  {path} cannot be read: it stays, and nothing of it is given up; mend the disk, or move it away")
     if failed is not None:
         raise failed
     for text in (without := lost_topics(fs, directory)):

@@ -43,7 +43,8 @@ def print_reports(reports: Sequence[TopicReport], *, as_json: bool) -> None:
             click.echo(json.dumps(asdict(report)))
             continue
         state = "DAMAGED" if report.damaged else "ok"
-        ids = "empty" if report.next_id is None else f"ids {report.first_id} to {report.next_id - 1}"
+        is_empty = report.next_id is None or report.next_id == report.first_id
+        ids = "empty" if is_empty or report.next_id is None else f"ids {report.first_id} to {report.next_id - 1}"
         click.echo(
             f"{report.topic}: {state}, {counted(report.records, 'record')} in {counted(report.segments, 'segment')}, "
             f"{counted(report.bytes, 'byte')}, {ids}"

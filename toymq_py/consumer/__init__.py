@@ -9,7 +9,7 @@ from toymq_py.consumer.key_lanes import KeyLanes
 from toymq_py.consumer.lease_run import HeldRange, Lessee
 from toymq_py.consumer.message_counts import MessageCounts
 from toymq_py.consumer.priority_lanes import PriorityLanes
-from toymq_py.consumer.snapshot import ConsumerSnapshot
+from toymq_py.consumer_snapshot import ConsumerSnapshot
 
 __all__ = [
     "CommonAcks",

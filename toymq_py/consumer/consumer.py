@@ -16,7 +16,7 @@ from toymq_py.consumer.failure_book import Failed, FailureBook, FailureBudget
 from toymq_py.consumer.id_set import IdSet
 from toymq_py.consumer.lease_run import HELD, AttemptRange, HeldRange, Lessee
 from toymq_py.consumer.lease_table import DELIVERED, STORED
-from toymq_py.consumer.snapshot import ConsumerSnapshot
+from toymq_py.consumer_snapshot import ConsumerSnapshot
 from toymq_py.id_rows import IdRows
 from toymq_py.records import MSG_ID_MAX, IdRange
 

@@ -172,8 +172,8 @@ class Node:
         if leader is None or leader.member.replica != me.replica or leader.member.repl == me.repl:
             return False
         self._wait_for(
-            f"SAME_REPLICA: a leader at {leader.member.repl} has this replica id: one directory is a copy of the other. Where this "
-            f"is the same node at another address, its lease ends within {self._around.settings.ttl_s:g} s; else remove the copy"
+            f"SAME_REPLICA: a leader at {leader.member.repl} has this replica id: one directory is a copy of the other. Where "
+            f"this is the same node at another address, its lease ends in {self._around.settings.ttl_s:g} s; else remove the copy"
         )
         return True
 

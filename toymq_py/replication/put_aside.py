@@ -9,9 +9,10 @@ import contextlib
 import json
 from dataclasses import dataclass, field
 
-from toymq_py.errors import BadOperation
+from toymq_py.errors import BadOperation, DamagedData
 from toymq_py.replication.disk_calls import StopFlag
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, Manifest, has_records
+from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
 
 DIRECTORY_NAME = "replaced"
@@ -123,9 +124,9 @@ def remove_old(fs: FileSystem, root: str, wall_ns: int) -> int:
     removed = 0
     for name in fs.listdir(parent):
         try:
-            found = json.loads(fs.read_file(f"{parent}/{name}/replaced.json"))
-            at = found["wall_ns"] if isinstance(found, dict) else None
-        except (OSError, ValueError, KeyError, RecursionError):
+            data = checked_json.read(fs, f"{parent}/{name}/replaced.json")
+            at = checked_json.parse_object("note", data or b"")["wall_ns"]
+        except (OSError, DamagedData, KeyError):
             continue  # not ours, or damaged: it stays
         if isinstance(at, int) and at + KEPT_NS < wall_ns:
             remove_tree(fs, f"{parent}/{name}")

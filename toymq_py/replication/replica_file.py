@@ -14,8 +14,9 @@ from typing import Any
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.replication.agreement import ClusterSettings
 from toymq_py.replication.paths import is_file
+from toymq_py.storage import checked_json
 from toymq_py.storage.checked_json import parse_object
-from toymq_py.storage.fs import FileSystem, read_if_there, replace_file
+from toymq_py.storage.fs import FileSystem, replace_file
 
 FILE_NAME = "replica.json"
 VERSION = 1
@@ -141,7 +142,7 @@ class ReplicaFile:
     @classmethod
     def load(cls, fs: FileSystem, root: str) -> "ReplicaFile | None":
         """Read the file; None when there is none. Blocks. Raises: OSError; DamagedData."""
-        data = read_if_there(fs, f"{root}/{FILE_NAME}")
+        data = checked_json.read(fs, f"{root}/{FILE_NAME}")
         return None if data is None else cls(fs, root, decode(data))
 
     @classmethod

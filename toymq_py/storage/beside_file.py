@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from toymq_py.errors import DamagedData
-from toymq_py.storage.fs import FileSystem, read_if_there, replace_file
+from toymq_py.storage import checked_json
+from toymq_py.storage.fs import FileSystem, replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +26,26 @@ class BesideFile:
     """What is to be done after ``toymq repair`` has put it aside."""
 
     def read(self, fs: FileSystem, directory: str) -> bytes | None:
-        """None when there is no file. Blocks. Raises: OSError."""
-        return read_if_there(fs, f"{directory}/{self.name}")
+        """None when there is no file. Blocks. Raises: DamagedData when what is there cannot be read; OSError of a passing
+        shortage."""
+        return checked_json.read(fs, f"{directory}/{self.name}")
 
     def write(self, fs: FileSystem, directory: str, data: bytes) -> None:
         """Put it in place, synced. Blocks. Raises: OSError."""
         replace_file(fs, f"{directory}/{self.name}", data, private=self.private)
 
-    def examine(self, fs: FileSystem, directory: str) -> tuple[bytes | None, str | None]:
-        """Its bytes, None without a file; and what is wrong with it: damaged, or unreadable. Blocks."""
+    def examine(self, fs: FileSystem, directory: str) -> tuple[bytes | None, DamagedData | None]:
+        """Its bytes, None without a file; and what is wrong with it: damaged, or unreadable. Blocks. Raises: OSError of a
+        passing shortage."""
         data = None
         try:
             data = self.read(fs, directory)
             if data is not None:
                 self.decode(data)
         except DamagedData as error:
-            return data, str(error)
-        except OSError as error:
-            return data, error.strerror or str(error)
+            return data, error
         return data, None
 
-    def problem(self, fs: FileSystem, directory: str) -> str | None:
+    def problem(self, fs: FileSystem, directory: str) -> DamagedData | None:
         """What is wrong with it; None without a file. Blocks."""
         return self.examine(fs, directory)[1]

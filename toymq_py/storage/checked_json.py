@@ -2,19 +2,61 @@
 
 ``{"crc32": "1f0a2b3c", "<name>": {...}}``: the checksum is over the bytes of the object as written, so one flipped digit
 is seen. Used by ``offsets.json`` and the segments' sidecars (storage.md).
+
+``read`` is the one way to the bytes of such a file: what is too large, no file at all, or refused by the disk is damage of
+this file, and stops nothing else (ADR 0217).
 """
 
+import errno
 import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from toymq_py.disk_errors import is_lasting, unreadable_text
 from toymq_py.errors import DamagedData
 from toymq_py.id_rows import IdRows
+from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.record import crc32
 
+FILE_BYTES_MAX = 1 << 30
+"""Of a file. The largest that a broker writes is ``offsets.json``: the 1,048,576 consumers that ``--max-consumers`` allows with
+names of 196 bytes are 350 MB; the rest is room for 25 million ranges of scattered acks."""
+NO_FILE = {
+    errno.EISDIR: "it is a directory, and no file",
+    errno.ENXIO: "it is no regular file",
+    errno.ELOOP: "its symbolic links lead nowhere",
+}
+"""What is there has no content that could be read on a better day."""
 _OPENING = re.compile(rb'\{"crc32": "([0-9a-f]{8})", "([a-z]+)": ')
+
+
+class Unreadable(DamagedData):
+    """The disk, or the rights, refuse a file that may be whole."""
+
+
+def read(fs: FileSystem, path: str) -> bytes | None:
+    """The bytes of a file; None when there is none. Blocks.
+
+    Raises:
+        DamagedData: it is too large, or no regular file.
+        Unreadable: the disk refuses it, and a retry would fail again.
+        OSError: of a passing shortage (no descriptor left).
+    """
+    try:
+        size = fs.file_size(path)
+        if size <= FILE_BYTES_MAX:
+            return fs.read_file(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if not is_lasting(error):
+            raise
+        if error.errno in NO_FILE:
+            raise DamagedData(NO_FILE[error.errno]) from None
+        raise Unreadable(unreadable_text(error)) from None
+    raise DamagedData(f"it has {size} bytes, and no such file has more than {FILE_BYTES_MAX}")
 
 
 def encode(name: str, value: dict[str, Any]) -> bytes:
@@ -64,8 +106,8 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
     opening = _OPENING.match(data)
     if opening is None or opening[2] != name.encode():
         raise DamagedData(f"not a checked {name} file")
-    body = data[opening.end() :].rstrip()[:-1]
-    if not data.rstrip().endswith(b"}") or crc32(body) != int(opening[1], 16):
+    text = data.rstrip()  # a copy only where there is more than the line feed
+    if not text.endswith(b"}") or crc32(body := text[opening.end() : -1]) != int(opening[1], 16):
         raise DamagedData(f"checksum of the {name} does not fit")
     return parse_object(name, body)
 

@@ -4,6 +4,7 @@ import errno
 from contextlib import suppress
 
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
+from toymq_py.storage.checked_json import NO_FILE
 from toymq_py.storage.fs import File, FileSystem, write_all
 
 TEXT_BYTES_MAX = 512
@@ -40,7 +41,7 @@ class DirectoryLock:
             file = fs.open(path, create=True)
         except OSError as error:
             _close(directory)
-            raise DataDirectoryError(f"cannot use {data_dir}: {error.strerror or error}") from error
+            raise _unusable(path, error) from error
         if not file.lock():
             text = file.pread(TEXT_BYTES_MAX, 0)
             file.close()
@@ -55,7 +56,7 @@ class DirectoryLock:
         except OSError as error:
             file.close()
             _close(directory)
-            raise DataDirectoryError(f"cannot use {data_dir}: {error.strerror or error}") from error
+            raise _unusable(path, error) from error
 
     def watch(self, path: str) -> None:
         """Have ``lost`` check this directory, too. Raises: OSError."""
@@ -115,7 +116,11 @@ def _lock_directory(fs: FileSystem, data_dir: str) -> File | None:
     directory.close()
     text = b""
     with suppress(OSError):
-        text = fs.read_file(f"{data_dir}/LOCK")[:TEXT_BYTES_MAX]
+        file = fs.open(f"{data_dir}/LOCK", write=False)
+        try:
+            text = file.pread(TEXT_BYTES_MAX, 0)
+        finally:
+            file.close()
     raise _locked(data_dir, text)
 
 
@@ -125,6 +130,14 @@ def _locked(data_dir: str, text: bytes) -> DirectoryLocked:
     says = line.decode(errors="replace") or None
     command = says if says is not None and says.startswith(COMMAND) else None
     return DirectoryLocked(data_dir, int(pid) if pid.isdigit() else None, None if command else says, command)
+
+
+def _unusable(path: str, error: OSError) -> DataDirectoryError:
+    """The error for a ``LOCK`` that cannot be opened or written."""
+    if error.errno not in NO_FILE:
+        return DataDirectoryError(f"cannot use {path}: {error.strerror or error}")
+    what = "it is a symbolic link" if error.errno == errno.ELOOP else NO_FILE[error.errno]
+    return DataDirectoryError(f"cannot use {path}: {what}; remove it, `toymq` makes it anew")
 
 
 def _close(file: File | None) -> None:

@@ -19,7 +19,7 @@ from typing import Protocol
 from toymq_py.disk_errors import BeingFetched
 from toymq_py.errors import DamagedData
 from toymq_py.storage import checked_json
-from toymq_py.storage.fs import FileSystem, read_if_there, replace_file
+from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.scanner import ScanResult, scan_segment
 from toymq_py.storage.segment import Producers, Segment, bases_of, join_producers, load_sidecar, segment_name
 
@@ -96,10 +96,10 @@ def load(fs: FileSystem, path: str, names: Iterable[str]) -> Evicted:
         return Evicted()
     problems = []
     for name in (FILE_NAME, OTHER_NAME):
-        data = read_if_there(fs, f"{path}/{name}")
-        if data is None:
-            continue
         try:
+            data = checked_json.read(fs, f"{path}/{name}")
+            if data is None:
+                continue
             segments, producers = _decode(path, data)
         except DamagedData as error:
             problems.append(f"{name}: {error}")

@@ -67,7 +67,8 @@ class FileSystem(Protocol):
     """Names, files and free space. Paths are strings below the data directory."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
-        """Open a file; ``create`` makes a missing one, for its owner alone; ``exclusive`` fails with EEXIST if it is there."""
+        """Open a file; ``create`` makes a missing one, for its owner alone, and follows no symbolic link (ELOOP): what it leads
+        to is not ours to write; ``exclusive`` fails with EEXIST if it is there."""
 
     def mkdir(self, path: str) -> None:
         """Make one directory, for its owner alone; no error when it is there."""
@@ -227,7 +228,7 @@ class RealFileSystem:
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
         if create:
-            flags |= os.O_CREAT
+            flags |= os.O_CREAT | os.O_NOFOLLOW
         if exclusive:
             flags |= os.O_EXCL
         return RealFile(_open_regular(path, flags), path)

@@ -4,6 +4,7 @@ Contract: storage.md, "offsets.json"; ADR 0004. The consumers' own form is their
 """
 
 import contextlib
+import errno
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -138,25 +139,22 @@ def _pack(consumer: dict[str, Any]) -> None:
 
 
 def load(fs: FileSystem, directory: str) -> LoadedOffsets:
-    """Load the newest generation that is valid (recovery, step 8). Never raises for what the files hold.
+    """Load the newest generation that is valid (recovery, step 8). Never raises for what the files hold, or what the disk
+    refuses of them.
 
-    Raises: OSError other than a missing file.
+    Raises: OSError of a passing shortage.
     """
-    problems = []
+    problems: list[str] = []
     for name, source in ((FILE_NAME, OffsetsSource.CURRENT), (PREVIOUS_NAME, OffsetsSource.PREVIOUS)):
-        path = f"{directory}/{name}"
-        if not fs.exists(path):
-            if source is OffsetsSource.CURRENT and _was_removed(fs, directory):
-                problems.append(f"{name}: the file is missing")
-            continue
         try:
-            state = decode(fs.read_file(path), topic_of(directory))
+            data = checked_json.read(fs, f"{directory}/{name}")
+            if data is not None:
+                return LoadedOffsets(decode(data, topic_of(directory)), source, "; ".join(problems) or None)
         except DamagedData as error:
             problems.append(f"{name}: {error}")
-        except OSError as error:
-            problems.append(f"{name}: {error.strerror or error}")
         else:
-            return LoadedOffsets(state, source, "; ".join(problems) or None)
+            if source is OffsetsSource.CURRENT and _was_removed(fs, directory):
+                problems.append(f"{name}: the file is missing")
     if not problems and fs.exists(f"{directory}/{MARK_NAME}"):
         problems.append(f"{FILE_NAME} and {PREVIOUS_NAME}: the files are missing")
     if problems:
@@ -218,8 +216,10 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
 
     A kill between the two renames leaves the previous generation alone, which is the last one that was finished.
 
-    Raises: OSError; nothing of the present generations is lost then.
+    Raises: OSError; nothing of the present generations is lost then. EFBIG: ``load`` would not read it.
     """
+    if len(data) > checked_json.FILE_BYTES_MAX:
+        raise OSError(errno.EFBIG, f"{len(data)} bytes of consumers exceed {checked_json.FILE_BYTES_MAX}", directory)
     path = f"{directory}/{FILE_NAME}"
     temporary = f"{directory}/{TEMPORARY_NAME}"
     if not fs.exists(path):  # the directory may be there and its name not on the disk yet: a first commit is making it

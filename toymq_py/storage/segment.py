@@ -333,11 +333,11 @@ def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> 
     Returns: None when there is none, or it does not fit the file: its checksum, the file's size or the ids disagree.
     """
     try:
-        data = fs.read_file(path[:-4] + ".idx")
+        data = checked_json.read(fs, path[:-4] + ".idx")
         stamp = fs.stamp(path)
-    except OSError:
+    except (DamagedData, OSError):
         return None
-    segment = parse_sidecar(data, path, base_id, next_base_id, stamp[2])
+    segment = None if data is None else parse_sidecar(data, path, base_id, next_base_id, stamp[2])
     if segment is not None:
         segment.stamp = stamp
     return segment

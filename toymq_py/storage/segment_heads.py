@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from toymq_py.disk_errors import LASTING
+from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
@@ -136,7 +136,7 @@ def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
     try:
         return _judge(fs, path, base_id, heads, topic if heads and topic != path.rpartition("/")[2] else None)
     except OSError as error:
-        if error.errno not in LASTING:
+        if not is_lasting(error):
             raise
     return None, 0
 
@@ -185,6 +185,19 @@ def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[i
     return heads
 
 
+def readable_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[int, Head]) -> dict[int, Head]:
+    """As ``read_heads``, without the segments that cannot be read. To compare, and never to be stored: a file without a head
+    before one that has it would look like another log's. Raises: OSError of a passing shortage."""
+    heads: dict[int, Head] = {}
+    for base_id in bases:
+        try:
+            heads |= read_heads(fs, path, [base_id], known)
+        except OSError as error:
+            if not is_lasting(error):
+                raise
+    return heads
+
+
 def read_head(fs: FileSystem, path: str) -> Head | None:
     """Head of a segment file, checked or not. Raises: OSError."""
     file = fs.open(path, write=False)
@@ -200,20 +213,19 @@ def is_used(fs: FileSystem, path: str) -> bool:
 
 
 def _load(fs: FileSystem, path: str) -> tuple[str, dict[int, Head], str | None]:
-    """Read topic and heads from the file, none without one. Returns: also what is wrong with it."""
-    file = f"{path}/{FILE_NAME}"
-    if not fs.exists(file):
-        return "", {}, None
+    """Read topic and heads from the file, none without one. Returns: also what is wrong with it. Raises: OSError of a passing
+    shortage."""
     try:
-        found = checked_json.decode("segments", fs.read_file(file))
+        data = checked_json.read(fs, f"{path}/{FILE_NAME}")
+        if data is None:
+            return "", {}, None
+        found = checked_json.decode("segments", data)
         if found.get("version") != VERSION:
             return "", {}, f"{FILE_NAME}: version {found.get('version')!r} is unknown: this toymq reads version {VERSION}"
         bases, times, checksums = (checked_json.numbers(column) for column in found["heads"])
         return str(found["topic"]), dict(zip(bases, zip(times, checksums, strict=True), strict=True)), None
     except (DamagedData, KeyError, TypeError, ValueError) as error:
         return "", {}, f"{FILE_NAME}: {error}"
-    except OSError as error:
-        return "", {}, f"{FILE_NAME}: {error.strerror or error}"
 
 
 def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int | None]:

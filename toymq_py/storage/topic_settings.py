@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from toymq_py.config.options import TopicSettings
 from toymq_py.errors import DamagedData, RequestError
 from toymq_py.names import is_incarnation
+from toymq_py.storage import checked_json
 from toymq_py.storage.checked_json import decode, encode, parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.offsets import topic_of
@@ -30,14 +31,18 @@ class LoadedSettings:
 
 
 def load(fs: FileSystem, path: str) -> LoadedSettings:
-    """Load the settings of the topic in a directory. Never raises for what the file holds. Raises: OSError."""
-    file = f"{path}/{FILE_NAME}"
-    if not fs.exists(file):
-        return LoadedSettings(TopicSettings())
+    """Load the settings of the topic in a directory. Never raises for what the file holds, or the disk refuses of it. Raises:
+    OSError of a passing shortage."""
     try:
-        return parse(fs.read_file(file), topic_of(path))
+        return read(fs, path)
     except DamagedData as error:
         return LoadedSettings(TopicSettings(), f"{FILE_NAME}: {error}")
+
+
+def read(fs: FileSystem, path: str) -> LoadedSettings:
+    """As ``load``. Raises: also DamagedData when the file cannot be trusted, as ``Unreadable`` when it cannot be read."""
+    data = checked_json.read(fs, f"{path}/{FILE_NAME}")
+    return LoadedSettings(TopicSettings()) if data is None else parse(data, topic_of(path))
 
 
 def parse(data: bytes, topic: str) -> LoadedSettings:

@@ -66,12 +66,13 @@ class Division:
 def load_division(fs: FileSystem, data_dir: str) -> Division | None:
     """None for a directory of one process. Blocks. Raises: UnknownDivision, OSError."""
     path = f"{data_dir}/{FILE_NAME}"
-    if not fs.exists(path):
-        if any(topic_names(fs, worker_path(data_dir, worker)) for worker in workers_there(fs, data_dir)):
-            raise UnknownDivision(fs, data_dir, f"is missing, and {data_dir}/workers has topics")
-        return None
     try:
-        content = checked_json.decode("workers", fs.read_file(path))
+        data = checked_json.read(fs, path)
+        if data is None:
+            if any(topic_names(fs, worker_path(data_dir, worker)) for worker in workers_there(fs, data_dir)):
+                raise UnknownDivision(fs, data_dir, f"is missing, and {data_dir}/workers has topics")
+            return None
+        content = checked_json.decode("workers", data)
     except DamagedData as error:
         raise UnknownDivision(fs, data_dir, f"is damaged ({error})") from error
     found = [content.get("number"), content.get("following", 1)]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from toymq_py.errors import DamagedData
 from toymq_py.storage import checked_json
-from toymq_py.storage.fs import FileSystem, read_if_there, replace_file
+from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.tier.bucket import Bucket, BucketError
 
 KEY = ".toymq-bucket.json"
@@ -33,7 +33,7 @@ class Marker:
     def check(self) -> None:
         """Before something is written to the bucket. Changes nothing. Raises: BucketError when it is away, or another one."""
         data = self._bucket.get(KEY)
-        known = read_if_there(self._fs, self._path)
+        known = self._known()
         is_used = known is not None and _word(known, "url") in (self._url, None)
         if data is None:
             if is_used:
@@ -59,10 +59,17 @@ class Marker:
             self._bucket.put_new(KEY, checked_json.encode("bucket", {"id": self._new_id()}))
             self.check()  # another process may have been quicker
             data = self._bucket.get(KEY) or b""
-        known, found = read_if_there(self._fs, self._path) or b"", _word(data, "id")
+        known, found = self._known() or b"", _word(data, "id")
         if (_word(known, "url"), _word(known, "id")) == (self._url, found):
             return
         replace_file(self._fs, self._path, checked_json.encode("bucket", {"url": self._url, "id": found}))
+
+    def _known(self) -> bytes | None:
+        """What this directory remembers of its bucket; nothing that makes sense where the file cannot be read."""
+        try:
+            return checked_json.read(self._fs, self._path)
+        except DamagedData:
+            return b""
 
 
 def _word(data: bytes, name: str) -> str | None:

@@ -1,6 +1,7 @@
 """``LOCK``: which process has the directory, and whether it is still the one that was locked. ADR 0049."""
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -123,3 +124,37 @@ def test_the_holder_of_a_directory_is_told_and_nothing_is_taken(data: Path) -> N
     lock.release()
     assert holder(FS, str(data)) is None, "its pid is in the file still"
     DirectoryLock.take(FS, str(data), 4712).release()
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda path: path.mkdir(), "it is a directory, and no file; remove it"),
+        (os.mkfifo, "it is no regular file; remove it"),
+        (lambda path: path.symlink_to(path.with_name("precious")), "it is a symbolic link; remove it"),
+        (lambda path: path.symlink_to(path.with_name("missing")), "it is a symbolic link; remove it"),
+    ],
+    ids=["directory", "fifo", "link", "dangling"],
+)
+def test_what_stands_in_its_place_is_named_and_not_written(data: Path, make: Callable[[Path], None], what: str) -> None:
+    """``LOCK`` was a link, and what it led to was replaced by a pid; the error said no more than "Is a directory"."""
+    (data / "precious").write_text("a letter")
+    make(data / "LOCK")
+    with pytest.raises(DataDirectoryError, match=f"^cannot use {data}/LOCK: {what}"):
+        DirectoryLock.take(FS, str(data), 1)
+    assert (data / "precious").read_text() == "a letter"
+    assert not (data / "missing").exists()
+
+
+def test_a_lock_that_may_not_be_written_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An immutable one."""
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        if path.endswith("/LOCK"):
+            raise PermissionError(errno.EPERM, "Operation not permitted", path)
+        return os_open(path, flags, mode)
+
+    os_open = os.open
+    monkeypatch.setattr(fs_module.os, "open", refuse)
+    with pytest.raises(DataDirectoryError, match=f"^cannot use {data}/LOCK: Operation not permitted$"):
+        DirectoryLock.take(FS, str(data), 1)

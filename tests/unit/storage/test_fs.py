@@ -164,3 +164,16 @@ def test_a_stamp_tells_a_file_that_was_written_or_replaced(tmp_path: Path) -> No
     (tmp_path / "other").rename(path)
     assert file.stamp() == before != fs.stamp(path), "another file has the name"
     file.close()
+
+
+def test_nothing_is_created_through_a_symbolic_link(tmp_path: Path) -> None:
+    fs, link = RealFileSystem(), tmp_path / "link"
+    (tmp_path / "precious").write_text("a letter")
+    for target in ("precious", "missing"):
+        link.symlink_to(tmp_path / target)
+        with pytest.raises(OSError, match="symbolic links"):
+            fs.open(str(link), create=True)
+        link.unlink()
+    link.symlink_to(tmp_path / "precious")
+    assert fs.read_file(str(link)) == b"a letter", "reading is another thing"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "precious"]

@@ -184,3 +184,27 @@ def test_the_offsets_of_another_topic_are_damage() -> None:
     assert (loaded.state, loaded.source) == (state(2), OffsetsSource.PREVIOUS)
     assert loaded.problem == "offsets.json: these are the offsets of topic 'b'"
     assert offsets.decode(theirs) == offsets.decode(offsets.encode(state(3)), "a") == state(3), "an older toymq's names none"
+
+
+def test_a_generation_that_is_too_large_gives_way_to_the_one_before_and_is_never_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = disk_with({})
+    offsets.write(disk, PATH, offsets.encode(state(1)))
+    offsets.write(disk, PATH, offsets.encode(state(2)))
+    limit = len(disk.read_file(f"{PATH}/offsets.json"))
+    monkeypatch.setattr(checked_json, "FILE_BYTES_MAX", limit)
+    with pytest.raises(OSError, match=f"bytes of consumers exceed {limit}"):
+        offsets.write(disk, PATH, offsets.encode(state(10**6)))
+    put(disk, "offsets.json", disk.read_file(f"{PATH}/offsets.json") + b" ")
+    loaded = offsets.load(disk, PATH)
+    assert (loaded.state.next_id, loaded.source) == (1, OffsetsSource.PREVIOUS)
+    assert loaded.problem == f"offsets.json: it has {limit + 1} bytes, and no such file has more than {limit}"
+
+
+def test_a_shortage_of_descriptors_sets_no_offsets_aside() -> None:
+    disk = disk_with({})
+    offsets.write(disk, PATH, offsets.encode(state(1)))
+    disk.fail("read_file", 1, errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        offsets.load(disk, PATH)

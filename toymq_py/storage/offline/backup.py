@@ -25,13 +25,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import evicted, offsets, segment_heads, topic_settings
+from toymq_py.storage import checked_json, evicted, offsets, segment_heads, topic_settings
 from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
 from toymq_py.storage.id_ranges import subtract, union
-from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, read_mark, write_mark
+from toymq_py.storage.offline.backup_directory import MARK_NAME, BackupMark, is_empty, make_directory, read_mark, write_mark
 from toymq_py.storage.offline.backup_report import BackupReport
 from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.earlier_copy import keep_lost, lost_segments, read_part, same_log
@@ -96,8 +97,8 @@ def back_up(
     Raises:
         DataDirectoryError: ``data_dir`` is not a data directory, or ``to`` holds something else.
         DirectoryLocked: another process uses ``to``.
-        OSError: a disk refuses; what an earlier backup had is still whole then, with or without what is new. A file beside the
-            topics that cannot be read is a problem of the report instead.
+        OSError: the disk of ``to`` refuses, or that of ``data_dir`` everything; what an earlier backup had is still whole then,
+            with or without what is new. A file or topic that cannot be read is a problem of the report instead.
     """
     check_data_directory(fs, data_dir)
     known = fs.is_dir(to) and fs.exists(f"{to}/{MARK_NAME}")
@@ -106,20 +107,20 @@ def back_up(
     make_directory(fs, to)
     lock = DirectoryLock.take(fs, to, pid, "toymq backup")
     try:
-        began_ns, finished = wall_ns, False
+        earlier = BackupMark(wall_ns, finished=False)
         with contextlib.suppress(DataDirectoryError):  # none, or a damaged one
-            began_ns, finished = read_mark(fs, to)
+            earlier = read_mark(fs, to)
         if (there := topic_names(fs, to)) and not topic_names(fs, data_dir):
             raise DataDirectoryError(
                 f"{data_dir} has no topics, the backup has {len(there)}: is the right file system mounted? Nothing was changed"
             )
-        write_mark(fs, to, began_ns=wall_ns, finished=False)
-        superseded = SupersededCopies(fs, to, began_ns=began_ns, finished=finished)
+        write_mark(fs, to, BackupMark(wall_ns, finished=False))
+        superseded = SupersededCopies(fs, to, earlier)
         backup = _Backup(fs, data_dir, to, superseded, progress, prune=prune)
         backup.run()
         check = verifying()
         backup.verify(check)
-        write_mark(fs, to, began_ns=wall_ns, finished=True)
+        write_mark(fs, to, BackupMark(wall_ns, True, backup.report.problems))
         return backup.report
     finally:
         lock.release()
@@ -139,6 +140,8 @@ class _Backup:
         self._superseded = superseded
         self._prune = prune
         self._topics: dict[str, _Topic] = {}
+        self._passed_over: set[str] = set()
+        """Topics that cannot be read: of these the backup keeps what it has."""
         self.report = BackupReport()
         self._segments = SegmentCopies(fs, to, self.report, progress)
 
@@ -149,7 +152,10 @@ class _Backup:
         beside = [(file, *file.examine(fs, self._data_dir)) for file in BESIDE]
         for name in topic_names(fs, self._data_dir):
             with contextlib.suppress(FileNotFoundError):
-                self._topics[name] = self._look(name)
+                try:
+                    self._topics[name] = self._look(name)
+                except OSError as error:
+                    self._pass_over(name, error)
         for _ in range(ROUNDS_MAX):
             if not self._copy_all():
                 break
@@ -172,11 +178,24 @@ class _Backup:
 
     def _mark(self, path: str) -> Mark | None:
         for base_id in reversed(_bases(self._fs, path)):
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 head = read_part(self._fs, f"{path}/{segment_name(base_id)}", HEAD_BYTES, 0)
-                if head.strip(b"\0"):
-                    return base_id, head
+            except OSError as error:  # another one tells the log as well
+                if not is_lasting(error):
+                    raise
+                continue
+            if head.strip(b"\0"):
+                return base_id, head
         return None
+
+    def _pass_over(self, name: str, error: OSError) -> None:
+        """Go on without a topic that cannot be read. Raises: OSError when it is not that."""
+        path = f"{self._from}/{name}"
+        at = str(error.filename or "")
+        if isinstance(error, FileNotFoundError) or not is_lasting(error) or not (at == path or at.startswith(f"{path}/")):
+            raise error
+        self._segments.pass_over(at, error)
+        self._passed_over.add(name)
 
     # -- copying
 
@@ -185,14 +204,19 @@ class _Backup:
         some_went = False
         for name, topic in list(self._topics.items()):
             before = topic.structure
-            if not self._copy_topic(name):
+            try:
+                is_there = self._copy_topic(name)
+            except OSError as error:
+                self._pass_over(name, error)
+                is_there = False
+            if not is_there:
                 del self._topics[name]
             elif not _same_segments(before, self._topics[name].structure):
                 some_went = True
         return some_went
 
     def _copy_topic(self, name: str) -> bool:
-        """Copy a topic, again when it changes meanwhile. Returns: False when it was deleted."""
+        """Copy a topic, again when it changes meanwhile. Returns: False when it was deleted, or is passed over."""
         fs, path = self._fs, f"{self._from}/{name}"
         for _ in range(ROUNDS_MAX):
             if not fs.is_dir(path):
@@ -205,7 +229,9 @@ class _Backup:
             except (FileNotFoundError, NotADirectoryError, SourceChanged):
                 continue
             return True
-        raise DataDirectoryError(f"topic {name} changes faster than it can be copied: try again")
+        self.report.problem(f"topic {name} changes faster than it can be copied, or a name in {path} leads nowhere: try again")
+        self._passed_over.add(name)
+        return False
 
     def _try_topic(self, name: str, path: str, to: str) -> None:
         """Copy a topic once. Raises: SourceChanged, OtherLog, FileNotFoundError."""
@@ -248,6 +274,8 @@ class _Backup:
             self.report.problem(f"{path}/{segment_name(base_id)} is gone{older}: the backup keeps its copy")
         for base_id, reason in files.foreign.items():
             self.report.problem(f"{path}/{segment_name(base_id)} {reason}: it was not copied")
+        if files.problem is not None:
+            self.report.problem(f"topic {name}: {files.problem}")
         fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
         if files.heads:  # those of the listing: the topic may have been made anew since
             segment_heads.store(fs, to, segment_heads.read_heads(fs, to, _bases(fs, to), files.heads) | {**files.heads})
@@ -299,17 +327,15 @@ class _Backup:
                 offsets.write(fs, to, data)
         file = f"{to}/{topic_settings.FILE_NAME}"
         try:
-            data = fs.read_file(f"{path}/{topic_settings.FILE_NAME}")
-        except FileNotFoundError:
-            with contextlib.suppress(FileNotFoundError):
-                fs.unlink(file)
-        else:
-            try:
-                topic_settings.parse(data, name)
-            except DamagedData as error:
-                problem(f"topic {name}: {topic_settings.FILE_NAME}: {error}: the backup has none that are newer")
+            settings = checked_json.read(fs, f"{path}/{topic_settings.FILE_NAME}")
+            if settings is not None:
+                topic_settings.parse(settings, name)
+                replace_file(fs, file, settings)
             else:
-                replace_file(fs, file, data)
+                with contextlib.suppress(FileNotFoundError):
+                    fs.unlink(file)
+        except DamagedData as error:
+            problem(f"topic {name}: {topic_settings.FILE_NAME}: {error}: the backup has none that are newer")
 
     def _lost_consumers(self, name: str, path: str, to: str) -> dict[str, dict[str, Any]]:
         """The consumers that the earlier backup has, and that the source lost with its offsets: after a restore one that the
@@ -344,6 +370,8 @@ class _Backup:
         for name in fs.listdir(self._to):
             topic = self._topics.get(name)
             path = f"{self._to}/{name}"
+            if name in self._passed_over:
+                continue
             if topic is None and not self._prune:
                 self.report.gone.append(name)
                 continue
@@ -366,8 +394,10 @@ class _Backup:
         """Check every byte of the copy. Damage that an earlier backup left is copied again from the source, while that is
         possible."""
         fs = self._fs
-        for name in self._topics:
+        for name in sorted({*self._topics, *self._passed_over}):
             path = f"{self._to}/{name}"
+            if not fs.is_dir(path):
+                continue
             report = verify_topic(fs, path, name, progress)
             spoilt = {finding.path for finding in report.findings if finding.damage} & self.report.kept
             for to in sorted(spoilt):

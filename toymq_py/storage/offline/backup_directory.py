@@ -1,9 +1,9 @@
 """The directory of a backup, and the mark that tells it from others."""
 
-import errno
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json
@@ -11,6 +11,8 @@ from toymq_py.storage.fs import FileSystem, replace_file
 
 MARK_NAME = "backup.json"
 MARK_VERSION = 1
+PROBLEMS_MAX = 100
+"""That a mark keeps."""
 
 
 def is_empty(fs: FileSystem, path: str, besides: Iterable[str] = ()) -> bool:
@@ -26,29 +28,41 @@ def make_directory(fs: FileSystem, path: str) -> None:
     fs.sync_dir(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
 
 
-def write_mark(fs: FileSystem, path: str, *, began_ns: int, finished: bool) -> None:
-    """Mark a directory as a backup that began at a time. Raises: OSError."""
-    fields = {"version": MARK_VERSION, "began_ns": began_ns, "finished": finished}
+@dataclass(frozen=True, slots=True)
+class BackupMark:
+    """What a backup says of itself: when it began, in nanoseconds since the epoch, whether it was finished, and what of the
+    source it could not copy."""
+
+    began_ns: int
+    finished: bool
+    problems: Sequence[str] = ()
+
+
+def write_mark(fs: FileSystem, path: str, mark: BackupMark) -> None:
+    """Mark a directory as a backup. Raises: OSError."""
+    fields: dict[str, object] = {"version": MARK_VERSION, "began_ns": mark.began_ns, "finished": mark.finished}
+    if mark.problems:
+        fields["problems"] = list(mark.problems[:PROBLEMS_MAX])
     replace_file(fs, f"{path}/{MARK_NAME}", json.dumps(fields).encode() + b"\n")
 
 
-def read_mark(fs: FileSystem, path: str) -> tuple[int, bool]:
-    """When a backup began, in nanoseconds since the epoch, and whether it was finished.
+def read_mark(fs: FileSystem, path: str) -> BackupMark:
+    """The mark of a backup.
 
     Raises: DataDirectoryError when the directory is not a backup of this version; OSError.
     """
     try:
-        found = checked_json.parse_object("mark", fs.read_file(f"{path}/{MARK_NAME}"))
+        data = checked_json.read(fs, f"{path}/{MARK_NAME}")
+        if data is None:
+            raise DataDirectoryError(f"{path} is not a backup: it has no {MARK_NAME}")
+        found = checked_json.parse_object("mark", data)
         version, began_ns, finished = found["version"], found["began_ns"], found["finished"]
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise
-        raise DataDirectoryError(f"{path} is not a backup: it has no {MARK_NAME}") from None
     except (DamagedData, KeyError) as error:
         raise DataDirectoryError(f"{path}/{MARK_NAME} is damaged: {error}") from None
     if version != MARK_VERSION:
         raise DataDirectoryError(f"{path} is a backup of version {version!r}, and this toymq reads version {MARK_VERSION}")
-    return int(began_ns), finished is True
+    problems = found.get("problems", [])
+    return BackupMark(int(began_ns), finished is True, [*map(str, problems)] if isinstance(problems, list) else [])
 
 
 def utc(wall_ns: int) -> str:

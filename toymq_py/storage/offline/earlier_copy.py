@@ -20,7 +20,7 @@ def same_log(fs: FileSystem, path: str, to: str, copies: Iterable[int], files: S
         copies: first ids of the earlier backup's segments, in ``to``.
         files: the source's.
     """
-    theirs = {**segment_heads.read_heads(fs, path, {*copies} & {*files.local}, files.heads), **files.heads}
+    theirs = {**segment_heads.readable_heads(fs, path, {*copies} & {*files.local}, files.heads), **files.heads}
     ours = segment_heads.read_heads(fs, to, {*copies} & theirs.keys(), {})
     same = [head == theirs[base_id] for base_id, head in ours.items()]
     return any(same) if same else None
@@ -71,7 +71,7 @@ def _is_younger(fs: FileSystem, to: str, base_id: int, path: str, bases: Sequenc
     """Whether a copy that ends before the source's segments begins with a later record: then it is of another log, or the
     clock was set back."""
     ours = _head(fs, to, base_id)
-    first, theirs = min(segment_heads.read_heads(fs, path, bases, {}).items(), default=(0, None))
+    first, theirs = min(segment_heads.readable_heads(fs, path, bases, {}).items(), default=(0, None))
     return ours is not None and theirs is not None and base_id < first and ours[0] > theirs[0]
 
 

@@ -33,11 +33,11 @@ class GivenUp:
 
 def load(fs: FileSystem, path: str) -> GivenUp:
     """Load the file of the topic in a directory; with a damaged one every id may have been given up. Raises: OSError."""
-    file = f"{path}/{FILE_NAME}"
-    if not fs.exists(file):
-        return GivenUp()
     try:
-        found = checked_json.decode(_NAME, fs.read_file(file))
+        data = checked_json.read(fs, f"{path}/{FILE_NAME}")
+        if data is None:
+            return GivenUp()
+        found = checked_json.decode(_NAME, data)
         ids = [(first, last) for first, last in map(checked_json.numbers, found["ids"])]
         rows = [checked_json.numbers(row) for row in found["heads"]]
         return GivenUp(ids, {base_id: (time_ns, checksum) for base_id, time_ns, checksum in rows})

@@ -18,17 +18,20 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from toymq_py.consumer_snapshot import ConsumerSnapshot
+from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
-from toymq_py.storage import evicted, offsets, segment_heads, topic_settings
+from toymq_py.storage import checked_json, evicted, offsets, segment_heads, topic_settings
 from toymq_py.storage.beside_file import BesideFile
+from toymq_py.storage.checked_json import Unreadable
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.verify import verify_topic
-from toymq_py.storage.offsets import AckedView, OffsetsSource, OffsetsState
+from toymq_py.storage.offsets import OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, scan_segment
 from toymq_py.storage.segment import Segment, load_sidecar, segment_name
 from toymq_py.storage.segment_heads import list_bases
@@ -50,7 +53,7 @@ class TopicRepair:
     """Consumers whose acks could not be read."""
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-    """Segments that cannot be read: they stay as they are, and their records are not given up."""
+    """Files that cannot be read: they stay as they are, and nothing of theirs is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def repair(
     Raises:
         DirectoryLocked: a broker uses the directory.
         DataDirectoryError: it cannot be locked.
-        OSError: a file cannot be read or written; the other topics are repaired.
+        OSError: a file cannot be written; the other topics are repaired.
     """
     lock = DirectoryLock.take(fs, data_dir, pid, "toymq repair")
     try:
@@ -96,13 +99,22 @@ def repair(
             try:
                 if not verify_topic(fs, path, name, progress).damaged:
                     continue
+            except OSError as error:
+                if not is_lasting(error):
+                    raise
+                yield TopicRepair(name, unreadable=[str(error.filename or path)])
+                continue
+            try:
                 done = _TopicRepairer(fs, data_dir, name, run).repair()
             except OSError as error:  # the other topics do not wait for this one
                 failed = failed or error
                 continue
             yield done
         for file in BESIDE:
-            if file.problem(fs, data_dir) is not None:
+            problem = file.problem(fs, data_dir)
+            if isinstance(problem, Unreadable):
+                yield TopicRepair(file.name, unreadable=[f"{data_dir}/{file.name}"])
+            elif problem is not None:
                 yield _put_aside(fs, data_dir, file, run)
         if failed is not None:
             raise failed
@@ -139,6 +151,8 @@ class _TopicRepairer:
 
     def repair(self) -> TopicRepair:
         fs = self._fs
+        if self._has_unreadable():
+            return self._done
         state, stored, first_id_known = self._readable_offsets()
         files = segment_heads.list_segment_files(fs, self._path, first_id_known)
         state = replace(state, removed=tuple(union([*state.removed, *files.removed])))
@@ -173,13 +187,26 @@ class _TopicRepairer:
 
     # -- looking
 
+    def _has_unreadable(self) -> bool:
+        """Whether the disk refuses a file that a repair would write anew: on a better day it may have the consumers."""
+        for name in (
+            offsets.FILE_NAME, offsets.PREVIOUS_NAME, segment_heads.FILE_NAME, evicted.FILE_NAME, evicted.OTHER_NAME
+        ):  # fmt: skip
+            try:
+                checked_json.read(self._fs, f"{self._path}/{name}")
+            except Unreadable:
+                self._done.unreadable.append(f"{self._path}/{name}")
+            except DamagedData:
+                continue
+        return bool(self._done.unreadable)
+
     def _readable_offsets(self) -> tuple[OffsetsState, bool, bool | None]:
         """The offsets that can be trusted, whether the file says the same, and whether they know the first id."""
         loaded = offsets.load(self._fs, self._path)
         state = loaded.state
         for name, raw in list(state.consumers.items()):
             try:
-                AckedView.of(raw)
+                ConsumerSnapshot.from_json(raw)
             except DamagedData:
                 self._done.forgotten.append(name)
         if self._done.forgotten:
@@ -232,18 +259,30 @@ class _TopicRepairer:
     # -- changing
 
     def _bury(self, file: str) -> None:
-        """Copy a file to the quarantine."""
+        """Copy a segment to the quarantine."""
+        self._dig()
+        name = file.rpartition("/")[2]
+        if name in self._done.quarantined:
+            return
+        copy_file(self._fs, file, f"{self._grave}/{name}")
+        self._fs.sync_dir(self._grave)
+        self._done.quarantined.append(name)
+
+    def _move(self, file: str) -> None:
+        """Move to the quarantine what is there in the place of a file: of any size, and not opened."""
+        self._dig()
+        name = file.rpartition("/")[2]
+        self._fs.rename(file, f"{self._grave}/{name}")
+        self._fs.sync_dir(self._grave)
+        self._fs.sync_dir(self._path)
+        self._done.quarantined.append(name)
+
+    def _dig(self) -> None:
         fs, path = self._fs, self._data_dir
         for name in self._names:
             fs.mkdir(f"{path}/{name}")
             fs.sync_dir(path)
             path = f"{path}/{name}"
-        name = file.rpartition("/")[2]
-        if name in self._done.quarantined:
-            return
-        copy_file(fs, file, f"{self._grave}/{name}")
-        fs.sync_dir(self._grave)
-        self._done.quarantined.append(name)
 
     def _put_aside(self, files: segment_heads.SegmentFiles, *, divides: bool) -> None:
         """Move files of other logs, and copies, to the quarantine. Before a segment is divided ``segments.json`` goes, too:
@@ -259,27 +298,24 @@ class _TopicRepairer:
             self._done.notes.append(f"{files.evicted.problem}: {what}")
             for name in (evicted.FILE_NAME, evicted.OTHER_NAME):
                 if fs.exists(f"{self._path}/{name}"):
-                    self._bury(f"{self._path}/{name}")
-                    fs.unlink(f"{self._path}/{name}")
+                    self._move(f"{self._path}/{name}")
         heads = f"{self._path}/{segment_heads.FILE_NAME}"
         if files.problem is not None:
-            self._bury(heads)
-        if fs.exists(heads) and (divides or files.problem is not None):
+            self._move(heads)
+        elif fs.exists(heads) and divides:
             fs.unlink(heads)
         fs.sync_dir(self._path)
 
     def _bury_offsets(self) -> None:
         for name in (offsets.FILE_NAME, offsets.PREVIOUS_NAME):
             file = f"{self._path}/{name}"
-            if not self._fs.exists(file):
-                continue
             try:
-                state = offsets.decode(self._fs.read_file(file), offsets.topic_of(self._path))
+                data = checked_json.read(self._fs, file)
+                state = OffsetsState() if data is None else offsets.decode(data, offsets.topic_of(self._path))
                 for raw in state.consumers.values():
-                    AckedView.of(raw)
+                    ConsumerSnapshot.from_json(raw)
             except DamagedData:
-                self._bury(file)
-                self._fs.unlink(file)
+                self._move(file)
 
     def _divide(self, segment: _Damaged) -> None:
         fs = self._fs
@@ -332,14 +368,13 @@ class _TopicRepairer:
 
     def _settings(self) -> None:
         file = f"{self._path}/{topic_settings.FILE_NAME}"
-        if not self._fs.exists(file):
-            return
         try:
-            topic_settings.parse(self._fs.read_file(file), offsets.topic_of(self._path))
+            topic_settings.read(self._fs, self._path)
+        except Unreadable:
+            self._done.unreadable.append(file)
         except DamagedData as error:
-            self._bury(file)
-            self._fs.unlink(file)
-            self._done.notes.append(f"{error}: it has the broker's defaults")
+            self._move(file)
+            self._done.notes.append(f"{topic_settings.FILE_NAME}: {error}: it has the broker's defaults")
 
 
 def _stretches(segment: Segment) -> Iterator[_Stretch]:

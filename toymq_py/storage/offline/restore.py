@@ -42,11 +42,11 @@ def restore(
         DirectoryLocked: another process uses one of them.
         OSError: a disk refuses.
     """
-    began_ns, finished = read_mark(fs, backup_dir)
-    if not finished and not unfinished:
+    mark = read_mark(fs, backup_dir)
+    if not mark.finished and not unfinished:
         raise DataDirectoryError(
-            f"{backup_dir} is unfinished: a backup that began at {utc(began_ns)} was interrupted; run the backup again, or "
-            "restore what was copied with --unfinished"
+            f"{backup_dir} is unfinished: a backup that began at {utc(mark.began_ns)} was interrupted; run the backup again, "
+            "or restore what was copied with --unfinished"
         )
     if not is_empty(fs, data_dir, besides=_LEFTOVERS if is_interrupted(fs, data_dir) else ()):
         raise DataDirectoryError(f"{data_dir} is not empty: name a new directory, nothing was overwritten")

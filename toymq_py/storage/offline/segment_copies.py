@@ -5,7 +5,7 @@ from bisect import bisect
 from collections.abc import Container
 from itertools import zip_longest
 
-from toymq_py.disk_errors import LASTING
+from toymq_py.disk_errors import is_lasting, unreadable_text
 from toymq_py.storage.fs import COPY_BYTES, FileSystem, copy_file, replace_file
 from toymq_py.storage.offline.backup_directory import MARK_NAME
 from toymq_py.storage.offline.backup_report import BackupReport
@@ -79,16 +79,30 @@ class SegmentCopies:
             except OSError as error:
                 if isinstance(error, FileNotFoundError | NotADirectoryError) or not _refuses(fs, file):
                     raise
-                read_part(fs, f"{self._backup_dir}/{MARK_NAME}", 1, 0)  # a machine that can read nothing has no backup
-                self._report.problem(f"{file} cannot be read: {error.strerror or error}: it was not copied")
+                self.pass_over(file, error)
         return end
+
+    def pass_over(self, path: str, error: OSError) -> None:
+        """Name what cannot be read, to go on with all else. Raises: OSError."""
+        self._name(f"{path}: {unreadable_text(error)}, and was not copied")
+
+    def _name(self, problem: str) -> None:
+        """Raises: OSError on a machine that can read nothing: it has no backup."""
+        read_part(self._fs, f"{self._backup_dir}/{MARK_NAME}", 1, 0)
+        self._report.problem(problem)
 
     def mend(self, file: str, to: str) -> None:
         """Replace a damaged copy by its source, if that has all that is left of it. Raises: OSError."""
         base_id = int(to[-24:-4])
-        with contextlib.suppress(FileNotFoundError, SourceChanged, OtherLog):
+        try:
             if not self._keeps(file, to, scan_segment(self._fs, file, base_id), base_id):
                 self._copy(file, to, self._fs.file_size(file))
+        except (FileNotFoundError, SourceChanged, OtherLog):
+            return
+        except OSError as error:
+            if not _refuses(self._fs, file):
+                raise
+            self.pass_over(file, error)
 
     def _is_within(self, file: str, base_id: int, to: str, ours: Segment) -> bool:
         """Whether the copy of an earlier segment has all records of this one. Raises: OtherLog when it has others of the same
@@ -106,12 +120,14 @@ class SegmentCopies:
             at = bisect(bases, ours.base_id) - 1
             if at < 0:
                 continue
-            file = f"{path}/{segment_name(bases[at])}"
-            theirs = scan_segment(self._fs, file, bases[at]).segment
-            if theirs.next_id > ours.base_id:
-                copy = f"{to}/{segment_name(ours.base_id)}"
-                if common_bytes(self._fs, copy, ours, file, theirs) is None:
+            file, copy = f"{path}/{segment_name(bases[at])}", f"{to}/{segment_name(ours.base_id)}"
+            try:
+                theirs = scan_segment(self._fs, file, bases[at]).segment
+                if theirs.next_id > ours.base_id and common_bytes(self._fs, copy, ours, file, theirs) is None:
                     raise OtherLog
+            except OSError:
+                if not _refuses(self._fs, file):  # else it is not copied, and says nothing
+                    raise
 
     def _drop(self, to: str) -> None:
         for path in (to, to[:-4] + ".idx"):
@@ -188,6 +204,8 @@ class SegmentCopies:
         Returns: the id behind."""
         fs = self._fs
         found = _settled(fs, file, base_id)
+        if found.unreadable_tail:
+            self._name(f"{file}: it cannot be read behind byte {found.segment.end}, and was copied so far")
         if fs.exists(to) and self._keeps(file, to, found, next_id):
             self._report.kept.add(to)
             return scan_segment(fs, to, base_id).segment.next_id
@@ -245,5 +263,5 @@ def _refuses(fs: FileSystem, path: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        return error.errno in LASTING
+        return is_lasting(error)
     return False

@@ -9,7 +9,7 @@ restore`` and ``toymq dump``. ``toymq backup --prune`` removes them.
 import time
 
 from toymq_py.storage.fs import FileSystem, remove_tree
-from toymq_py.storage.offline.backup_directory import make_directory, write_mark
+from toymq_py.storage.offline.backup_directory import BackupMark, make_directory, write_mark
 from toymq_py.storage.topic_directories import topic_names
 
 DIRECTORY_NAME = "earlier"
@@ -18,13 +18,12 @@ DIRECTORY_NAME = "earlier"
 class SupersededCopies:
     """Those of one backup."""
 
-    def __init__(self, fs: FileSystem, backup_dir: str, *, began_ns: int, finished: bool) -> None:
-        """``began_ns`` and ``finished``: of the backup that made the copies that are there."""
+    def __init__(self, fs: FileSystem, backup_dir: str, mark: BackupMark) -> None:
+        """``mark``: of the backup that made the copies that are there."""
         self._fs = fs
         self._topics = f"{backup_dir}/topics"
         self._earlier = f"{backup_dir}/{DIRECTORY_NAME}"
-        self._began_ns = began_ns
-        self._finished = finished
+        self._mark = mark
         self._there = set(topic_names(fs, backup_dir))
 
     def put_aside(self, topic: str) -> None:
@@ -39,14 +38,14 @@ class SupersededCopies:
         place = self._place(topic)
         for path in (self._earlier, place, f"{place}/topics"):
             make_directory(fs, path)
-        write_mark(fs, place, began_ns=self._began_ns, finished=self._finished)
+        write_mark(fs, place, self._mark)
         fs.rename(f"{self._topics}/{topic}", f"{place}/topics/{topic}")
         fs.sync_dir(f"{place}/topics")
         fs.sync_dir(self._topics)
         self._there.discard(topic)
 
     def _place(self, topic: str) -> str:
-        name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._began_ns // 1_000_000_000))
+        name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._mark.began_ns // 1_000_000_000))
         place, n = f"{self._earlier}/{name}", 1
         while self._fs.exists(f"{place}/topics/{topic}"):
             n += 1

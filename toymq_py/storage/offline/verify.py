@@ -4,9 +4,10 @@ Contract: storage.md ("`toymq verify DIR` checks every byte offline"). The same 
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from toymq_py.consumer_snapshot import ConsumerSnapshot
+from toymq_py.disk_errors import is_lasting, unreadable_text
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.partitions import wholes_of, without_number
 from toymq_py.records import IdRange
@@ -14,7 +15,6 @@ from toymq_py.storage import offsets, partitions_file, topic_settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.offline.beside import BESIDE
-from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, load_sidecar, parse_segment_name
@@ -71,18 +71,25 @@ def log_bytes(fs: FileSystem, data_dir: str) -> int:
     total = 0
     for topic in topic_names(fs, data_dir):
         path = f"{data_dir}/topics/{topic}"
-        with suppress(FileNotFoundError):  # a broker that runs removes segments and topics
+        try:
             total += sum(fs.file_size(f"{path}/{name}") for name in fs.listdir(path) if parse_segment_name(name) is not None)
+        except OSError as error:  # a broker that runs removes segments and topics; what cannot be read is for others to tell
+            if not is_lasting(error):
+                raise
     return total
 
 
 def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> Iterator[TopicReport]:
-    """Yields: a report for each topic, and one in the name of each file beside them that is damaged or lacks topics.
-
-    Raises: OSError when a file cannot be read at all.
-    """
+    """Yields: a report for each topic, and one in the name of each file beside them that is damaged or lacks topics. What
+    cannot be read is damage of its topic. Raises: OSError of a passing shortage, or when the topics cannot be listed."""
     for topic in topic_names(fs, data_dir):
-        yield verify_topic(fs, f"{data_dir}/topics/{topic}", topic, progress)
+        path = f"{data_dir}/topics/{topic}"
+        try:
+            yield verify_topic(fs, path, topic, progress)
+        except OSError as error:
+            if not is_lasting(error):
+                raise
+            yield TopicReport(topic, findings=[Finding(str(error.filename or path), unreadable_text(error))])
     for file in BESIDE:
         if (problem := file.problem(fs, data_dir)) is not None:
             finding = Finding(f"{data_dir}/{file.name}", f"{problem}; {file.when_damaged}")
@@ -103,7 +110,7 @@ def lost_topics(fs: FileSystem, data_dir: str) -> list[str]:
 
 
 def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | None = None) -> TopicReport:
-    """Check segments, sidecars, offsets and settings of one topic. Raises: OSError."""
+    """Check segments, sidecars, offsets and settings of one topic. Raises: OSError when its directory cannot be read."""
     report = TopicReport(topic)
     files = list_segment_files(fs, path)
     loaded = offsets.load(fs, path)  # after the files: retention tells the offsets before it removes
@@ -193,19 +200,14 @@ def _check_offsets(
         report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}"))
     for name, raw in loaded.state.consumers.items():
         try:
-            AckedView.of(raw)
+            ConsumerSnapshot.from_json(raw)
         except DamagedData as error:
             report.findings.append(Finding(path, f"consumer {name} of the offsets: {error}"))
     return loaded.state
 
 
 def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:
-    file = f"{path}/{topic_settings.FILE_NAME}"
-    if not fs.exists(file):
-        return
     try:
-        topic_settings.parse(fs.read_file(file), offsets.topic_of(path))
+        topic_settings.read(fs, path)
     except DamagedData as error:
-        report.findings.append(Finding(file, str(error)))
-    except IsADirectoryError:
-        report.findings.append(Finding(file, "it is a directory, and no file"))
+        report.findings.append(Finding(f"{path}/{topic_settings.FILE_NAME}", str(error)))

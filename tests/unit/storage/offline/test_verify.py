@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.logs import PATH, disk_with, recover, report_of, some_frames
 from tests.support.sim_disk import SimDisk
 from toymq_py.partitions import Partitioned
@@ -12,6 +13,7 @@ from toymq_py.storage import offsets, partitions_file
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline import verify
 from toymq_py.storage.offline.dump import dump_topic
+from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.partitions_file import StoredPartitions
 from toymq_py.storage.segment import segment_name
@@ -132,6 +134,37 @@ def test_consumers_that_make_no_sense_are_named() -> None:
     assert found
     assert found[0][0]
     assert "consumer c" in found[0][1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"has_acked": 1},
+        {"since_ns": -1},
+        {"last_acked": 25, "acked_above": [[22, 24]]},
+        {"attempts": [[10, 10**20, 5]]},
+        {"attempts": [[3, 3, 1]]},
+        {"acked_above": [[12, 14], [13, 16]]},
+        {"start": 12},
+        {"name": "c"},
+        {},
+    ],
+)
+def test_a_consumer_is_judged_as_the_broker_judges_it(change: dict[str, object]) -> None:
+    """Verify said ok where the broker forgot a consumer and said degraded, and repair left it so."""
+    rig = BrokerRig()
+    rig.publish("t", *[b"x"] * 20)
+    rig.disk = rig.disk.kill()
+    state = OffsetsState(0, 20, {"c": consumer(9) | change, "d": consumer(3)})
+    rig.put("topics/t/offsets.json", offsets.encode(state, "t"))
+    found = verify.verify_topic(rig.disk, f"{DIR}/topics/t", "t").findings
+    assert [finding.text.partition(":")[0] for finding in found] == ["consumer c of the offsets"] * bool(change)
+    brokers = BrokerRig(disk=rig.disk.beside())
+    assert brokers.numbers("t")["state"] == ("degraded" if change else "ok")
+    brokers.disk.end()
+    forgotten = [done.forgotten for done in repair(rig.disk, DIR, pid=1)]
+    assert forgotten == [["c"]] * bool(change)
+    assert not verify.verify_topic(rig.disk, f"{DIR}/topics/t", "t").damaged
 
 
 def test_a_stale_sidecar_is_a_note() -> None:
