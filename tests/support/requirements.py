@@ -45,7 +45,7 @@ def _any_of(*programs: str) -> str | None:
 
 
 def _installed(*packages: str) -> str | None:
-    """They are not imported: most take a second or more, in each worker of ``make test``."""
+    """They are not imported: several take half a second of CPU and more, in each worker of ``make test``."""
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     return f"not installed: {', '.join(missing)}" if missing else None
 
