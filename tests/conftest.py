@@ -54,7 +54,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.S
     return scheduling.Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the fixtures of the test."""
+    logging.getLogger("toymq_py").addHandler(BUGS)
     requirements.check(item, item.config.stash[INSISTED])
 
 
@@ -107,13 +110,19 @@ class _Bugs(logging.Handler):
             self.found.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
-@pytest.fixture(autouse=True)
-def _no_bug_is_only_logged(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Where a callback that raises is logged, so that others are still called, an assertion in it would fail no test."""
-    bugs = _Bugs()
-    logger = logging.getLogger("toymq_py")
-    logger.addHandler(bugs)
-    yield
-    logger.removeHandler(bugs)
-    if bugs.found and request.node.get_closest_marker("provokes_bugs") is None:
-        pytest.fail("\n".join(bugs.found))
+BUGS = _Bugs()
+"""Where a callback that raises is logged, so that others are still called, an assertion in it would fail no test. (Hooks: a
+fixture would cost a quarter of what pytest needs for a short test.)"""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Behind the fixtures of the test."""
+    try:
+        yield
+    finally:
+        logging.getLogger("toymq_py").removeHandler(BUGS)
+        found = BUGS.found[:]
+        BUGS.found.clear()
+    if found and item.get_closest_marker("provokes_bugs") is None:
+        pytest.fail("\n".join(found))

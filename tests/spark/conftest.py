@@ -9,14 +9,20 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support import class_archive
 from tests.support.broker_process import BrokerProcess
 from tests.support.forked_scripts import ForkedScripts
+from tests.support.requirements import missing
 from toymq import sync
 from toymq_spark.session import build_session
 
 WAIT_S = 300
 """For what happens within a second on a machine that is not busy."""
-PRELOADED = ("pyspark.worker", "pyspark.sql.datasource_internal", "pyspark.sql.pandas.serializers", "toymq_spark.datasource")
+TABLES = [f"toymq_spark.tables.{kind}" for kind in ("delta", "iceberg") if missing(kind) is None]
+PRELOADED = (
+    "pyspark.worker", "pyspark.sql.datasource_internal", "pyspark.sql.pandas.serializers", "toymq_spark.datasource", "pandas",
+    *TABLES,
+)  # fmt: skip
 PYTHON = """\
 import os, runpy, sys
 sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place and place not in sys.path]
@@ -58,10 +64,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory, console: Path) -> Iterator[S
         with pytest.MonkeyPatch.context() as patch, stderr_to(console):
             patch.setenv("PYSPARK_PYTHON", str(place / "python"))
             session = start(place)
-        yield session
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
-            session.stop()
+        with class_archive.kept(session, class_archive.PLACE):
+            yield session
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
+                session.stop()
 
 
 def start(place: Path) -> SparkSession:
@@ -73,10 +80,9 @@ def start(place: Path) -> SparkSession:
             "spark.sql.warehouse.dir": str(place / "warehouse"),
             "spark.local.dir": str(place / "local"),
             "spark.sql.streaming.metricsEnabled": "false",
-            # A JVM that lives for a minute is warm too late: no second compiler, no code made for each query. A seventh of
-            # its start would be a check of Spark's classes.
+            # A JVM that lives for a minute is warm too late: no second compiler, no code made for each query.
             "spark.driver.extraJavaOptions": f"-Dderby.system.home={place} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-            "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+            + class_archive.options(class_archive.PLACE),
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 
@@ -46,6 +45,7 @@ def _any_of(*programs: str) -> str | None:
 
 
 def _installed(*packages: str) -> str | None:
+    """They are not imported: several take half a second of CPU and more, in each worker of ``make test``."""
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     return f"not installed: {', '.join(missing)}" if missing else None
 
@@ -84,21 +84,21 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "fuse": _fuse,
     "java": _java,
     "chromium": lambda: _any_of("chromium", "chromium-browser", "google-chrome"),
-    "playwright": lambda: _says(sys.executable, "-c", "import playwright"),
-    "axe": lambda: _says(sys.executable, "-c", "import axe_playwright_python"),
+    "playwright": lambda: _installed("playwright"),
+    "axe": lambda: _installed("axe_playwright_python"),
     "peers": lambda: _any_of("redis-server", "beanstalkd", "nats-server", "mosquitto", "rabbitmq-server"),
-    "schemathesis": lambda: _says(sys.executable, "-c", "import schemathesis"),
+    "schemathesis": lambda: _installed("schemathesis"),
     "curl": lambda: _any_of("curl"),
-    "amqp-clients": lambda: _says(sys.executable, "-c", "import aio_pika, celery, pika"),
-    "dramatiq": lambda: _says(sys.executable, "-c", "import dramatiq, pika"),
-    "faststream": lambda: _says(sys.executable, "-c", "import faststream.rabbit, typer"),
-    "taskiq": lambda: _says(sys.executable, "-c", "import taskiq_aio_pika"),
-    "flower": lambda: _says(sys.executable, "-c", "import celery, flower"),
+    "amqp-clients": lambda: _installed("aio_pika", "celery", "pika"),
+    "dramatiq": lambda: _installed("dramatiq", "pika"),
+    "faststream": lambda: _installed("faststream", "aio_pika", "typer"),
+    "taskiq": lambda: _installed("taskiq_aio_pika"),
+    "flower": lambda: _installed("celery", "flower"),
     "netns": machines.missing,
     "etcd": lambda: find_etcd() or _says("etcd", "--version"),
     "delta": lambda: _installed("deltalake"),  # both come with '.[tables]'
-    "iceberg": lambda: _installed("pyiceberg", "sqlalchemy"),  # seconds to import
-    "s3": lambda: _says(sys.executable, "-c", "import moto.server, obstore"),  # a server and its client, from PyPI
+    "iceberg": lambda: _installed("pyiceberg", "sqlalchemy"),
+    "s3": lambda: _installed("moto", "flask", "obstore"),  # a server and its client, from PyPI
     "nc": lambda: _any_of("nc"),
     "proc": lambda: None if os.path.exists("/proc/self/statm") else "no /proc",  # noqa: PTH110 (a probe)
     "strace": lambda: _says("strace", "-o", os.devnull, "true"),  # containers often forbid it

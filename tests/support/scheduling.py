@@ -10,7 +10,8 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 LONG = (
-    "tests/spark/", "tests/e2e/test_runbook", "tests/simulation/", "tests/bench/test_cli", "tests/packaging/test_hatch_build",
+    "tests/spark/", "tests/e2e/test_dashboard_axe", "tests/e2e/test_dashboard.py", "tests/e2e/test_tier",
+    "tests/e2e/test_runbook", "tests/simulation/", "tests/bench/test_cli", "tests/packaging/test_hatch_build",
     "tests/model/", "tests/e2e/test_hostile_heads", "tests/packaging/test_guides", "tests/fault/test_backup.py",
     "tests/packaging/test_distribution", "tests/e2e/test_ended_connections", "tests/e2e/test_restart", "tests/e2e/test_chaos",
     "tests/e2e/test_definitions", "tests/e2e/test_hostile", "tests/e2e/test_command_lines", "tests/unit/test_worker_processes",
