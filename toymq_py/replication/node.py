@@ -173,7 +173,7 @@ class Node:
             return False
         self._wait_for(
             f"SAME_REPLICA: a leader at {leader.member.repl} has this replica id: one directory is a copy of the other. Where "
-            f"this is the same node at another address, its lease ends in {self._around.settings.ttl_s:g} s; else remove the copy"
+            f"this is the same node at another address, its lease ends in {self._around.settings.ttl_s:g} s; else remove it"
         )
         return True
 

@@ -28,20 +28,21 @@ class Subscribed:
 class Expected:
     """The replies to a command that was passed on. ``held``: their place; None drops them."""
 
-    __slots__ = ("ends", "held", "left", "pieces", "share", "subscribes")
+    __slots__ = ("ends", "held", "left", "pieces", "share", "subscribes", "withdraw")
 
     def __init__(
         self, held: PendingReply | None, left: int, subscribes: str | None = None,
-        share: Callable[[bytes], None] | None = None, ends: str | None = None,
+        share: Callable[[bytes], None] | None = None, ends: str | None = None, withdraw: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         """``subscribes``, ``ends``: the name of a SUB and of an UNSUB; ``share``: takes the answer, which is one worker's share
-        of the reply."""
+        of the reply; ``withdraw``: ends a SUB at the others, when this one is lost before it has answered."""
         self.held = held
         self.left = left
         self.pieces: list[bytes] = []
         self.subscribes = subscribes
         self.share = share
         self.ends = ends
+        self.withdraw = withdraw
 
 
 class WorkerLink:

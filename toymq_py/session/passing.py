@@ -266,13 +266,14 @@ class Passing:
                 else:
                     self._replies.fill(held, lambda: merge(gathering))
 
+        withdraw = partial(self._end_subscription, command, workers) if subscribes is not None else None
         for place, worker in zip(places, workers, strict=True):
-            self._send(worker, [data], Expected(held, 1, subscribes, partial(add, place), ends))
+            self._send(worker, [data], Expected(held, 1, subscribes, partial(add, place), ends, withdraw))
 
     def _end_subscription(self, command: Command, workers: list[WorkerLink]) -> None:
-        """A worker has refused it: it ends at the others, too."""
+        """A worker has refused it, or is lost: it ends at the others. The client had none of what they delivered."""
         assert isinstance(command, Subscribe)
-        end = encode_command(Unsubscribe(command.topic, command.consumer))
+        end = encode_command(Unsubscribe(command.topic, command.consumer, uncounted=True))
         for worker in workers:
             if (found := worker.subscribed.get(command.topic)) is not None:
                 found.wanted = False
@@ -436,6 +437,9 @@ class Passing:
         if not self._placement.passes_on and not worker.subscribed:
             self._refuse_shares(place, worker)
         missing = [expected.held for expected in worker.expected if expected.held is not None]
+        for expected in worker.expected:
+            if expected.withdraw is not None:
+                expected.withdraw()
         for held in missing:
             self._lost_reply(held)
         if not missing and worker.subscribed and not worker.link.finishing and not self.shutting_down:
