@@ -12,6 +12,7 @@ from typing import Any
 
 from toymq_py.errors import DamagedData
 from toymq_py.id_rows import IdRows
+from toymq_py.names import is_incarnation
 from toymq_py.storage.record import crc32
 
 _OPENING = re.compile(rb'\{"crc32": "([0-9a-f]{8})", "([a-z]+)": ')
@@ -83,6 +84,14 @@ def parse_object(name: str, data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DamagedData(f"the {name} is not a JSON object")
     return value
+
+
+def incarnation_of(found: dict[str, Any]) -> str | None:
+    """The member ``incarnation`` of an object, None where it has none (ADR 0135). Raises: DamagedData."""
+    incarnation = found.get("incarnation")
+    if incarnation is not None and not (isinstance(incarnation, str) and is_incarnation(incarnation)):
+        raise DamagedData(f"invalid incarnation {str(incarnation)[:200]!a}: 16 hexadecimal digits were expected")
+    return incarnation
 
 
 def numbers(values: Any) -> list[int]:

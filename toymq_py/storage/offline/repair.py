@@ -155,7 +155,10 @@ class _TopicRepairer:
                 given_up.add(fs, self._path, lost, files.heads)
             # From now on the offsets know where the log begins: where it did without them, or its first ids would be missing.
             first_id = max(state.first_id, present[0][0])
-            known = replace(state, first_id=first_id, next_id=next_id, removed=tuple(union([*state.removed, *lost])))
+            known = replace(
+                state, first_id=first_id, next_id=next_id, removed=tuple(union([*state.removed, *lost])),
+                incarnation=files.incarnation or state.incarnation,
+            )  # fmt: skip
             offsets.write(fs, self._path, offsets.encode(known, offsets.topic_of(self._path)))
         self._put_aside(files, divides=bool(damaged or self._copies))
         for segment in damaged:
@@ -165,7 +168,8 @@ class _TopicRepairer:
         self._drop_caches()
         heads = {base_id: files.heads[base_id] for base_id in self._unread if base_id in files.heads}
         if (damaged or self._copies) and len(heads) == len(self._unread):  # else one would look like another log's
-            segment_heads.store(fs, self._path, segment_heads.read_heads(fs, self._path, list_bases(fs, self._path), heads))
+            heads = segment_heads.read_heads(fs, self._path, list_bases(fs, self._path), heads)
+            segment_heads.store(fs, self._path, heads, files.incarnation)
         self._settings()
         fs.sync_dir(self._path)
         return self._done
@@ -273,7 +277,7 @@ class _TopicRepairer:
             if not self._fs.exists(file):
                 continue
             try:
-                state = offsets.decode(self._fs.read_file(file), offsets.topic_of(self._path))
+                state = offsets.read(self._fs, file)
                 for raw in state.consumers.values():
                     AckedView.of(raw)
             except DamagedData:
