@@ -13,6 +13,7 @@ from toymq_py.id_rows import IdRows
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, write_synced
+from toymq_py.storage.segment import topic_of
 from toymq_py.storage.segment_heads import log_incarnation
 
 FILE_NAME = "offsets.json"
@@ -178,11 +179,6 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     if problems:
         return LoadedOffsets(OffsetsState(), OffsetsSource.LOST, "; ".join(problems))
     return LoadedOffsets(OffsetsState(), OffsetsSource.NEW)
-
-
-def topic_of(directory: str) -> str:
-    """The topic whose directory this is: they have one name."""
-    return directory.rpartition("/")[2]
 
 
 def _was_removed(fs: FileSystem, directory: str) -> bool:

@@ -312,6 +312,11 @@ class Segment:
             logger.warning("%s is out of date and cannot be removed: %s", self.sidecar_path, error)
 
 
+def topic_of(directory: str) -> str:
+    """The topic whose directory this is: they have one name."""
+    return directory.rpartition("/")[2]
+
+
 def newest_times(segments: Sequence[Segment]) -> list[int]:
     """Time of the newest record of each, at most that of the first record behind it: inside a segment times never fall, and
     where they do from one to the next, a clock that was ahead had been set right (ADR 0050). Of a damaged segment the newest

@@ -31,7 +31,7 @@ from toymq_py.storage.evicted import Evicted
 from toymq_py.storage.evicted import load as load_evicted
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame
-from toymq_py.storage.segment import bases_of, parse_removed_name, segment_name
+from toymq_py.storage.segment import bases_of, parse_removed_name, segment_name, topic_of
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -112,7 +112,7 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
     names = fs.listdir(path)
     bases = bases_of(names)
     removed = sorted(ids for name in names if (ids := parse_removed_name(name)) is not None)
-    theirs = topic if heads and topic != path.rpartition("/")[2] else None
+    theirs = topic if heads and topic != topic_of(path) else None
     if theirs is not None:
         problem = f"{FILE_NAME} is of topic {topic}"
     foreign: dict[int, str] = {}
@@ -134,7 +134,7 @@ def log_incarnation(fs: FileSystem, path: str) -> str | None:
     """The incarnation of the log in a topic's directory; None where ``segments.json`` is not there, is of another topic or of
     an older toymq, or cannot be read."""
     topic, _, _, incarnation = _load(fs, path)
-    return incarnation if topic == path.rpartition("/")[2] else None
+    return incarnation if topic == topic_of(path) else None
 
 
 def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
@@ -145,7 +145,7 @@ def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
     """
     topic, heads, *_ = _load(fs, path)
     try:
-        return _judge(fs, path, base_id, heads, topic if heads and topic != path.rpartition("/")[2] else None)
+        return _judge(fs, path, base_id, heads, topic if heads and topic != topic_of(path) else None)
     except OSError as error:
         if error.errno not in LASTING:
             raise
@@ -176,7 +176,7 @@ def store(fs: FileSystem, path: str, heads: Mapping[int, Head], incarnation: str
     bases = sorted(heads)
     columns = [bases, [heads[base_id][0] for base_id in bases], [heads[base_id][1] for base_id in bases]]
     identity = {} if incarnation is None else {"incarnation": incarnation}
-    value = {"version": VERSION, "topic": path.rpartition("/")[2], **identity, "heads": columns}
+    value = {"version": VERSION, "topic": topic_of(path), **identity, "heads": columns}
     replace_file(fs, f"{path}/{FILE_NAME}", checked_json.encode("segments", value))
 
 

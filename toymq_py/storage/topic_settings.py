@@ -13,7 +13,7 @@ from toymq_py.config.options import TopicSettings
 from toymq_py.errors import DamagedData, RequestError
 from toymq_py.storage.checked_json import decode, encode, incarnation_of, parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
-from toymq_py.storage.offsets import topic_of
+from toymq_py.storage.segment import topic_of
 
 FILE_NAME = "topic.json"
 

@@ -138,7 +138,9 @@ def older_offsets(rig: BrokerRig, *, asked_for: bool) -> bytes:
 
 @pytest.mark.parametrize("asked_for", [False, True])
 @pytest.mark.parametrize("both", [False, True])
-def test_offsets_of_an_older_incarnation_ack_nothing(asked_for: bool, both: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_of_an_older_incarnation_ack_nothing(
+    asked_for: bool, both: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """One file was restored: its acks were of messages of the topic that was deleted, and would pass over twelve of this one."""
     rig = BrokerRig()
     older = older_offsets(rig, asked_for=asked_for)

@@ -30,7 +30,7 @@ from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.verify import topic_names, verify_topic
 from toymq_py.storage.offsets import AckedView, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, scan_segment
-from toymq_py.storage.segment import Segment, load_sidecar, segment_name
+from toymq_py.storage.segment import Segment, load_sidecar, segment_name, topic_of
 from toymq_py.storage.segment_heads import list_bases
 from toymq_py.storage.segment_inventory import SegmentStatus, segment_inventory
 
@@ -159,7 +159,7 @@ class _TopicRepairer:
                 state, first_id=first_id, next_id=next_id, removed=tuple(union([*state.removed, *lost])),
                 incarnation=files.incarnation or state.incarnation,
             )  # fmt: skip
-            offsets.write(fs, self._path, offsets.encode(known, offsets.topic_of(self._path)))
+            offsets.write(fs, self._path, offsets.encode(known, topic_of(self._path)))
         self._put_aside(files, divides=bool(damaged or self._copies))
         for segment in damaged:
             self._divide(segment)
@@ -338,7 +338,7 @@ class _TopicRepairer:
         if not self._fs.exists(file):
             return
         try:
-            topic_settings.parse(self._fs.read_file(file), offsets.topic_of(self._path))
+            topic_settings.parse(self._fs.read_file(file), topic_of(self._path))
         except DamagedData as error:
             self._bury(file)
             self._fs.unlink(file)

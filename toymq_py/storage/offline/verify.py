@@ -17,7 +17,7 @@ from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.scanner import Progress
-from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, load_sidecar, parse_segment_name
+from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, load_sidecar, parse_segment_name, topic_of
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
@@ -196,7 +196,7 @@ def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:
     if not fs.exists(file):
         return
     try:
-        topic_settings.parse(fs.read_file(file), offsets.topic_of(path))
+        topic_settings.parse(fs.read_file(file), topic_of(path))
     except DamagedData as error:
         report.findings.append(Finding(file, str(error)))
     except IsADirectoryError:
