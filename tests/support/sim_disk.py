@@ -128,6 +128,14 @@ class SimFile:
             self._enter("size", ())
             return len(self._inode.data)
 
+    def hole(self, below: int) -> int | None:
+        """A page of zeros counts as one, as where a file system compresses."""
+        with self._lock:
+            self._enter("hole", (below,))
+            data = self._inode.data
+            starts = range(0, min(below, len(data)) - PAGE_BYTES + 1, PAGE_BYTES)
+            return next((at for at in starts if not any(data[at : at + PAGE_BYTES])), None)
+
     def inode(self) -> tuple[int, int]:
         with self._lock:
             self._enter("inode", ())

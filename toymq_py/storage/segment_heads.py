@@ -189,21 +189,12 @@ def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[i
             continue
         file = fs.open(f"{path}/{segment_name(base_id)}", write=False)
         try:
-            head = _head(file)
+            head = head_of(file)
             if head is not None and _first_record(file) == base_id:
                 heads[base_id] = head
         finally:
             file.close()
     return heads
-
-
-def read_head(fs: FileSystem, path: str) -> Head | None:
-    """Head of a segment file, checked or not. Raises: OSError."""
-    file = fs.open(path, write=False)
-    try:
-        return _head(file)
-    finally:
-        file.close()
 
 
 def is_used(fs: FileSystem, path: str) -> bool:
@@ -235,7 +226,7 @@ def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int |
     """Whether a file begins with the known record. If not, the id of its first record, None when that is not whole."""
     file = fs.open(path, write=False)
     try:
-        if known is not None and _head(file) == known:
+        if known is not None and head_of(file) == known:
             return True, None
         return False, _first_record(file)
     finally:
@@ -273,7 +264,7 @@ def _length(file: File) -> int:
     return length if LENGTH_MIN <= length <= LENGTH_MAX else 0
 
 
-def _head(file: File) -> Head | None:
+def head_of(file: File) -> Head | None:
     """Header of the first frame, checked or not."""
     length = _length(file)
     start, checksum = file.pread(HEADER.size, 0), file.pread(4, length)

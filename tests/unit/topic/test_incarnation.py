@@ -141,7 +141,7 @@ def older_offsets(rig: BrokerRig, *, asked_for: bool) -> bytes:
 def test_offsets_of_an_older_incarnation_ack_nothing(
     asked_for: bool, both: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One file was restored: its acks were of messages of the topic that was deleted, and would pass over twelve of this one."""
+    """One file was restored: its acks were of messages of the deleted topic, and would pass over twelve of this one."""
     rig = BrokerRig()
     older = older_offsets(rig, asked_for=asked_for)
     rig.broker.close()
