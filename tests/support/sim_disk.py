@@ -70,11 +70,9 @@ class SimFile:
 
     def __init__(self, disk: "SimDisk", inode: Inode, path: str, write: bool) -> None:
         self.path = path
-        self._disk = disk
-        self._lock = disk._lock
+        self._disk, self._lock = disk, disk._lock
         self._inode = inode
-        self._write = write
-        self._open = True
+        self._write, self._open = write, True
 
     def pwrite(self, data: bytes, offset: int) -> int:
         with self._lock:
@@ -129,12 +127,8 @@ class SimFile:
             return len(self._inode.data)
 
     def hole(self, below: int) -> int | None:
-        """A page of zeros counts as one, as where a file system compresses."""
         with self._lock:
-            self._enter("hole", (below,))
-            data = self._inode.data
-            starts = range(0, min(below, len(data)) - PAGE_BYTES + 1, PAGE_BYTES)
-            return next((at for at in starts if not any(data[at : at + PAGE_BYTES])), None)
+            return self._inode.hole(below)
 
     def inode(self) -> tuple[int, int]:
         with self._lock:

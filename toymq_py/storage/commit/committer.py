@@ -52,11 +52,7 @@ class Committer:
     """
 
     def __init__(
-        self,
-        log: Log,
-        scheduler: Scheduler,
-        clock: Clock,
-        *,
+        self, log: Log, scheduler: Scheduler, clock: Clock, *,
         space: SpaceGuard,
         place: CommitPlace,
         segment_bytes: int,
@@ -66,7 +62,7 @@ class Committer:
         heads: Mapping[int, Head] | None = None,
         incarnation: str | None = None,
         lost: Callable[[], str | None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """
         Args:
             roll_first: recovery found damage in the active segment, so what comes goes into a new one.
