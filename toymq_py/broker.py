@@ -95,9 +95,7 @@ class Broker:
         """Why publishes are refused with NOT_ENOUGH_REPLICAS; None: they are taken. Gates publishes of clients only: what the
         broker writes by itself goes on, or a start could wait for itself."""
         self.permit = DeliveryPermit()
-        self._fs = fs
-        self._scheduler = scheduler
-        self._clock = clock
+        self._fs, self._scheduler, self._clock = fs, scheduler, clock
         self._rss_bytes, self._tasks, self._loop_lag_s = rss_bytes, tasks, loop_lag_s
         self._tracer = tracer
         if tracer is not None:
@@ -237,6 +235,7 @@ class Broker:
         segment closes its topic for publishing, a missing directory ends the broker. A low disk makes retention act."""
         if self._directory_check is not None and self.lost is None:
             self.space.look()
+            self._services.believed.now_ns()  # a jump of the clock is seen soon
             self._directory_check.run(done)
 
     def _lose(self, reason: str) -> None:

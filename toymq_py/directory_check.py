@@ -9,11 +9,12 @@ import logging
 from collections.abc import Callable, Mapping
 
 from toymq_py.data_directory import DataDirectory
+from toymq_py.storage.active_file import find_cut, was_overwritten
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.fs import FileSystem, Stamp
 from toymq_py.storage.segment import Segment, parse_segment_name
-from toymq_py.storage.segment_heads import judge, read_head
+from toymq_py.storage.segment_heads import head_of, judge
 from toymq_py.topic import Topic
 
 logger = logging.getLogger("toymq_py.broker")
@@ -22,15 +23,18 @@ LISTED_MAX = 1000
 SEALED_MAX = 10_000
 """Topics whose directory is listed in one look, and sealed segments in them, about: some 30 ms of a sync thread. Where there
 are more, the next look goes on behind them."""
+SEEN_BYTES = 64
+"""Of the end of an active file: what was cut off in them and written anew later reads as zeros."""
 JUDGED_AT_ONCE = 2
 """Changed segments that are scanned at a time: commits wait for the same threads. A reader need not wait for its turn."""
 
 
 class _ActiveFile:
     """An active segment and what a look found of its file. Our own commits write it all the time, so that a change shows in its
-    first record and its length alone."""
+    first record, in its length, in holes, and in the bytes that were the last ones at the look before."""
 
-    __slots__ = ("_end", "_head", "_inode", "_last", "gone", "path", "reason", "segment", "stamp", "suspect", "topic")
+    __slots__ = ("_end", "_head", "_inode", "_last", "_next_id", "end_seen", "gone", "path", "reason", "segment", "stamp",
+                 "suspect", "topic")  # fmt: skip
 
     def __init__(self, topic: Topic, path: str, inode: tuple[int, int]) -> None:
         self.topic = topic
@@ -38,8 +42,10 @@ class _ActiveFile:
         self.segment = topic.log.segments[-1]
         self._inode = inode
         self._end = 0 if self.segment.damages else self.segment.end  # a damaged one may count up to behind its file's end
+        self._next_id = self.segment.next_id
         self._head = topic.committer.known_head(_name_id(self.segment))
         self._last = self.segment.stamp
+        self.end_seen = self.segment.end_seen
         self.gone = True
         self.stamp: Stamp | None = None
         """None, too, where the file could not be compared: the next look does."""
@@ -54,17 +60,32 @@ class _ActiveFile:
         with contextlib.suppress(OSError):
             stamp = fs.stamp(self.path)
             self.gone = False
-            short = stamp[2] < self._end
-            known = stamp == self._last or self._head is None or read_head(fs, self.path) == self._head
+            known, cut = (True, None) if stamp == self._last else self._compare(fs)
             self.stamp = stamp
-            if stamp == self._last or (self.reason is None and known and not short):
+            if stamp == self._last or (self.reason is None and known and cut is None):
                 return
             self.suspect = True
             foreign, _ = judge(fs, self.path.rpartition("/")[0], _name_id(self.segment))
             if self.reason is None and foreign is not None:
                 self.reason = f"{self.path} was overwritten below the running broker: it {foreign}"
-            elif self.reason is None and short:
-                self.reason = f"{self.path} was cut below the running broker"
+            self.reason = self.reason or cut
+
+    def _compare(self, fs: FileSystem) -> tuple[bool, str | None]:
+        """Whether the file begins with the record that is known, and why it is not what was committed to it."""
+        file = fs.open(self.path, write=False)
+        try:
+            known = self._head is None or head_of(file) == self._head
+            if not self._end:
+                return known, None
+            cut = find_cut(fs, file, self.segment, self._next_id, self._end)
+            at, seen = self.end_seen
+            if cut is None and file.pread(len(seen), at - len(seen)) != seen:
+                cut = was_overwritten(fs, self.segment, self._next_id, self._end)
+            size = min(self._end, SEEN_BYTES)
+            self.end_seen = self._end, file.pread(size, self._end - size)
+        finally:
+            file.close()
+        return known, cut
 
     def note(self) -> None:
         """On the event loop, after the look."""
@@ -74,7 +95,7 @@ class _ActiveFile:
         if self.reason is not None:
             topic.committer.poison(self.reason)
         segment.missing = self.gone and self.reason is not None
-        segment.stamp = self.stamp
+        segment.stamp, segment.end_seen = self.stamp, self.end_seen
         if self.suspect:
             topic.log.examine(segment)
 

@@ -70,11 +70,9 @@ class SimFile:
 
     def __init__(self, disk: "SimDisk", inode: Inode, path: str, write: bool) -> None:
         self.path = path
-        self._disk = disk
-        self._lock = disk._lock
+        self._disk, self._lock = disk, disk._lock
         self._inode = inode
-        self._write = write
-        self._open = True
+        self._write, self._open = write, True
 
     def pwrite(self, data: bytes, offset: int) -> int:
         with self._lock:
@@ -127,6 +125,10 @@ class SimFile:
         with self._lock:
             self._enter("size", ())
             return len(self._inode.data)
+
+    def hole(self, below: int) -> int | None:
+        with self._lock:
+            return self._inode.hole(below)
 
     def inode(self) -> tuple[int, int]:
         with self._lock:

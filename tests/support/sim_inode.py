@@ -42,6 +42,11 @@ class Inode:
     def stamp(self) -> tuple[int, int, int, int]:
         return 0, self.number, len(self.data), self.writes
 
+    def hole(self, below: int) -> int | None:
+        """A page of zeros counts as one, as where a file system compresses."""
+        starts = range(0, min(below, len(self.data)) - PAGE_BYTES + 1, PAGE_BYTES)
+        return next((at for at in starts if not any(self.data[at : at + PAGE_BYTES])), None)
+
     def write(self, offset: int, data: bytes) -> None:
         self.ops.append((offset, data))
         self.writes += 1

@@ -174,7 +174,7 @@ def test_an_active_segment_is_compared_again_when_there_was_no_descriptor(monkey
     """Its new stamp was taken over."""
     rig = topics_of_one_shape()
     overwrite(rig, f"{DIR}/topics/public/{segment_name(6)}", rig.disk.read_file(f"{DIR}/topics/payroll/{segment_name(6)}"))
-    fails_once(monkeypatch, "read_head")
+    fails_once(monkeypatch, "head_of")
     look(rig)
     look(rig)
     assert rig.broker.topics["public"].state == "failed"

@@ -91,6 +91,9 @@ class ShippingFile:
     def size(self) -> int:
         return self._file.size()
 
+    def hole(self, below: int) -> int | None:
+        return self._file.hole(below)
+
     def inode(self) -> tuple[int, int]:
         return self._file.inode()
 

@@ -17,6 +17,7 @@ from typing import Any
 from toymq_py.disk_errors import is_lasting, unreadable_text
 from toymq_py.errors import DamagedData
 from toymq_py.id_rows import IdRows
+from toymq_py.names import is_incarnation
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.record import crc32
 
@@ -125,6 +126,14 @@ def parse_object(name: str, data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DamagedData(f"the {name} is not a JSON object")
     return value
+
+
+def incarnation_of(found: dict[str, Any]) -> str | None:
+    """The member ``incarnation`` of an object, None where it has none (ADR 0135). Raises: DamagedData."""
+    incarnation = found.get("incarnation")
+    if incarnation is not None and not (isinstance(incarnation, str) and is_incarnation(incarnation)):
+        raise DamagedData(f"invalid incarnation {str(incarnation)[:200]!a}: 16 hexadecimal digits were expected")
+    return incarnation
 
 
 def numbers(values: Any) -> list[int]:

@@ -22,6 +22,7 @@ from typing import Protocol
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Of new files and directories, whatever the umask: only their owner may read messages."""
 COPY_BYTES = 1 << 20
+_SEEK_HOLE: int | None = getattr(os, "SEEK_HOLE", None)
 
 Stamp = tuple[int, int, int, int]
 """Which file it is and whether it was written since: device, number, size, and when it was last written, in nanoseconds."""
@@ -49,6 +50,10 @@ class File(Protocol):
 
     def size(self) -> int:
         """Present size."""
+
+    def hole(self, below: int) -> int | None:
+        """Where the first hole below a position begins: blocks that were never written, and read as zeros. None for none, and
+        where the system does not tell."""
 
     def inode(self) -> tuple[int, int]:
         """Device and number: which file it is, whatever names it."""
@@ -189,6 +194,15 @@ class RealFile:
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
+
+    def hole(self, below: int) -> int | None:
+        if _SEEK_HOLE is None or not below:
+            return None
+        try:
+            at = os.lseek(self.fd, 0, _SEEK_HOLE)  # reads and writes name their places
+        except OSError:
+            return None
+        return at if at < below else None
 
     def inode(self) -> tuple[int, int]:
         found = os.fstat(self.fd)

@@ -241,7 +241,7 @@ class Log:
         return b"".join(parts), count, from_id
 
     def id_at_time(self, ts_ns: int) -> int:
-        """The first committed record at or after a time; the next id when there is none."""
+        """The first committed record at or after a time, see ``time_search``; the next id when there is none."""
         return id_at_time(self, ts_ns)
 
     # -- changes by the committer and by retention

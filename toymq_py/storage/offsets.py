@@ -14,6 +14,8 @@ from toymq_py.id_rows import IdRows
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, write_synced
+from toymq_py.storage.segment import topic_of
+from toymq_py.storage.segment_heads import log_incarnation
 
 FILE_NAME = "offsets.json"
 PREVIOUS_NAME = "offsets.json.prev"
@@ -36,6 +38,8 @@ class OffsetsState:
     next_id: int = 0
     consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
     removed: tuple[IdRange, ...] = ()
+    incarnation: str | None = field(default=None, compare=False)
+    """Of the log that the ids are of (ADR 0218); None in a file of an older toymq."""
 
     def has_removed(self, msg_id: int) -> bool:
         """Whether retention or PURGE took an id, so that its absence is no loss."""
@@ -100,6 +104,7 @@ class LoadedOffsets:
 def encode(state: OffsetsState, topic: str | None = None) -> bytes:
     """Encode the file. Many ranges take long, but hold the interpreter for no more than a millisecond at a time."""
     fields: dict[str, Any] = {"version": VERSION} if topic is None else {"version": VERSION, "topic": topic}
+    fields |= {} if state.incarnation is None else {"incarnation": state.incarnation}
     fields |= {
         "first_id": state.first_id,
         "next_id": state.next_id,
@@ -128,7 +133,23 @@ def decode(data: bytes, topic: str | None = None) -> OffsetsState:
         removed = tuple((first, last) for first, last in map(checked_json.numbers, found.get("removed", ())))
     except (DamagedData, TypeError, ValueError):
         raise DamagedData("removed of the offsets must hold pairs of ids") from None
-    return OffsetsState(first_id, next_id, consumers, removed)
+    return OffsetsState(first_id, next_id, consumers, removed, checked_json.incarnation_of(found))
+
+
+def read(fs: FileSystem, path: str) -> OffsetsState | None:
+    """Read one generation from a topic's directory, and judge whether it is of the log there (ADR 0218). Returns: None when
+    there is none. Raises: DamagedData, also for the offsets of another topic or of another incarnation, as ``Unreadable`` when
+    the disk refuses it; OSError of a passing shortage."""
+    directory = path.rpartition("/")[0]
+    data = checked_json.read(fs, path)
+    if data is None:
+        return None
+    state = decode(data, topic_of(directory))
+    if state.incarnation is not None:
+        log = log_incarnation(fs, directory)
+        if log is not None and log != state.incarnation:
+            raise DamagedData(f"these are the offsets of another incarnation, {state.incarnation}, and the log is of {log}")
+    return state
 
 
 def _pack(consumer: dict[str, Any]) -> None:
@@ -147,9 +168,9 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     problems: list[str] = []
     for name, source in ((FILE_NAME, OffsetsSource.CURRENT), (PREVIOUS_NAME, OffsetsSource.PREVIOUS)):
         try:
-            data = checked_json.read(fs, f"{directory}/{name}")
-            if data is not None:
-                return LoadedOffsets(decode(data, topic_of(directory)), source, "; ".join(problems) or None)
+            state = read(fs, f"{directory}/{name}")
+            if state is not None:
+                return LoadedOffsets(state, source, "; ".join(problems) or None)
         except DamagedData as error:
             problems.append(f"{name}: {error}")
         else:
@@ -160,11 +181,6 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     if problems:
         return LoadedOffsets(OffsetsState(), OffsetsSource.LOST, "; ".join(problems))
     return LoadedOffsets(OffsetsState(), OffsetsSource.NEW)
-
-
-def topic_of(directory: str) -> str:
-    """The topic whose directory this is: they have one name."""
-    return directory.rpartition("/")[2]
 
 
 def _was_removed(fs: FileSystem, directory: str) -> bool:

@@ -17,6 +17,7 @@ from toymq_py.storage import offsets
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import OffsetsState
+from toymq_py.storage.segment import topic_of
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -164,7 +165,7 @@ class OffsetsFlusher:
                     errors[source] = OSError(errno.ECANCELED, "the broker ends")
                     continue
                 began = monotonic()
-                data = offsets.encode(state, offsets.topic_of(source.path))
+                data = offsets.encode(state, topic_of(source.path))
                 cost_s.append(monotonic() - began)
                 try:
                     offsets.write(fs, source.path, data)

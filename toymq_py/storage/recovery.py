@@ -68,6 +68,8 @@ class RecoveredLog:
     roll_first: bool = False
     heads: Mapping[int, Head] = field(default_factory=dict)
     """What ``segments.json`` knows of this log."""
+    incarnation: str | None = None
+    """What it calls it."""
     problems: list[str] = field(default_factory=list)
     """What is wrong in the directory beside the records: ``segments.json`` is damaged or another topic's, a file is a copy or
     another log's."""
@@ -110,7 +112,7 @@ def recover_log(
     removed = _take_marks(fs, path, files.removed, first_id, removed)
     if files.evicted.problem is not None:
         raise DamagedData(files.evicted.problem)
-    found.heads = files.heads
+    found.heads, found.incarnation = files.heads, files.incarnation
     join_producers(found.producers, files.evicted.producers)
     found.problems = [f"{path}/{base_id:020d}.log {reason}" for base_id, reason in files.foreign.items()]
     if files.problem is not None:

@@ -156,6 +156,10 @@ class Segment:
     stamp: Stamp | None = None
     """Of the file when the broker looked at it last. A sealed segment is not written any more: with another stamp it was
     changed below the broker, and is judged anew (ADR 0140)."""
+    is_sparse: bool = False
+    """Its file has holes that are payloads: a program that saves zeros had copied it."""
+    end_seen: tuple[int, bytes] = (0, b"")
+    """A position that was committed, and the bytes before it, at the last look at an active file."""
     missing: bool = False
     """The file was removed below the running broker: what is open of it is read until it is closed."""
     sha256: str | None = None
@@ -310,6 +314,11 @@ class Segment:
                 fs.unlink(self.sidecar_path)
         except OSError as error:
             logger.warning("%s is out of date and cannot be removed: %s", self.sidecar_path, error)
+
+
+def topic_of(directory: str) -> str:
+    """The topic whose directory this is: they have one name."""
+    return directory.rpartition("/")[2]
 
 
 def newest_times(segments: Sequence[Segment]) -> list[int]:

@@ -14,6 +14,8 @@ It is no manifest:
     one of the last two, but for a page at most, behind which records go on: the file is this log's, and damaged (ADR 0084)
 
 A file of another log is never served, cut or removed: its ids are missing here, and ``toymq repair`` puts it aside.
+
+The file names the log's incarnation, too: the offsets are judged by it (ADR 0218).
 """
 
 import logging
@@ -29,7 +31,7 @@ from toymq_py.storage.evicted import Evicted
 from toymq_py.storage.evicted import load as load_evicted
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame
-from toymq_py.storage.segment import bases_of, parse_removed_name, segment_name
+from toymq_py.storage.segment import bases_of, parse_removed_name, segment_name, topic_of
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -64,6 +66,8 @@ class SegmentFiles:
     """``LoadedOffsets.first_id_known``."""
     evicted: Evicted = field(default_factory=Evicted)
     """Segments that are in ``bases``, and whose files are in the bucket of ``--tier``."""
+    incarnation: str | None = None
+    """Of this log; None where ``segments.json`` does not say."""
 
     @property
     def local(self) -> list[int]:
@@ -104,11 +108,11 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
 
     Raises: OSError.
     """
-    topic, heads, problem = _load(fs, path)  # first: a head is written when its file is there
+    topic, heads, problem, incarnation = _load(fs, path)  # first: a head is written when its file is there
     names = fs.listdir(path)
     bases = bases_of(names)
     removed = sorted(ids for name in names if (ids := parse_removed_name(name)) is not None)
-    theirs = topic if heads and topic != path.rpartition("/")[2] else None
+    theirs = topic if heads and topic != topic_of(path) else None
     if theirs is not None:
         problem = f"{FILE_NAME} is of topic {topic}"
     foreign: dict[int, str] = {}
@@ -122,8 +126,15 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
                 foreign_heads[base_id] = hit
     away = load_evicted(fs, path, names)
     ours = sorted([*(base_id for base_id in bases if base_id not in foreign), *away.segments])
-    heads = {} if theirs is not None else heads
-    return SegmentFiles(ours, foreign, foreign_heads, heads, problem, removed, first_id_known, away)
+    heads, incarnation = ({}, None) if theirs is not None else (heads, incarnation)
+    return SegmentFiles(ours, foreign, foreign_heads, heads, problem, removed, first_id_known, away, incarnation)
+
+
+def log_incarnation(fs: FileSystem, path: str) -> str | None:
+    """The incarnation of the log in a topic's directory; None where ``segments.json`` is not there, is of another topic or of
+    an older toymq, or cannot be read."""
+    topic, _, _, incarnation = _load(fs, path)
+    return incarnation if topic == topic_of(path) else None
 
 
 def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
@@ -132,9 +143,9 @@ def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
     Returns: why it is another log's, None for this log's; and ``SegmentFiles.foreign_heads`` of it, 0 for none. Raises: OSError
     for want of descriptors or memory; what else is wrong with the file is for the scan to tell.
     """
-    topic, heads, _ = _load(fs, path)
+    topic, heads, *_ = _load(fs, path)
     try:
-        return _judge(fs, path, base_id, heads, topic if heads and topic != path.rpartition("/")[2] else None)
+        return _judge(fs, path, base_id, heads, topic if heads and topic != topic_of(path) else None)
     except OSError as error:
         if not is_lasting(error):
             raise
@@ -160,11 +171,12 @@ def _judge(
     return None, 0
 
 
-def store(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> None:
-    """Write the heads to stable storage. Raises: OSError."""
+def store(fs: FileSystem, path: str, heads: Mapping[int, Head], incarnation: str | None = None) -> None:
+    """Write the heads, and the log's incarnation, to stable storage. Raises: OSError."""
     bases = sorted(heads)
     columns = [bases, [heads[base_id][0] for base_id in bases], [heads[base_id][1] for base_id in bases]]
-    value = {"version": VERSION, "topic": path.rpartition("/")[2], "heads": columns}
+    identity = {} if incarnation is None else {"incarnation": incarnation}
+    value = {"version": VERSION, "topic": topic_of(path), **identity, "heads": columns}
     replace_file(fs, f"{path}/{FILE_NAME}", checked_json.encode("segments", value))
 
 
@@ -177,7 +189,7 @@ def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[i
             continue
         file = fs.open(f"{path}/{segment_name(base_id)}", write=False)
         try:
-            head = _head(file)
+            head = head_of(file)
             if head is not None and _first_record(file) == base_id:
                 heads[base_id] = head
         finally:
@@ -198,41 +210,35 @@ def readable_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mappi
     return heads
 
 
-def read_head(fs: FileSystem, path: str) -> Head | None:
-    """Head of a segment file, checked or not. Raises: OSError."""
-    file = fs.open(path, write=False)
-    try:
-        return _head(file)
-    finally:
-        file.close()
-
-
 def is_used(fs: FileSystem, path: str) -> bool:
     """Whether a segment file begins with a whole record. Raises: OSError."""
     return _compare(fs, path, None)[1] is not None
 
 
-def _load(fs: FileSystem, path: str) -> tuple[str, dict[int, Head], str | None]:
-    """Read topic and heads from the file, none without one. Returns: also what is wrong with it. Raises: OSError of a passing
-    shortage."""
+def _load(fs: FileSystem, path: str) -> tuple[str, dict[int, Head], str | None, str | None]:
+    """Read topic and heads from the file, none without one. Returns: also what is wrong with it, and the incarnation. Raises:
+    OSError of a passing shortage."""
     try:
         data = checked_json.read(fs, f"{path}/{FILE_NAME}")
         if data is None:
-            return "", {}, None
+            return "", {}, None, None
         found = checked_json.decode("segments", data)
         if found.get("version") != VERSION:
-            return "", {}, f"{FILE_NAME}: version {found.get('version')!r} is unknown: this toymq reads version {VERSION}"
+            unknown = f"{FILE_NAME}: version {found.get('version')!r} is unknown: this toymq reads version {VERSION}"
+            return "", {}, unknown, None
+        incarnation = checked_json.incarnation_of(found)
         bases, times, checksums = (checked_json.numbers(column) for column in found["heads"])
-        return str(found["topic"]), dict(zip(bases, zip(times, checksums, strict=True), strict=True)), None
+        heads = dict(zip(bases, zip(times, checksums, strict=True), strict=True))
+        return str(found["topic"]), heads, None, incarnation
     except (DamagedData, KeyError, TypeError, ValueError) as error:
-        return "", {}, f"{FILE_NAME}: {error}"
+        return "", {}, f"{FILE_NAME}: {error}", None
 
 
 def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int | None]:
     """Whether a file begins with the known record. If not, the id of its first record, None when that is not whole."""
     file = fs.open(path, write=False)
     try:
-        if known is not None and _head(file) == known:
+        if known is not None and head_of(file) == known:
             return True, None
         return False, _first_record(file)
     finally:
@@ -270,7 +276,7 @@ def _length(file: File) -> int:
     return length if LENGTH_MIN <= length <= LENGTH_MAX else 0
 
 
-def _head(file: File) -> Head | None:
+def head_of(file: File) -> Head | None:
     """Header of the first frame, checked or not."""
     length = _length(file)
     start, checksum = file.pread(HEADER.size, 0), file.pread(4, length)
@@ -295,12 +301,14 @@ class HeadsWriter:
         path: str,
         known: Mapping[int, Head],
         run_behind: Callable[[Callable[[], None], Callable[[], None]], None],
+        incarnation: str | None = None,
     ) -> None:
         """
         Args:
             path: of the topic's directory.
             known: heads that are on stable storage.
             run_behind: runs a job on a sync thread, then the other one on the loop.
+            incarnation: of the log, where the file says that; see ``name``.
         """
         self._fs = fs
         self._path = path
@@ -309,6 +317,11 @@ class HeadsWriter:
         self.due = True
         """A segment may have begun whose head is not known."""
         self._writing = False
+        self._incarnation = self._stored_incarnation = incarnation
+
+    def name(self, incarnation: str) -> None:
+        """Have the file name the log's incarnation from the next commit on."""
+        self._incarnation = incarnation
 
     def known(self, base_id: int) -> Head | None:
         """The head of a segment, where it is on stable storage."""
@@ -324,7 +337,8 @@ class HeadsWriter:
         present = set(bases)
         known = {base_id: head for base_id, head in self._known.items() if base_id in present or keep(base_id)}
         others = {base_id: head for base_id, head in self._known.items() if base_id not in known}
-        if known.keys() >= present and not others:
+        incarnation = self._incarnation
+        if known.keys() >= present and not others and incarnation == self._stored_incarnation:
             return
         fs, path = self._fs, self._path
         stored: list[dict[int, Head]] = []
@@ -333,7 +347,7 @@ class HeadsWriter:
             try:
                 heads = known | read_heads(fs, path, bases, known)
                 heads |= {base_id: others[base_id] for base_id in others if fs.exists(f"{path}/{segment_name(base_id)}")}
-                store(fs, path, heads)
+                store(fs, path, heads, incarnation)
                 stored.append(heads)
             except OSError as error:
                 logger.warning("%s/%s not written: %s", path, FILE_NAME, error)
@@ -341,7 +355,7 @@ class HeadsWriter:
         def done() -> None:
             self._writing = False
             if stored:
-                self._known = stored[0]
+                self._known, self._stored_incarnation = stored[0], incarnation
             else:
                 self.due = True  # with the next commit
 

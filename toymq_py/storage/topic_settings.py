@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from toymq_py.config.options import TopicSettings
 from toymq_py.errors import DamagedData, RequestError
-from toymq_py.names import is_incarnation
 from toymq_py.storage import checked_json
-from toymq_py.storage.checked_json import decode, encode, parse_object
+from toymq_py.storage.checked_json import decode, encode, incarnation_of, parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
-from toymq_py.storage.offsets import topic_of
+from toymq_py.storage.segment import topic_of
 
 FILE_NAME = "topic.json"
 
@@ -53,9 +52,9 @@ def parse(data: bytes, topic: str) -> LoadedSettings:
     of = found.pop("topic", topic) if checked else topic
     if of != topic:
         raise DamagedData(f"these are the settings of topic {str(of)[:200]!a}")
-    incarnation = found.pop("incarnation", None) if checked else None
-    if incarnation is not None and not (isinstance(incarnation, str) and is_incarnation(incarnation)):
-        raise DamagedData(f"invalid incarnation {str(incarnation)[:200]!a}: 16 hexadecimal digits were expected")
+    incarnation = incarnation_of(found) if checked else None
+    if incarnation is not None:
+        del found["incarnation"]
     try:
         return LoadedSettings(TopicSettings.from_json(found), incarnation=incarnation)
     except RequestError as error:

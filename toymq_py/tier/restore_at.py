@@ -73,7 +73,7 @@ def restore_topic_at(
     removed = union([*known.removed, *since, *([(until, done.next_id - 1)] if done.next_id > until else [])])
     if found is not None and (last_gone := last_of_range(since, first_id)) is not None:
         first_id = last_gone + 1
-    known = replace(known, first_id=first_id, next_id=done.next_id, removed=tuple(removed))
+    known = replace(known, first_id=first_id, next_id=done.next_id, removed=tuple(removed), incarnation=incarnation)
     offsets.write(fs, to, offsets.encode(known, place.topic))
     fs.sync_dir(to)
     return done

@@ -70,7 +70,7 @@ def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding
         topic_settings.store(fs, to, TopicSettings(), place.incarnation)
     first_id = known.first_id if done.state_ns is not None or first is None else first
     removed = (*known.removed, (next_id, done.next_id - 1))
-    known = replace(known, first_id=first_id, next_id=done.next_id, removed=removed)
+    known = replace(known, first_id=first_id, next_id=done.next_id, removed=removed, incarnation=place.incarnation)
     encoded = offsets.encode(known, place.topic)
     offsets.write(fs, to, encoded)
     fs.sync_dir(to)

@@ -40,8 +40,9 @@ class ConsumerOffsets:
         channels: Mapping[str, Channel],
         redrive_consumer: RedriveConsumer,
         flusher: OffsetsFlusher,
+        incarnation: str,
     ) -> None:
-        """``channels`` is the topic's own, as it changes."""
+        """``channels`` is the topic's own, as it changes; ``incarnation`` that of the log."""
         self.path = path
         self.problem: str | None = None
         """What was wrong with the file at the last start."""
@@ -57,6 +58,7 @@ class ConsumerOffsets:
         self._channels = channels
         self._redriver = redrive_consumer
         self._flusher = flusher
+        self._incarnation = incarnation
         self._moved_back = False
         self._closed = False
 
@@ -105,6 +107,7 @@ class ConsumerOffsets:
             self._log.committed_id,
             {consumer.name: consumer.snapshot().to_json() for consumer in self.consumers()},
             tuple(self._log.removed),
+            self._incarnation,
         )
 
     def offsets_flushed(self, state: OffsetsState) -> None:

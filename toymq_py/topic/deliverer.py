@@ -10,6 +10,7 @@ from enum import Enum
 from itertools import islice, pairwise
 from operator import lt
 
+from toymq_py.believed_time import BelievedTime
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, IdSet, Lessee
 from toymq_py.disk_errors import BeingExamined
@@ -56,6 +57,7 @@ class ChannelContext:
     changed: Callable[[], None]
     """Consumer state has unsaved changes."""
     permit: DeliveryPermit
+    believed: BelievedTime
     takers: int = 0
     """Sessions and polls, on all channels."""
     expired_total: int = 0

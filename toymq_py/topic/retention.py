@@ -2,6 +2,8 @@
 
 Contract: storage.md, "Retention". Which segments may go is decided in ``storage.retention``. Belongs to the event loop.
 
+Ages count by the believed time (ADR 0219): a wall clock that is ahead for a moment removes nothing.
+
 Every removal has the same order, so that a crash between any two steps leaves more than was wanted and never a gap that looks
 like a loss (ADR 0008): out of the log in memory, offsets that say so, then unlink, oldest first.
 """
@@ -9,6 +11,7 @@ like a loss (ADR 0008): out of the log in memory, offsets that say so, then unli
 import contextlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from toymq_py.config.options import TopicSettings
@@ -103,9 +106,9 @@ class Retention:
             self._apply(present, full=True)
 
     def _apply(self, stored: OffsetsState | None, *, full: bool) -> None:
-        log, settings, now_ns = self._log, self.settings, self._context.clock.wall_ns()
+        log, settings, now_ns = self._log, self.settings, self._context.believed.now_ns()
         retain_acked_for_ms = self.retain_acked_for_ms
-        retention.date(log.segments, now_ns)
+        retention.date(log.segments, self._context.clock.wall_ns())  # by the clock that dates records
         self._committer.segment_bytes = retention.segment_bytes(self._segment_bytes_max, settings.retain_max_bytes)
         views: list[AckedView] = []
         consumers = [channel.consumer for channel in self._channels.values()]
@@ -197,7 +200,8 @@ class Retention:
                 due_ns.append(1)
         waiting = [ns for ns in due_ns if ns > 0]
         if waiting:
-            self._apply_later(max(min(waiting) / 1e9, 1.0))
+            settles_in_s = self._context.believed.settles_in_s
+            self._apply_later(max(min(min(waiting) / 1e9, inf if settles_in_s is None else settles_in_s), 1.0))
 
     def committed(self) -> None:
         """Check the age after a commit: on a topic without consumers no other event arms that check."""
@@ -227,8 +231,8 @@ class Retention:
         local_bytes, local_age = settings.tier_local_bytes, settings.tier_local_age
         if (local_bytes is None and local_age is None) or self.suspended or self._context.topic_deleted:
             return []
-        now_ns, segments = self._context.clock.wall_ns(), self._log.segments
-        retention.date(segments, now_ns)
+        now_ns, segments = self._context.believed.now_ns(), self._log.segments
+        retention.date(segments, self._context.clock.wall_ns())
         found = retention.evictable(
             segments, now_ns=now_ns, local_bytes=local_bytes, keys_wanted=max(self.keys_wanted, self._keys_kept),
             local_age_ns=None if local_age is None else local_age * MS_NS,

@@ -1,9 +1,10 @@
 """Services that a broker shares among its topics."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from toymq_py.auth.quotas import Quotas
+from toymq_py.believed_time import BelievedTime
 from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions
 from toymq_py.consumer import FailureBudget
@@ -45,3 +46,7 @@ class TopicServices:
     """Attaches the sessions of patterns again to a topic whose consumer was moved; the others subscribe anew (ADR 0109)."""
     lost: Callable[[], str | None]
     """Why the data directory is not this broker's any more, None while it is; see ``DirectoryLock.lost``. Blocks."""
+    believed: BelievedTime = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.believed = BelievedTime(self.clock)

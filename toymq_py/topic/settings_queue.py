@@ -14,10 +14,18 @@ from toymq_py.errors import RequestError
 from toymq_py.storage import topic_settings as settings_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.offsets import LoadedOffsets
 from toymq_py.storage.offsets_flusher import Done
+from toymq_py.storage.recovery import RecoveredLog
 
 Change = Callable[[TopicSettings], TopicSettings | None]
 """Gives the settings to store for those in force, None when they stay. Raises: RequestError to refuse."""
+
+
+def incarnation_of_log(recovered: RecoveredLog, loaded: LoadedOffsets | None, settings: str | None) -> str:
+    """The incarnation of a log: as its files have it, by the one that decides first; otherwise a new one."""
+    consumers = None if loaded is None else loaded.state.incarnation
+    return recovered.incarnation or consumers or settings or secrets.token_hex(8)
 
 
 class SettingsQueue:
@@ -32,14 +40,15 @@ class SettingsQueue:
         present: Callable[[], TopicSettings],
         apply: Callable[[TopicSettings], None],
         incarnation: str | None = None,
-        new_incarnation: Callable[[], str] = lambda: secrets.token_hex(8),
+        log_incarnation: str,
     ) -> None:
         """
         Args:
             path: the topic's directory.
             present: gives the settings in force.
             apply: takes settings into use that are on stable storage.
-            incarnation: the topic's, if it has one on stable storage.
+            incarnation: the topic's, if ``topic.json`` has one.
+            log_incarnation: the one that it gets otherwise.
         """
         self.incarnation = incarnation
         """As it is on stable storage; None: it was not asked for yet."""
@@ -50,7 +59,7 @@ class SettingsQueue:
         self._path = path
         self._present = present
         self._apply = apply
-        self._new_incarnation = new_incarnation
+        self._log_incarnation = log_incarnation
         self._waiting: deque[tuple[Callable[[], None], Done | None]] = deque()  # the one at the head runs
 
     def change(self, make: Change, done: Done) -> None:
@@ -99,7 +108,7 @@ class SettingsQueue:
     def _store(self, settings: TopicSettings, done: Done) -> None:
         errors: list[OSError] = []
         same = settings == self._present() and self.problem is None
-        incarnation = self.incarnation or self._new_incarnation()
+        incarnation = self.incarnation or self._log_incarnation
 
         def job() -> None:
             try:

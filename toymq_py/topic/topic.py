@@ -5,6 +5,7 @@ Contract: delivery.md. Knows no wire, no session beyond its ``Subscription``, no
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from toymq_py.config.options import TopicSettings
@@ -32,7 +33,7 @@ from toymq_py.topic.redrive_consumer import REDRIVER, RedriveConsumer
 from toymq_py.topic.registration import Registration
 from toymq_py.topic.retention import Purged, Retention
 from toymq_py.topic.services import TopicServices
-from toymq_py.topic.settings_queue import SettingsQueue
+from toymq_py.topic.settings_queue import SettingsQueue, incarnation_of_log
 
 
 class Topic:
@@ -58,8 +59,8 @@ class Topic:
         """
         recovered = recovered or RecoveredLog()
         clock, scheduler, options = services.clock, services.scheduler, services.options
-        self.name, self.path = name, path
-        self.settings = settings
+        identity = incarnation_of_log(recovered, offsets, incarnation)
+        self.name, self.path, self.settings = name, path, settings
         self._services, self._clock = services, clock
         self.log = Log(
             services.fs, path, name, recovered.segments,
@@ -72,8 +73,9 @@ class Topic:
             self.log, scheduler, clock,
             space=services.space, place=services.place, segment_bytes=options.segment_bytes,
             fsync=options.fsync, fsync_interval_s=options.fsync_interval_ms / 1000,
-            roll_first=recovered.roll_first, heads=recovered.heads, lost=services.lost,
+            roll_first=recovered.roll_first, heads=recovered.heads, incarnation=recovered.incarnation, lost=services.lost,
         )  # fmt: skip
+        self.committer.name_log(identity)
         self.is_dead_letters = name.endswith(DEAD_LETTERS)
         self.publisher = Publisher(
             self.log, self.committer, clock, recovered,
@@ -82,11 +84,11 @@ class Topic:
         self.channels: dict[str, Channel] = {}
         """By consumer."""
         self.redrive_consumer = RedriveConsumer(self.log, clock)
-        self.offsets = ConsumerOffsets(name, path, self.log, self.channels, self.redrive_consumer, services.flusher)
+        self.offsets = ConsumerOffsets(name, path, self.log, self.channels, self.redrive_consumer, services.flusher, identity)
         self._held: Callable[[Channel], None] = lambda channel: held(self, channel)
         self.context = ChannelContext(
             name, self.log, clock, scheduler, services.metrics, self._delivery_policy(), services.failure_budget,
-            self.offsets.changed, services.permit,
+            self.offsets.changed, services.permit, services.believed,
         )
         self.delays = Delays(clock, self.channels, arm=services.arm)
         self.backlog = Backlog(self.log, self.channels)
@@ -96,18 +98,19 @@ class Topic:
             fs=services.fs, space=services.space, segment_bytes_max=options.segment_bytes, flush_offsets=self.offsets.flush,
             keys_kept=keys_kept,
         )  # fmt: skip
-        self.offsets.on_stored = self.retention.offsets_stored
-        self.offsets.on_full = self.retention.apply_on_full_disk
+        self.offsets.on_stored, self.offsets.on_full = self.retention.offsets_stored, self.retention.apply_on_full_disk
         self.commits = self._commit_listener()
         self.committer.listener = self.commits
         self.settings_queue = SettingsQueue(
-            services.fs, scheduler, path, present=lambda: self.settings, apply=self.apply_settings, incarnation=incarnation
-        )
+            services.fs, scheduler, path, present=lambda: self.settings, apply=self.apply_settings,
+            incarnation=incarnation, log_incarnation=identity,
+        )  # fmt: skip
         # What is a part's own, for callers that know the topic alone (ADR 0073).
         self.publish, self.publish_sequenced = self.publisher.publish, self.publisher.publish_sequenced
         self.highest_sequence = self.publisher.highest_sequence
         self.read, self.fetch, self.messages = self.log.read, self.log.read_frames, self.log.messages
         self.when_committed, self.flush_offsets = self.commits.when_committed, self.offsets.flush
+        self.due_times = partial(due_times, self.log)
         self.is_settled, self.discard_letters = self.redrive_consumer.has_acked, self.redrive_consumer.discard
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
@@ -203,10 +206,6 @@ class Topic:
     def next_id(self) -> int:
         """The id behind the last committed record."""
         return self.log.committed_id
-
-    def due_times(self, first: int, last: int) -> dict[int, int]:
-        """See ``description.due_times``."""
-        return due_times(self.log, first, last)
 
     def id_range(self, at_ms: int | None = None) -> tuple[int, int]:
         """The first retained id and ``next_id``; with ``at_ms`` the first id that was stored at or after that time."""

@@ -1,6 +1,9 @@
 """The first record at or after a time, also of what is in a bucket alone."""
 
+import pytest
+
 from tests.support.buckets import MemoryBucket
+from tests.support.log_rig import LogRig
 from tests.support.tiers import PAYLOAD, TierRig
 from toymq_py.disk_errors import BeingFetched
 from toymq_py.storage.time_search import id_at_time
@@ -36,3 +39,25 @@ def test_a_time_is_found_where_the_records_are_and_no_more_is_fetched_than_one_s
         assert fetches <= 1
     assert found(rig, times[-1] + 1) == (40, 0)
     assert found(rig, 0) == (0, 0)
+
+
+DAYS_S = 3 * 86400
+
+
+@pytest.mark.parametrize(
+    ("jump_s", "expected"), [(0, [0, 1, 5]), (DAYS_S, [0, 1, 5]), (-DAYS_S, [0, 4, 5]), (3600, [0, 1, 2]), (-3600, [0, 1, 5])]
+)
+def test_what_a_clock_that_jumps_for_a_moment_does_to_a_position_by_time(jump_s: int, expected: list[int]) -> None:
+    """protocol.md, "A position by time": what was stored before the clock was behind by days is passed over, and so is what it
+    stored while it was ahead by days."""
+    rig = LogRig()
+    times = []
+    for number in range(6):
+        rig.clock.advance(1)
+        times.append(rig.clock.wall_ns())
+        rig.clock.jump_wall(jump_s if number == 2 else -jump_s if number == 4 else 0)
+        if number == 4:
+            times[4] = rig.clock.wall_ns()
+        rig.publish(b"%d" % number)
+    asked = (times[0] - 2 * DAYS_S * 10**9, times[1], times[4] + 1)
+    assert [rig.log.id_at_time(ts_ns) for ts_ns in asked] == expected

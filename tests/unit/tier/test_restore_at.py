@@ -10,6 +10,7 @@ from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
 from tests.support.tiers import AGAIN, PAYLOAD, TierRig, exchange
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage import offsets
+from toymq_py.storage.segment_heads import log_incarnation
 from toymq_py.tier.bucket import BucketError
 from toymq_py.tier.keys import holdings, seal_key, segment_key, state_key
 from toymq_py.tier.objects import State
@@ -65,6 +66,9 @@ def test_ids_behind_all_that_were_used_and_an_incarnation_of_its_own() -> None:
     assert again.records("t")[-1][0] == 28 + IDS_LEFT_OUT == done["t"].next_id
     incarnation = again.broker.topic("t").settings_queue.incarnation
     assert incarnation == done["t"].place.incarnation != rig.place().incarnation
+    again.flush("t")
+    path = again.broker.topic("t").path
+    assert {log_incarnation(again.disk, path), offsets.load(again.disk, path).state.incarnation} == {incarnation}
     assert again.broker.topic("t").log.lost == []
     assert again.broker.topic("t").fetch(20, 10, 1000)[1] == 1, "a reader that stood behind the time goes on at what is new"
     before = {key: data for key, data in bucket.objects.items() if rig.place().incarnation in key}

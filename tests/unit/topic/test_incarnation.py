@@ -1,13 +1,19 @@
-"""The incarnation of a topic: when it is made, what keeps it, what ends it. ADR 0135."""
+"""The incarnation of a topic: when it is made, what keeps it, what ends it. ADR 0135, 0218."""
 
 import errno
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.config.options import TopicSettings
-from toymq_py.storage import topic_settings
+from toymq_py.storage import offsets, segment_heads, topic_settings
+from toymq_py.storage.offline.backup import back_up
+from toymq_py.storage.offline.repair import repair
+from toymq_py.storage.offline.restore import restore
+from toymq_py.storage.offline.verify import verify
+from toymq_py.storage.segment_heads import list_segment_files, log_incarnation
 
 PATH = f"{DIR}/topics/t"
 
@@ -108,3 +114,116 @@ def test_an_incarnation_of_another_form_is_damage() -> None:
         rig.put("topics/t/topic.json", topic_settings.encode("settings", state | {"incarnation": wrong}))
         found = topic_settings.load(rig.disk, PATH)
         assert (found.incarnation, "invalid incarnation" in str(found.problem)) == (None, True), wrong
+
+
+# -- the offsets of an older incarnation (ADR 0218)
+
+
+def older_offsets(rig: BrokerRig, *, asked_for: bool) -> bytes:
+    """Consumer c has acked 15 of 20; then the topic is deleted and made anew with 20, of which c acks three."""
+    for rounds, acked in ((0, 14), (1, 2)):
+        rig.publish("t", *[b"%d" % rounds] * 20)
+        if asked_for:
+            asked(rig)
+        subscription = rig.subscribe("t", window=20)
+        rig.take(subscription)
+        rig.ack("t", 0, acked)
+        subscription.close()
+        rig.flush("t")
+        if not rounds:
+            older = rig.disk.read_file(f"{PATH}/offsets.json")
+            rig.delete("t")
+    return older
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+def test_offsets_of_an_older_incarnation_ack_nothing(
+    asked_for: bool, both: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One file was restored: its acks were of messages of the deleted topic, and would pass over twelve of this one."""
+    rig = BrokerRig()
+    older = older_offsets(rig, asked_for=asked_for)
+    rig.broker.close()
+    for name in ("offsets.json", *(["offsets.json.prev"] if both else [])):
+        rig.put(f"topics/t/{name}", older)
+    (report,) = verify(rig.disk, DIR)
+    assert "another incarnation" in str(report.findings), "verify says what the broker does"
+    rig.restart()
+    described = rig.broker.topic("t").describe()
+    assert (described["state"], "another incarnation" in described["offsets_problem"]) == ("degraded", True)
+    assert "another incarnation" in caplog.text
+    got = [msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=50, start="latest"))]
+    assert set(got) >= {*range(3, 20)}, "what was never acked comes"
+    rig.flush("t")
+    rig.reopen()
+    rig.flush("t")
+    rig.reopen()
+    assert rig.broker.topic("t").describe()["state"] == "ok"
+
+
+def test_repair_takes_them_for_lost() -> None:
+    rig = BrokerRig()
+    older = older_offsets(rig, asked_for=False)
+    rig.broker.close()
+    for name in ("offsets.json", "offsets.json.prev"):
+        rig.put(f"topics/t/{name}", older)
+    (done,) = repair(rig.disk, DIR, pid=2)
+    assert {"offsets.json", "offsets.json.prev"} <= {*done.quarantined}
+    assert not any(report.damaged for report in verify(rig.disk, DIR))
+    rig.restart()
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=50))] == [*range(20)]
+
+
+def test_one_word_stands_in_all_files_of_a_topic_and_goes_along_with_a_backup() -> None:
+    rig = BrokerRig()
+    older_offsets(rig, asked_for=False)
+    found = asked(rig)
+
+    def words(path: str) -> set[str | None]:
+        state = offsets.load(rig.disk, path).state
+        of_settings = topic_settings.load(rig.disk, path).incarnation
+        return {state.incarnation, log_incarnation(rig.disk, path), of_settings}
+
+    assert words(PATH) == {found}
+    rig.reopen(power_cut=True)
+    assert words(PATH) == {found}
+    back_up(rig.disk, DIR, "/backup", pid=2, wall_ns=1)
+    assert words("/backup/topics/t") == {found}
+    restore(rig.disk, "/backup", "/restored", pid=2)
+    assert words("/restored/topics/t") == {found}
+    assert not any(report.damaged for report in verify(rig.disk, "/restored"))
+
+
+def test_files_of_an_older_toymq_are_taken_and_named_with_the_next_commit() -> None:
+    rig = BrokerRig()
+    older_offsets(rig, asked_for=False)
+    rig.broker.close()
+    heads = list_segment_files(rig.disk, PATH).heads
+    segment_heads.store(rig.disk, PATH, heads)
+    state = replace(offsets.load(rig.disk, PATH).state, incarnation=None)
+    for name in ("offsets.json", "offsets.json.prev"):
+        rig.put(f"topics/t/{name}", offsets.encode(state, "t"))
+    rig.restart()
+    assert rig.broker.topic("t").describe()["state"] == "ok"
+    rig.publish("t", b"x")
+    rig.flush("t")
+    found = log_incarnation(rig.disk, PATH)
+    assert found is not None
+    assert offsets.load(rig.disk, PATH).state.incarnation == found
+    assert asked(rig) == found
+    rig.broker.close()
+    rig.put("topics/t/offsets.json", offsets.encode(state, "t"))
+    rig.restart()
+    assert rig.broker.topic("t").describe()["state"] == "ok", "one without a word is taken as before"
+
+
+def test_a_kill_before_the_log_is_named_leaves_the_word_of_the_offsets() -> None:
+    rig = BrokerRig()
+    rig.subscribe("t").close()
+    rig.flush("t")
+    word = offsets.load(rig.disk, PATH).state.incarnation
+    assert (word is None, log_incarnation(rig.disk, PATH)) == (False, None)
+    rig.reopen(power_cut=True)
+    rig.publish("t", b"x")
+    assert log_incarnation(rig.disk, PATH) == word

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from toymq_py.clock import Clock
 from toymq_py.disk_errors import NO_SPACE
+from toymq_py.storage.active_file import find_cut
 from toymq_py.storage.commit.batch import Batch
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.dirlock import not_there
@@ -146,6 +147,8 @@ class CommitJob:
         lost = self._lost()
         if lost is None and active is not None and active.file is not None:
             lost = not_there(self._fs, active.path, active.file.inode())
+            if lost is None and not active.damages and not active.sealed:
+                lost = find_cut(self._fs, active.file, active, self._batch.first_id, active.end)
         if lost is not None:
             raise OSError(errno.ESTALE, lost)
         if active is not None and not active.sealed:

@@ -52,11 +52,7 @@ class Committer:
     """
 
     def __init__(
-        self,
-        log: Log,
-        scheduler: Scheduler,
-        clock: Clock,
-        *,
+        self, log: Log, scheduler: Scheduler, clock: Clock, *,
         space: SpaceGuard,
         place: CommitPlace,
         segment_bytes: int,
@@ -64,12 +60,13 @@ class Committer:
         fsync_interval_s: float = 0.005,
         roll_first: bool = False,
         heads: Mapping[int, Head] | None = None,
+        incarnation: str | None = None,
         lost: Callable[[], str | None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """
         Args:
             roll_first: recovery found damage in the active segment, so what comes goes into a new one.
-            heads: what ``segments.json`` knows of this log.
+            heads, incarnation: what ``segments.json`` knows of this log.
             lost: asked on sync threads before a new segment, see ``DirectoryLock.lost``.
         """
         self._log = log
@@ -93,7 +90,8 @@ class Committer:
         self._allocated = 0  # up to where no space has to be reserved in the active file; 0 while it is not known
         self._side_jobs = 0  # sidecars and the next segment, written behind
         self._next = NextSegment(log.fs, log.path, space, self.run_behind)
-        self._heads = HeadsWriter(log.fs, log.path, heads or {}, self.run_behind)
+        self._heads = HeadsWriter(log.fs, log.path, heads or {}, self.run_behind, incarnation)
+        self.name_log = self._heads.name
         self._full = False  # the last write found no space
         self._interval: IntervalSync | None = None
         if fsync == "interval":

@@ -278,7 +278,8 @@ class _Backup:
             self.report.problem(f"topic {name}: {files.problem}")
         fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
         if files.heads:  # those of the listing: the topic may have been made anew since
-            segment_heads.store(fs, to, segment_heads.read_heads(fs, to, _bases(fs, to), files.heads) | {**files.heads})
+            heads = segment_heads.read_heads(fs, to, _bases(fs, to), files.heads) | {**files.heads}
+            segment_heads.store(fs, to, heads, files.incarnation)
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
         self._copy_evicted(name, files, to)
         self._copy_small(name, path, to)

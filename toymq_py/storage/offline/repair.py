@@ -33,7 +33,7 @@ from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.offsets import OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, scan_segment
-from toymq_py.storage.segment import Segment, load_sidecar, segment_name
+from toymq_py.storage.segment import Segment, load_sidecar, segment_name, topic_of
 from toymq_py.storage.segment_heads import list_bases
 from toymq_py.storage.segment_inventory import SegmentStatus, segment_inventory
 from toymq_py.storage.topic_directories import topic_names
@@ -170,8 +170,11 @@ class _TopicRepairer:
                 given_up.add(fs, self._path, lost, files.heads)
             # From now on the offsets know where the log begins: where it did without them, or its first ids would be missing.
             first_id = max(state.first_id, present[0][0])
-            known = replace(state, first_id=first_id, next_id=next_id, removed=tuple(union([*state.removed, *lost])))
-            offsets.write(fs, self._path, offsets.encode(known, offsets.topic_of(self._path)))
+            known = replace(
+                state, first_id=first_id, next_id=next_id, removed=tuple(union([*state.removed, *lost])),
+                incarnation=files.incarnation or state.incarnation,
+            )  # fmt: skip
+            offsets.write(fs, self._path, offsets.encode(known, topic_of(self._path)))
         self._put_aside(files, divides=bool(damaged or self._copies))
         for segment in damaged:
             self._divide(segment)
@@ -180,7 +183,8 @@ class _TopicRepairer:
         self._drop_caches()
         heads = {base_id: files.heads[base_id] for base_id in self._unread if base_id in files.heads}
         if (damaged or self._copies) and len(heads) == len(self._unread):  # else one would look like another log's
-            segment_heads.store(fs, self._path, segment_heads.read_heads(fs, self._path, list_bases(fs, self._path), heads))
+            heads = segment_heads.read_heads(fs, self._path, list_bases(fs, self._path), heads)
+            segment_heads.store(fs, self._path, heads, files.incarnation)
         self._settings()
         fs.sync_dir(self._path)
         return self._done
@@ -310,8 +314,7 @@ class _TopicRepairer:
         for name in (offsets.FILE_NAME, offsets.PREVIOUS_NAME):
             file = f"{self._path}/{name}"
             try:
-                data = checked_json.read(self._fs, file)
-                state = OffsetsState() if data is None else offsets.decode(data, offsets.topic_of(self._path))
+                state = offsets.read(self._fs, file) or OffsetsState()
                 for raw in state.consumers.values():
                     ConsumerSnapshot.from_json(raw)
             except DamagedData:

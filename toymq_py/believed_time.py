@@ -1,0 +1,74 @@
+"""The wall clock, as far as it is believed where messages are removed by their age (ADR 0219).
+
+A wall clock that is ahead for a moment would make every message old. It is seen against the monotonic clock: a jump forward is
+believed when it has stood for ten minutes. Until then time goes on as if there had been none. A clock that is set back is
+believed at once: nothing is removed too early by it.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from toymq_py.clock import Clock
+
+logger = logging.getLogger("toymq_py.broker")
+
+JUMP_MIN_NS = 10_000_000_000
+"""Less is a leap second, or what NTP steps: a message that goes so much earlier is no loss of days."""
+BELIEVED_AFTER_S = 600.0
+"""Longer than a wrong time takes to be seen and set right by hand or by NTP; short beside any time of retention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """How far the wall clock is ahead of the monotonic one, in nanoseconds."""
+
+    ahead_ns: int
+    unbelieved_ns: int | None = None
+    """The least that was seen since the jump; None: there is none."""
+    since_s: float = 0.0
+    """When the jump was seen, on the monotonic clock."""
+
+
+def judge(before: Belief, ahead_ns: int, now_s: float) -> Belief:
+    """What is believed after a look at both clocks. Of a clock that jumps again and again, the least is believed that it was
+    ahead all the time: it cannot keep messages for ever."""
+    if ahead_ns <= before.ahead_ns + JUMP_MIN_NS:
+        return Belief(ahead_ns)
+    if before.unbelieved_ns is None:
+        return Belief(before.ahead_ns, ahead_ns, now_s)
+    least_ns = min(before.unbelieved_ns, ahead_ns)
+    if now_s - before.since_s >= BELIEVED_AFTER_S:
+        return Belief(least_ns)
+    return Belief(before.ahead_ns, least_ns, before.since_s)
+
+
+class BelievedTime:
+    """The believed wall clock of one broker. What it shows when it is made is believed: after a start nothing else is known.
+    Belongs to the event loop, which looks every few seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._belief = Belief(clock.wall_ns() - _ns(clock.monotonic()))
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the epoch: the wall clock, or less. A look at both clocks."""
+        before, now_s = self._belief, self._clock.monotonic()
+        self._belief = belief = judge(before, self._clock.wall_ns() - _ns(now_s), now_s)
+        if belief.unbelieved_ns is not None and before.unbelieved_ns is None:
+            logger.warning(
+                "the wall clock jumped ahead by %.0f s: it was set, or the machine slept; "
+                "nothing is removed for that age before it has stood for %.0f minutes",
+                (belief.unbelieved_ns - belief.ahead_ns) / 1e9, BELIEVED_AFTER_S / 60,
+            )  # fmt: skip
+        return _ns(now_s) + belief.ahead_ns
+
+    @property
+    def settles_in_s(self) -> float | None:
+        """How long until a jump is believed; None when there is none."""
+        if self._belief.unbelieved_ns is None:
+            return None
+        return max(self._belief.since_s + BELIEVED_AFTER_S - self._clock.monotonic(), 0.0)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

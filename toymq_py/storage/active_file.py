@@ -1,0 +1,33 @@
+"""Tells whether the file of the active segment was cut below the running broker.
+
+Its size alone does not tell for long: the next commit writes at its own place, and what lies between reads as zeros. But the
+file has a hole there then, where the broker never leaves one.
+"""
+
+from toymq_py.storage.fs import File, FileSystem
+from toymq_py.storage.scanner import examine
+from toymq_py.storage.segment import Segment
+
+
+def find_cut(fs: FileSystem, file: File, segment: Segment, next_id: int, end: int) -> str | None:
+    """Why the file is not what was committed to it up to ``end``, before the record ``next_id``; None when it is. Assumes a
+    segment without damage. A hole is judged by the scanner: a copy may have made zeros of a payload into one. Blocks.
+
+    Raises: OSError.
+    """
+    reason = f"{segment.path} was cut below the running broker"
+    if file.size() < end:
+        return reason
+    if segment.is_sparse or (hole := file.hole(end)) is None:
+        return None
+    if not examine(fs, segment, next_id, end=end).segment.damages:
+        segment.is_sparse = True
+        return None
+    return f"{reason}, or zeroed: its bytes from {hole} on are gone, and were acknowledged"
+
+
+def was_overwritten(fs: FileSystem, segment: Segment, next_id: int, end: int) -> str | None:
+    """As ``find_cut``, where committed bytes are not those that were seen before. Raises: OSError."""
+    if not examine(fs, segment, next_id, end=end).segment.damages:
+        return None
+    return f"{segment.path} was cut or overwritten below the running broker"
