@@ -110,6 +110,9 @@ TABLE: tuple[Metric, ...] = (
     Metric("role", Kind.GAUGE, "0 or 1", "What this node of a cluster does: LOOKING, JOINING, FOLLOWING, OPENING, LEADING.",
            ("role",), of_cluster=True),
     Metric("epoch", Kind.GAUGE, "epoch", "The epoch of the leader that this node knows; 0: none.", of_cluster=True),
+    Metric("replicas", Kind.GAUGE, "copies", "Copies that the group is to have.", of_cluster=True),
+    Metric("min_in_sync", Kind.GAUGE, "copies", "With fewer copies in sync publishes are refused (NOT_ENOUGH_REPLICAS).",
+           of_cluster=True),
     Metric("isr_size", Kind.GAUGE, "copies", "Copies that are in sync, as this node knows it: any of them may be elected.",
            of_cluster=True),
     Metric("replica_lag_bytes", Kind.GAUGE, "bytes", "What a follower has not acknowledged, as its leader knows it.",
@@ -266,7 +269,10 @@ class Metrics:
             {"name": labels[0], "lag_bytes": lag_bytes, "lag_s": round(lag_s.get(labels, 0.0), 3)}
             for labels, lag_bytes in sorted(rows.get("replica_lag_bytes", {}).items())
         ]
-        numbers = {"epoch": one("epoch"), "in_sync": one("isr_size"), "damaged_segments": one("damaged_segments")}
+        numbers = {
+            "epoch": one("epoch"), "in_sync": one("isr_size"), "replicas": one("replicas"), "min_in_sync": one("min_in_sync"),
+            "damaged_segments": one("damaged_segments"),
+        }  # fmt: skip
         loads = rows.get("group_load", {})
         groups = [
             {"name": labels[0], "topics": int(topics), "messages_s": round(loads.get(labels, 0.0))}

@@ -148,11 +148,19 @@ def _copies(stats: dict[str, Any]) -> Iterator[Finding]:
     if cluster["damaged_segments"]:
         found = f"damage in {counted(int(cluster['damaged_segments']), 'segment')} that no copy has mended"
         yield Finding("copies", "FAIL", found, "see the broker's log, and `toymq verify` on each node's directory")
-    elif cluster["in_sync"] <= 1:
-        found = "one copy is in sync: what gets OK is on this node alone"
-        yield Finding("copies", "warn", found, "start the other nodes, or add one: `toymqctl cluster` shows them")
+        return
+    in_sync, least = int(cluster["in_sync"]), int(cluster.get("min_in_sync", 1))
+    copies = max(int(cluster.get("replicas", 0)), in_sync)  # an older broker does not say how many there are to be
+    remedy = "start the other nodes, or add one: `toymqctl cluster` shows them"
+    if in_sync < least:
+        found = f"{in_sync} of {copies} copies in sync: below {least} publishes are refused (NOT_ENOUGH_REPLICAS)"
+        yield Finding("copies", "FAIL", found, remedy)
+    elif in_sync <= 1:
+        yield Finding("copies", "warn", "one copy is in sync: what gets OK is on this node alone", remedy)
+    elif in_sync < copies:
+        yield Finding("copies", "warn", f"{in_sync} of {copies} copies are in sync", remedy)
     else:
-        yield Finding("copies", "ok", f"{int(cluster['in_sync'])} copies in sync")
+        yield Finding("copies", "ok", f"{in_sync} copies in sync")
 
 
 def _limits(stats: dict[str, Any], max_payload: int) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ def stats(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+OF_THREE = {"replicas": 3, "min_in_sync": 2, "damaged_segments": 0}
 WAITING = topic(evicted={"segments": 1, "bytes": 9, "problem": "no route"})
 UNRESERVED = stats()["limits"] | {"min_free_bytes": 0}
 """As with ``--min-free-bytes 0``: a full disk was ok."""
@@ -87,6 +88,8 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"tier": "s3://b", "tier_problem": None, "topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no", "network"),
         ({"topics": [WAITING]}, "tier", "FAIL", "readers of t wait: no route", "start the broker with the --tier"),
         ({"cluster": {"in_sync": 1, "damaged_segments": 0}}, "copies", "warn", "one copy is in sync", "`toymqctl cluster`"),
+        ({"cluster": OF_THREE | {"in_sync": 2}}, "copies", "warn", "2 of 3 copies are in sync", "`toymqctl cluster`"),
+        ({"cluster": OF_THREE | {"in_sync": 1}}, "copies", "FAIL", "below 2 publishes are refused", "`toymqctl cluster`"),
         ({"cluster": {"in_sync": 2, "damaged_segments": 1}}, "copies", "FAIL", "damage in 1 segment that no", "toymq verify"),
         ({"topics": [topic(state="failed")]}, "topic t", "FAIL", "publishing is refused", "restart the broker"),
         ({"topics": [topic(state="failed", problem="x is a dir")]}, "topic t", "FAIL", "not served: x is a", "toymq verify"),
