@@ -23,7 +23,7 @@ from toymq_py.config.definitions import (
 )
 from toymq_py.config.webhooks import Webhook
 from toymq_py.consumer_options import EARLIEST
-from toymq_py.errors import ConfigError, DamagedData, RequestError
+from toymq_py.errors import ConfigError, DamagedData, RequestError, StorageFailed
 from toymq_py.storage import alerts_file
 from toymq_py.storage.webhooks_file import FILE_NAME
 
@@ -42,12 +42,16 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
     # A topic that could not be opened does not stop the others (reliability.md, promise 4).
     rows = [row for row in broker.describe(None) if row["topic"] in wanted.topics] if wanted.topics else []
     changes = plan(replace(wanted, amqp={}), described(rows, webhooks, alerts))
+    distrusted = {row["topic"] for row in rows if "settings_problem" in row}
     puts = [change for change in changes if isinstance(change, PutWebhook)]
     rules = [change for change in changes if isinstance(change, PutAlert)]
     for at, change in enumerate(changes):
         if isinstance(change, PutWebhook | PutAlert | Declare):
             continue
         if (error := await _made(partial(_begin, change, broker))) is not None:
+            if change.topic in distrusted and isinstance(error, OSError | StorageFailed):  # nor does one whose file is stuck
+                logger.error("topic %s: its definition is not applied: %s", change.topic, error)
+                continue
             raise ConfigError(f"topic {change.topic}: {error}{done_before(changes[:at])}") from error
     if puts:
         webhooks |= {put.name: put.webhook for put in puts}

@@ -1,6 +1,7 @@
 """A scrape, read by Prometheus's own parser. Contract: clients.md, "Operations"."""
 
 import asyncio
+import errno
 import gc
 import time
 from pathlib import Path
@@ -149,8 +150,9 @@ async def test_degraded_and_failed_topics_are_counted() -> None:
     file = rig.disk.open("/data/d/topics/hole/00000000000000000000.log")
     file.pwrite(b"\xff" * 8, 40)
     file.close()
-    rig.disk.mkdir("/data/d/topics/unopened/topic.json")
-    rig.reopen()
+    rig.disk = rig.disk.kill()
+    rig.disk.fail("listdir", 1, errno.EIO, sticky=True, path="/data/d/topics/unopened")
+    rig.restart()
     rig.disk.fail("sync", 1, 5)
     rig.publish("poisoned", b"y")
     found = await scrape(rig)
