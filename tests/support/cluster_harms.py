@@ -71,10 +71,10 @@ async def machine_lost(scene: Scene) -> None:
 
 async def handed_over(scene: Scene) -> None:
     """The leader is stopped in order: no ack that was answered may be lost."""
-    scene.world.ends_in_order = True
+    scene.world.ends_in_order = "epoch"
     scene.leader.terminate()
     await scene.another_leads()
-    scene.world.ends_in_order = False
+    scene.world.ends_in_order = None
     assert await asyncio.to_thread(scene.leader.wait) == 0
     await asyncio.to_thread(scene.leader.start)
 
@@ -153,9 +153,9 @@ async def cut_off(scene: Scene) -> None:
 
 async def moved(scene: Scene) -> None:
     """A topic of the group goes to the next one, in order."""
-    scene.world.ends_in_order = True
+    scene.world.ends_in_order = "move"
     await _moved(scene)
-    scene.world.ends_in_order = False
+    scene.world.ends_in_order = None
 
 
 async def moved_while_it_dies(scene: Scene) -> None:

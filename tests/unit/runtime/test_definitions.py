@@ -116,5 +116,6 @@ async def test_a_topic_that_could_not_be_opened_is_left_out(tmp_path: Path, capl
     file.unlink()
     file.mkdir()  # what the disk cannot read
     async with serving(tmp_path / "d") as served:
-        assert list(openable(WANTED, served.broker).topics) == ["plain"]
+        await apply_definitions(openable(WANTED, served.broker), served.broker)
+        assert "plain" in served.broker.topics
         assert "topic orders.eu: its definition is not applied" in caplog.text
