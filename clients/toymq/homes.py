@@ -13,6 +13,7 @@ from weakref import ref
 
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
+from toymq.errors import ClientClosed
 from toymq.route import named_address
 from toymq.url import Address
 from toymq_py.errors import Moved
@@ -148,8 +149,8 @@ class Following(Generic[L]):
         client, link = self._client(), self._link()
         if client is None or link is None or not client._homes.learn(topic, moved, link):
             return None
-        target = client._home(topic)
-        if target is link:
+        target = _unless_closed(client._home, topic)
+        if target is None or target is link:
             return None
         self._on_publishes(target)
         return target.conversation
@@ -159,8 +160,16 @@ class Following(Generic[L]):
         topic = feed.command.topic
         if client is None or link is None or not client._homes.learn(topic, moved, link):
             return None
-        target = client._free_link(topic)
-        if target is link:
+        target = _unless_closed(client._free_link, topic)
+        if target is None or target is link:
             return None
         feed.goes_to(target)
         return target.conversation
+
+
+def _unless_closed(find: Callable[[str], L], topic: str) -> L | None:
+    """A connection of a client; None when that is being closed, and makes none any more: the caller gets the MOVED."""
+    try:
+        return find(topic)
+    except ClientClosed:
+        return None

@@ -3,7 +3,8 @@
 import pytest
 
 from toymq.conversation import Conversation
-from toymq.homes import GONE, MOVES_MAX, MOVES_S, Homes
+from toymq.errors import ClientClosed
+from toymq.homes import GONE, MOVES_MAX, MOVES_S, Following, Homes
 from toymq.url import Address
 from toymq_py.errors import Moved
 
@@ -102,3 +103,19 @@ def test_one_that_is_away_and_named_again_is_no_circle() -> None:
     other = Homes[FakeLink]()
     followed = [other.learn("t", moved(2), link) for _ in range(MOVES_MAX + 1)]
     assert followed == [True] * MOVES_MAX + [False]
+
+
+def test_a_client_that_is_being_closed_goes_nowhere() -> None:
+    """The MOVED of a publish that came while the client closed was a traceback of asyncio's."""
+
+    class Closing:
+        def __init__(self) -> None:
+            self._homes: Homes[FakeLink] = Homes()
+
+        def _home(self, topic: str) -> FakeLink:
+            raise ClientClosed("this client is closed")
+
+        _free_link = _home
+
+    client, link = Closing(), FakeLink(HERE)
+    assert Following(client, link).publishes("t", moved(2)) is None
