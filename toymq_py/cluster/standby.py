@@ -177,6 +177,8 @@ class _Answering(asyncio.Protocol, ABC):
         """Answer, and close the connection a moment later."""
         assert self._transport is not None
         self.is_answered, self._received = True, b""
+        if self._transport.is_closing():  # uvloop raises for a write then
+            return
         self._transport.write(answer)
         end_writing(self._transport)
         self.call_later(LINGER_S, self._transport.close)

@@ -247,6 +247,8 @@ class LeaderLink:
             while True:
                 self._wake.clear()
                 parts = outbox.take()
+                if writer.transport.is_closing():  # uvloop raises for a write then, and no OSError
+                    raise LinkEnded("the connection was closed")
                 if parts:
                     writer.writelines(parts)
                 if self._bulk and outbox.waiting_bytes < BULK_BELOW_BYTES:
