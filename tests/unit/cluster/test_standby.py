@@ -158,6 +158,28 @@ async def test_what_waits_is_told_to_come_again_when_this_node_is_elected() -> N
         assert await asked == f"ERR NOT_LEADER {MINE}\n".encode()
 
 
+async def test_a_client_that_is_going_is_not_answered() -> None:
+    """uvloop raises for a write to a connection that is closing: that was a traceback in the log."""
+
+    class Closing:
+        def is_closing(self) -> bool:
+            return True
+
+        def write(self, data: bytes) -> None:
+            raise RuntimeError("the handler is closed")
+
+    async with serving() as rig:
+        rig.view.certain = False
+        asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
+        await until_held(rig, 1)
+        (held,) = rig.standby._held
+        transport, held._transport = held._transport, Closing()  # type: ignore[assignment]
+        held.let_go()
+        assert transport is not None
+        transport.abort()
+        assert await asked == b""
+
+
 async def test_the_wait_for_another_leader_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby, "HOLD_S", 0.05)
     async with serving() as rig:
