@@ -182,6 +182,10 @@ def test_a_division_that_forgets_to_sync_its_renames_is_caught(monkeypatch: pyte
         real(fs, *rest)
 
     monkeypatch.setattr("tests.simulation.workers.redistribute", forgetful)
-    assert caught(LOST, 60)
+    try:
+        found = caught(LOST, 60)
+    except ExceptionGroup as error:  # the directory of a worker is gone with its name, which is refused
+        found = error.subgroup(DataDirectoryError) is not None
+    assert found
 
 

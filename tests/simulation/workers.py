@@ -8,6 +8,7 @@ go on; the power fails for all. The workers share one listener; each has one for
 """
 
 import asyncio
+import itertools
 import logging
 import socket
 import warnings
@@ -277,9 +278,9 @@ class WorkerWorld(World):
         """``toymq workers --set``, killed at one call after the other, with the power or without. Returns: the number."""
         if (load(self._beside(), ROOT) or 1) == number:
             return number
-        while True:
+        for killed in itertools.count():
             disk = self._beside()
-            disk.dies_after, disk.mortal = self.rng.randrange(60), True
+            disk.dies_after, disk.mortal = self.rng.randrange(60 + 5 * killed), True  # each run looks at all of it first
             try:
                 lock = made_and_locked(disk, ROOT, 1, "sim")
                 redistribute(disk, ROOT, number)
@@ -291,6 +292,7 @@ class WorkerWorld(World):
                 continue
             disk.end()
             return number
+        raise AssertionError
 
     def find(self, path: str) -> tuple[SharedListener, Connections]:
         """The listener that ``own>other`` names, and the process that connects."""

@@ -84,12 +84,19 @@ async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag |
         if stop is not None:
             stop.is_set = True
         is_cancelled = True
+        ended.add_done_callback(_retrieve)
         if not has_returned:
             await _wait_for(ended, over)
         raise
     finally:
         if stop is not None:
             stop.jobs -= 1
+
+
+def _retrieve(ended: "asyncio.Future[Any]") -> None:
+    """No one else asks for the outcome."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 def _set(over: "asyncio.Future[None]") -> None:
@@ -102,6 +109,3 @@ async def _wait_for(*awaited: "asyncio.Future[Any]") -> None:
     while not any(each.done() for each in awaited):
         with suppress(asyncio.CancelledError):
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-    for each in awaited:
-        if each.done():
-            each.exception()  # retrieved: no one else asks for it
