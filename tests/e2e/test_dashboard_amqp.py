@@ -141,5 +141,5 @@ def test_a_stream_has_no_backlog(broker: BrokerProcess, visit: Visit) -> None:
 
 def test_a_broker_without_amqp_shows_no_page_of_it(visit: Visit, start: Start) -> None:
     page = visit(start().http)
-    page.get_by_role("link", name="Broker").wait_for()
+    page.get_by_role("link", name="Broker", exact=True).wait_for()
     assert page.get_by_role("link", name="AMQP").count() == 0
