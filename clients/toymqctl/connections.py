@@ -67,7 +67,7 @@ def _row(found: dict[str, Any], now_s: float) -> tuple[str, ...]:
 
 
 def _subscription(found: dict[str, Any]) -> str:
-    active = found["active_in"]
+    active = found.get("active_in")  # an older broker does not say
     told = "" if active is None else f" (active in {' '.join(active)})" if active else " (not active)"
     return f"{found['topic']} as {found['consumer']}{told}"
 

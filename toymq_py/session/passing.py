@@ -437,7 +437,7 @@ class Passing:
         if not self._placement.passes_on and not worker.subscribed:
             self._refuse_shares(place, worker)
         missing = [expected.held for expected in worker.expected if expected.held is not None]
-        for expected in worker.expected:
+        for expected in list(worker.expected):
             if expected.withdraw is not None:
                 expected.withdraw()
         for held in missing:

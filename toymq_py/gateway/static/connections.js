@@ -20,7 +20,7 @@ export const wholeName = ({ name, connection }) => (name ? `${name}, ${connectio
 
 /** A subscription, and with mode=single the topics whose messages it gets. */
 const told = ({ topic, consumer, active_in }) =>
-  `${topic} as ${consumer}${active_in === null ? "" : active_in.length ? ` (active in ${active_in.join(" ")})` : " (not active)"}`;
+  `${topic} as ${consumer}${active_in == null ? "" : active_in.length ? ` (active in ${active_in.join(" ")})` : " (not active)"}`;
 
 class Row {
   constructor(connection, view) {
