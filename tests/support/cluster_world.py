@@ -167,21 +167,24 @@ class ClusterWorld:
         unless it ``stays``."""
         loop, epoch, home = asyncio.get_running_loop(), 0, topic.home
         transport: asyncio.Transport | None = None
-        with suppress(OSError, ConnectionLost):  # a TimeoutError is an OSError
-            async with asyncio.timeout(ANSWER_S):
-                found, _ = await loop.create_connection(lambda: _Patient(client), node.host, node.port)
-                transport = cast(asyncio.Transport, found)
-                epoch = int((await _asked(client, Stats())).get("cluster", {}).get("epoch", 0))
-                if epoch and len(self._groups) > 1:
-                    place = (await _asked(client, Cluster())).get("topics", {}).get(topic.name)
-                    if topic.home != home or place not in (None, home):
-                        epoch = 0
-                        topic.home = place if topic.home == home else topic.home
-        if transport is None:
-            client.transport = cast(asyncio.Transport, _NoTransport())
-            client.lost = True
-        elif not (epoch and stays):
-            transport.abort()
+        try:
+            with suppress(OSError, ConnectionLost):  # a TimeoutError is an OSError
+                async with asyncio.timeout(ANSWER_S):
+                    found, _ = await loop.create_connection(lambda: _Patient(client), node.host, node.port)
+                    transport = cast(asyncio.Transport, found)
+                    told = int((await _asked(client, Stats())).get("cluster", {}).get("epoch", 0))
+                    if told and len(self._groups) > 1:
+                        place = (await _asked(client, Cluster())).get("topics", {}).get(topic.name)
+                        if topic.home != home or place not in (None, home):
+                            told = 0
+                            topic.home = place if topic.home == home else topic.home
+                    epoch = told
+        finally:  # the end of the world cancels it
+            if transport is None:
+                client.transport = cast(asyncio.Transport, _NoTransport())
+                client.lost = True
+            elif not (epoch and stays):
+                transport.abort()
         return epoch
 
     # -- what happens
