@@ -1,5 +1,6 @@
 """A cluster in words and as a table: the leader, the copies in sync, and what is waited for when something is missing."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,6 +69,7 @@ def as_json(name: str, cluster: Cluster, now_s: float) -> dict[str, Any]:
                 "repl": seat.member.repl,
                 "running": seat.present,
                 "state": seat.state,
+                "waits_for": seat.waits_for,
                 "in_sync": seat.member.replica in members,
                 "lag_bytes": _lag(seat, cluster),
                 "damaged": seat.damaged,
@@ -98,6 +100,9 @@ def troubles(cluster: Cluster, now_s: float) -> list[str]:
         if seat.present and seat.damaged:
             segments = "1 damaged segment" if seat.damaged == 1 else f"{seat.damaged} damaged segments"
             found.append(f"{printable(seat.member.name)} has {segments}: its log names them")
+    names = Counter(seat.member.name for seat in cluster.seats if seat.present)
+    for name in (name for name, count in names.items() if count > 1):
+        found.append(f"several nodes that run are named {printable(name)}: start each with a --name of its own")
     if state.request is not None:
         found.append(f"a request waits for its node: {state.request.kind.value}")
     return found
@@ -122,12 +127,15 @@ def _copies(count: int) -> str:
 
 def _no_leader(cluster: Cluster, now_s: float) -> str:
     members, seats = _members(cluster), {seat.member.replica: seat for seat in cluster.seats}
-    running = [seats[member].member.name for member in members if member in seats and seats[member].present]
+    running = [seats[member] for member in members if member in seats and seats[member].present]
     if running:
         to = cluster.state.hand_over.to if cluster.state.hand_over is not None else None
         if to in seats:
             return f"no leader: {printable(seats[to].member.name)} takes over"
-        return f"no leader: {_listed(running)} {'stands' if len(running) == 1 else 'stand'} for election"
+        if waiting := [_waits(seat) for seat in running if seat.waits_for]:
+            return f"no leader: {_listed(waiting)}"
+        names = [seat.member.name for seat in running]
+        return f"no leader: {_listed(names)} {'stands' if len(names) == 1 else 'stand'} for election"
     away = [_away(member, seats.get(member), now_s) for member in members]
     only = "is the only copy" if len(away) == 1 else "are the copies"
     text = f"no leader: {_listed(away)} {only} in sync, with everything that was acknowledged"
@@ -149,7 +157,7 @@ def _absent(cluster: Cluster, now_s: float) -> str:
         return "start another node"
     return _listed(
         [
-            f"{printable(seat.member.name)} is {printable(seat.state)}"
+            (_waits(seat) if seat.waits_for else f"{printable(seat.member.name)} is {printable(seat.state)}")
             if seat.present
             else _away(seat.member.replica, seat, now_s)
             for seat in others
@@ -157,10 +165,14 @@ def _absent(cluster: Cluster, now_s: float) -> str:
     )
 
 
+def _waits(seat: Seat) -> str:
+    return f"{printable(seat.member.name)} waits ({printable(seat.waits_for)})"
+
+
 def _away(replica: ReplicaId, seat: Seat | None, now_s: float) -> str:
     if seat is None:
         return f"{replica[:ID_SHOWN]} (never seen)"
-    return f"{printable(seat.member.name)} (not seen for {duration(_age_s(seat, now_s))})"
+    return f"{printable(seat.member.name)} (away for at most {duration(_age_s(seat, now_s))})"
 
 
 def _age_s(seat: Seat, now_s: float) -> float:

@@ -59,7 +59,7 @@ def test_an_operator_takes_a_cluster_through_its_days(pair: ClusterRig) -> None:
     refused(ctl("remove", first), 1, f"{first} runs: stop it first")
     pair.nodes[first].kill_machine()
     asyncio.run(pair.in_sync(1))
-    asyncio.run(_until(ctl, lambda found: any("not seen for" in each for each in found["troubles"])))
+    asyncio.run(_until(ctl, lambda found: any("away for at most" in each for each in found["troubles"])))
     refused(ctl("hand-over"), 1, "no follower that could take over is in sync")
     asyncio.run(_publish(pair, 50))
 
@@ -68,7 +68,7 @@ def test_an_operator_takes_a_cluster_through_its_days(pair: ClusterRig) -> None:
     pair.nodes[first].launch()  # it is not ready: there is no leader
     asyncio.run(_until(ctl, lambda found: found["leader"] is None and any(n["running"] for n in found["nodes"])))
     (said,) = shown(ctl)["troubles"]
-    assert said.startswith(f"no leader: {second} (not seen for ")
+    assert said.startswith(f"no leader: {second} (away for at most ")
     assert f"`toymqctl cluster force {first} --i-accept-loss`" in said
     refused(ctl("remove", second), 1, f"{second} is in sync and there is no leader")
     refused(ctl("force", first), 2, "add --i-accept-loss")

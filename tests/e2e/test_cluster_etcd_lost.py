@@ -44,6 +44,7 @@ def test_a_cluster_goes_on_after_its_etcd_was_restored_and_after_it_was_wiped(tm
         asyncio.run(rig.in_sync(2))
         best = _lose(rig, restore)
         asyncio.run(_no_node_leads(rig))
+        _until_show_says(rig, "see the runbook")
         refused(_ctl(rig)("adopt", str(_replica_json(best))), 1, "stop all nodes first")
         _stop(rig)
         _adopt(rig, best)
@@ -55,6 +56,13 @@ def test_a_cluster_goes_on_after_its_etcd_was_restored_and_after_it_was_wiped(tm
         ok(_ctl(rig)("init", "--replicas", "2", "--ttl", "2s"))
         _adopt(rig, best)
         assert [asyncio.run(each.lost()) for each in (load, more)] == [[], []]
+
+
+def _until_show_says(rig: ClusterRig, words: str) -> None:
+    """A node says every second what it waits for."""
+    until = MONOTONIC() + WAIT_S
+    while words not in (said := _ctl(rig)("show").output):
+        assert MONOTONIC() < until, said
 
 
 def _write_into(etcd: EtcdCluster) -> None:

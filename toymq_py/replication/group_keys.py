@@ -183,6 +183,7 @@ def encode_seat(seat: Seat) -> bytes:
         seen_ns=seat.seen_ns,
         **({"damaged": seat.damaged} if seat.damaged else {}),
         **({"lags": dict(seat.lags)} if seat.lags else {}),
+        **({"waits_for": seat.waits_for[:TEXT_CHARS_MAX]} if seat.waits_for else {}),
     )
 
 
@@ -260,7 +261,8 @@ def _seat(value: Mapping[str, Any], present: bool) -> Seat:
     if not all(type(each) is int for each in lags.values()):
         raise DamagedData("lags has something else than bytes")
     pairs = tuple((_replica(replica), size) for replica, size in lags.items())
-    return Seat(_member(value), *texts, lag_bytes, _field(value, "seen_ns", int), present, damaged, pairs)
+    waits_for = _field(value, "waits_for", str) if "waits_for" in value else ""
+    return Seat(_member(value), *texts, lag_bytes, _field(value, "seen_ns", int), present, damaged, pairs, waits_for)
 
 
 def _member(value: Mapping[str, Any]) -> Member:

@@ -154,10 +154,13 @@ def test_a_member_says_where_its_gateway_is_and_an_older_one_does_not() -> None:
     assert MEMBER.keys() == json.loads(group_keys.encode_member(N1)).keys(), "an older node reads it"
 
 
-def test_a_seat_has_damage_and_lags_where_there_are_some() -> None:
+def test_a_seat_has_damage_lags_and_what_it_waits_for_where_there_are_some() -> None:
     seat = Seat(N1, "5.0", "LEADING", None, 7, damaged=2, lags=(("2" * 32, 4096),))
     key = f"{KEYS.group}seats/{N1.replica}"
     assert KEYS.decode_seats(Found((kept(key, json.loads(group_keys.encode_seat(seat))),), 8)) == [seat]
+    waits = Seat(N1, "5.0", "LOOKING", None, 7, waits_for="w" * 2000)
+    (read,) = KEYS.decode_seats(Found((kept(key, json.loads(group_keys.encode_seat(waits))),), 8))
+    assert read.waits_for == "w" * 1000
     for lags in ({"x": 1}, {"2" * 32: "1"}, [1]):
         assert KEYS.decode_seats(Found((kept(key, SEAT | {"lags": lags}),), 8)) == [], "unreadable: people need the others"
 
