@@ -119,6 +119,12 @@ class Seat:
         """As ``crowded``, but what is held explains it: it ends when clients read. High memory may last."""
         return not self._quotas.has_share(self)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a body that is arriving may go on although the broker holds too much: that of one connection at a time may, so
+        that some are stored where many send at once. Not while memory is high, or beyond the share of a token or an address."""
+        return self._quotas.goes_on(self)
+
     def hold(self, more_bytes: int) -> None:
         """Count a part of a body. Raises: QueueFull; then take no more of it."""
         held_bytes = self.held_bytes + more_bytes
@@ -174,6 +180,7 @@ class Quotas:
         """That limit; 0: there is none."""
         self.max_held_bytes = limits.max_held_bytes
         """Of all connections: ``--max-held-bytes``, or ``HELD_OF_MEMORY`` of the memory limit if that is less."""
+        self._goes_on: Seat | None = None
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
         self._beside: set[str] = set()
         """Dead-letter topics whose origin exists: the broker creates them, and they do not count (ADR 0074)."""
@@ -291,6 +298,16 @@ class Quotas:
         """See ``Seat.over_its_share``."""
         holder, limit = seat.token or seat.address, self.max_held_bytes
         return self.held_bytes <= limit and (not holder.limited or holder.held_bytes <= holder.share(limit))
+
+    def goes_on(self, seat: Seat) -> bool:
+        """See ``Seat.goes_on``."""
+        holder = seat.token or seat.address
+        if self.memory_high or (holder.limited and holder.held_bytes > holder.share(self.max_held_bytes)):
+            return False
+        first = self._goes_on
+        if first is None or first.left or not first.held_bytes:
+            self._goes_on = first = seat
+        return first is seat
 
     def too_much(self, seat: Seat) -> QueueFull:
         """Count and explain a refusal."""

@@ -98,10 +98,15 @@ class ServerConnection:
         """The stream ended. An incomplete command is never executed."""
         self._ended = True
 
+    @property
+    def body_arrives(self) -> bool:
+        """Whether the next command is a PUB of which a part of the body is missing."""
+        return self._state is _BODY and self._pending is not None and len(self._buffer) <= self._body_len
+
     def refuse_body(self, error: RequestError) -> bool:
         """Drop the body that is arriving: its PUB becomes ``Rejected``. Returns: False when no body is arriving."""
         here, pending = len(self._buffer), self._pending
-        if self._state is not _BODY or pending is None or here > self._body_len:
+        if not self.body_arrives or pending is None:
             return False
         publish = None if pending.seqs is None else (pending.topic, pending.keys[0], pending.seqs[0])
         self._refused = Rejected(error, publish)

@@ -15,10 +15,10 @@ INBOX_BYTES_MAX = 1024 * 1024
 
 
 class Reader:
-    """The inbox of a session and its parser. Above ``INBOX_BYTES_MAX`` the transport stops reading."""
+    """The inbox of a session and its parser. Above ``INBOX_BYTES_MAX``, or less, the transport stops reading."""
 
     __slots__ = (
-        "_commands_per_run", "_inbox", "_inbox_bytes", "_metrics", "_parser", "_paused", "_transport", "bytes_max",
+        "_commands_per_run", "_inbox", "_inbox_bytes", "_inbox_bytes_max", "_metrics", "_parser", "_paused", "_transport", "bytes_max",
         "caught_up", "eof", "finished", "waiting", "wire",
     )  # fmt: skip
 
@@ -34,6 +34,7 @@ class Reader:
         self._commands_per_run = commands_per_run
         self._inbox: deque[bytes] | None = None  # an empty one has 760 bytes, and most sessions are idle
         self._inbox_bytes = 0
+        self._inbox_bytes_max = INBOX_BYTES_MAX
         self._paused = False
         self.bytes_max = 0
         """An upper bound of the unparsed bytes; ``count_bytes`` makes it exact."""
@@ -56,24 +57,39 @@ class Reader:
             self._inbox = deque()
         self._inbox.append(data)
         self.waiting = True
+        self.caught_up = False
         length = len(data)
         self.bytes_max += length
         self._inbox_bytes += length
-        if self._inbox_bytes > INBOX_BYTES_MAX and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
+        if self._inbox_bytes > self._inbox_bytes_max:
+            self._keep_to_limit()
+
+    def limit_inbox(self, bytes_max: int) -> None:
+        """Stop reading above this from now on."""
+        self._inbox_bytes_max = bytes_max
+        self._keep_to_limit()
+
+    def _keep_to_limit(self) -> None:
+        too_much = self._inbox_bytes > self._inbox_bytes_max
+        if too_much is not self._paused and not self._transport.is_closing():
+            self._paused = too_much
+            if too_much:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def accept_payloads(self, max_payload_bytes: int) -> None:
         """A token was accepted: take bodies, and parse whole runs."""
         self._parser.limit_payloads(max_payload_bytes)
         self._commands_per_run = COMMANDS_PER_RUN
 
-    def refuse_body(self, error: RequestError, above_bytes: int) -> bool:
-        """Drop the body that is arriving if it has more than ``above_bytes`` already, and refuse its PUB with ``error``.
+    def has_body_above(self, size: int) -> bool:
+        """Whether a body is arriving that has more than so many bytes already, and nothing is to be parsed before."""
+        return self.caught_up and self._parser.body_arrives and self._parser.buffered_bytes > size
 
-        Returns: whether it was dropped.
-        """
-        if self.caught_up and self._parser.buffered_bytes > above_bytes and self._parser.refuse_body(error):
+    def refuse_body(self, error: RequestError) -> bool:
+        """Drop the body that is arriving, and refuse its PUB with ``error``. Returns: whether it was dropped."""
+        if self.caught_up and self._parser.refuse_body(error):
             self.caught_up = False
             self.waiting = True
             return True
@@ -97,10 +113,8 @@ class Reader:
                 data = inbox.popleft()
                 self._inbox_bytes -= len(data)
                 parser.receive_data(data)
-                if self._paused and self._inbox_bytes <= INBOX_BYTES_MAX:
-                    self._paused = False
-                    if not self._transport.is_closing():
-                        self._transport.resume_reading()
+                if self._paused:
+                    self._keep_to_limit()
             elif self.eof and parser.ended_torn is None:
                 parser.receive_eof()
             else:

@@ -26,7 +26,7 @@ from toymq_py.session.authorization import GREETING_S, GuardedHandler
 from toymq_py.session.deliveries import AnySubscription, Deliveries
 from toymq_py.session.handler import Handler
 from toymq_py.session.passing import Passing
-from toymq_py.session.reader import COMMANDS_PER_RUN, Reader
+from toymq_py.session.reader import COMMANDS_PER_RUN, INBOX_BYTES_MAX, Reader
 from toymq_py.session.replies import Replies
 from toymq_py.session.wire_log import WireLog
 from toymq_py.session.writer import Writer
@@ -156,7 +156,10 @@ class Session:
             if self._linger_bytes > LINGER_BYTES:
                 self.transport.abort()
             return
-        self._reader.received(data)
+        reader, seat = self._reader, self._seat
+        reader.received(data)
+        if reader.bytes_max > FLOOR_BYTES and seat is not None:  # before others are read: it bounds what one pass reads
+            self._settle(seat)
         self._runnable.wake()
 
     def received_eof(self) -> None:
@@ -214,7 +217,7 @@ class Session:
 
     def _settle(self, seat: Seat) -> bool:
         """Account for the bytes held here: unparsed, in replies, and written but unread. While the broker, the token or the
-        address is over its limit, no commands are taken, and a body that is arriving is dropped.
+        address is over its limit, no commands are taken, little is read, and a body that is arriving is dropped.
 
         Returns: whether there is a command to handle.
         """
@@ -223,7 +226,10 @@ class Session:
             return False
         room = seat.settle(held_bytes)
         self._handler.max_held_bytes = self._max_inflight_bytes if room else FLOOR_BYTES
-        return not room and self._reader.refuse_body(seat.too_much(), FLOOR_BYTES)
+        self._reader.limit_inbox(INBOX_BYTES_MAX if room else FLOOR_BYTES)
+        if room or not self._reader.has_body_above(FLOOR_BYTES) or seat.goes_on:
+            return False
+        return self._reader.refuse_body(seat.too_much())
 
     def _ending_turn(self, slice_end: float) -> bool:
         eof = self._reader.eof

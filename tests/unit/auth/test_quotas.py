@@ -325,3 +325,27 @@ def test_unread_bytes_count_beside_the_held_ones() -> None:
     assert not other.over_its_share, "it ends only when clients read"
     reader.leave()
     assert rig.quotas.held_bytes == 0
+
+
+def test_one_connection_at_a_time_goes_on_above_the_limit() -> None:
+    rig = Rig(max_held_bytes=1 << 20)
+    first, second = rig.enter("first"), rig.enter("second")
+    for seat in (first, second):
+        seat.settle(1 << 20)
+    assert first.goes_on
+    assert not second.goes_on
+    first.settle(0)
+    assert second.goes_on, "the first has stored its own"
+    second.leave()
+    assert first.settle(FLOOR_BYTES + 1)
+    first.settle(2 << 20)
+    assert first.goes_on, "the second is gone"
+    rig.quotas.memory_high = True
+    assert not first.goes_on
+
+
+def test_beyond_the_share_of_a_token_none_goes_on() -> None:
+    rig = Rig(max_held_bytes=1 << 20)
+    seat = rig.admitted("x", "app")
+    seat.settle((1 << 19) + 1)
+    assert not seat.goes_on

@@ -57,6 +57,29 @@ def test_reading_stops_at_the_bound_and_goes_on_below() -> None:
     assert transport.reading
 
 
+def test_the_bound_may_become_less_and_more() -> None:
+    one, transport, _ = reader(commands_per_run=1)
+    one.received(b"PING\n" * 20)
+    one.limit_inbox(99)
+    assert not transport.reading
+    one.limit_inbox(100)
+    assert transport.reading
+    one.received(b"PING\n")
+    assert not transport.reading
+    one.next_run()
+    assert transport.reading
+
+
+def test_bytes_that_came_are_to_be_parsed_whatever_was_before() -> None:
+    one, _, _ = reader()
+    one.received(b"PING\n")
+    while one.next_run():
+        pass
+    assert one.caught_up
+    one.received(b"PING\n")
+    assert not one.caught_up
+
+
 def test_a_transport_that_closes_is_not_read_from() -> None:
     one, transport, _ = reader()
     one.received(b"PING\n" * INBOX_BYTES_MAX)
@@ -92,8 +115,9 @@ def test_a_body_that_arrives_is_dropped_and_its_command_refused() -> None:
     one, _, _ = reader()
     one.received(b"PUB t - 900\n" + b"x" * 600)
     assert one.next_run() == []
-    assert not one.refuse_body(QueueFull("no room"), 600), "so much each connection may hold"
-    assert one.refuse_body(QueueFull("no room"), 599)
+    assert not one.has_body_above(600), "so much each connection may hold"
+    assert one.has_body_above(599)
+    assert one.refuse_body(QueueFull("no room"))
     one.received(b"x" * 300 + b"\nPING\n")
     rejected, ping = one.next_run() + one.next_run()
     assert isinstance(rejected, Rejected)

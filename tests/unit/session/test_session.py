@@ -1,9 +1,11 @@
 """What a session's turn costs beside its commands. Contract: delivery.md, "Sessions"."""
 
 import gc
+from typing import cast
 
 import pytest
 
+from tests.support.sim_event_loop import SimTransport
 from tests.support.sim_served import SimServed
 from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.protocol import ServerConnection
@@ -30,6 +32,55 @@ def test_what_waits_in_the_parser_is_counted_once_for_many_small_publishes(
         served.advance(0.1)  # the last one may still be at the disk
         assert len(client.lines()) == messages
     assert looks <= most, f"{messages} publishes of {size} bytes, and {FLOOR_BYTES} are free"
+
+
+def test_what_arrives_while_publishes_wait_for_the_disk_is_applied_behind_them() -> None:
+    """It was not answered when the limit was reached meanwhile: its session had forgotten that there was something to parse."""
+    publish = b"PUB t - 100000\n" + b"x" * 100_000 + b"\n"
+    with SimServed(max_held_bytes=1 << 20, seed=2) as served:
+        clients = [served.client(publish) for _ in range(12)]
+        for _ in range(40):
+            served.advance(0.0001)
+            for client in clients:
+                client.send(b"PING\n")
+        served.advance(1)
+        for client in clients:
+            answers = client.lines()
+            assert answers[0].split()[0] in (b"OK", b"ERR")
+            assert answers[1:] == [b"PONG"] * 40
+
+
+def test_what_many_connections_send_at_once_is_bounded_before_their_turns() -> None:
+    """A MiB unparsed of each, and bodies of as many: the broker in a container of 200 MiB was killed by the kernel."""
+    connections, held, piece = 50, 4 << 20, b"x" * (256 << 10)
+    with SimServed(max_held_bytes=held) as served:
+        clients = [served.client() for _ in range(connections)]
+        served.advance(0.01)
+        sessions = list(served.server._sessions)
+        for session in sessions:
+            session.received(b"PUB t - %d\n" % (1 << 20))
+            while cast(SimTransport, session.transport)._reading:
+                session.received(piece)
+        assert sum(each._reader.count_bytes() for each in sessions) < held + connections * (FLOOR_BYTES + len(piece))
+        served.advance(0.1)
+        assert served.broker.quotas.held_bytes <= held + (1 << 20), "of the others the bodies are dropped"
+        assert 0 < sum(client.received.startswith(b"ERR QUEUE_FULL") for client in clients) < connections
+
+
+def test_of_connections_whose_bodies_have_no_room_together_one_after_the_other_goes_on() -> None:
+    """All were refused, again and again."""
+    body = b"x" * 400_000
+    with SimServed(max_held_bytes=1 << 20) as served:
+        clients = [served.client(b"PUB t - %d\n%b" % (len(body) + 1, body)) for _ in range(6)]
+        stored = 0
+        for _ in range(3):
+            served.advance(1)
+            assert served.broker.quotas.held_bytes <= (1 << 20) + len(body)
+            for client in clients:
+                client.send(b"x\nPUB t - %d\n%b" % (len(body) + 1, body))
+            served.advance(1)
+            before, stored = stored, served.broker.topics["t"].log.committed_id
+            assert stored > before
 
 
 def test_a_fetch_leaves_no_cycle_behind() -> None:
