@@ -303,7 +303,7 @@ class Session(asyncio.Protocol):
         held, seat = unapplied + len(self.channels) * CHANNEL_BYTES, self.seat
         if seat is not None and (held > FLOOR_BYTES or seat.held_bytes):
             has_room = seat.settle(held + self.held.published + self._outbox.held_bytes)
-            if not (has_room or self._closing) and held > FLOOR_BYTES + FRAME_MAX and not seat.goes_on:
+            if not (has_room or self._closing) and held > FLOOR_BYTES + FRAME_MAX:
                 self.close_with(AmqpError(RESOURCE_ERROR, str(seat.too_much())))
                 return
         waits = self._blocked_by_publishes or self._connection.has_waiting or bool(self.held.refused)
