@@ -121,8 +121,8 @@ class Seat:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a body that is arriving may go on although the broker holds too much: that of one connection at a time may, so
-        that some are stored where many send at once. Not while memory is high, or beyond the share of a token or an address."""
+        """Whether a body that is arriving may go on although the broker holds too much: that of one connection at a time may,
+        so that some are stored where many send at once. Not while memory is high, or beyond the share of a token or address."""
         return self._quotas.goes_on(self)
 
     def hold(self, more_bytes: int) -> None:

@@ -18,8 +18,8 @@ class Reader:
     """The inbox of a session and its parser. Above ``INBOX_BYTES_MAX``, or less, the transport stops reading."""
 
     __slots__ = (
-        "_commands_per_run", "_inbox", "_inbox_bytes", "_inbox_bytes_max", "_metrics", "_parser", "_paused", "_transport", "bytes_max",
-        "caught_up", "eof", "finished", "waiting", "wire",
+        "_commands_per_run", "_inbox", "_inbox_bytes", "_inbox_bytes_max", "_metrics", "_parser", "_paused", "_transport",
+        "bytes_max", "caught_up", "eof", "finished", "waiting", "wire",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport, metrics: Metrics, max_payload_bytes: int, commands_per_run: int) -> None:
