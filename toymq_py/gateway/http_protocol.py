@@ -48,7 +48,7 @@ PIECE_BYTES = 1024
 """Parsed at once outside of a body: one read may hold ten thousand requests of 20 bytes, and a pipelined request is not parsed
 before the one ahead is answered."""
 DISCARD_S = 1.0
-"""How long the rest of an answered body is read and dropped; see ``DISCARD_BYTES_MAX``."""
+"""How long nothing may come of the rest of an answered body, which is dropped; see ``DISCARD_BYTES_MAX``."""
 BLANK_BYTES_MAX = 64
 """Empty lines before a request: some clients send one behind a body, and a server ignores it (RFC 9112, 2.2)."""
 
@@ -181,11 +181,6 @@ class GatewayProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._parting is not None:
             return
-        if self._discarded is not None:
-            self._discarded += len(data)
-            if self._discarded > DISCARD_BYTES_MAX:
-                self._cut()
-                return
         if self._unread or self.pipeline or len(data) > PIECE_BYTES:
             if self._unread:  # its turn has not come yet
                 self._hold_reading(held=True)
@@ -342,7 +337,11 @@ class GatewayProtocol(asyncio.Protocol):
         self._body_bytes += len(body)
         self._chunk_steps += 1
         assert self.cycle is not None
-        if not self.cycle.answered and self.cycle.feed(body) > BODY_AHEAD_BYTES:
+        if self._discarded is not None:
+            self._discarded += len(body)
+            if self._discarded > DISCARD_BYTES_MAX:
+                self._cut()
+        elif not self.cycle.answered and self.cycle.feed(body) > BODY_AHEAD_BYTES:
             self._full = True
             self._read_or_not()
 
@@ -387,13 +386,11 @@ class GatewayProtocol(asyncio.Protocol):
 
     def answered(self, cycle: Cycle) -> None:
         self._current = None
-        if not cycle.keep_alive and cycle.more_body:
-            self._last = True  # closed while the body arrives, the connection would be reset and the answer lost
+        if cycle.more_body:  # closed while the body arrives, the connection would be reset and the answer lost
+            self._last = not cycle.keep_alive
             self._discard()
         elif not cycle.keep_alive:
             self.transport.close()
-        elif cycle.more_body:
-            self._discard()
         if (seat := self.seat) is not None:
             seat.settle(0)  # the body is freed
             seat.unread(self.transport.get_write_buffer_size())
@@ -412,10 +409,13 @@ class GatewayProtocol(asyncio.Protocol):
         if self._unread:
             self._turn.wake()
 
-    def _discard(self) -> None:
-        """Read and drop the rest of an answered body for a moment, then close."""
-        self._discarded = 0
-        self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
+    def _discard(self, before: int = -1) -> None:
+        """Read and drop the rest of an answered body as long as it comes, then close. ``before``: dropped a moment ago."""
+        if self._discarded == before and not self._held:
+            self.transport.close()
+            return
+        self._discarded = self._discarded or 0
+        self._set_timer(self.loop.call_later(DISCARD_S, self._discard, self._discarded))
 
     def shutdown(self) -> None:
         if self._current is not None and self.cycle is not None:

@@ -292,6 +292,56 @@ async def test_a_body_that_comes_fast_enough_and_a_poll_that_waits_are_left_alon
         writer.close()
 
 
+async def test_the_rest_of_an_answered_body_is_dropped_as_long_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was for a second: on a busy machine a third of the clients with a MB got a reset in the place of their 429."""
+    monkeypatch.setattr(http_protocol, "DISCARD_S", 0.02)
+    looks: list[http_protocol.GatewayProtocol] = []
+    usual = http_protocol.GatewayProtocol._discard
+
+    def look(self: http_protocol.GatewayProtocol, before: int = -1) -> None:
+        looks.append(self)
+        usual(self, before)
+
+    monkeypatch.setattr(http_protocol.GatewayProtocol, "_discard", look)
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
+        assert b" 404 " in await reader.readuntil(b"}")
+        for periods in range(1, 4):
+            writer.write(b"x")
+            await rig.until(lambda periods=periods: looks[0]._discarded == periods)
+            await rig.until(lambda periods=periods: len(looks) > periods)
+        writer.write(b"xGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 200 " in await reader.readuntil(b"}")
+        writer.write(b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
+        assert b" 404 " in await reader.read(), "nothing came: it is closed"
+        writer.close()
+
+
+async def test_requests_behind_an_answered_body_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They counted for what is dropped of it at most, and the connection was cut: clients got a reset."""
+    refused = b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000)
+    rest = refused[500:] + refused + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    arrived = bytearray()
+    usual = http_protocol.GatewayProtocol.data_received
+
+    def at_once(self: http_protocol.GatewayProtocol, data: bytes) -> None:
+        arrived.extend(data)
+        if len(arrived) in (500, len(rest)):
+            usual(self, bytes(arrived))
+            arrived.clear()
+
+    monkeypatch.setattr(http_protocol.GatewayProtocol, "data_received", at_once)
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(refused[:500])
+        assert b" 404 " in await reader.readuntil(b"}")
+        writer.write(rest)
+        answers = await reader.read()
+        assert (answers.count(b"HTTP/1.1 404 "), answers.count(b"HTTP/1.1 200 ")) == (1, 1)
+        writer.close()
+
+
 async def test_requests_that_are_sent_ahead_are_not_parsed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else thousands of them would be held as objects, and the loop with them."""
     waiting: list[int] = []

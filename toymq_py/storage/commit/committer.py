@@ -276,8 +276,8 @@ class Committer:
             else:
                 self._run_here(batch, job)
         else:
-            self._place.begun()
             self._scheduler.offload(job.run, lambda: self._ended(batch, job, on_loop=False))
+            self._place.begun()
 
     def _run_here(self, batch: Batch, job: CommitJob) -> None:
         self._scheduler.run_here(job.run, lambda: self._ended(batch, job, on_loop=True))
