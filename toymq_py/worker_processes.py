@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toymq_py import daemon
 from toymq_py.clock import Clock
@@ -20,6 +20,7 @@ from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, QUICK_S, UNUSABLE, LifeLine, fork, how_it_ended
 from toymq_py.placement import Placement
+from toymq_py.runtime.memory_watch import default_max_bytes
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, RealFileSystem
 from toymq_py.storage.workers_file import check_worker, divide, worker_path
@@ -66,7 +67,9 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
             divide(fs, root, options.workers)
         except OSError as error:
             raise DataDirectoryError(f"cannot divide {root}: {error.strerror or error}") from error
-        each = [options.of_worker(worker, worker_path(root, worker)) for worker in range(options.workers)]
+        memory_max_bytes = options.memory_max_bytes or default_max_bytes(options.workers)
+        of_one = replace(options, memory_max_bytes=memory_max_bytes)
+        each = [of_one.of_worker(worker, worker_path(root, worker)) for worker in range(options.workers)]
         of_all = daemon.bind_all(options, options.of_all_workers(), held)
         bound = [dict(daemon.bind_all(one, one.listeners(), held)) for one in each]
         addresses = [_shown(listeners) for listeners in bound]

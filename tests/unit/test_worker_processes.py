@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,10 @@ from tests.support.broker_process import COMMAND, ROOT, Wire, environment, run
 from tests.support.certificates import CERT, KEY, client_context
 from tests.support.worker_processes import publish, serving, topic_of
 from toymq.sockets import reserved_port
+from toymq_py.clock import SystemClock
+from toymq_py.config.options import ServeOptions
+from toymq_py.runtime.heap_trimming import available_bytes
+from toymq_py.worker_processes import seats
 
 
 def test_each_topic_is_with_one_worker_and_the_others_name_it_to_a_client_that_follows(tmp_path: Path) -> None:
@@ -72,6 +77,15 @@ def test_workers_end_with_a_supervisor_that_is_killed_and_what_was_acknowledged_
             with workers.wire(worker) as wire:
                 assert publish(wire, topic_of(worker, 2), "next") == b"OK 1"
         assert workers.stop() == 0
+
+
+def test_workers_share_the_memory_of_the_machine(tmp_path: Path) -> None:
+    """Each took publishes until it had 80 % of it."""
+    options = ServeOptions(data_dir=str(tmp_path / "data"), listen="127.0.0.1:0", workers=3, min_free_bytes=0)
+    with seats(options, SystemClock()) as some:
+        assert {seat.options.memory_max_bytes for seat in some} == {available_bytes() * 80 // 300}
+    with seats(replace(options, memory_max_bytes=1 << 30), SystemClock()) as some:
+        assert {seat.options.memory_max_bytes for seat in some} == {1 << 30}, "what is said holds for each"
 
 
 def test_a_worker_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> None:

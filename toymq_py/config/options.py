@@ -170,7 +170,8 @@ class ServeOptions(BrokerOptions):
     metrics: str | None = address(None, help="Serve Prometheus at /metrics of this address.")
     memory_max_bytes: int = size(
         0, name="memory_max",
-        help="Resident memory above which publishes are refused (QUEUE_FULL); 0: 80 % of what the machine or cgroup has.",
+        help="Resident memory above which publishes are refused (QUEUE_FULL); 0: 80 % of what the machine or cgroup has, "
+        "divided by --workers.",
     )  # fmt: skip
     insecure_public: bool = flag(help="Listen beyond this machine without an auth file.")
     allowed_host: tuple[str, ...] = several(

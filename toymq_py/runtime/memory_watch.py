@@ -16,6 +16,11 @@ MEMORY_LOW_PERCENT = 90
 """Publishes are accepted again below this share of the limit."""
 
 
+def default_max_bytes(processes: int = 1) -> int:
+    """The memory limit of a process of so many that share what the machine or cgroup has."""
+    return heap_trimming.available_bytes() * MEMORY_PERCENT // (100 * processes)
+
+
 class MemoryWatch:
     """Sets ``Quotas.memory_high`` while the process is above its memory limit."""
 
@@ -29,13 +34,13 @@ class MemoryWatch:
     ) -> None:
         """
         Args:
-            max_bytes: 0 stands for ``MEMORY_PERCENT`` of the memory of the machine or cgroup.
+            max_bytes: 0 stands for ``default_max_bytes``.
             on_disconnects: called when connections of any kind have ended, with the highest number since the last look and the
                 present number.
         """
         self._loop = loop
         self._quotas = quotas
-        self.max_bytes = max_bytes or heap_trimming.available_bytes() * MEMORY_PERCENT // 100
+        self.max_bytes = max_bytes or default_max_bytes()
         quotas.limit_memory(self.max_bytes)
         self._rss_bytes = rss_bytes
         self._on_disconnects = on_disconnects
