@@ -166,8 +166,8 @@ bench-compare: $(READY) ## compare CPU per message with another commit: make ben
 torture: $(TESTABLE) ## run the tests that take minutes each, and every example of the property tests
 	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(call EDITABLE,.venv) \
 	  '.[fuzz-http]' || true
-	TOYMQ_HYPOTHESIS=full $(BIN)/python -m pytest -m "hypothesis and not torture and not spark_slow"
-	$(BIN)/python -m pytest -m torture
+	TOYMQ_HYPOTHESIS=full $(BIN)/python -m pytest -m "hypothesis and not torture and not spark_slow" --numprocesses 2
+	$(BIN)/python -m pytest -m torture --numprocesses 2
 
 torture-cluster: $(READY) ## fail over a cluster on machines in namespaces, as root: make torture-cluster FAILOVERS=1000 TORTURE="--done 400 --round 30"
 	$(BIN)/python -m tests.cluster_torture --failovers "$(or $(FAILOVERS),1000)" $(TORTURE)

@@ -125,7 +125,6 @@ class _NodeProcess:
         )  # fmt: skip
         self._scheduler = LoopScheduler(loop)
         self._node: Node | None = None
-        self._settings_made: ClusterSettings  # when there is a node
         self._link: FollowerLink | None = None
         self._etcd: EtcdAgreement | None = None
         self._stop = asyncio.Event()
@@ -148,7 +147,6 @@ class _NodeProcess:
         settings = await self._settings(agreement)
         if settings is None:
             return 0
-        self._settings_made = settings
         node = self._node = self._made(agreement, settings)
         if self._stop.is_set():
             node.stop()
@@ -386,8 +384,8 @@ class _NodeProcess:
         numbers: dict[str, Mapping[tuple[str, ...], float]] = {
             "role": {(state,): float(state == node.state) for state in STATES},
             "epoch": {(): term.epoch if term is not None else node.leader.epoch if node.leader is not None else 0},
-            "replicas": {(): self._settings_made.replicas},
-            "min_in_sync": {(): self._settings_made.min_in_sync},
+            "replicas": {(): node.settings.replicas},
+            "min_in_sync": {(): node.settings.min_in_sync},
             "isr_size": {(): len(term.in_sync.members) if term is not None else node.in_sync_count},
             "replica_lag_bytes": {(lag.name,): lag.bytes for lag in lags},
             "replica_lag_seconds": {(lag.name,): lag.seconds for lag in lags},

@@ -70,6 +70,8 @@ class Node:
             on_state: called when ``state``, ``leader`` or ``waits_for`` is another.
         """
         self._around = around
+        self.settings = around.settings
+        """Of the cluster."""
         self._file = file
         self._link = link
         self._on_state = on_state
