@@ -187,6 +187,7 @@ class Broker:
         found = settings_file.load(self._fs, path)
         if found.problem is not None and self.options.strict_recovery:
             raise DataDirectoryError(f"topic {name}: {found.problem}, and --strict-recovery is on")
+        settings_file.mark(self._fs, path)
         loaded = offsets.load(self._fs, path)
         try:
             offsets.settle(self._fs, path, loaded)

@@ -115,7 +115,7 @@ LARGE_IDS = set(range(160))
 
 def test_the_directories_are_what_the_tests_assume() -> None:
     kinds = {path.split("/")[-1].lstrip("0123456789") for path in SMALL.files if path.startswith(TOPIC)}
-    assert kinds == {".log", ".idx", "offsets.json", "offsets.json.prev", "has-offsets", "topic.json"}
+    assert kinds == {".log", ".idx", "offsets.json", "offsets.json.prev", "has-offsets", "topic.json", "has-settings"}
     start = Start(SMALL.files, SMALL, "whole")
     assert (start.ids, start.again, start.state, start.next_id) == (SMALL_IDS, {1, 2, 3, 5}, "ok", 6)
     assert max(len(data) for data in LARGE.files.values()) > 3 * PAGE_BYTES

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from toymq_py.errors import BadOperation, DamagedData
 from toymq_py.replication.disk_calls import StopFlag
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, Manifest, has_records
-from toymq_py.storage import checked_json
+from toymq_py.storage import checked_json, topic_settings
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
 
 DIRECTORY_NAME = "replaced"
@@ -95,6 +95,9 @@ def _put_aside(fs: FileSystem, root: str, files: list[FilePlan], moved: Moved, w
         fs.sync_dir(path)
     for each in files:
         stop.check()
+        directory, _, name = each.path.rpartition("/")
+        if name == topic_settings.FILE_NAME:
+            topic_settings.forget(fs, f"{root}/{directory}")
         file = fs.open(f"{root}/{each.path}")
         try:
             moved.bytes += file.size()

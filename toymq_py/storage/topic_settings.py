@@ -1,4 +1,5 @@
-"""``topic.json``: the settings of a topic that differ from the defaults, and its incarnation. No file, none of either.
+"""``topic.json``: the settings of a topic that differ from the defaults, and its incarnation. A topic that never had a file has
+none of either; the empty file ``has-settings`` tells it from one whose file is missing (ADR 0221).
 
 Contract: delivery.md, "Per-topic settings" (whole numbers: milliseconds, bytes, counts). It has a checksum: one wrong digit of
 a limit would drop messages; and the topic's name: so would the file of another topic. ADR 0085, 0126.
@@ -7,6 +8,7 @@ An incarnation tells a topic from one of the same name that was deleted before. 
 it is first asked for, and stays until the topic is deleted. ADR 0135.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from toymq_py.config.options import TopicSettings
@@ -17,6 +19,8 @@ from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.segment import topic_of
 
 FILE_NAME = "topic.json"
+MARK_NAME = "has-settings"
+"""Empty. Each replica of a cluster makes its own, when it leads: followers of an older toymq know no such file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,23 @@ def load(fs: FileSystem, path: str) -> LoadedSettings:
 
 def read(fs: FileSystem, path: str) -> LoadedSettings:
     """As ``load``. Raises: also DamagedData when the file cannot be trusted, as ``Unreadable`` when it cannot be read."""
-    data = checked_json.read(fs, f"{path}/{FILE_NAME}")
+    data = _content(fs, path)
     return LoadedSettings(TopicSettings()) if data is None else parse(data, topic_of(path))
+
+
+def read_bytes(fs: FileSystem, path: str) -> bytes | None:
+    """What the file holds, for a copy of it; None for a topic without. Raises: as ``read``."""
+    data = _content(fs, path)
+    if data is not None:
+        parse(data, topic_of(path))
+    return data
+
+
+def _content(fs: FileSystem, path: str) -> bytes | None:
+    data = checked_json.read(fs, f"{path}/{FILE_NAME}")
+    if data is None and fs.exists(f"{path}/{MARK_NAME}"):
+        raise DamagedData("the file is missing")
+    return data
 
 
 def parse(data: bytes, topic: str) -> LoadedSettings:
@@ -69,6 +88,23 @@ def store(fs: FileSystem, path: str, settings: TopicSettings, incarnation: str |
     if incarnation is not None or settings != TopicSettings():
         identity = {} if incarnation is None else {"incarnation": incarnation}
         replace_file(fs, file, encode("settings", {"topic": topic_of(path), **identity, **settings.to_json()}))
+        mark(fs, path)
     elif fs.exists(file):
+        forget(fs, path)
         fs.unlink(file)
+        fs.sync_dir(path)
+
+
+def mark(fs: FileSystem, path: str) -> None:
+    """Make the mark of a topic whose file is on stable storage, if it has one. The next sync of the directory makes it durable: the
+    mark is never without the file."""
+    with suppress(OSError):  # the next start tries again
+        if fs.exists(f"{path}/{FILE_NAME}") and not fs.exists(f"{path}/{MARK_NAME}"):
+            fs.open(f"{path}/{MARK_NAME}", create=True).close()
+
+
+def forget(fs: FileSystem, path: str) -> None:
+    """Remove the mark: what the file held is given up. Raises: OSError."""
+    with suppress(FileNotFoundError):
+        fs.unlink(f"{path}/{MARK_NAME}")
         fs.sync_dir(path)

@@ -318,13 +318,14 @@ class Uploads:
             return None
 
     def _read_state(self, topic: TopicOnDisk) -> tuple[bytes | None, Callable[[int], bool]]:
-        """The state to store, none when the offsets are damaged, and what says which ids were removed."""
+        """The state to store, none when the offsets or the settings are damaged, and what says which ids were removed."""
         known, is_lost = known_of_copies(self._fs, topic.path)
-        state = State(
-            topic.committed_id,
-            offsets.encode(known, topic.place.topic) if known != offsets.OffsetsState() else None,
-            read_if_there(self._fs, f"{topic.path}/{topic_settings.FILE_NAME}"),
-        )
+        encoded, settings = offsets.encode(known, topic.place.topic) if known != offsets.OffsetsState() else None, None
+        try:
+            settings = topic_settings.read_bytes(self._fs, topic.path)
+        except DamagedData:
+            is_lost = True
+        state = State(topic.committed_id, encoded, settings)
         return (None if is_lost else state.encode(topic.place)), known.has_removed
 
     def _upload(self, topic: TopicOnDisk, first_id: int, next_id: int, holding: Holding, done: Round) -> None:

@@ -10,6 +10,7 @@ from toymq_py.errors import BadOperation
 from toymq_py.replication.disk_calls import StopFlag
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, Manifest, take_manifest
 from toymq_py.replication.put_aside import KEPT_NS, Moved, carry_out, check_plan, remove_old
+from toymq_py.storage import topic_settings
 
 ROOT = "/data/d"
 LOG, IDX, MINE = (f"topics/{name}" for name in (f"t/{1:020d}.log", f"t/{1:020d}.idx", f"mine/{1:020d}.log"))
@@ -62,6 +63,14 @@ def test_each_file_goes_where_the_plan_says() -> None:
     }  # fmt: skip
     assert disk.listdir(f"{ROOT}/topics") == ["new", "t"]
     assert moved == Moved(PLACE, 3, 9, [LOG, MINE])
+
+
+def test_settings_that_go_aside_are_not_missing() -> None:
+    """The mark is each replica's own: it would tell of settings that this log never had."""
+    settings, mark = (f"topics/t/{name}" for name in (topic_settings.FILE_NAME, topic_settings.MARK_NAME))
+    disk = new_disk({LOG: b"log", settings: b"{}", mark: b""})
+    join(disk, FilePlan(LOG, Action.KEEP), FilePlan(settings, Action.ASIDE))
+    assert topic_settings.load(disk, f"{ROOT}/topics/t").problem is None
 
 
 def test_a_prefix_is_cut_to_its_content_and_what_is_equal_stays() -> None:

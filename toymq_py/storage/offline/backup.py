@@ -27,7 +27,7 @@ from typing import Any
 
 from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import checked_json, evicted, offsets, segment_heads, topic_settings
+from toymq_py.storage import evicted, offsets, segment_heads, topic_settings
 from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
@@ -328,9 +328,8 @@ class _Backup:
                 offsets.write(fs, to, data)
         file = f"{to}/{topic_settings.FILE_NAME}"
         try:
-            settings = checked_json.read(fs, f"{path}/{topic_settings.FILE_NAME}")
+            settings = topic_settings.read_bytes(fs, path)
             if settings is not None:
-                topic_settings.parse(settings, name)
                 replace_file(fs, file, settings)
             else:
                 with contextlib.suppress(FileNotFoundError):

@@ -376,7 +376,9 @@ class _TopicRepairer:
         except Unreadable:
             self._done.unreadable.append(file)
         except DamagedData as error:
-            self._move(file)
+            topic_settings.forget(self._fs, self._path)
+            if topic_settings.FILE_NAME in self._fs.listdir(self._path):
+                self._move(file)
             self._done.notes.append(f"{topic_settings.FILE_NAME}: {error}: it has the broker's defaults")
 
 

@@ -83,6 +83,7 @@ def test_what_the_broker_has_removed_goes_from_the_backup_too() -> None:
     assert rig.disk.listdir(f"{TO}/topics") == ["a", "b"]
     rig.broker.close()
     rig.disk.unlink(f"{DIR}/topics/a/topic.json")
+    rig.disk.unlink(f"{DIR}/topics/a/has-settings")  # else the settings would be missing
     do_backup(rig)
     assert "topic.json" not in rig.disk.listdir(f"{TO}/topics/a")
 
