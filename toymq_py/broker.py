@@ -41,8 +41,7 @@ from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Placement
 from toymq_py.records import IdRange
 from toymq_py.shutdown import Shutdown
-from toymq_py.storage import offsets
-from toymq_py.storage import topic_settings as settings_file
+from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.commit.commit_place import CommitPlace
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
@@ -159,6 +158,7 @@ class Broker:
             raise DataDirectoryError(text.format(self.directory.path, error)) from error
 
     def _open_topics(self) -> None:
+        self.directory.refuse_no_directories(self.unopened, strict=self.options.strict_recovery)
         self.moves.settle(self.placement.is_here_by_record)
         self.partitioned.open()
         self.partitioned.note_lost(names := list(self.directory.topic_names()))
@@ -184,10 +184,10 @@ class Broker:
             self.unopened[name] = StorageFailed(f"{name} could not be opened when the broker started: {error}")
 
     def _open_topic(self, name: str, path: str) -> None:
-        found = settings_file.load(self._fs, path)
+        found = topic_settings.load(self._fs, path)
         if found.problem is not None and self.options.strict_recovery:
             raise DataDirectoryError(f"topic {name}: {found.problem}, and --strict-recovery is on")
-        settings_file.mark(self._fs, path)
+        topic_settings.mark(self._fs, path)
         loaded = offsets.load(self._fs, path)
         try:
             offsets.settle(self._fs, path, loaded)

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
-from toymq_py.errors import DamagedData, DataDirectoryError, RequestError
+from toymq_py.errors import DamagedData, DataDirectoryError, RequestError, StorageFailed
 from toymq_py.names import check_name
 from toymq_py.storage import alerts_file, amqp_file, moves_file, partitions_file, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
 from toymq_py.storage.restoring import check_restored
+from toymq_py.storage.topic_directories import begin, check_topics, no_directories
 from toymq_py.storage.workers_file import check_undivided
 
 logger = logging.getLogger("toymq_py.broker")
@@ -51,13 +52,15 @@ class DataDirectory:
 
         Raises:
             DirectoryLocked: another process holds the lock.
-            DataDirectoryError: the directory cannot be used, was not restored to the end, or is divided over workers.
+            DataDirectoryError: the directory cannot be used, was not restored to the end, is divided over workers, or has lost its
+                topics.
         """
         fs, path = self.fs, self.path
         self._lock = lock if lock is not None else made_and_locked(fs, path, pid, address)
         try:
             check_restored(fs, path)
             check_undivided(fs, path)
+            check_topics(fs, path)
         except DataDirectoryError:
             self.close()
             raise
@@ -104,6 +107,15 @@ class DataDirectory:
                 continue  # not a topic
             if fs.is_dir(self.topic_path(name)):
                 yield name
+
+    def refuse_no_directories(self, unopened: dict[str, StorageFailed], *, strict: bool) -> None:
+        """Enter topics that have something else in the place of their directory. Blocks. Raises: DataDirectoryError when
+        ``strict``; OSError."""
+        for name, text in no_directories(self.fs, self.path):
+            if strict:
+                raise DataDirectoryError(f"{text}; --strict-recovery is on")
+            logger.error("topic %s stays closed: %s", name, text)
+            unopened[name] = StorageFailed(text)
 
     def remove_topic(self, name: str, done: Stored) -> None:
         """Free a topic's name and remove its files. ``done`` is called when the name is durably free, or with an error.
@@ -251,6 +263,7 @@ def made_and_locked(fs: FileSystem, path: str, pid: int, address: str | None) ->
         except PermissionError:
             if not known:
                 raise
+        begin(fs, path)
     except OSError as error:
         raise DataDirectoryError(f"cannot make {path}: {error.strerror or error}") from error
     return DirectoryLock.take(fs, path, pid, address)

@@ -102,7 +102,7 @@ class PartitionedTopics:
                 continue
             for name in self.here(stored.topic.names):
                 path = self._directory.topic_path(name)
-                if not self._fs.is_dir(path):
+                if not self._fs.is_dir(path) and name not in self._unopened:
                     logger.warning("partition %s was not made yet, or is lost: it is made empty", name)
                     settings = TopicSettings().changed(stored.topic.settings)
                     settings_file.store(self._fs, path, settings, secrets.token_hex(8))

@@ -1,20 +1,27 @@
-"""A file or directory of a used data directory that is missing, or something else in its place, is told and begins nothing anew.
+"""What is missing of a used data directory, or has something else in its place, is told, and nothing begins anew there.
 Contract: reliability.md, promise 4; ADR 0221."""
 
 import errno
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.support.backups import DIR, broker, contents, do_backup, restored
+from tests.support.backups import DIR, Crashing, broker, contents, do_backup, restored
 from tests.support.broker_rig import BrokerRig
 from tests.support.sim_disk import SimDisk
+from toymq_py import partition_operations
+from toymq_py.broker import Broker
 from toymq_py.config.options import TopicSettings
-from toymq_py.errors import DataDirectoryError
+from toymq_py.errors import DataDirectoryError, StorageFailed
 from toymq_py.storage import topic_settings
+from toymq_py.storage.fs import remove_tree
+from toymq_py.storage.offline.backup import back_up
+from toymq_py.storage.offline.redistribute import redistribute
 from toymq_py.storage.offline.repair import repair
-from toymq_py.storage.offline.verify import verify
+from toymq_py.storage.offline.verify import check_data_directory, verify
+from toymq_py.storage.workers_file import divide
 
 SETTINGS = f"{DIR}/topics/a/{topic_settings.FILE_NAME}"
 HOUR_S = 3600
@@ -110,3 +117,132 @@ def test_strict_recovery_does_not_start_without_settings_that_were_there() -> No
     rig.options = replace(rig.options, strict_recovery=True)
     with pytest.raises(DataDirectoryError, match=r"topic\.json: the file is missing, and --strict-recovery is on"):
         rig.restart()
+
+# -- something else in the place of a topic's directory
+
+
+def with_a_file_for_a_topic(name: str = "a", **options: Any) -> BrokerRig:
+    """What had the name before is gone."""
+    rig = broker(**options)
+    rig.broker.close()
+    if rig.disk.is_dir(f"{DIR}/topics/{name}"):
+        remove_tree(rig.disk, f"{DIR}/topics/{name}")
+    rig.put(f"topics/{name}", b"not a directory")
+    return rig
+
+
+def test_a_file_in_the_place_of_a_topic_is_told_and_begins_no_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """It was skipped in silence; a publish was refused with an error of the disk."""
+    rig = with_a_file_for_a_topic()
+    rig.restart()
+    text = f"{DIR}/topics/a is no directory, and takes the place of topic a"
+    assert text in caplog.text
+    assert text in str(rig.broker.unopened["a"])
+    with pytest.raises(StorageFailed, match=r"move it away, bring the topic's directory back if you can, and restart the broker"):
+        rig.broker.topic_or_new("a")
+    assert {row["topic"]: row["state"] for row in rig.broker.describe(None)} == {"a": "failed", "b": "ok", "c": "ok"}
+    assert told(rig.disk).keys() == {"a"}
+    assert "is no directory" in told(rig.disk)["a"]
+
+
+def test_repair_moves_it_away() -> None:
+    rig = with_a_file_for_a_topic()
+    (done,) = repair(rig.disk, DIR, pid=1)
+    assert (done.topic, done.quarantined) == ("a", ["a"])
+    assert rig.disk.read_file(f"{DIR}/quarantine/1/a") == b"not a directory"
+    assert told(rig.disk) == {}
+    rig.restart()
+    rig.publish("a", b"anew")
+    assert contents(rig, "a") == {0: b"anew"}
+
+
+def test_a_backup_says_so_and_keeps_what_it_has() -> None:
+    rig = broker()
+    do_backup(rig)
+    before = contents(rig, "a")
+    rig.broker.close()
+    remove_tree(rig.disk, f"{DIR}/topics/a")
+    rig.put("topics/a", b"not a directory")
+    report = do_backup(rig, prune=True)
+    assert [problem for problem in report.problems if f"{DIR}/topics/a is no directory" in problem], report.problems
+    assert contents(restored(rig), "a") == before
+
+
+def test_one_in_the_place_of_a_partition_harms_itself() -> None:
+    """The broker did not start: it tried to make the partition."""
+    rig = BrokerRig()
+    partition_operations.create(rig.broker, "orders", {"partitions": "2"}, lambda error: None)
+    rig.loop.advance(0)
+    rig.broker.close()
+    remove_tree(rig.disk, f"{DIR}/topics/orders#1")
+    rig.put("topics/orders#1", b"not a directory")
+    rig.restart()
+    assert set(rig.broker.unopened) == {"orders#1"}
+    rig.publish("orders#0", b"served")
+
+
+def test_strict_recovery_does_not_start_beside_one() -> None:
+    with pytest.raises(DataDirectoryError, match=r"topics/a is no directory.*--strict-recovery is on"):
+        with_a_file_for_a_topic(strict_recovery=True).restart()
+
+
+def test_workers_are_not_set_beside_one() -> None:
+    rig = with_a_file_for_a_topic()
+    with pytest.raises(DataDirectoryError, match="topics/a is no directory"):
+        redistribute(rig.disk, DIR, 2)
+    assert not rig.disk.exists(f"{DIR}/workers")
+
+
+# -- topics
+
+
+def without_topics() -> BrokerRig:
+    rig = broker()
+    rig.broker.close()
+    remove_tree(rig.disk, f"{DIR}/topics")
+    return rig
+
+
+@pytest.mark.parametrize("left", [("LOCK",), ("webhooks.json",), ("LOCK", "webhooks.json", "quarantine")])
+def test_a_used_directory_without_topics_does_not_begin_empty(left: tuple[str, ...]) -> None:
+    """It began empty, and said nothing."""
+    rig = without_topics()
+    remove_tree(rig.disk, DIR)
+    rig.disk.mkdir(DIR)
+    for name in left:
+        rig.put(name, b"")
+    before = rig.disk.snapshot().keys()
+    with pytest.raises(DataDirectoryError, match=rf"^{DIR} has no directory topics, .*`mkdir {DIR}/topics` goes on"):
+        rig.restart()
+    for use in (check_data_directory, lambda fs, root: back_up(fs, root, "/data/b", pid=2, wall_ns=1)):
+        with pytest.raises(DataDirectoryError, match="has no directory topics"):
+            use(rig.disk, DIR)
+    assert rig.disk.snapshot().keys() - before <= {f"{DIR}/LOCK"}
+    rig.disk.mkdir(f"{DIR}/topics")
+    rig.restart()
+
+
+def test_a_file_in_the_place_of_topics_is_told() -> None:
+    rig = without_topics()
+    rig.put("topics", b"")
+    with pytest.raises(DataDirectoryError, match="has no directory topics"):
+        rig.restart()
+
+
+@pytest.mark.parametrize("number", [2, 1])
+def test_a_used_directory_without_topics_is_not_divided(number: int) -> None:
+    rig = without_topics()
+    for use in (divide, redistribute):
+        with pytest.raises(DataDirectoryError, match="has no directory topics"):
+            use(rig.disk, DIR, number)
+
+
+def test_no_kill_and_no_power_cut_of_a_first_start_looks_like_a_used_directory() -> None:
+    for seed in range(60):
+        rig = BrokerRig(disk=SimDisk(random.Random(seed)))
+        rig.broker.close()
+        disk = SimDisk(random.Random(seed))
+        crashing = Crashing(disk)
+        Broker(rig.options, fs=crashing, scheduler=rig.loop, clock=rig.clock).open(1)
+        for left in crashing.crashed:
+            BrokerRig(disk=left)

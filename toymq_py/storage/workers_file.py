@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, replace_file
-from toymq_py.storage.topic_directories import topic_names
+from toymq_py.storage.topic_directories import check_topics, topic_names
 
 FILE_NAME = "workers.json"
 
@@ -129,6 +129,7 @@ def divide(fs: FileSystem, data_dir: str, number: int) -> None:
                 f"{data_dir} holds {there}, and only an empty directory can be divided over workers: "
                 f"serve it without --workers, or divide it with `toymq workers {data_dir} --set {number}`"
             )
+        check_topics(fs, data_dir)
         for path in (f"{data_dir}/workers", *homes, *(f"{home}/topics" for home in homes)):
             fs.mkdir(path)
     elif found != number:
@@ -142,6 +143,15 @@ def divide(fs: FileSystem, data_dir: str, number: int) -> None:
         fs.sync_dir(path)
     if found is None:
         store(fs, data_dir, Division(number))
+    drop_empty_topics(fs, data_dir)
+
+
+def drop_empty_topics(fs: FileSystem, directory: str) -> None:
+    """Remove ``topics`` where it is empty: other directories have the topics. Raises: OSError."""
+    topics = f"{directory}/topics"
+    if fs.is_dir(topics) and not fs.listdir(topics):
+        fs.rmdir(topics)
+        fs.sync_dir(directory)
 
 
 def _used(fs: FileSystem, data_dir: str) -> str | None:

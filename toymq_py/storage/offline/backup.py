@@ -43,7 +43,7 @@ from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import segment_name
 from toymq_py.storage.segment_heads import list_bases
-from toymq_py.storage.topic_directories import topic_names
+from toymq_py.storage.topic_directories import no_directories, topic_names
 
 HEAD_BYTES = 20
 """Length, id and time of a record: they identify a log."""
@@ -150,6 +150,9 @@ class _Backup:
         fs.mkdir(self._to)
         fs.sync_dir(self._target)
         beside = [(file, *file.examine(fs, self._data_dir)) for file in BESIDE]
+        for name, text in no_directories(fs, self._data_dir):
+            self._passed_over.add(name)
+            self.report.problem(text)
         for name in topic_names(fs, self._data_dir):
             with contextlib.suppress(FileNotFoundError):
                 try:

@@ -22,11 +22,12 @@ from toymq_py.placement import worker_of
 from toymq_py.storage import partitions_file, webhooks_file
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.partitions_file import StoredPartitions
-from toymq_py.storage.topic_directories import topic_names
+from toymq_py.storage.topic_directories import check_topics, no_directories, topic_names
 from toymq_py.storage.workers_file import (
     Division,
     UnknownDivision,
     check_worker,
+    drop_empty_topics,
     forget,
     load_division,
     store,
@@ -53,6 +54,7 @@ def redistribute(
 
     Raises: DataDirectoryError: it cannot be divided, and nothing was changed; OSError: call it again.
     """
+    check_topics(fs, root)
     division, known = _division(fs, root)
     if division.following not in (None, number):
         raise DataDirectoryError(
@@ -125,6 +127,8 @@ def _check(fs: FileSystem, root: str) -> dict[str, dict[str, StoredPartitions]]:
         for name in UNDIVIDABLE:
             if fs.exists(f"{directory}/{name}"):
                 raise DataDirectoryError(f"{directory} has {name}, and cannot be divided over workers")
+        for _, text in no_directories(fs, directory):
+            raise DataDirectoryError(text)
         for topic in topic_names(fs, directory):
             if topic in seen:
                 remedy = f"move one out of {root}, into a topics/ elsewhere: `toymq verify` and `toymq dump` show what is in it"
@@ -183,10 +187,7 @@ def _move_webhooks(fs: FileSystem, root: str, homes: list[str]) -> None:
 
 def _remove_empty(fs: FileSystem, root: str, directory: str) -> None:
     """Remove a directory that nothing uses, but for what is unknown in it."""
-    topics = f"{directory}/topics"
-    if fs.is_dir(topics) and not fs.listdir(topics):
-        fs.rmdir(topics)
-        fs.sync_dir(directory)
+    drop_empty_topics(fs, directory)
     if directory != root and set(fs.listdir(directory)) <= {"LOCK"}:
         for name in fs.listdir(directory):
             fs.unlink(f"{directory}/{name}")

@@ -23,7 +23,6 @@ from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json, evicted, offsets, segment_heads, topic_settings
-from toymq_py.storage.beside_file import BesideFile
 from toymq_py.storage.checked_json import Unreadable
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file
@@ -36,7 +35,7 @@ from toymq_py.storage.scanner import Progress, scan_segment
 from toymq_py.storage.segment import Segment, load_sidecar, segment_name, topic_of
 from toymq_py.storage.segment_heads import list_bases
 from toymq_py.storage.segment_inventory import SegmentStatus, segment_inventory
-from toymq_py.storage.topic_directories import topic_names
+from toymq_py.storage.topic_directories import no_directories, topic_names
 
 QUARANTINE = "quarantine"
 
@@ -110,29 +109,32 @@ def repair(
                 failed = failed or error
                 continue
             yield done
+        for name, _ in no_directories(fs, data_dir):
+            yield _put_aside(fs, data_dir, f"{data_dir}/topics", name, run, "the topic begins anew when it is used next")
         for file in BESIDE:
             problem = file.problem(fs, data_dir)
             if isinstance(problem, Unreadable):
                 yield TopicRepair(file.name, unreadable=[f"{data_dir}/{file.name}"])
             elif problem is not None:
-                yield _put_aside(fs, data_dir, file, run)
+                yield _put_aside(fs, data_dir, data_dir, file.name, run, file.put_aside)
         if failed is not None:
             raise failed
     finally:
         lock.release()
 
 
-def _put_aside(fs: FileSystem, data_dir: str, file: BesideFile, run: int) -> TopicRepair:
-    """Move a file beside the topics to the quarantine: with a wrong checksum, anything in it may be wrong."""
+def _put_aside(fs: FileSystem, data_dir: str, directory: str, name: str, run: int, note: str) -> TopicRepair:
+    """Move a file beside the topics, or in the place of one, to the quarantine: with a wrong checksum, anything in it may be
+    wrong."""
     path, grave = data_dir, f"{data_dir}/{QUARANTINE}/{run}"
-    for name in (QUARANTINE, str(run)):
-        fs.mkdir(f"{path}/{name}")
+    for part in (QUARANTINE, str(run)):
+        fs.mkdir(f"{path}/{part}")
         fs.sync_dir(path)
-        path = f"{path}/{name}"
-    fs.rename(f"{data_dir}/{file.name}", f"{grave}/{file.name}")
+        path = f"{path}/{part}"
+    fs.rename(f"{directory}/{name}", f"{grave}/{name}")
     fs.sync_dir(grave)
-    fs.sync_dir(data_dir)
-    return TopicRepair(file.name, quarantined=[file.name], notes=[file.put_aside])
+    fs.sync_dir(directory)
+    return TopicRepair(name, quarantined=[name], notes=[note])
 
 
 class _TopicRepairer:

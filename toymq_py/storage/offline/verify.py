@@ -21,7 +21,7 @@ from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, load_sidecar, parse_
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
 from toymq_py.storage.segment_heads import list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
-from toymq_py.storage.topic_directories import topic_names
+from toymq_py.storage.topic_directories import check_topics, no_directories, topic_names
 from toymq_py.storage.workers_file import check_undivided
 
 
@@ -62,6 +62,7 @@ def check_data_directory(fs: FileSystem, data_dir: str) -> None:
         raise DataDirectoryError(f"there is no directory {data_dir}")
     check_restored(fs, data_dir)
     check_undivided(fs, data_dir)
+    check_topics(fs, data_dir)
     if not fs.is_dir(f"{data_dir}/topics"):
         raise DataDirectoryError(f"{data_dir} is not a data directory: it has no topics directory")
 
@@ -90,6 +91,8 @@ def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> I
             if not is_lasting(error):
                 raise
             yield TopicReport(topic, findings=[Finding(str(error.filename or path), unreadable_text(error))])
+    for topic, text in no_directories(fs, data_dir):
+        yield TopicReport(topic, findings=[Finding(f"{data_dir}/topics/{topic}", text)])
     for file in BESIDE:
         if (problem := file.problem(fs, data_dir)) is not None:
             finding = Finding(f"{data_dir}/{file.name}", f"{problem}; {file.when_damaged}")
