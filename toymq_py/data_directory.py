@@ -52,8 +52,8 @@ class DataDirectory:
 
         Raises:
             DirectoryLocked: another process holds the lock.
-            DataDirectoryError: the directory cannot be used, was not restored to the end, is divided over workers, or has lost its
-                topics.
+            DataDirectoryError: the directory cannot be used, was not restored to the end, is divided over workers, or was used
+                and has no ``topics``.
         """
         fs, path = self.fs, self.path
         self._lock = lock if lock is not None else made_and_locked(fs, path, pid, address)

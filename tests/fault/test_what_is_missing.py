@@ -138,7 +138,7 @@ def test_a_file_in_the_place_of_a_topic_is_told_and_begins_no_topic(caplog: pyte
     text = f"{DIR}/topics/a is no directory, and takes the place of topic a"
     assert text in caplog.text
     assert text in str(rig.broker.unopened["a"])
-    with pytest.raises(StorageFailed, match=r"move it away, bring the topic's directory back if you can, and restart the broker"):
+    with pytest.raises(StorageFailed, match=r"move it away, .* and restart the broker"):
         rig.broker.topic_or_new("a")
     assert {row["topic"]: row["state"] for row in rig.broker.describe(None)} == {"a": "failed", "b": "ok", "c": "ok"}
     assert told(rig.disk).keys() == {"a"}

@@ -2,7 +2,7 @@
 
 A frame's checksum covers neither topic nor log. The head of a segment does: time in nanoseconds and checksum of its first
 record, which never change. ``segments.json`` keeps them, by first id. It is written behind the commit that began a segment, and
-only when that record is on stable storage: it never claims more than a power cut leaves (``--fsync never``: it is not written).
+only when that record is on stable storage: it never claims more than a power cut leaves (``--fsync never``: it gets no heads).
 It is no manifest:
 
     a head that is known        the file is this log's if its first record is that one, or is damaged

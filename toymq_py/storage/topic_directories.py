@@ -24,8 +24,8 @@ def no_directories(fs: FileSystem, data_dir: str) -> Iterator[tuple[str, str]]:
         path = f"{data_dir}/topics/{name}"
         if not fs.is_dir(path):
             yield name, (
-                f"{path} is no directory, and takes the place of topic {name}: move it away, bring the topic's directory back if "
-                "you can, and restart the broker"
+                f"{path} is no directory, and takes the place of topic {name}: move it away, bring the topic's directory back "
+                "if you can, and restart the broker"
             )
 
 
@@ -47,6 +47,6 @@ def check_topics(fs: FileSystem, data_dir: str) -> None:
     names = {*fs.listdir(data_dir)}
     if (there := OF_A_USED_DIRECTORY & names) and "workers" not in names and not fs.is_dir(f"{data_dir}/topics"):
         raise DataDirectoryError(
-            f"{data_dir} has no directory topics, and was used before, it has {min(there)}: mount the file system of its topics, "
-            f"or restore it from a backup; `mkdir {data_dir}/topics` goes on without them"
+            f"{data_dir} has no directory topics, and was used before, it has {min(there)}: mount the file system of its "
+            f"topics, or restore it from a backup; `mkdir {data_dir}/topics` goes on without them"
         )

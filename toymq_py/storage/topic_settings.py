@@ -96,8 +96,8 @@ def store(fs: FileSystem, path: str, settings: TopicSettings, incarnation: str |
 
 
 def mark(fs: FileSystem, path: str) -> None:
-    """Make the mark of a topic, if it has the file: that is on stable storage, and the next sync of the directory makes the mark
-    durable, which so is never without the file."""
+    """Make the mark of a topic, if it has the file. The next sync of the directory makes the mark durable, and the file is that
+    already: the mark is never alone."""
     with suppress(OSError):  # the next start tries again
         if fs.exists(f"{path}/{FILE_NAME}") and not fs.exists(f"{path}/{MARK_NAME}"):
             fs.open(f"{path}/{MARK_NAME}", create=True).close()

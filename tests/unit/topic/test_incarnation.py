@@ -136,13 +136,14 @@ def older_offsets(rig: BrokerRig, *, asked_for: bool) -> bytes:
     return older
 
 
+@pytest.mark.parametrize("fsync", ["always", "never"])
 @pytest.mark.parametrize("asked_for", [False, True])
 @pytest.mark.parametrize("both", [False, True])
 def test_offsets_of_an_older_incarnation_ack_nothing(
-    asked_for: bool, both: bool, caplog: pytest.LogCaptureFixture
+    asked_for: bool, both: bool, fsync: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One file was restored: its acks were of messages of the deleted topic, and would pass over twelve of this one."""
-    rig = BrokerRig()
+    rig = BrokerRig(fsync=fsync)
     older = older_offsets(rig, asked_for=asked_for)
     rig.broker.close()
     for name in ("offsets.json", *(["offsets.json.prev"] if both else [])):
@@ -227,3 +228,21 @@ def test_a_kill_before_the_log_is_named_leaves_the_word_of_the_offsets() -> None
     rig.reopen(power_cut=True)
     rig.publish("t", b"x")
     assert log_incarnation(rig.disk, PATH) == word
+
+
+def test_without_fsync_the_log_is_named_once_and_no_head_is_claimed() -> None:
+    """With ``--fsync never`` there was no ``segments.json``, and offsets of an older incarnation were taken."""
+    rig = BrokerRig(fsync="never")
+    rig.disk.fail("rename", 2, errno.EIO, sticky=True, path="segments.json")
+    for _ in range(9):
+        rig.publish("t", b"x" * 1500)
+    assert len(rig.segment_files("t")) > 2
+    assert list_segment_files(rig.disk, PATH).heads == {}, "a power cut may leave a head without its record"
+    word = log_incarnation(rig.disk, PATH)
+    rig.reopen()
+    rig.publish("t", b"x")
+    assert rig.broker.topic("t").describe()["state"] == "ok"
+    rig.reopen(power_cut=True)
+    rig.publish("t", b"x")
+    assert (log_incarnation(rig.disk, PATH), word is None) == (word, False)
+    assert list_segment_files(rig.disk, PATH).foreign == {}

@@ -322,7 +322,7 @@ class Committer:
             waits = self._pass.waits(batch.first_id, batch.next_id)
             if self._pending:
                 self._start(after=batch)
-            if self._fsync == "always" and self._heads.due and batch.size:
+            if self._fsync != "interval" and self._heads.due and batch.size:
                 self._record_heads()  # behind the next commit, which takes a sync thread first
             for seconds, count in waits:
                 self.listener.stored(seconds, count)
@@ -393,7 +393,8 @@ class Committer:
 
     def _record_heads(self) -> None:
         log = self._log
-        bases = [each.base_id for each in log.segments if each.next_id > each.base_id and each.sha256 is None]
+        kept = log.segments if self._fsync != "never" else ()  # else a power cut leaves a head without its record
+        bases = [each.base_id for each in kept if each.next_id > each.base_id and each.sha256 is None]
 
         def keep(base_id: int) -> bool:
             return log.segments[0].base_id <= base_id and bool(subtract([(base_id, base_id)], log.removed))
