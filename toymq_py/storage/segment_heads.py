@@ -12,6 +12,7 @@ It is no manifest:
     a file of another topic     segments with its heads are that topic's, the others are this log's
     a first record that is whole and not that of the file's name: the file is misplaced, whatever is known
     one of the last two, but for a page at most, behind which records go on: the file is this log's, and damaged (ADR 0084)
+    the last, and a damaged first record: unless the other records are not of the time of the known head (ADR 0222)
 
 A file of another log is never served, cut or removed: its ids are missing here, and ``toymq repair`` puts it aside.
 
@@ -32,6 +33,7 @@ from toymq_py.storage.evicted import load as load_evicted
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame
 from toymq_py.storage.segment import bases_of, parse_removed_name, segment_name, topic_of
+from toymq_py.storage.segment_origin import is_of_log
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -160,7 +162,13 @@ def _judge(
     file = f"{path}/{segment_name(base_id)}"
     fits, record = _compare(fs, file, known)
     told = known is not None or record != base_id
-    if theirs is None and record is not None and told and (hit := _foreign_head_bytes(fs, file, base_id)):
+    hit = 0
+    if theirs is None and record is not None and told:
+        hit = _foreign_head_bytes(fs, file, base_id)
+    is_doubtful = theirs is None and not fits and (record is None or hit > 0)
+    if is_doubtful and known is not None and _is_others(fs, file, base_id, known, hit):
+        return "is a segment of another log, and its beginning is damaged", 0
+    if hit:
         return None, hit
     if theirs is not None and fits:
         return f"is a segment of topic {theirs}", 0
@@ -190,7 +198,7 @@ def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[i
         file = fs.open(f"{path}/{segment_name(base_id)}", write=False)
         try:
             head = head_of(file)
-            if head is not None and _first_record(file) == base_id:
+            if head is not None and _record_at(file) == base_id:
                 heads[base_id] = head
         finally:
             file.close()
@@ -240,7 +248,7 @@ def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int |
     try:
         if known is not None and head_of(file) == known:
             return True, None
-        return False, _first_record(file)
+        return False, _record_at(file)
     finally:
         file.close()
 
@@ -270,9 +278,28 @@ def _foreign_head_bytes(fs: FileSystem, path: str, base_id: int) -> int:
     return 0
 
 
-def _length(file: File) -> int:
-    """Length of the first frame as its header claims; 0 for none."""
-    length = int.from_bytes(file.pread(4, 0), "little")
+def _is_others(fs: FileSystem, path: str, base_id: int, known: Head, hit: int) -> bool:
+    """Whether the records behind a beginning that is damaged are another log's. Where their times do not tell: the header of
+    the first one has this id, another time and another checksum, and the next record follows where it ends. No damage of one
+    place makes that of a record of this log."""
+    is_ours = is_of_log(fs, path, base_id, known[0], hit)
+    if is_ours is not None or hit:
+        return is_ours is False
+    file = fs.open(path, write=False)
+    try:
+        head, end = head_of(file), 4 + _length(file)
+        return (
+            head is not None and head[0] != known[0] and head[1] != known[1]
+            and HEADER.unpack(file.pread(HEADER.size, 0))[1] == base_id
+            and _record_at(file, end) == base_id + 1
+        )  # fmt: skip
+    finally:
+        file.close()
+
+
+def _length(file: File, position: int = 0) -> int:
+    """Length of the first frame, or of that at a position, as its header claims; 0 for none."""
+    length = int.from_bytes(file.pread(4, position), "little")
     return length if LENGTH_MIN <= length <= LENGTH_MAX else 0
 
 
@@ -285,10 +312,10 @@ def head_of(file: File) -> Head | None:
     return HEADER.unpack(start)[2], int.from_bytes(checksum, "little")
 
 
-def _first_record(file: File) -> int | None:
-    """Id of the first frame, when it is whole."""
-    length = _length(file)
-    found = valid_frame(file.pread(4 + length, 0), 0) if length else None
+def _record_at(file: File, position: int = 0) -> int | None:
+    """Id of the first frame, or of that at a position, when it is whole."""
+    length = _length(file, position)
+    found = valid_frame(file.pread(4 + length, position), 0) if length else None
     return None if found is None else found[0]
 
 
