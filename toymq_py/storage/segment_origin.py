@@ -1,7 +1,7 @@
 """Tells whose log a segment is of, where its first record tells nothing: by the times of the others. ADR 0222.
 
 Two things know times of a segment. Its head, since inside a segment times never fall (ADR 0050). And a sidecar: those at the
-entries of its index, and of the last record. It may have come with the file: it is this log's if it begins with the head's time.
+entries of its index, and of the last record. That may have come with the file: it is ours if it begins at the time of the head.
 """
 
 from contextlib import suppress
