@@ -170,7 +170,7 @@ def segment_runs(segment: Segment, file: File, from_id: int, to_id: int, walk: W
     window = WINDOW_BYTES
     while msg_id < to_id and pos < segment.end:
         if pos in resumes:
-            msg_id, pos = resumes[pos]
+            msg_id, pos = resumes.pop(pos)  # it may have no bytes
             continue
         data = file.pread(min(window, segment.end - pos), pos)
         used, stop = 0, Stop.END

@@ -333,7 +333,7 @@ def _walk(fs: FileSystem, segment: Segment, msg_id: int, pos: int) -> Iterator[t
     try:
         while pos < segment.end:
             if pos in resumes:
-                pos, msg_id = resumes[pos]
+                pos, msg_id = resumes.pop(pos)  # it may have no bytes
                 continue
             columns = Columns()
             try:

@@ -6,13 +6,16 @@ A break is a position where the frame of the next id should begin and none does.
   1. Chains that an earlier break of this segment found (4) are gone on with: they were judged with everything in sight.
   2. A whole frame of another id stands there: it belongs to another place, and its length says nothing about this one. Go to 4.
   3. The header at the break still tells where its record ends (``trusted_end``; that of another record does not): go on
-     there. What lies between is payload, however much it looks like frames.
+     there. What lies between is payload, however much it looks like frames. Only a frame of the next id that begins there
+     and ends behind it says that bytes were removed (ADR 0223): go to 4.
   4. Otherwise collect the chains behind the break: valid frames of consecutive ids, each chain as long as it gets. A chain
      counts only as a whole, and if at least one id is missing before it, with room for the missing ones at 30 bytes each
      (bytes of a log always belong to some record). What ends it does not matter: junk, a torn record or a damaged one.
   5. Of chains that contradict each other the better reading counts (``readings``), and only there what ends a chain is asked.
   6. When no chain has such room, records stand where they were never written (pages changed places): the reading that keeps
      most, wherever it begins, of chains that end like a log that was broken off. What the others hold is lost, and not torn.
+  7. When there is no chain of ids that have room at all, most of the log may have been removed: 6, for chains of any ids that
+     are later than the record before the break. A whole frame at the break itself goes with the chain that follows it.
 
 The search of 4 happens once a segment. The work is bounded for each byte, by construction: checksums are computed of so many
 bytes for each byte and no more (``WORK_PER_BYTE``).
@@ -21,6 +24,7 @@ bytes for each byte and no more (``WORK_PER_BYTE``).
 import re
 import struct
 from array import array
+from dataclasses import replace
 
 from toymq_py.storage.readings import Chain, Ending, Passed, best_reading, fits
 from toymq_py.storage.record import (
@@ -54,6 +58,8 @@ WORK_AT_ONCE, WORK_PER_BYTE, WORK_DEFERRED = 2, 16, 4
 """Bytes that checksums may be computed of in vain, for each byte of the data: anywhere, in addition as the search passes bytes,
 and in addition, twice, of what was too dear where it stood. Real records need one for each byte, once or twice: what goes
 beyond is made of headers that overlap."""
+IDS_REMOVED_MAX = 1 << 22
+"""So many ids may be missing where bytes were removed from a segment: more than it has."""
 WINDOW_BYTES_MIN, WINDOW_BYTES = 512, 1 << 20
 """Valid frames are walked in windows that grow with what was valid."""
 SECTOR_BYTES = 512
@@ -69,7 +75,7 @@ class Salvage:
     """Finds the valid frames behind damage, in the rest of a segment from its first break on."""
 
     def __init__(
-        self, data: bytes, next_id: int | None = None, *, committed_id: int | None = None, origin: int = 0
+        self, data: bytes, next_id: int | None = None, *, committed_id: int | None = None, origin: int = 0, after_ns: int = 0
     ) -> None:
         """
         Args:
@@ -77,6 +83,7 @@ class Salvage:
             next_id: the id that follows the segment's last record, where that is known.
             committed_id: otherwise, an id that it seems to reach.
             origin: where in the file the data begins.
+            after_ns: the time of the record before it.
         """
         self.data = data
         self.written = len(data.rstrip(b"\0"))
@@ -86,6 +93,7 @@ class Salvage:
         self._next_id = next_id
         self._committed_id = committed_id
         self._origin = origin
+        self._after_ns = after_ns
         self._view = memoryview(data)
         self._spent = 0
         """Bytes that checksums were computed of, or are about to be."""
@@ -145,7 +153,7 @@ class Salvage:
             followed = self.valid_frame(end, msg_id + 1) is not None or self._is_written_end(end)
             return end if followed or (_is_near(self.data, pos, msg_id) and self._is_head(end, msg_id + 1)) else None
         if claim is not None and pos + claim[1] <= len(self.data):
-            return pos + claim[1]
+            return None if self._is_crossed(pos, pos + claim[1], msg_id + 1) else pos + claim[1]
         own = self._own_length_end(pos)
         behind_payload = possible_ends(self.data, pos)
         ends = behind_payload if own is None else [*behind_payload, own]
@@ -162,6 +170,20 @@ class Salvage:
             return pos + claim[1]
         told = self.data[pos + 20 : pos + 26].strip(b"\0") or _is_near(self.data, pos, msg_id)  # zeros lead to an end, too
         return next((end for end in ends if self._is_written_end(end)), None) if told else None
+
+    def _is_crossed(self, pos: int, end: int, msg_id: int) -> bool:
+        """Whether the frame of this id begins before the claimed end of a record, and ends behind it: bytes were removed from
+        that record. No payload holds a frame that goes on behind it."""
+        if self._is_head(end, msg_id) or self._is_written_end(end):
+            return False
+        wanted = msg_id.to_bytes(8, "little")
+        at = self.data.find(wanted, pos + 12, end + 12)
+        while 0 <= at < end + 4:
+            claim = claimed_extent(self.data, at - 4)
+            if claim is not None and at - 4 + claim[1] > end and self.valid_frame(at - 4, msg_id) is not None:
+                return True
+            at = self.data.find(wanted, at + 1, end + 12)
+        return False
 
     def _is_head(self, pos: int, msg_id: int) -> bool:
         """Whether a header with this id begins here, whatever its other lengths say."""
@@ -199,7 +221,24 @@ class Salvage:
             start: position of the break.
             last_id: id of the valid frame before it, -1 for none.
         """
-        chains = self._collect(start, last_id)
+        return self._with_first(start, last_id, self._chains_behind(start, last_id))
+
+    def _with_first(self, start: int, last_id: int, best: list[Chain]) -> list[Chain]:
+        """Add the frame that stands whole where another one was due, and leads to the first chain, or to the end: no payload
+        begins there, so bytes were removed before it."""
+        found = self.valid_frame(start)
+        if found is None or found[0] <= last_id or (self._next_id is not None and found[0] >= self._next_id):
+            return best
+        first = Chain(start, start + found[1], found[0], found[0] + 1)
+        if best and (best[0].start, best[0].first_id) == (first.end, first.next_id):
+            return [replace(best[0], start=start, first_id=first.first_id), *best[1:]]
+        return best or ([first] if self.is_broken_off(first) and self._is_later(first) else [])
+
+    def _chains_behind(self, start: int, last_id: int) -> list[Chain]:
+        room = (len(self.data) - start) // FRAME_OVERHEAD
+        chains = self._collect(start, last_id, room)
+        if not chains:
+            chains = [chain for chain in self._collect(start, last_id, IDS_REMOVED_MAX) if self._is_later(chain)]
         self._first_ids = {chain.start: chain.first_id for chain in chains}
         behind = [chain for chain in chains if fits(start, last_id + 1, chain)]
         broken_off: list[Chain] = []
@@ -223,11 +262,16 @@ class Salvage:
         end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
         return (msg_id, pos) if end is None else (msg_id + 1, end)
 
-    def _collect(self, start: int, last_id: int) -> list[Chain]:
-        """Collect every chain behind ``start`` whose ids are possible there, in order. A frame inside a chain is payload."""
+    def _is_later(self, chain: Chain) -> bool:
+        """Whether a chain was appended behind what stands before the break, by its time: inside a segment times never fall."""
+        time_ns: int = HEADER.unpack_from(self.data, chain.start)[2]
+        return time_ns >= self._after_ns
+
+    def _collect(self, start: int, last_id: int, ids: int) -> list[Chain]:
+        """Collect every chain behind ``start`` of the next so many ``ids``, in order. A frame inside a chain is payload."""
         data, view, total = self.data, self._view, len(self.data)
         low = last_id + 1
-        high = last_id + 1 + (total - start) // FRAME_OVERHEAD
+        high = low + ids
         if self._next_id is not None:
             high = min(high, self._next_id - 1)
         # The upper id bytes are the same for all that may be found: bytes.find finds the places, Python looks only there.

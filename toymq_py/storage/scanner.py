@@ -294,7 +294,8 @@ class _SegmentScan:
         """Scan the rest of the file from the first break on."""
         result, segment = self._result, self._segment
         data = self._pread(result.size - base, base)
-        salvage = Salvage(data, self._next_id, committed_id=self._committed_id, origin=base)
+        salvage = Salvage(data, self._next_id, committed_id=self._committed_id, origin=base,
+                          after_ns=segment.newest_ts_ns)  # fmt: skip
         pos, msg_id = 0, segment.next_id
         while pos < salvage.written and (chain := salvage.resume(pos, msg_id)) is not None:
             self._lose(base + pos, base + chain.start, msg_id, chain.first_id - 1)

@@ -235,6 +235,7 @@ class Segment:
     def whole_until(self, position: int) -> int:
         """Where the next damage at or behind a position begins, or the segment ends."""
         at = bisect_left(self.damages, position, key=lambda damage: damage.position)
+        at += at < len(self.damages) and self.damages[at].resume == position  # bytes were removed there, none is in the way
         return self.damages[at].position if at < len(self.damages) else self.end
 
     def position_of(self, msg_id: int) -> int:
@@ -387,7 +388,7 @@ def _makes_sense(segment: Segment) -> bool:
     that ends before it begins would never end."""
     at, next_id = 0, segment.base_id
     for damage in segment.damages:
-        if not (at <= damage.position < damage.resume <= segment.end and next_id <= damage.first_id <= damage.last_id):
+        if not (at <= damage.position <= damage.resume <= segment.end and next_id <= damage.first_id <= damage.last_id):
             return False
         at, next_id = damage.resume, damage.last_id + 1
     columns = (segment.index_ids, segment.index_positions, segment.index_keyed, segment.index_ts_ns)

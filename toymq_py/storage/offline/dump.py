@@ -50,7 +50,7 @@ def _dump(fs: FileSystem, segment: Segment) -> Iterator[Frame | str]:
         pos = segment.start
         while pos < segment.end:
             if pos in gaps:
-                gap = gaps[pos]
+                gap = gaps.pop(pos)  # it may have no bytes
                 yield f"byte {pos} to {gap.resume}: {gap.outcome}"
                 pos = gap.resume
                 continue

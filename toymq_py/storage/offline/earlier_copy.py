@@ -120,7 +120,10 @@ def _position(fs: FileSystem, path: str, segment: Segment, msg_id: int) -> int |
     at_id, at = segment.seek_id(msg_id)
     resumes = {damage.position: (damage.last_id + 1, damage.resume) for damage in segment.damages}
     while at_id < msg_id and at < segment.end:
-        at_id, at = resumes[at] if at in resumes else (at_id + 1, at + 4 + int.from_bytes(read_part(fs, path, 4, at), "little"))
+        if at in resumes:
+            at_id, at = resumes.pop(at)  # it may have no bytes
+        else:
+            at_id, at = at_id + 1, at + 4 + int.from_bytes(read_part(fs, path, 4, at), "little")
     return at if at_id == msg_id and at < segment.end else None
 
 
