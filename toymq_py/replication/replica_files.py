@@ -20,6 +20,7 @@ from toymq_py.replication.operations import (
     Write,
 )
 from toymq_py.replication.paths import is_directory, is_file
+from toymq_py.storage import topic_settings
 from toymq_py.storage.fs import File, FileSystem, remove_tree, write_again, write_all, write_synced
 
 OPEN_FILES_MAX = 256
@@ -58,6 +59,8 @@ class ReplicaFiles:
                 remove_tree(fs, path)  # the leader's is empty: what is left here was its own, or came with the bulk copy
             case Unlink(_, shared):
                 self._forget(shared)
+                if shared.endswith(f"/{topic_settings.FILE_NAME}"):  # the mark is this copy's own, from when it led
+                    topic_settings.forget(fs, path.rpartition("/")[0])
                 with contextlib.suppress(FileNotFoundError):
                     fs.unlink(path)
             case Rename(_, shared, to):

@@ -9,6 +9,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.replication import operations as ops
 from toymq_py.replication.operations import Change, Copy
 from toymq_py.replication.replica_files import ReplicaFiles
+from toymq_py.storage import topic_settings
 
 ROOT = "/data/d"
 TOPIC = "topics/t"
@@ -71,6 +72,13 @@ def test_an_operation_on_a_file_that_should_be_there_fails(change: Change) -> No
     _, files = follower()
     with pytest.raises(FileNotFoundError):
         files.apply(change)
+
+
+def test_settings_that_the_leader_removes_are_not_missing() -> None:
+    disk, files = follower(ops.Create(0, f"{TOPIC}/{topic_settings.FILE_NAME}"))
+    topic_settings.mark(disk, f"{ROOT}/{TOPIC}")
+    files.apply(ops.Unlink(1, f"{TOPIC}/{topic_settings.FILE_NAME}"))
+    assert topic_settings.load(disk, f"{ROOT}/{TOPIC}").problem is None
 
 
 def test_a_replaced_file_is_the_old_one_or_the_new_one_after_any_power_cut() -> None:
