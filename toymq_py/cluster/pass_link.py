@@ -125,7 +125,7 @@ class PassLink(asyncio.Protocol):
                         break
                     await asyncio.sleep(RETRY_S)
         except TimeoutError:
-            logger.warning("group %s: its leader was not reached within %g s", self._asked.group, CONNECT_S)
+            logger.debug("group %s: its leader was not reached within %g s", self._asked.group, CONNECT_S)
             self._end()
         finally:
             self._task = None

@@ -172,7 +172,7 @@ class Session:
     def resume_writing(self) -> None:
         self._writer.resume()
         if self._handler.passing is not None:
-            self._handler.passing.resume()
+            self._handler.passing.links.resume()
         self._runnable.wake()
 
     def connection_lost(self) -> None:
@@ -344,7 +344,7 @@ class Session:
         """Close when every reply is written and every call of ``owed`` returns True."""
         self._owed = owed
         if self._handler.passing is not None:
-            self._handler.passing.shutting_down = True
+            self._handler.passing.links.shutting_down = True
         self._handler.end_waits()
         self._leave_when_done()
 
