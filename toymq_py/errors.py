@@ -368,7 +368,7 @@ class Moved(RequestError):
 
 class PlacementUnknown(RequestError):
     """Which group has the topic, or is to have it, cannot be found out now: etcd, or a group, does not answer. Nothing was
-    done."""
+    done. Or it is partitioned, and being made or deleted: some workers or groups have it, and others do not."""
 
     code = "PLACEMENT_UNKNOWN"
     retryable = True

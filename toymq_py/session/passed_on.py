@@ -30,14 +30,15 @@ class Subscribed:
 class Expected:
     """The replies to a command that was passed on. ``held``: their place; None drops them."""
 
-    __slots__ = ("ends", "held", "left", "pieces", "share", "spread", "subscribes")
+    __slots__ = ("ends", "held", "left", "pieces", "share", "spread", "subscribes", "told")
 
     def __init__(
         self, held: PendingReply | None, left: int, subscribes: str | None = None,
         share: Callable[[bytes], None] | None = None, ends: str | None = None, spread: SpreadSubscription | None = None,
+        told: Callable[[bytes], bytes] | None = None,
     ) -> None:  # fmt: skip
         """``subscribes``, ``ends``: the name of a SUB and of an UNSUB; ``share``: takes the answer, which is one worker's share
-        of the reply; ``spread``: whose SUB it is, told when there is no answer."""
+        of the reply; ``spread``: whose SUB it is, and is told when there is no answer; ``told``: makes a reply the client's."""
         self.held = held
         self.left = left
         self.pieces: list[bytes] = []
@@ -45,6 +46,7 @@ class Expected:
         self.share = share
         self.ends = ends
         self.spread = spread
+        self.told = told
 
 
 class WorkerLink:

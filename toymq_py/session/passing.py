@@ -39,7 +39,7 @@ from toymq_py.protocol import (
 )
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.gate import Gate
-from toymq_py.session.gathering import NOT_HERE, WHOLE, Gathering
+from toymq_py.session.gathering import NO_TOPIC, NOT_HERE, WHOLE, Gathering, told
 from toymq_py.session.passed_on import Expected, WorkerLink, admitted, is_fatal
 from toymq_py.session.pattern_pull import PatternPull
 from toymq_py.session.place_links import PlaceLinks
@@ -105,7 +105,7 @@ class Passing:
                 self._begin(command, plan)
                 return True
         if self._partitioned.by_name and self._partitioned.find(topic) is not None:
-            return self._take_whole(command)
+            return self._take_whole(command, topic)
         if isinstance(command, Unsubscribe) and topic in self.links.spread:  # maybe of a partitioned topic which is no more
             return self._take_pattern(command)
         place = self._places.get(topic)
@@ -164,13 +164,13 @@ class Passing:
             return False
         return True
 
-    def _take_whole(self, command: Command) -> bool:
+    def _take_whole(self, command: Command, topic: str) -> bool:
         """A command for a partitioned topic: each worker has some of its partitions. A PUB is divided before it comes here."""
         if isinstance(command, Subscribe | Pull | Unsubscribe):
             return self._take_pattern(command)
         if (merge := WHOLE.get(type(command))) is None:
             return False
-        self._ask_all(command, merge)
+        self._ask_all(command, lambda gathered: gathered.of_whole(merge, topic))
         return True
 
     def ask_others(self, command: Delete, error: NoSuchTopic) -> bool:
@@ -194,7 +194,7 @@ class Passing:
             if isinstance(reply, RequestError):
                 self._replies.fail(held, reply)
             else:
-                self._replies.fill(held, lambda: reply)
+                self._replies.fill(held, lambda: told(command.topic, NO_TOPIC[:1], reply))
 
         Stages(plan, ask, done, missing).begin()
 
@@ -212,7 +212,7 @@ class Passing:
 
         def done(reply: bytes) -> None:
             self._pulls.popleft()
-            self._replies.fill(held, lambda: reply)
+            self._replies.fill(held, lambda: told(command.topic, NO_TOPIC[:1], reply))
             if self._pulls:
                 self._pulls[0].begin()
             elif self.links.finishing:
@@ -258,7 +258,7 @@ class Passing:
             held.released, held.last = (self.links.end_soon, True) if is_fatal(answer) else (found.released, False)
             if found.has_ended:
                 self.links.spread.pop(command.topic, None)
-            self._replies.fill(held, lambda: answer)
+            self._replies.fill(held, lambda: told(command.topic, NO_TOPIC[:1], answer))
 
         missing = {place for one in self.links.spread.values() for place in one.missing}
         places = self._placement.places()
@@ -285,14 +285,21 @@ class Passing:
                 if isinstance(part, Refused):
                     self._replies.add_error(part.error)
                 else:
-                    self._ask(worker, [encode_command(part)], len(part.keys))
+                    self._ask(worker, part, [encode_command(part)], len(part.keys))
         elif isinstance(command, SettlementRun):
             lines = [encode_command(one) for one in command.each()]
-            self._ask(worker, lines, len(lines))
+            self._ask(worker, command.command, lines, len(lines))
         else:
-            subscribes = command.topic if isinstance(command, Subscribe) else None
-            ends = command.topic if isinstance(command, Unsubscribe) else None
-            self._ask(worker, [encode_command(command)], 1, subscribes, ends)
+            self._ask(worker, command, [encode_command(command)], 1)
+
+    def _ask(self, worker: WorkerLink, command: Command, pieces: list[bytes], count: int) -> None:
+        topic: str = getattr(command, "topic", "")
+        held = PendingReply(MADE_COST_BYTES + sum(map(len, pieces)))
+        self._replies.hold(held)
+        subscribes = topic if isinstance(command, Subscribe) else None
+        ends = topic if isinstance(command, Unsubscribe) else None
+        tell = None if self._follows else partial(told, topic, NO_TOPIC[:1])
+        self.links.send(worker, pieces, Expected(held, count, subscribes, ends=ends, told=tell))
 
     def take_part(self, part: Publish, refused: RefusedSequences) -> list[PendingReply | Refused] | None:
         """Pass on publishes to a partition, also for a client that follows: it cannot know where that is. Returns: the place of
@@ -301,23 +308,17 @@ class Passing:
         if place == self._placement.here:
             return None
         worker = self.links.to(place)
+        tell = partial(told, part.topic, NO_TOPIC[1:] if self._follows else NO_TOPIC)
         found: list[PendingReply | Refused] = []
         for rows in admitted(part, refused):
             if isinstance(rows, Refused):
                 found.append(rows)
                 continue
             held = [PendingReply(MADE_COST_BYTES + len(body)) for body in rows.bodies]
-            worker.expected.extend(Expected(one, 1) for one in held)
+            worker.expected.extend(Expected(one, 1, told=tell) for one in held)
             worker.link.send([encode_command(rows)])
             found += held
         return found
-
-    def _ask(
-        self, worker: WorkerLink, pieces: list[bytes], count: int, subscribes: str | None = None, ends: str | None = None
-    ) -> None:
-        held = PendingReply(MADE_COST_BYTES + sum(map(len, pieces)))
-        self._replies.hold(held)
-        self.links.send(worker, pieces, Expected(held, count, subscribes, ends=ends))
 
     # -- the session
 

@@ -126,7 +126,7 @@ class PlaceLinks:
         if held is not None:
             self._replies.charge(held, len(frame))
         if held is not None or expected.share is not None:
-            expected.pieces.append(frame)
+            expected.pieces.append(frame if expected.told is None else expected.told(frame))
         if word == b"MSG":  # of a PULL: its OK follows
             return False
         expected.left -= 1

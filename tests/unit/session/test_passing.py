@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.passing_rig import HERE, THERE, Rig, commands, rig_of_groups, running_rig
-from toymq_py.partitions import Partitioned
+from toymq_py.partitions import Partitioned, half_made
 from toymq_py.placement import worker_of
 from toymq_py.protocol import Publish
 from toymq_py.session.replies import PendingReply
@@ -166,6 +166,23 @@ async def test_a_partitioned_topic_is_made_first_where_a_plain_one_would_be(rig:
     rig.replies.add(b"PONG\n")
     rig.says("ERR EXISTS it is plain\n")
     await rig.client_reads("ERR EXISTS it is plain\nPONG\n")
+
+
+async def test_a_client_that_does_not_follow_is_never_told_moved(rig: Rig) -> None:
+    """A worker that knows a topic's partitions has some of them, and that of a plain topic was asked for all."""
+    rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
+    await rig.hears(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
+    rig.says(f"OK 7\nERR MOVED 127.0.0.1:1 (worker 0) has the topic {THERE}#1\n")
+    refusal = str(half_made(THERE))
+    await rig.client_reads(f"OK 7\nERR PLACEMENT_UNKNOWN {refusal}\n")
+    whole = rig.partitioned.by_name["t"] = Partitioned("t", 8)
+    there = next(name for name in whole.names if worker_of(name, 2) == 1)
+    (place,) = rig.passing.take_part(Publish(there, [b""], [b"x"]), rig.refused) or ()
+    assert isinstance(place, PendingReply)
+    rig.replies.hold(place)
+    await rig.hears(f"PUB {there} - 1\nx\n")
+    rig.says(f"ERR NO_SUCH_TOPIC there is no partition {there}: t is not partitioned\n")
+    await rig.client_reads(f"ERR PLACEMENT_UNKNOWN {half_made('t')}\n")
 
 
 async def test_what_is_for_one_partition_is_refused_here(rig: Rig) -> None:
