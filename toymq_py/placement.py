@@ -64,6 +64,8 @@ class PlaceLink(Protocol):
     """A session's connection to another place: commands go there as bytes, and come back as frames."""
 
     finishing: bool
+    reached: bool
+    """The other end has answered. While it has not, nothing that was sent was done there, nor will be."""
 
     def send(self, pieces: Sequence[bytes]) -> None:
         """Send all of it, now or as soon as the other end reads."""

@@ -69,6 +69,8 @@ class Rig:
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
         self.there = asyncio.Event()
+        self.greets = True
+        self.writers: list[asyncio.StreamWriter] = []
         self.here_heard: list[str] = []
         self._clock = clock
 
@@ -79,7 +81,12 @@ class Rig:
         return self.replies.due
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The greeting of a link whose client has not said HELLO is answered at once."""
         self.reader, self.writer = reader, writer
+        self.writers.append(writer)
+        if self.greets:
+            assert await reader.readline() == b"PING\n"
+            writer.write(b"PONG\n")
         self.there.set()
 
     def take(self, text: str) -> bool:
@@ -119,8 +126,8 @@ async def running_rig(path: Path, placement: Placement | None = None) -> AsyncIt
         yield rig
     finally:
         rig.passing.close()
-        if rig.there.is_set():
-            rig.writer.close()
+        for writer in rig.writers:
+            writer.close()
         server.close()
 
 
@@ -134,6 +141,9 @@ async def rig_of_groups(path: Path) -> AsyncIterator[Rig]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         while line := await reader.readline():
+            if line == b"PING\n":
+                writer.write(b"PONG\n")
+                continue
             heard.append(line.decode())
             body = b"[]" if line.startswith(b"TOPICS") else b"{}"
             writer.write(b"OK 0\n" if line.startswith((b"SUB", b"UNSUB", b"PULL")) else b"JSON %d\n%b\n" % (len(body), body))

@@ -30,15 +30,21 @@ class Subscribed:
 class Expected:
     """The replies to a command that was passed on. ``held``: their place; None drops them."""
 
-    __slots__ = ("ends", "held", "left", "pieces", "share", "spread", "subscribes", "told")
+    __slots__ = ("ends", "held", "left", "pieces", "share", "spread", "subscribes", "told", "unsent")
 
     def __init__(
         self, held: PendingReply | None, left: int, subscribes: str | None = None,
         share: Callable[[bytes], None] | None = None, ends: str | None = None, spread: SpreadSubscription | None = None,
-        told: Callable[[bytes], bytes] | None = None,
+        told: Callable[[bytes], bytes] | None = None, unsent: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        """``subscribes``, ``ends``: the name of a SUB and of an UNSUB; ``share``: takes the answer, which is one worker's share
-        of the reply; ``spread``: whose SUB it is, and is told when there is no answer; ``told``: makes a reply the client's."""
+        """
+        Args:
+            subscribes, ends: the name of a SUB and of an UNSUB.
+            share: takes the answer, which is one worker's share of the reply.
+            spread: whose SUB it is, and is told when there is no answer.
+            told: makes of each reply what the client is told.
+            unsent: called where the worker was not reached.
+        """
         self.held = held
         self.left = left
         self.pieces: list[bytes] = []
@@ -47,6 +53,7 @@ class Expected:
         self.ends = ends
         self.spread = spread
         self.told = told
+        self.unsent = unsent
 
 
 class WorkerLink:

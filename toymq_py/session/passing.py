@@ -90,7 +90,7 @@ class Passing:
     def take(self, command: Command, refused: RefusedSequences) -> bool:
         """Pass a command on if another worker has its topic. Returns: whether that is so; otherwise it is for this one.
 
-        Raises: ShuttingDown: that worker cannot be reached; StorageFailed: the topic is partitioned, and its number is lost.
+        Raises: PlacementUnknown: that worker cannot be reached; StorageFailed: the number of a partitioned topic is lost.
         """
         topic: str | None = getattr(command, "topic", None)
         if topic is None:
@@ -228,7 +228,7 @@ class Passing:
         self, command: Command, merge: Callable[[Gathering], bytes | None], ends: str | None = None,
         held: PendingReply | None = None, places: Sequence[Place] | None = None, share: Callable[[bytes], None] | None = None,
     ) -> None:  # fmt: skip
-        """Ask every worker, this one too, or some: what they say together is the reply, or is shared. Raises: ShuttingDown."""
+        """Ask every worker, this one too, or some: what they say together is the reply, or shared. Raises: PlacementUnknown."""
         places = self._placement.places() if places is None else places
         workers = [self.links.to(place) for place in places]
         data = encode_command(command)
@@ -285,39 +285,49 @@ class Passing:
                 if isinstance(part, Refused):
                     self._replies.add_error(part.error)
                 else:
-                    self._ask(worker, part, [encode_command(part)], len(part.keys))
+                    unsent = partial(refused.refuse, part.topic, part.keys, part.seqs) if part.seqs is not None else None
+                    self._ask(worker, part, [encode_command(part)], len(part.keys), unsent)
         elif isinstance(command, SettlementRun):
             lines = [encode_command(one) for one in command.each()]
             self._ask(worker, command.command, lines, len(lines))
         else:
             self._ask(worker, command, [encode_command(command)], 1)
 
-    def _ask(self, worker: WorkerLink, command: Command, pieces: list[bytes], count: int) -> None:
+    def _ask(
+        self, worker: WorkerLink, command: Command, pieces: list[bytes], count: int, unsent: Callable[[], None] | None = None
+    ) -> None:
         topic: str = getattr(command, "topic", "")
         held = PendingReply(MADE_COST_BYTES + sum(map(len, pieces)))
         self._replies.hold(held)
         subscribes = topic if isinstance(command, Subscribe) else None
         ends = topic if isinstance(command, Unsubscribe) else None
         tell = None if self._follows else partial(told, topic, NO_TOPIC[:1])
-        self.links.send(worker, pieces, Expected(held, count, subscribes, ends=ends, told=tell))
+        self.links.send(worker, pieces, Expected(held, count, subscribes, ends=ends, told=tell, unsent=unsent))
 
     def take_part(self, part: Publish, refused: RefusedSequences) -> list[PendingReply | Refused] | None:
         """Pass on publishes to a partition, also for a client that follows: it cannot know where that is. Returns: the place of
-        each reply, which the caller queues; None: the partition is with this worker. Raises: ShuttingDown."""
+        each reply, which the caller queues; None: the partition is with this worker."""
         place = self._place(part.topic)
         if place == self._placement.here:
             return None
-        worker = self.links.to(place)
+        try:
+            worker = self.links.to(place)
+        except RequestError as error:  # of other partitions some may be sent by now
+            if part.seqs is not None:
+                refused.refuse(part.topic, part.keys, part.seqs)
+            return [Refused(1, error.bare())] * len(part.keys)
         tell = partial(told, part.topic, NO_TOPIC[1:] if self._follows else NO_TOPIC)
         found: list[PendingReply | Refused] = []
         for rows in admitted(part, refused):
             if isinstance(rows, Refused):
                 found.append(rows)
                 continue
-            held = [PendingReply(MADE_COST_BYTES + len(body)) for body in rows.bodies]
-            worker.expected.extend(Expected(one, 1, told=tell) for one in held)
+            for row, body in enumerate(rows.bodies):
+                held = PendingReply(MADE_COST_BYTES + len(body))
+                unsent = None if rows.seqs is None else partial(refused.refuse, part.topic, [rows.keys[row]], [rows.seqs[row]])
+                worker.expected.append(Expected(held, 1, told=tell, unsent=unsent))
+                found.append(held)
             worker.link.send([encode_command(rows)])
-            found += held
         return found
 
     # -- the session

@@ -5,17 +5,17 @@ When a worker dies, nothing is written behind the first missing reply, and the c
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from toymq_py.errors import PlacementUnknown, ShuttingDown
+from toymq_py.errors import PlacementUnknown
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Place, PlaceLink, Placement
 from toymq_py.protocol import Hello, Pause, Resume, Unsubscribe, encode_command, encode_error, first_word
 from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, is_fatal
 from toymq_py.session.replies import PendingReply, Replies
-from toymq_py.session.spread_subscription import SpreadSubscription
-from toymq_py.session.upstream import Upstream
+from toymq_py.session.spread_subscription import SpreadSubscription, named
+from toymq_py.session.upstream import PING, Upstream
 
 
 class PlaceLinks:
@@ -57,7 +57,7 @@ class PlaceLinks:
     # -- connections
 
     def to(self, place: Place) -> WorkerLink:
-        """Raises: ShuttingDown, PlacementUnknown."""
+        """The connection to a worker. Raises: PlacementUnknown."""
         worker = self.open.get(place)
         if worker is not None:
             return worker
@@ -71,16 +71,17 @@ class PlaceLinks:
         return worker
 
     def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
-        """Another connection to a worker. Raises: ShuttingDown, PlacementUnknown."""
+        """Another connection to a worker. Raises: PlacementUnknown."""
+        greeting = b"" if self.hello is None else encode_command(self.hello)
         link = self._placement.connected(place, received, lost, trusted=self._trusted)
         if link is None:
             assert isinstance(place, int), "groups connect by themselves"
             try:
-                link = Upstream(self._placement.sockets[place], self._loop, received, lost)
+                return Upstream(self._placement.sockets[place], self._loop, received, lost, greeting or PING)
             except OSError as error:
-                raise ShuttingDown(f"worker {place} cannot be reached ({error.strerror or error}): try again") from error
-        if self.hello is not None:
-            link.send([encode_command(self.hello)])
+                raise PlacementUnknown(f"worker {place} cannot be reached ({error.strerror or error}): try again") from error
+        if greeting:
+            link.send([greeting])
         return link
 
     def pause(self, command: Pause | Resume) -> None:
@@ -172,8 +173,10 @@ class PlaceLinks:
         """A worker has closed the connection, or died."""
         if self.open.get(place) is worker:
             del self.open[place]
-        if not self._placement.passes_on and not worker.subscribed:
-            self._refuse_shares(place, worker)
+        if not worker.link.reached:
+            self._refuse(place, worker, list(worker.expected))
+        elif not self._placement.passes_on and not worker.subscribed:  # a group may be away for seconds: the client stays
+            self._refuse(place, worker, [expected for expected in worker.expected if expected.share is not None])
         missing = [expected.held for expected in worker.expected if expected.held is not None]
         for expected in list(worker.expected):
             if expected.spread is not None:
@@ -184,13 +187,19 @@ class PlaceLinks:
         if not missing and lost and not worker.link.finishing and not self.shutting_down:
             self.abort()
 
-    def _refuse_shares(self, place: Place, worker: WorkerLink) -> None:
-        """A group that is gone may be away for seconds: lists are refused, and the client stays."""
-        error = encode_error(PlacementUnknown(f"group {place} does not answer, so its topics are not known: try again"))
-        for expected in [one for one in worker.expected if one.share is not None and one.spread is None]:
+    def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
+        """Refuse commands of which nothing was done, or which change nothing."""
+        error = PlacementUnknown(f"{named(place)} does not answer, so its topics are not known: try again")
+        for expected in unanswered:
+            if expected.spread is not None:
+                continue
             worker.expected.remove(expected)
-            assert expected.share is not None
-            expected.share(error)
+            if expected.unsent is not None:
+                expected.unsent()
+            if expected.share is not None:
+                expected.share(encode_error(error))
+            elif expected.held is not None:
+                self._replies.fail(expected.held, error, expected.left)
 
     def end_soon(self, begin: int) -> None:
         self._loop.call_soon(self.abort)

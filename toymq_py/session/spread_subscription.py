@@ -132,13 +132,13 @@ class SpreadSubscription:
         self._gathering.add(place, answer)
         if not answer.startswith(b"OK"):
             if self._phase is not _Phase.ASKING:
-                logger.warning("%s: %s refuses it: %s", self._named, _named(place), answer.decode().rstrip())
+                logger.warning("%s: %s refuses it: %s", self._named, named(place), answer.decode().rstrip())
                 self._session.abort()
                 return
         else:
             self.joined.append(place)
             if self._phase is not _Phase.ASKING:
-                logger.info("%s has %s, too, now", self._named, _named(place))
+                logger.info("%s has %s, too, now", self._named, named(place))
             if self._phase is _Phase.DELIVERING:
                 self._loop.call_soon(self._session.deliver, place)
         self._settle()
@@ -200,7 +200,7 @@ class SpreadSubscription:
             return
         self._phase = _Phase.REPLIED
         for place in self._missing:
-            logger.warning("%s goes on without %s until that answers", self._named, _named(place))
+            logger.warning("%s goes on without %s until that answers", self._named, named(place))
         self._reply(self._gathering.total())
 
     @property
@@ -229,5 +229,5 @@ class SpreadSubscription:
         self._timers.clear()
 
 
-def _named(place: Place) -> str:
+def named(place: Place) -> str:
     return f"worker {place}" if isinstance(place, int) else f"group {place}"

@@ -30,13 +30,15 @@ async def test_what_is_ours_is_not_passed_on(rig: Rig) -> None:
 
 
 async def test_the_workers_replies_stand_in_the_place_of_the_commands(rig: Rig) -> None:
+    rig.greets = False
     assert not rig.take("HELLO 1 auth=secret name=me\n")
     assert rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} k 1\ny\n")
     rig.replies.add(b"PONG\n")
     assert rig.take(f"DESCRIBE {THERE}\n")
-    await rig.hears(f"HELLO 1 auth=secret name=me\nPUB {THERE} - 1\nx\nPUB {THERE} k 1\ny\nDESCRIBE {THERE}\n")
-    rig.says("HELLO 1 server=x/1 max_payload=9\nOK 7\n")
-    rig.says("ERR QUEUE_FULL no room\nJSON 2\n{}\n")
+    await rig.hears("HELLO 1 auth=secret name=me\n")
+    rig.says("HELLO 1 server=x/1 max_payload=9\n")
+    await rig.hears(f"PUB {THERE} - 1\nx\nPUB {THERE} k 1\ny\nDESCRIBE {THERE}\n")
+    rig.says("OK 7\nERR QUEUE_FULL no room\nJSON 2\n{}\n")
     await rig.client_reads("OK 7\nERR QUEUE_FULL no room\nPONG\nJSON 2\n{}\n")
     assert rig.replies.held_bytes == 0
 

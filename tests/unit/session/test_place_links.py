@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.passing_rig import THERE, Rig, rig_of_groups, running_rig
-from toymq_py.errors import ShuttingDown
-from toymq_py.session import spread_subscription
+from toymq_py.errors import PlacementUnknown
+from toymq_py.protocol import Publish
+from toymq_py.session import spread_subscription, upstream
+from toymq_py.topic import Refused
 
 
 @pytest.fixture
@@ -86,6 +88,7 @@ async def test_behind_a_missing_reply_nothing_is_written(rig: Rig) -> None:
 
 async def test_a_worker_that_refuses_the_connection_is_heard_and_ends_the_session(rig: Rig) -> None:
     """Its error went to the HELLO, and to one command of a run: the replies behind it were taken for the others'."""
+    rig.greets = False
     assert not rig.take("HELLO 1 auth=secret\n")
     assert rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
     await rig.hears("HELLO 1 auth=secret\n")
@@ -134,8 +137,40 @@ async def test_a_subscription_ends_with_its_worker_and_an_idle_connection_is_mad
 
 async def test_a_worker_that_is_not_there(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "missing")
-    with pytest.raises(ShuttingDown, match="worker 1 cannot be reached"):
+    with pytest.raises(PlacementUnknown, match="worker 1 cannot be reached"):
         rig.take(f"PUB {THERE} - 1\nx\n")
+    part = Publish(THERE, [b"p", b"q"], [b"x", b"y"], seqs=[6, 1])
+    assert [type(one) for one in rig.passing.take_part(part, rig.refused) or ()] == [Refused, Refused]
+    assert rig.refused.admit(THERE, [b"p"], [7], 0) == 0, "what comes behind one that was refused, would be stored before it"
+
+
+async def test_what_is_for_a_worker_that_is_not_up_is_refused_and_nothing_of_it_was_done(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """It was SHUTTING_DOWN, which ends the connection, or waited for as long as the worker stayed away."""
+    monkeypatch.setattr(upstream, "REACH_S", 0.0)
+    rig.greets = False
+    rig.take(f"PUB {THERE} p 1 seq=4\nx\nPUB {THERE} p 1 seq=5\nx\n")
+    rig.take("TOPICS\n")
+    rig.take(f"FETCH {THERE} 0 1\n")
+    rig.replies.add(b"PONG\n")
+    refusal = "ERR PLACEMENT_UNKNOWN worker 1 does not answer, so its topics are not known: try again\n"
+    listed = refusal.replace("worker 1", "worker 0")
+    await rig.client_reads(f"{refusal}{refusal}{listed}{refusal}PONG\n")
+    while len(rig.writers) < 2:  # noqa: ASYNC110 (it takes connections that have ended)
+        await asyncio.sleep(0)
+    assert not rig.aborted.is_set()
+    assert rig.refused.admit(THERE, [b"p"], [6], 0) == 0
+
+
+async def test_a_worker_that_is_slow_to_come_up_is_waited_for(rig: Rig) -> None:
+    rig.greets = False
+    rig.take(f"FETCH {THERE} 0 1\n")
+    await rig.hears("PING\n")
+    rig.says("PONG\n")
+    await rig.hears(f"FETCH {THERE} 0 1\n")
+    rig.says("OK 0\n")
+    await rig.client_reads("OK 0\n")
 
 
 async def test_a_list_without_a_group_is_refused_and_the_client_stays(of_groups: Rig) -> None:
