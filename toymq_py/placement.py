@@ -140,6 +140,11 @@ class Placement:
         """This place."""
         return self.worker
 
+    @property
+    def part(self) -> str | None:
+        """Which part of the whole this process is, for what is told of it alone; None: it is the whole."""
+        return f"worker {self.worker} of {len(self.addresses)}" if self.addresses else None
+
     def places(self) -> Sequence[Place]:
         """All of them, in order."""
         return range(len(self.addresses))

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.cluster_groups import Groups, connected, say, serving, stored
@@ -23,6 +24,15 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
     with running_groups(tmp_path_factory.mktemp("groups"), {A: ("a1",), B: ("b1",)}) as rigs:
         serving(rigs)
         yield rigs
+
+
+async def lacks(rig: Any) -> list[list[str]]:
+    """What the connections of a group's leader lack."""
+    (node,) = rig.nodes.values()
+    async with httpx.AsyncClient() as http:
+        found = (await http.get(f"http://{node.host}:{node.http_port}/v1/connections")).json()
+    assert found["part"] == "group a of 2"
+    return [each["lacks"] for each in found["connections"] if each["lacks"]]
 
 
 class Work:
@@ -75,6 +85,7 @@ async def test_subscribers_of_all_go_on_without_a_group_and_get_its_messages_whe
                 for partition in here:
                     await publisher.pub(partition, b"%d" % number)
             await work.until(6 + 9)
+            assert await lacks(groups[A]) == [["group b"], ["group b"]]
             await asyncio.to_thread(node.start)
             for number in range(1, 4):
                 for partition in there:
@@ -83,6 +94,7 @@ async def test_subscribers_of_all_go_on_without_a_group_and_get_its_messages_whe
             got = sorted((message.topic, message.payload) for _, message in work.got)
             assert got == sorted((one, b"%d" % number) for one in (*here, *there) for number in range(4)), "each once"
             assert {message.attempt for _, message in work.got} == {1}
+            assert await lacks(groups[A]) == []
             while {number for number, message in work.got if message.topic in there} != {1, 2}:
                 for partition in there:
                     await publisher.pub(partition, b"more")

@@ -41,6 +41,6 @@ class PartitionPaths:
             return  # which the publish says
         key, route = found.get(b"idempotency-key", b""), found.get(b"x-route", b"")
         name = whole.names[self._router.numbers(whole, [key], routes=[route], blocks=[block])[0]]
-        scope["state"][ROUTED] = True
+        scope.setdefault("state", {})[ROUTED] = True
         scope["path"] = f"{PATH}{name}{PUBLISH}"
         scope["raw_path"] = f"{PATH}{quote(name)}{PUBLISH}".encode()

@@ -219,6 +219,12 @@ class PlaceLinks:
     # -- as the ``Session`` of a subscription that is everywhere
 
     @property
+    def lacks(self) -> list[str]:
+        """The names of the places that a subscription misses."""
+        missing = {place for one in self.spread.values() for place in one.missing}
+        return [named(place) for place in sorted(missing, key=str)]
+
+    @property
     def is_leaving(self) -> bool:
         """As ``Session.is_leaving``."""
         return self.finishing or self._closed or self.shutting_down

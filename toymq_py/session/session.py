@@ -334,6 +334,11 @@ class Session:
         """Present ones, to topics and patterns."""
         return list(self._deliveries.by_name.values())
 
+    @property
+    def lacks(self) -> list[str]:
+        """The workers or groups that are away, and whose messages its subscriptions have not."""
+        return [] if self._handler.passing is None else self._handler.passing.links.lacks
+
     # -- shutdown
 
     def inflight(self) -> list[Callable[[], bool]]:
