@@ -167,8 +167,8 @@ class SpreadSubscription:
 
     def _ask(self, place: Place) -> None:
         self._timers.pop(place, None)
-        if not self._session.is_place(place):
-            self._drop(place)  # an empty group may be removed from its cluster
+        if self._session.is_leaving or not self._session.is_place(place):  # an empty group may be removed from its cluster
+            self._drop(place)
             return
         try:
             self._session.subscribe_at(place, self)

@@ -235,10 +235,13 @@ def test_a_group_that_was_removed_is_asked_no_more() -> None:
 
 
 def test_when_the_client_has_said_all_the_reply_is_what_there_is() -> None:
-    session = Session(["a", "b"])
+    session = Session(["a", "b", "c"])
+    session.subscription.lost("c")
     session.is_leaving = True
     session.hears(a="OK 1")
     session.subscription.lost("b")
+    session.advance(RETRY_MAX_S)
+    assert session.asked == ["a", "b", "c"]
     assert session.replies == [b"OK 1\n"]
     alone = Session(["a"])
     alone.unreachable = {"a"}
