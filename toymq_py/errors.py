@@ -367,8 +367,9 @@ class Moved(RequestError):
 
 
 class PlacementUnknown(RequestError):
-    """Which group has the topic, or is to have it, cannot be found out now: etcd, or a group, does not answer. Nothing was
-    done."""
+    """Which group has the topic, or is to have it, cannot be found out now: etcd, or a group, does not answer; or the worker
+    that has it is not up. Nothing was done. Or it is partitioned, and being made or deleted: some of them have it, others not.
+    """
 
     code = "PLACEMENT_UNKNOWN"
     retryable = True

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from toymq_py.errors import BadArgument, BadName
+from toymq_py.errors import BadArgument, BadName, PlacementUnknown
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
 from toymq_py.units import parse_number
 
@@ -52,6 +52,13 @@ def without_number(name: str, least: int) -> str:
         f"partitions of {name} are here, up to {name}{PARTITION_MARK}{least - 1}, and partitions.json does not know the topic: "
         f"CREATE {name} {PARTITIONS}=N brings it back with what is in them; N is the number that it had, at least {least}"
     )
+
+
+def half_made(name: str) -> PlacementUnknown:
+    """The error for a topic, or one of its partitions, that some workers or groups know and others do not."""
+    whole = whole_name(name)
+    text = "has its partitions at some workers or groups and not at others: it is being made or deleted, try again"
+    return PlacementUnknown(f"{whole} {text}; if that was interrupted, repeat the CREATE or DELETE of it")
 
 
 def check_whole_name(name: str) -> str:

@@ -64,6 +64,8 @@ class PlaceLink(Protocol):
     """A session's connection to another place: commands go there as bytes, and come back as frames."""
 
     finishing: bool
+    reached: bool
+    """The other end has answered. While it has not, nothing that was sent was done there, nor will be."""
 
     def send(self, pieces: Sequence[bytes]) -> None:
         """Send all of it, now or as soon as the other end reads."""
@@ -137,6 +139,11 @@ class Placement:
     def here(self) -> Place:
         """This place."""
         return self.worker
+
+    @property
+    def part(self) -> str | None:
+        """Which part of the whole this process is, for what is told of it alone; None: it is the whole."""
+        return f"worker {self.worker} of {len(self.addresses)}" if self.addresses else None
 
     def places(self) -> Sequence[Place]:
         """All of them, in order."""

@@ -143,7 +143,7 @@ class Server:
             token = None if seat.token is None else seat.token.name
             yield OpenConnection(
                 "toymq", session.number, session.since_ms, session.transport, session.abort, token, session.client_name, seat,
-                partial(getattr, session, "subscriptions"),
+                partial(getattr, session, "subscriptions"), lacks=partial(getattr, session, "lacks"),
             )  # fmt: skip
 
     # -- sessions

@@ -19,6 +19,7 @@ from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, QUICK_S, UNUSABLE, LifeLine, fork, how_it_ended
+from toymq_py.net.acceptor import BACKLOG
 from toymq_py.placement import Placement
 from toymq_py.runtime.memory_watch import default_max_bytes
 from toymq_py.storage.dirlock import DirectoryLock
@@ -81,7 +82,8 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
             for option, paths in sockets.items():
                 path = _socket_path(f"{root}/workers", f"{worker}{option.replace('--', '.')}", directory)
                 if option in listeners or "--https" in listeners:
-                    listeners[option] = [*listeners.get(option, ()), held.enter_context(_bound(path))]
+                    waits = option == "--listen"
+                    listeners[option] = [*listeners.get(option, ()), held.enter_context(_bound(path, waits=waits))]
                 paths.append(path)
         yield [
             Seat(worker, one, bound[worker], addresses, sockets["--listen"], sockets["--http"])
@@ -134,9 +136,9 @@ def _socket_path(directory: str, name: str, opened: int) -> str:
 
 
 @contextlib.contextmanager
-def _bound(path: str) -> Iterator[socket.socket]:
+def _bound(path: str, *, waits: bool) -> Iterator[socket.socket]:
     """Bind a socket for the other workers; one that is there is of a dead supervisor, as this one has the lock. Only the
-    user of this process may connect.
+    user of this process may connect. ``waits``: what is sent there before the worker is up for the first time waits for it.
 
     Raises: DataDirectoryError.
     """
@@ -147,6 +149,8 @@ def _bound(path: str) -> Iterator[socket.socket]:
             listener.setblocking(False)
             listener.bind(path)
             os.chmod(path, 0o600)  # noqa: PTH101 (no Path is needed); before it listens: until then it refuses
+            if waits:
+                listener.listen(BACKLOG)
         except OSError as error:
             raise DataDirectoryError(f"cannot make the socket {path}: {error.strerror or error}") from error
         yield listener

@@ -35,6 +35,7 @@ def connections(ctx: click.Context, search: str | None, most: int, *, as_json: b
         toymqctl connections close toymq-7
 
     `received` and `sent` are bytes since the connection was opened, seen from the broker. The broker needs --http or --https.
+    With --workers, and groups, the connections are those of one worker, or group, which --http-url names.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -43,6 +44,8 @@ def connections(ctx: click.Context, search: str | None, most: int, *, as_json: b
     if as_json:
         print_json(found["connections"])
         return
+    if (part := found.get("part")) is not None:  # an older broker does not say
+        click.echo(f"toymqctl: these are the connections of {part} alone: --http-url asks another one", err=True)
     if not found["connections"]:
         click.echo("no connection matches")
         return
@@ -58,9 +61,12 @@ def connections(ctx: click.Context, search: str | None, most: int, *, as_json: b
 def _row(found: dict[str, Any], now_s: float) -> tuple[str, ...]:
     subscriptions = ", ".join(map(_subscription, found["subscriptions"]))
     more = found["subscriptions_total"] - len(found["subscriptions"])
+    shown = (subscriptions + (f" and {more} more" if more > 0 else "")) or "-"
+    if lacks := found.get("lacks"):
+        shown += f" (without {', '.join(lacks)})"
     return (
         found["connection"] + (" (own)" if found["own"] else ""), found["name"] or "-", found["address"] or "Unix socket",
-        found["token"] or "-", (subscriptions + (f" and {more} more" if more > 0 else "")) or "-", str(found["inflight"]),
+        found["token"] or "-", shown, str(found["inflight"]),
         *("-" if found[name] is None else size(found[name]) for name in ("received_bytes", "sent_bytes")),
         duration(max(now_s - found["since_ms"] / 1000, 0.0)),
     )  # fmt: skip

@@ -59,7 +59,8 @@ def pub(
         toymqctl pub reminders 'call back' --delay 2h --ttl 1d
         toymqctl pub load '{"test": true}' --count 10000
 
-    Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk.
+    Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk. Of a partitioned topic
+    it is the id in its partition, which is not told: TOPIC#3 names one.
 
     Lines are published as they come. Ctrl-C stops after those that were read; a second one does not wait for the broker.
     """

@@ -176,6 +176,36 @@ def test_a_delete_that_some_workers_have_done_is_completed_by_a_repeat_at_any(tm
         assert places(data_dir) == {}
 
 
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_what_some_workers_do_not_know_is_refused_as_such_and_never_moved(tmp_path: Path, left: int) -> None:
+    """A person with `nc` and `curl` was sent to another worker, from there to a third, or told that there is no such topic."""
+    data_dir, workers = tmp_path / "data", 3
+    divided(data_dir, workers)
+    forget(data_dir, left)
+    home = worker_of("orders", workers)
+    of_all = b"DESCRIBE orders", b"CONFIG orders", b"PURGE orders", b"FORGET orders c", b"SEEK orders c latest"
+    with serving(data_dir, workers, "--http", "127.0.0.1:0") as running:
+        running.ready(workers)
+        for asked in {0, 1, 2} - {left} if home == left else {0, 1, 2}:
+            with running.wire(asked) as wire:
+                answers = [wire.ask(b"PUB orders - 1\nx\n") for _ in range(COUNT)]
+                told = {answer[:64] for answer in answers if not answer.startswith(b"OK")}
+                assert told == {b"ERR PLACEMENT_UNKNOWN orders has its partitions at some workers "}, answers
+                for command in of_all if asked != left else ():
+                    assert wire.ask(command + b"\n").startswith(b"ERR PLACEMENT_UNKNOWN orders has"), command
+                for command in (b"PULL orders c 1", b"SUB orders c") if left not in (asked, home) else ():
+                    assert wire.ask(command + b"\n").startswith(b"ERR PLACEMENT_UNKNOWN orders has"), command
+            url = f"{running.http(asked)}/v1/topics/orders/messages"
+            codes = {httpx.post(url, content=b"x").json().get("code") for _ in range(2 * COUNT)}
+            assert codes == {None, "PLACEMENT_UNKNOWN"}
+            if home == left:  # a batch makes a plain topic there
+                continue
+            answer = httpx.post(f"{url}:batch", content=b'{"payload":"x"}\n' * 2 * COUNT,
+                                headers={"content-type": "application/x-ndjson"})  # fmt: skip
+            assert {one.get("code") for one in answer.json()["results"]} == {None, "PLACEMENT_UNKNOWN"}
+            assert answer.status_code == 503
+
+
 @pytest.mark.parametrize("without", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
 def test_workers_that_lost_the_number_refuse_the_topic_until_a_create_at_any(tmp_path: Path, without: tuple[int, ...]) -> None:
     """A plain topic of the name was made, and stood in the way of what is in the partitions."""

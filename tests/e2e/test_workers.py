@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 import toymq
@@ -92,6 +93,19 @@ def test_toymqctl_needs_one_address(workers: Workers) -> None:
     assert topic in ctl("describe", topic)
     assert "hello" in ctl("pull", topic, "c", "--ack")
     ctl("delete", topic, "--yes")
+
+
+def test_what_is_of_one_worker_alone_says_of_which(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
+        workers.ready(2)
+        for worker in (0, 1):
+            assert httpx.get(f"{workers.http(worker)}/v1/broker").json()["part"] == f"worker {worker} of 2"
+            assert httpx.get(f"{workers.http(worker)}/v1/connections").json()["part"] == f"worker {worker} of 2"
+        done = subprocess.run(
+            [sys.executable, "-m", "toymqctl", "--http-url", workers.http(1), "connections"],
+            env=environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "these are the connections of worker 1 of 2 alone: --http-url asks another one" in done.stderr
 
 
 def test_an_alert_on_a_pattern_says_that_one_worker_watches(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from toymq_py.placement import Placement
 from toymq_py.protocol import Command, Publish, encode_command
 from toymq_py.session.passed_on import Expected, WorkerLink
 from toymq_py.session.passing import Passing
+from toymq_py.session.place_links import PlaceLinks
 from toymq_py.session.replies import PendingReply, Replies
 from toymq_py.storage.offline import redistribute
 
@@ -101,14 +102,14 @@ def test_the_plan_of_a_world_that_fails_is_made_smaller(monkeypatch: pytest.Monk
 def passed_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[PendingReply]]:
     """The places of replies to what was passed on."""
     found: set[PendingReply] = set()
-    send = Passing._send
+    send = PlaceLinks.send
 
-    def noted(self: Passing, worker: WorkerLink, pieces: list[bytes], expected: Expected) -> None:
+    def noted(self: PlaceLinks, worker: WorkerLink, pieces: list[bytes], expected: Expected) -> None:
         if expected.held is not None and expected.share is None:
             found.add(expected.held)
         send(self, worker, pieces, expected)
 
-    monkeypatch.setattr(Passing, "_send", noted)
+    monkeypatch.setattr(PlaceLinks, "send", noted)
     return found
 
 
@@ -129,22 +130,22 @@ def test_a_pass_that_answers_twice_is_caught(monkeypatch: pytest.MonkeyPatch, pa
 
 
 def test_a_missing_reply_that_is_made_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def made_up(self: Passing, held: PendingReply | None) -> None:
+    def made_up(self: PlaceLinks, held: PendingReply | None) -> None:
         if held is not None:
             self._replies.fill(held, lambda: b"OK 0\n")
 
-    monkeypatch.setattr(Passing, "_lost_reply", made_up)
+    monkeypatch.setattr(PlaceLinks, "lost_reply", made_up)
     assert caught("one id was given to two keys", 40)
 
 
 def test_a_subscription_that_outlives_its_worker_in_silence_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_silence(self: Passing, place: int, worker: WorkerLink) -> None:
-        self._workers.pop(place, None)
+    def in_silence(self: PlaceLinks, place: int, worker: WorkerLink) -> None:
+        self.open.pop(place, None)
         for expected in worker.expected:
             if expected.held is not None:
-                self._lost_reply(expected.held)
+                self.lost_reply(expected.held)
 
-    monkeypatch.setattr(Passing, "_lost", in_silence)
+    monkeypatch.setattr(PlaceLinks, "_lost", in_silence)
     assert caught(LOST, plan=ONE_LIFE, first=6)
 
 
@@ -161,7 +162,7 @@ def test_a_command_that_is_refused_with_moved_and_done_is_caught(monkeypatch: py
         if not taken and self._follows and isinstance(command, Publish):
             place = self._place(command.topic)
             if place != self._placement.worker:
-                self._send(self._worker(place), [encode_command(command)], Expected(None, len(command.keys)))
+                self.links.send(self.links.to(place), [encode_command(command)], Expected(None, len(command.keys)))
         return taken
 
     monkeypatch.setattr(Passing, "take", both)

@@ -88,6 +88,17 @@ def test_workers_share_the_memory_of_the_machine(tmp_path: Path) -> None:
         assert {seat.options.memory_max_bytes for seat in some} == {1 << 30}, "what is said holds for each"
 
 
+def test_what_comes_before_a_worker_is_up_waits_for_it(tmp_path: Path) -> None:
+    """It was answered SHUTTING_DOWN, and the connection ended."""
+    with serving(tmp_path / "data", 4) as workers:
+        workers.ready(1)
+        (first,) = workers.ports
+        with workers.wire(first) as wire:
+            for worker in range(4):
+                topic = topic_of(worker, 4).encode()
+                assert wire.ask(b"FETCH %b 0 1\n" % topic) == b"ERR NO_SUCH_TOPIC there is no topic %b" % topic
+
+
 def test_a_worker_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> None:
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)

@@ -216,6 +216,10 @@ class GroupPlacement(Placement):
     def has(self, partition: str) -> bool:
         return _origin(partition) in self._own
 
+    @property
+    def part(self) -> str | None:
+        return f"group {self.group} of {len(self.places())}"
+
     def places(self) -> Sequence[Place]:
         return sorted({self.group, *(name for name, group in self._picture.groups.items() if group.placed)})
 

@@ -23,8 +23,9 @@ from toymq_py.replication.pass_line import PASS, PASSED, VERSION, Pass, decode, 
 
 logger = logging.getLogger("toymq_py.cluster")
 
-CONNECT_S = 5.0
-"""How long a link looks for a leader that takes it: longer than a failover."""
+CONNECT_S = 4.0
+"""How long a link looks for a leader that takes it: longer than most failovers, and less than the 5 s after which clients leave
+a broker that owes an answer."""
 RETRY_S = 0.1
 
 
@@ -52,7 +53,7 @@ class PassLink(asyncio.Protocol):
         self._writer: asyncio.StreamWriter | None = None
         self._last: list[bytes] = []
         self._paused = self._closed = False
-        self.finishing = False
+        self.finishing = self.reached = False
         self._task: asyncio.Task[None] | None = loop.create_task(self._open())
 
     # -- as a ``PlaceLink``
@@ -125,7 +126,7 @@ class PassLink(asyncio.Protocol):
                         break
                     await asyncio.sleep(RETRY_S)
         except TimeoutError:
-            logger.warning("group %s: its leader was not reached within %g s", self._asked.group, CONNECT_S)
+            logger.debug("group %s: its leader was not reached within %g s", self._asked.group, CONNECT_S)
             self._end()
         finally:
             self._task = None
@@ -150,6 +151,7 @@ class PassLink(asyncio.Protocol):
             logger.debug("group %s at %s: %r", self._asked.group, address, answer[:100])
             return False
         self._writer = writer
+        self.reached = True
         writer.transport.set_protocol(self)
         writer.transport.write(bytes(self._out))
         self._out.clear()

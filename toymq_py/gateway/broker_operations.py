@@ -33,7 +33,8 @@ _TOKEN = {"type": "object", "required": ["name", "admin", "publish", "subscribe"
     "name": {"type": "string"}, "admin": {"type": "boolean"}, "publish": _TEXTS, "subscribe": _TEXTS,
     "expires_ms": {"type": ["integer", "null"]}, "expired": {"type": "boolean"}}}  # fmt: skip
 DESCRIBED = {"type": "object", "required": ["version", "options", "limits", "tokens", "disk", "memory"], "properties": {
-    "version": {"type": "string"}, "python": {"type": "string"}, "compiled": {"type": "boolean"}, "pid": _COUNT,
+    "version": {"type": "string"}, "part": {"type": ["string", "null"]}, "python": {"type": "string"},
+    "compiled": {"type": "boolean"}, "pid": _COUNT,
     "uptime_s": {"type": "number"}, "options": {"type": "array", "items": _OPTION},
     "limits": {"type": "array", "items": _LIMIT},
     "tokens": {"type": ["array", "null"], "items": _TOKEN}, "tokens_total": _COUNT,
@@ -47,6 +48,7 @@ async def describe_broker(gateway: Gateway, request: Request) -> Response:
     grants = None if gateway.authority is None else gateway.authority.grants
     found = {
         "version": stats["version"],
+        "part": broker.placement.part,
         "python": platform.python_version(),
         "compiled": build.compiled(),
         "pid": os.getpid(),

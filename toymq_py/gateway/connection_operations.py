@@ -65,10 +65,10 @@ _CONNECTION = {"type": "object", "required": ["connection", "protocol", "since_m
     "tls": {"type": "boolean"}, "token": _TEXT, "name": _TEXT, "since_ms": {"type": "integer"}, "own": {"type": "boolean"},
     "received_bytes": _BYTES, "sent_bytes": _BYTES, "unsent_bytes": {"type": "integer"},
     "inflight": {"type": "integer"}, "subscriptions_total": {"type": "integer"},
-    "subscriptions": {"type": "array", "items": _SUBSCRIPTION},
+    "subscriptions": {"type": "array", "items": _SUBSCRIPTION}, "lacks": {"type": "array", "items": {"type": "string"}},
     "channels": {"type": "array", "items": _CHANNEL, "description": "Of AMQP alone, the first 100."}}}  # fmt: skip
 LISTING = {"type": "object", "required": ["open", "more", "connections"], "properties": {
-    "open": {"type": "integer"}, "more": {"type": "boolean"},
+    "open": {"type": "integer"}, "more": {"type": "boolean"}, "part": _TEXT,
     "connections": {"type": "array", "items": _CONNECTION}}}  # fmt: skip
 
 
@@ -87,7 +87,8 @@ async def list_connections(gateway: Gateway, request: Request) -> Response:
             if search is None or search in _text_of(described):
                 found.append(described)
         await gateway.waiting.pause()
-    return json_response({"open": len(present), "more": len(found) > most, "connections": found[:most]})
+    whose = gateway.broker.placement.part
+    return json_response({"open": len(present), "more": len(found) > most, "part": whose, "connections": found[:most]})
 
 
 def _text_of(described: dict[str, Any]) -> str:

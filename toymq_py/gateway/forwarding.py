@@ -24,11 +24,12 @@ from toymq_py.gateway.access import login_of
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.http_heads import FORWARDED, INTERNAL
 from toymq_py.gateway.logins import Login
+from toymq_py.gateway.partition_paths import PATH, ROUTED
 from toymq_py.gateway.problems import problem
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import is_pattern
+from toymq_py.partitions import half_made
 
-PATH = "/v1/topics/"
 TURN = "toymq.turn"
 """Key in the ASGI scope's ``state``: the worker whose turn a lease is; it is looked at twice."""
 PIECE_BYTES = 64 * 1024
@@ -40,6 +41,11 @@ OF_A_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te",
 """Headers of one connection (RFC 9110, 7.6.1), which this worker has dealt with."""
 MADE_HERE = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"date", b"x-content-type-options"))
 """Headers of an answer that this worker makes itself."""
+
+
+def topic_in(path: str) -> str:
+    """The topic that a path below ``PATH`` is about."""
+    return path[len(PATH) :].partition("/")[0].partition(":")[0]
 
 
 class Forwarding:
@@ -55,7 +61,7 @@ class Forwarding:
         path: str = scope["path"]
         if not path.startswith(PATH) or scope["state"].get(INTERNAL):
             return None
-        topic = path[len(PATH) :].partition("/")[0].partition(":")[0]
+        topic = topic_in(path)
         if not topic or is_pattern(topic):
             return None
         if topic in self._gateway.broker.partitioned.by_name and scope.get("method") == "GET" and path.endswith("/messages"):
@@ -108,7 +114,8 @@ class Forwarding:
 
     async def forward(self, worker: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on (ASGI)."""
-        answer = _Answer(scope["method"] == "HEAD")
+        lacks = (404, 421) if scope["state"].get(ROUTED) else (421,)
+        answer = _Answer(scope["method"] == "HEAD", lacks)
         try:
             reader, writer = await asyncio.open_unix_connection(sock=self.connect(worker), limit=PIECE_BYTES)
         except ShuttingDown as error:
@@ -132,7 +139,7 @@ class Forwarding:
                 if login is not None:
                     asking.append(tasks.create_task(end_with(login)))
                 with suppress(OSError, httptools.HttpParserError):
-                    while not answer.whole and (data := await reader.read(PIECE_BYTES)):
+                    while not (answer.whole or answer.lacks_it) and (data := await reader.read(PIECE_BYTES)):
                         for message in answer.feed(data):
                             await send(message)
                 for task in asking:
@@ -141,6 +148,8 @@ class Forwarding:
             writer.close()
         if ended and not answer.started:
             await problem(AuthFailed("this login has ended: log in again"))(scope, receive, send)
+        elif answer.lacks_it:
+            await problem(half_made(topic_in(scope["path"])))(scope, receive, send)
         elif not answer.started:
             text = f"worker {worker} ended before it answered: the outcome is unknown"
             await problem(ShuttingDown(text))(scope, receive, send)
@@ -169,9 +178,11 @@ async def _send_body(receive: Receive, writer: asyncio.StreamWriter, *, chunked:
 class _Answer:
     """The parser of a worker's answer, which makes ASGI messages of it."""
 
-    def __init__(self, head_only: bool) -> None:
-        self.started = self.whole = False
+    def __init__(self, head_only: bool, lacks: tuple[int, ...]) -> None:
+        """``lacks``: statuses of a worker that does not know of a partitioned topic that others know."""
+        self.started = self.whole = self.lacks_it = False
         self._head_only = head_only
+        self._lacks = lacks
         self._headers: list[tuple[bytes, bytes]] = []
         self._messages: list[dict[str, Any]] = []
         self._parser = httptools.HttpResponseParser(self)
@@ -193,13 +204,17 @@ class _Answer:
         status = self._parser.get_status_code()
         if status < 200:
             return
+        if status in self._lacks:
+            self.lacks_it = True
+            return
         self.started = True
         self._messages.append({"type": "http.response.start", "status": status, "headers": self._headers})
         if self._head_only:
             self._end()
 
     def on_body(self, body: bytes) -> None:
-        self._messages.append({"type": "http.response.body", "body": body, "more_body": True})
+        if self.started:
+            self._messages.append({"type": "http.response.body", "body": body, "more_body": True})
 
     def on_message_complete(self) -> None:
         if self.started and not self.whole:

@@ -15,6 +15,8 @@ from toymq_py.gateway.request_context import Gateway
 
 PATH = "/v1/topics/"
 PUBLISH = "/messages"
+ROUTED = "toymq.routed"
+"""Key in the ASGI scope's ``state``: the partition was chosen here, and the client did not name it."""
 
 
 class PartitionPaths:
@@ -39,5 +41,6 @@ class PartitionPaths:
             return  # which the publish says
         key, route = found.get(b"idempotency-key", b""), found.get(b"x-route", b"")
         name = whole.names[self._router.numbers(whole, [key], routes=[route], blocks=[block])[0]]
+        scope.setdefault("state", {})[ROUTED] = True
         scope["path"] = f"{PATH}{name}{PUBLISH}"
         scope["raw_path"] = f"{PATH}{quote(name)}{PUBLISH}".encode()

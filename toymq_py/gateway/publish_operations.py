@@ -54,7 +54,7 @@ from toymq_py.gateway.operations import (
 )
 from toymq_py.gateway.problems import STATUS, problem
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.partitions import Partitioned, number_of
+from toymq_py.partitions import Partitioned, half_made, number_of
 from toymq_py.topic import Appended, Duplicate, Published, Topic
 from toymq_py.units import DURATION_MS_MAX, check_delay, check_number
 
@@ -218,7 +218,8 @@ async def _publish_part(gateway: Gateway, name: str, messages: Sequence[Message]
     try:
         if gateway.neighbours is not None and worker != placement.worker:
             path = f"{PATH}{quote(name)}/messages:batch"
-            return await gateway.neighbours.post(worker, path, b"\n".join(map(line_of, messages)))
+            answer = await gateway.neighbours.post(worker, path, b"\n".join(map(line_of, messages)))
+            return problem(half_made(name)) if answer.status_code in (404, 421) else answer
         topic = gateway.broker.topic_to_publish(name)
         return await _publish_all(gateway, topic, iter([(len(message.payload), message) for message in messages]))
     except RequestError as error:

@@ -64,6 +64,8 @@ class OpenConnection:
     subscriptions: Callable[[], Sequence[Subscribed]] = tuple
     channels: Callable[[], Sequence[dict[str, Any]]] | None = None
     """JSON objects of the first channels, for AMQP."""
+    lacks: Callable[[], Sequence[str]] = tuple
+    """The workers or groups that are away, and whose messages its subscriptions have not."""
 
     @property
     def connection_id(self) -> str:
@@ -93,6 +95,7 @@ class OpenConnection:
                  "active_in": list(each.active_in[:SUBSCRIPTIONS_MAX]) if each.mode == "single" else None}
                 for each in subscriptions[:SUBSCRIPTIONS_MAX]
             ],
+            "lacks": self.lacks(),
         }  # fmt: skip
         return found if self.channels is None else found | {"channels": self.channels()}
 

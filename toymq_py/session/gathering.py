@@ -5,14 +5,24 @@ from collections.abc import Callable
 from typing import Any
 
 from toymq_py.merging import merged_stats, merged_topics
-from toymq_py.partitions import PARTITIONS, common_settings, described_whole
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.partitions import PARTITIONS, common_settings, described_whole, half_made
 from toymq_py.placement import Place
-from toymq_py.protocol import Config, Create, Describe, Forget, Purge, Redrive, Seek, encode_ok
+from toymq_py.protocol import Config, Create, Describe, Forget, Purge, Redrive, Seek, encode_error, encode_ok
 from toymq_py.session.listing import Listed, Listing, json_reply, listed_behind
 
 NO_SUCH = (b"ERR NO_SUCH_",)
 NOT_HERE = (*NO_SUCH, b"ERR MOVED ")
 """How a worker answers that has nothing of a topic. One that knows of no partitions says where a plain topic would be."""
+
+
+NO_TOPIC = b"ERR MOVED ", b"ERR NO_SUCH_TOPIC "
+"""How a place answers that does not know of a partitioned topic that others know."""
+
+
+def told(name: str, lacks: tuple[bytes, ...], reply: bytes) -> bytes:
+    """A place's reply as it is told to a client, which knows of no places. One lacks what is just being made or deleted."""
+    return encode_error(half_made(name)) if reply.startswith(lacks) else reply
 
 
 class Gathering:
@@ -46,6 +56,13 @@ class Gathering:
         there = [reply for reply in found if not reply.startswith(lacks)] or found
         refusal = next((reply for reply in there if reply.startswith(b"ERR")), None)
         return refusal or encode_ok(sum(int(reply.split()[1]) for reply in there))
+
+    def of_whole(self, merge: "Merge", name: str) -> bytes | None:
+        """``merge`` for a partitioned topic, as it is told. While it is being made or deleted, some places lack it."""
+        lacks = NO_TOPIC[:1] if name.endswith(DEAD_LETTERS) else NO_TOPIC  # partitions without dead letters lack those
+        if 0 < sum(reply.startswith(lacks) for reply in self.replies.values()) < len(self.replies):
+            return encode_error(half_made(name))
+        return merge(self)
 
     def settings(self) -> bytes:
         """The reply to CONFIG of a partitioned topic: the settings that all its partitions have."""
@@ -86,7 +103,8 @@ class Gathering:
         return [self.replies[place] for place in sorted(self.replies, key=lambda place: (place != self._first, place))]
 
 
-WHOLE: dict[type, Callable[[Gathering], bytes | None]] = {
+Merge = Callable[[Gathering], bytes | None]
+WHOLE: dict[type, Merge] = {
     Config: Gathering.settings, Create: Gathering.total, Describe: Gathering.described,
     Forget: Gathering.sum_of_some, Purge: Gathering.total, Redrive: Gathering.sum_of_some, Seek: Gathering.sum_of_some,
 }  # fmt: skip

@@ -4,11 +4,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from toymq_py.errors import REQUEST_ERRORS
 from toymq_py.names import TopicPattern
 from toymq_py.placement import PlaceLink
 from toymq_py.protocol import Publish
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import PendingReply
+from toymq_py.session.spread_subscription import SpreadSubscription
 from toymq_py.topic import Refused
 
 
@@ -17,32 +19,41 @@ class Subscribed:
 
     __slots__ = ("ending", "pattern", "wanted")
 
-    def __init__(self, pattern: TopicPattern | None) -> None:
+    def __init__(self, pattern: TopicPattern | None, *, wanted: bool = True) -> None:
         self.pattern = pattern
         self.ending = False
         """Its UNSUB is sent."""
-        self.wanted = True
+        self.wanted = wanted
         """False: the client was told that there is none."""
 
 
 class Expected:
     """The replies to a command that was passed on. ``held``: their place; None drops them."""
 
-    __slots__ = ("ends", "held", "left", "pieces", "share", "subscribes", "withdraw")
+    __slots__ = ("ends", "held", "left", "pieces", "share", "spread", "subscribes", "told", "unsent")
 
     def __init__(
         self, held: PendingReply | None, left: int, subscribes: str | None = None,
-        share: Callable[[bytes], None] | None = None, ends: str | None = None, withdraw: Callable[[], None] | None = None,
+        share: Callable[[bytes], None] | None = None, ends: str | None = None, spread: SpreadSubscription | None = None,
+        told: Callable[[bytes], bytes] | None = None, unsent: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        """``subscribes``, ``ends``: the name of a SUB and of an UNSUB; ``share``: takes the answer, which is one worker's share
-        of the reply; ``withdraw``: ends a SUB at the others, when this one is lost before it has answered."""
+        """
+        Args:
+            subscribes, ends: the name of a SUB and of an UNSUB.
+            share: takes the answer, which is one worker's share of the reply.
+            spread: whose SUB it is, and is told when there is no answer.
+            told: makes of each reply what the client is told.
+            unsent: called where the worker was not reached.
+        """
         self.held = held
         self.left = left
         self.pieces: list[bytes] = []
         self.subscribes = subscribes
         self.share = share
         self.ends = ends
-        self.withdraw = withdraw
+        self.spread = spread
+        self.told = told
+        self.unsent = unsent
 
 
 class WorkerLink:
@@ -72,6 +83,14 @@ class WorkerLink:
         """The UNSUB of a subscription is being sent; what comes before its reply is still its."""
         if (found := self.subscribed.get(topic)) is not None:
             found.ending = True
+
+
+def is_fatal(frame: bytes) -> bool:
+    """Whether it is an ``ERR`` behind which the connection ends."""
+    if not frame.startswith(b"ERR "):
+        return False
+    error = REQUEST_ERRORS.get(frame.split(b" ", 2)[1].strip().decode())
+    return error is not None and error.fatal
 
 
 def rows_of(command: Publish, start: int, stop: int) -> Publish:

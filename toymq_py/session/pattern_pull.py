@@ -3,6 +3,8 @@
 1. The workers are asked one after the other, without waiting, for what is still missing.
 2. Where none has a message, all are asked at once, each over a connection of its own, to wait. The first that has messages ends
    the others' wait. What one of them leased meanwhile is given back at once, and counts no attempt.
+
+A group that is away is left out; only where all are, that is the reply.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +16,8 @@ from toymq_py.errors import PlacementUnknown, ShuttingDown
 from toymq_py.placement import Place, PlaceLink
 from toymq_py.protocol import Command, Nack, Pull, encode_command, encode_ok, first_word
 
+AWAY = b"ERR PLACEMENT_UNKNOWN "
+"""How it is told that a group does not answer."""
 Ask = Callable[[Place, Command, Callable[[bytes], None]], None]
 """Asks a worker, and gives the answer: the deliveries, and the OK or ERR behind them."""
 Connect = Callable[[Place, Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
@@ -34,7 +38,8 @@ class PatternPull:
         """
         self._command = command
         self._left = list(workers)
-        self._all = tuple(workers)
+        self._there = list(workers)
+        self._asked: Place = workers[0]
         self._ask = ask
         self._connect = connect
         self._done = done
@@ -47,7 +52,7 @@ class PatternPull:
 
     def begin(self) -> None:
         """Ask the next worker."""
-        worker = self._left.pop(0)
+        worker = self._asked = self._left.pop(0)
         missing = self._command.max_count - self._count
         try:
             self._ask(worker, replace(self._command, max_count=missing, wait_ms=0), self._answered)
@@ -63,7 +68,9 @@ class PatternPull:
         if self._over:
             return
         deliveries, last = _split(answer)
-        if last.startswith(b"ERR"):
+        if last.startswith(AWAY) and len(self._there) > 1:
+            self._there.remove(self._asked)
+        elif last.startswith(b"ERR"):
             if not self._count:
                 self._finish(answer)
                 return
@@ -79,7 +86,7 @@ class PatternPull:
 
     def _wait(self) -> None:
         try:
-            for worker in self._all:
+            for worker in self._there:
                 self._waits[worker] = self._connect(worker, partial(self._heard, worker), partial(self._ended, worker)), []
         except (PlacementUnknown, ShuttingDown):
             self._fail()

@@ -172,7 +172,7 @@ class Session:
     def resume_writing(self) -> None:
         self._writer.resume()
         if self._handler.passing is not None:
-            self._handler.passing.resume()
+            self._handler.passing.links.resume()
         self._runnable.wake()
 
     def connection_lost(self) -> None:
@@ -334,6 +334,11 @@ class Session:
         """Present ones, to topics and patterns."""
         return list(self._deliveries.by_name.values())
 
+    @property
+    def lacks(self) -> list[str]:
+        """The workers or groups that are away, and whose messages its subscriptions have not."""
+        return [] if self._handler.passing is None else self._handler.passing.links.lacks
+
     # -- shutdown
 
     def inflight(self) -> list[Callable[[], bool]]:
@@ -344,7 +349,7 @@ class Session:
         """Close when every reply is written and every call of ``owed`` returns True."""
         self._owed = owed
         if self._handler.passing is not None:
-            self._handler.passing.shutting_down = True
+            self._handler.passing.links.shutting_down = True
         self._handler.end_waits()
         self._leave_when_done()
 

@@ -1,4 +1,8 @@
-"""One session's connection to another worker of its broker: commands go there as bytes, and come back as frames. ADR 0156."""
+"""One session's connection to another worker of its broker: bytes of commands go there, frames come back. ADR 0156, 0225.
+
+The system takes the connection while the worker is not up, and keeps what is sent for the next one. So nothing is sent but a
+greeting until that is answered: of a worker that does not answer one knows that it has done nothing.
+"""
 
 import asyncio
 import socket
@@ -6,22 +10,28 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from toymq_py.errors import ProtocolViolation
-from toymq_py.protocol import ReplyFrames
+from toymq_py.protocol import Ping, ReplyFrames, encode_command, encode_pong
 
 READ_BYTES = 256 * 1024
+REACH_S = 20.0
+"""How long a worker may take to answer: longer than one needs that is replaced after a back-off of 5 s, and less than the 30 s
+after which a call of a client gives up."""
+PING, PONG = encode_command(Ping()), encode_pong()
 
 
 class Upstream:
     """A Unix socket, without a task: it is read and written when the loop says that it can be. Belongs to one session."""
 
-    __slots__ = ("_frames", "_loop", "_lost", "_out", "_reading", "_received", "_socket", "finishing")
+    __slots__ = ("_frames", "_greeting", "_held", "_loop", "_lost", "_out", "_paused", "_reading", "_received", "_socket",
+                 "_timer", "finishing", "reached")  # fmt: skip
 
     def __init__(
-        self, path: str, loop: asyncio.AbstractEventLoop, received: Callable[[list[bytes]], None], lost: Callable[[], None]
-    ) -> None:
+        self, path: str, loop: asyncio.AbstractEventLoop, received: Callable[[list[bytes]], None], lost: Callable[[], None],
+        greeting: bytes = PING,
+    ) -> None:  # fmt: skip
         """
         Args:
-            received: called with whole frames.
+            received: called with whole frames; the answer to a ``greeting`` that is HELLO is one.
             lost: called once, when the connection has ended, but not by ``close``.
 
         Raises: OSError: the worker's socket is not there, or has too many that wait.
@@ -30,9 +40,11 @@ class Upstream:
         self._received = received
         self._lost = lost
         self._frames = ReplyFrames()
-        self._out = bytearray()
-        self._reading = False
-        self.finishing = False
+        self._greeting = greeting
+        self._out = bytearray(greeting)
+        self._held = bytearray()  # what is sent behind the answer to the greeting
+        self._reading = self._paused = False
+        self.finishing = self.reached = False
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.setblocking(False)
@@ -40,6 +52,8 @@ class Upstream:
         except OSError:
             self._socket.close()
             raise
+        self._timer = loop.call_later(REACH_S, self._end)
+        loop.add_writer(self._socket, self._write)
         self.resume()
 
     def send(self, pieces: Sequence[bytes]) -> None:
@@ -47,9 +61,10 @@ class Upstream:
         if self._socket is None:
             return
         waits = bool(self._out)
+        out = self._out if self.reached else self._held
         for piece in pieces:
-            self._out += piece
-        if not waits:
+            out += piece
+        if self.reached and not waits:
             self._write()
 
     def _write(self) -> None:
@@ -67,7 +82,7 @@ class Upstream:
             self._loop.add_writer(self._socket, self._write)
             return
         self._loop.remove_writer(self._socket)
-        if self.finishing:
+        if self.finishing and self.reached:
             with suppress(OSError):  # it has closed, which is read next
                 self._socket.shutdown(socket.SHUT_WR)
 
@@ -75,16 +90,18 @@ class Upstream:
         """No more commands: the worker ends what waits, answers, and closes."""
         if not self.finishing and self._socket is not None:
             self.finishing = True
-            if not self._out:
+            if self.reached and not self._out:
                 self._write()
 
     def pause(self) -> None:
         """Read no more until ``resume``: the client does not."""
-        if self._reading and self._socket is not None:
+        self._paused = True
+        if self._reading and self.reached and self._socket is not None:
             self._reading = False
             self._loop.remove_reader(self._socket)
 
     def resume(self) -> None:
+        self._paused = False
         if not self._reading and self._socket is not None:
             self._reading = True
             self._loop.add_reader(self._socket, self._read)
@@ -100,10 +117,25 @@ class Upstream:
         except (OSError, ProtocolViolation):
             self._end()
             return
-        if frames:
+        if frames and not self.reached:
+            self._on_reached(frames)
+        elif frames:
             self._received(frames)
         if not data:
             self._end()
+
+    def _on_reached(self, frames: list[bytes]) -> None:
+        """The worker has answered the greeting, maybe by a refusal."""
+        self.reached = True
+        self._timer.cancel()
+        self._out, self._held = self._held, self._out
+        if self._paused:
+            self.pause()
+        if self._greeting == PING and frames[0] == PONG:
+            del frames[0]
+        if frames:
+            self._received(frames)
+        self._write()
 
     def _end(self) -> None:
         if self._socket is not None:
@@ -113,6 +145,7 @@ class Upstream:
     def close(self) -> None:
         """Close at once. Idempotent."""
         if self._socket is not None:
+            self._timer.cancel()
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
             self._socket.close()

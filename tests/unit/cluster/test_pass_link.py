@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY
+from toymq.options import SILENT_S
 from toymq_py.cluster import pass_link
 from toymq_py.cluster.pass_link import PassLink, take_passed
 from toymq_py.cluster.replica_listener import ReplicaListener
+from toymq_py.forking import BACK_OFF_MAX_S
 from toymq_py.net.certificates import PeerCertificates
 from toymq_py.replication.agreement import LeaderKey, Member
 from toymq_py.replication.pass_line import PASS, Pass
+from toymq_py.session import spread_subscription, upstream
 
 ASKED = Pass("orders", "b", "secret")
 
@@ -254,3 +257,9 @@ async def test_a_node_has_all_rights_where_it_is_known_to_be_one(trusts: bool, m
             while rig.trusted[trusts:] != [False]:  # noqa: ASYNC110 (another task)
                 await asyncio.sleep(0.005)
         plain.close()
+
+
+def test_a_client_is_told_what_is_away_before_it_leaves_a_broker_that_says_nothing() -> None:
+    """It left a moment before, asked the next broker, and raised after its whole timeout that there is no answer."""
+    assert max(pass_link.CONNECT_S, spread_subscription.PATIENCE_S) + 0.5 < SILENT_S
+    assert BACK_OFF_MAX_S < upstream.REACH_S < 30, "which is `timeout_s` of a client"

@@ -19,6 +19,7 @@ class Link:
     """A connection to a group that answers each command by a table."""
 
     finishing = False
+    reached = False
 
     def __init__(self, answers: dict[bytes, bytes], received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> None:
         self._answers, self._received, self._lost = answers, received, lost

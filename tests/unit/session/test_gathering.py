@@ -73,6 +73,21 @@ def test_what_one_worker_lacks_the_others_may_have() -> None:
     assert gathered(moved, b"OK 2\n").sum_of_some(NOT_HERE) == b"OK 2\n"
 
 
+HALF_MADE = b"ERR PLACEMENT_UNKNOWN t has its partitions at some workers or groups and not at others"
+
+
+@pytest.mark.parametrize("lacks", [b"ERR MOVED a:1 (worker 0) has the topic t\n", b"ERR NO_SUCH_TOPIC there is no topic t\n"])
+def test_a_partitioned_topic_that_some_lack_is_half_made(lacks: bytes) -> None:
+    assert (gathered(lacks, b"OK 2\n").of_whole(Gathering.total, "t") or b"").startswith(HALF_MADE)
+    assert gathered(lacks, lacks).of_whole(Gathering.total, "t") == lacks
+    assert gathered(b"OK 1\n", b"OK 2\n").of_whole(Gathering.total, "t") == b"OK 3\n"
+
+
+def test_partitions_without_dead_letters_are_not_half_made() -> None:
+    lacks = b"ERR NO_SUCH_TOPIC there is no topic t#0.dlq\n"
+    assert gathered(lacks, b"OK 2\n").of_whole(Gathering.sum_of_some, "t.dlq") == b"OK 2\n"
+
+
 def test_settings_and_partitions_of_all_workers() -> None:
     assert gathered(document({"ttl": 1, "partitions": 3}), document(None)).settings() == document({"ttl": 1, "partitions": 3})
     summed = ("messages", "bytes", "segments", "expired_total", "dead_lettered_total", "dropped_total", "lost")

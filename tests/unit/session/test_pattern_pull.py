@@ -144,6 +144,21 @@ def test_a_worker_that_does_not_answer(how: str) -> None:
         assert (workers.replies, workers.lost) == ([], 1)
 
 
+def test_a_group_that_is_away_is_left_out() -> None:
+    """The PULL was refused, when that group was asked first, with the messages of the others there."""
+    workers = Workers(wait_ms=500)
+    workers.answer(b"ERR PLACEMENT_UNKNOWN group a does not answer\n")
+    for _ in range(2):
+        workers.answer(b"OK 0\n")
+    assert len(workers.links) == 2, "one is not waited at"
+    workers.links[1].heard([message("t.b", 1), b"OK 1\n"])
+    assert workers.replies == [message("t.b", 1) + b"OK 1\n"]
+    alone = Workers()
+    for number in range(3):
+        alone.answer(b"ERR PLACEMENT_UNKNOWN group %d does not answer\n" % number)
+    assert alone.replies == [b"ERR PLACEMENT_UNKNOWN group 2 does not answer\n"]
+
+
 def test_a_session_that_ends_leaves_nothing() -> None:
     workers = waiting()
     workers.pull.close()

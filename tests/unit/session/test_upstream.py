@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from toymq_py.session import upstream
 from toymq_py.session.upstream import Upstream
 
 
@@ -21,7 +22,9 @@ class Far:
 
 
 @asynccontextmanager
-async def connected(path: Path) -> AsyncIterator[tuple[Upstream, Far, asyncio.Queue[list[bytes] | None]]]:
+async def connected(
+    path: Path, *, answers: bool = True
+) -> AsyncIterator[tuple[Upstream, Far, asyncio.Queue[list[bytes] | None]]]:  # fmt: skip
     far, came = Far(), asyncio.Queue[list[bytes] | None]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,6 +34,11 @@ async def connected(path: Path) -> AsyncIterator[tuple[Upstream, Far, asyncio.Qu
     server = await asyncio.start_unix_server(serve, path / "s")
     link = Upstream(str(path / "s"), asyncio.get_running_loop(), came.put_nowait, lambda: came.put_nowait(None))
     await far.there.wait()
+    if answers:
+        assert await far.reader.readline() == b"PING\n"
+        far.writer.write(b"PONG\n")
+        while not link.reached:  # noqa: ASYNC110 (of a socket)
+            await asyncio.sleep(0)
     try:
         yield link, far, came
     finally:
@@ -65,6 +73,26 @@ async def test_paused_nothing_is_read(tmp_path: Path) -> None:
         assert came.empty()
         link.resume()
         assert await came.get() == [b"OK 1\n"]
+
+
+async def test_nothing_is_sent_before_the_worker_has_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system keeps what is sent for a worker that is not up, which would do it when its sender has long given up."""
+    async with connected(tmp_path, answers=False) as (link, far, came):
+        link.pause()
+        link.send([b"PUB t - 1\nx\n"])
+        link.finish()
+        assert await far.reader.readexactly(5) == b"PING\n"
+        assert not link.reached
+        far.writer.write(b"PONG\n")
+        assert await far.reader.read() == b"PUB t - 1\nx\n"
+        assert link.reached
+        assert came.empty(), "the answer to the greeting is not passed on"
+    monkeypatch.setattr(upstream, "REACH_S", 0.0)
+    async with connected(tmp_path, answers=False) as (link, far, came):
+        link.send([b"PUB t - 1\nx\n"])
+        assert await came.get() is None
+        assert not link.reached
+        assert await far.reader.read() in (b"PING\n", b"")
 
 
 @pytest.mark.parametrize("last", [b"", b"MSG t x y z - q\n"])

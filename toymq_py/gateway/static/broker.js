@@ -35,6 +35,7 @@ export class BrokerView {
     this.polling = new Polling(() => Promise.all([api.broker(), api.webhooks(), api.alerts()]), (answer) => this.#draw(...answer), "The broker could not be described.", EVERY_MS);
     this.facts = Object.fromEntries(["Version", "Process", "Up for", "Sync, p99", "Loop late by", "The broker's clock"].map((label) => [label, el("dd.number")]));
     this.room = el("div.meters", {});
+    this.part = el("p.muted", { hidden: true });
     this.cluster = new Cluster();
     this.webhooks = new Table("Webhooks", [["Webhook"], ["Topic", "texts"], ["URL", "texts"], ["Signed", "texts"], ["Waiting", "number"], ["Inflight", "number"], ["State", "texts"]], "There are none. toymqctl webhooks set NAME TOPIC URL makes one, or PUT /v1/webhooks/NAME.");
     this.alerts = new Table("Alerts", [["Alert"], ["When", "texts"], ["Topic", "texts"], ["Goes to", "texts"], ["State", "texts"]], "There are none. toymqctl alerts set NAME makes one.");
@@ -46,7 +47,7 @@ export class BrokerView {
     this.wanted = "set";
     this.spans = [["set", "Set here"], ["all", "All"]].map(([key, label]) => el("button", { type: "button", "aria-pressed": String(key === "set"), click: () => this.#which(key) }, label));
     this.element = el(
-      "div", {}, el("h1", {}, "Broker"), this.polling.problem,
+      "div", {}, el("h1", {}, "Broker"), this.part, this.polling.problem,
       el("div.overview.broker", {},
         el("section.card", { "aria-label": "The last hour" }, el("h2", {}, "The last hour"), this.hour.element),
         el("section.card", { "aria-label": "Numbers" }, el("dl.facts", {}, Object.entries(this.facts).map(([label, value]) => el("div", {}, el("dt.muted", {}, label), value))), this.room)),
@@ -88,6 +89,8 @@ export class BrokerView {
   #draw(described, { webhooks }, { alerts }) {
     const { disk, memory, limits } = described;
     say(this.facts.Process, `${described.pid}, Python ${described.python}, ${described.compiled ? "compiled" : "from source"}`);
+    say(this.part, described.part ? `Process, disk, memory, limits, webhooks, alerts and options are those of ${described.part}. Its gateway is asked; the others have pages of their own.` : "");
+    this.part.hidden = !described.part;
     fill(
       this.room,
       meter("Logs on the disk", disk.log_bytes, disk.log_bytes + disk.free_bytes, `${bytes(disk.log_bytes)}, ${bytes(disk.free_bytes)} free`),

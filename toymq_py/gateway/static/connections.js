@@ -44,7 +44,8 @@ class Row {
     const some = connection.subscriptions.slice(0, SUBSCRIPTIONS_SHOWN).map(told);
     const more = connection.subscriptions_total - some.length;
     cells.Subscriptions.title = connection.subscriptions.map(told).join("\n");
-    say(cells.Subscriptions, some.length ? some.join(", ") + (more > 0 ? ` and ${count(more)} more` : "") : "–");
+    const lacks = connection.lacks.length ? ` (without ${connection.lacks.join(", ")})` : "";
+    say(cells.Subscriptions, (some.length ? some.join(", ") + (more > 0 ? ` and ${count(more)} more` : "") : "–") + lacks);
     say(cells.Inflight, count(connection.inflight));
     say(cells["Received /s"], perSecond(connection.received_bytes, before?.received_bytes, seconds));
     say(cells["Sent /s"], perSecond(connection.sent_bytes, before?.sent_bytes, seconds));
@@ -87,7 +88,7 @@ export class ConnectionsView {
 
   update() {}
 
-  #draw({ open, more, connections }) {
+  #draw({ open, more, part, connections }) {
     const now = performance.now();
     const seconds = this.readAt ? (now - this.readAt) / 1000 : 0;
     this.readAt = now;
@@ -101,7 +102,8 @@ export class ConnectionsView {
     this.before = new Map(connections.map((connection) => [connection.connection, connection]));
     for (const id of this.rows.keys()) if (!this.before.has(id)) this.rows.delete(id);
     if (found.some((element, i) => this.body.children[i] !== element) || this.body.children.length !== found.length) this.#place(found);
-    say(this.total, more || connections.length < open ? `${count(connections.length)} of ${plural(open, "connection")}` : plural(open, "connection"));
+    const all = plural(open, "connection") + (part ? `, of ${part} alone` : "");
+    say(this.total, more || connections.length < open ? `${count(connections.length)} of ${all}` : all);
     this.table.hidden = found.length === 0;
     this.none.hidden = found.length > 0;
   }

@@ -1,0 +1,280 @@
+"""A session's connections to other workers or groups: what goes over them, and the replies that come back. ADR 0156, 0190.
+
+A reply is held where its command stands, so replies come in order. Deliveries wait until the ``OK`` of their SUB is written.
+When a worker dies, nothing is written behind the first missing reply, and the client's connection ends: it repeats what it may.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from toymq_py.errors import PlacementUnknown
+from toymq_py.partitioned_topics import PartitionedTopics
+from toymq_py.placement import Place, PlaceLink, Placement
+from toymq_py.protocol import Hello, Pause, Resume, Unsubscribe, encode_command, encode_error, first_word
+from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, is_fatal
+from toymq_py.session.replies import PendingReply, Replies
+from toymq_py.session.spread_subscription import SpreadSubscription, named
+from toymq_py.session.upstream import PING, Upstream
+
+
+class PlaceLinks:
+    """Of one session. Belongs to the loop."""
+
+    __slots__ = ("_closed", "_loop", "_partitioned", "_paused", "_placement", "_replies", "_trusted", "_unread", "abort",
+                 "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip
+
+    def __init__(
+        self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, loop: asyncio.AbstractEventLoop,
+        unread: Callable[[], bool], abort: Callable[[], None], *, trusted: bool,
+    ) -> None:  # fmt: skip
+        """As ``Passing``."""
+        self._placement = placement
+        self._partitioned = partitioned
+        self._replies = replies
+        self._loop = loop
+        self._unread = unread
+        self.abort = abort
+        """Ends the session."""
+        self._trusted = trusted
+        self.open: dict[Place, WorkerLink] = {}
+        self.spread: dict[str, SpreadSubscription] = {}
+        """Subscriptions that are at every place."""
+        self.hello: Hello | None = None
+        """The client's, which is repeated at each place."""
+        self.finishing = False
+        """There are no more commands."""
+        self.shutting_down = False
+        """The session ends by itself: it waits for acks alone."""
+        self._paused = self._closed = False
+
+    def send(self, worker: WorkerLink, pieces: list[bytes], expected: Expected) -> None:
+        if expected.ends is not None:
+            worker.ending(expected.ends)
+        worker.expected.append(expected)
+        worker.link.send(pieces)
+
+    # -- connections
+
+    def to(self, place: Place) -> WorkerLink:
+        """The connection to a worker. Raises: PlacementUnknown."""
+        worker = self.open.get(place)
+        if worker is not None:
+            return worker
+        worker = WorkerLink()
+        worker.link = self.connected(place, partial(self._received, worker), partial(self._lost, place, worker))
+        self.open[place] = worker
+        if self.hello is not None:
+            worker.expected.append(Expected(None, 1))
+        if self._paused:
+            self.send(worker, [encode_command(Pause())], Expected(None, 1))
+        return worker
+
+    def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
+        """Another connection to a worker. Raises: PlacementUnknown."""
+        greeting = b"" if self.hello is None else encode_command(self.hello)
+        link = self._placement.connected(place, received, lost, trusted=self._trusted)
+        if link is None:
+            assert isinstance(place, int), "groups connect by themselves"
+            try:
+                return Upstream(self._placement.sockets[place], self._loop, received, lost, greeting or PING)
+            except OSError as error:
+                raise PlacementUnknown(f"worker {place} cannot be reached ({error.strerror or error}): try again") from error
+        if greeting:
+            link.send([greeting])
+        return link
+
+    def pause(self, command: Pause | Resume) -> None:
+        """PAUSE and RESUME, also of connections that are made later."""
+        self._paused = isinstance(command, Pause)
+        for worker in self.open.values():
+            self.send(worker, [encode_command(command)], Expected(None, 1))
+
+    def _received(self, worker: WorkerLink, frames: list[bytes]) -> None:
+        if worker.later is not None:
+            worker.later += frames
+            return
+        for at, frame in enumerate(frames):
+            word = first_word(frame)
+            if word == b"CLOSED":
+                if frame.endswith(b" SHUTTING_DOWN\n"):  # its connection ends soon, and the subscription with that
+                    self._replies.push(frame)
+                else:
+                    self._closed_there(worker, frame)
+            elif word == b"MSG" and (of := worker.subscription_of(frame)) is not None:
+                if of.wanted:
+                    self._replies.push(frame)
+            elif not worker.expected:
+                self.lost_reply(None)  # it speaks of its own accord: of its end
+            elif self._answer(worker, worker.expected[0], frame, word) and at + 1 < len(frames):
+                worker.later = frames[at + 1 :]
+                break
+        if self._unread() or worker.later is not None:
+            worker.link.pause()
+
+    def _closed_there(self, worker: WorkerLink, frame: bytes) -> None:
+        """A place has ended a subscription, or what it had of one topic. The client is told once, and it ends everywhere."""
+        name = frame.split(b" ", 2)[1].decode()
+        ended = worker.subscribed.pop(name, None)
+        if (found := self.spread.pop(name, None)) is not None:
+            found.end()
+        if ended is None or ended.wanted:
+            self._replies.push(frame)
+
+    def _answer(self, worker: WorkerLink, expected: Expected, frame: bytes, word: bytes) -> bool:
+        """Add a frame to the replies of a command. Returns: whether deliveries have to wait until it is written."""
+        held = expected.held
+        if held is not None:
+            self._replies.charge(held, len(frame))
+        if held is not None or expected.share is not None:
+            expected.pieces.append(frame if expected.told is None else expected.told(frame))
+        if word == b"MSG":  # of a PULL: its OK follows
+            return False
+        expected.left -= 1
+        fatal = is_fatal(frame)
+        if expected.left and not fatal:
+            return False
+        worker.expected.popleft()
+        if expected.ends is not None and (ended := worker.subscribed.pop(expected.ends, None)) is not None and word != b"OK":
+            ended.ending = False  # it was of another consumer
+            worker.subscribed[expected.ends] = ended
+        if held is None and expected.share is None:  # what ends a connection is said to the next one, whose reply will not come
+            return bool(fatal and worker.expected and self._answer(worker, worker.expected[0], frame, word))
+        if fatal and held is not None:  # a run has fewer replies than commands, and what follows would be taken for them
+            held.released, held.last = self.end_soon, True
+        answer = b"".join(expected.pieces)
+        subscribes = expected.subscribes if word == b"OK" else None
+        if subscribes is not None:
+            wanted = expected.spread is None or not expected.spread.has_ended
+            worker.subscribed[subscribes] = Subscribed(self._partitioned.pattern_of(subscribes), wanted=wanted)
+            worker.later = []
+        if expected.share is not None:
+            expected.share(answer)
+            return subscribes is not None
+        assert held is not None
+        if subscribes is not None:
+            held.released = lambda begin: self.released(worker)
+        self._replies.fill(held, lambda: answer)
+        return subscribes is not None
+
+    def released(self, worker: WorkerLink) -> None:
+        """The OK of a SUB is being written: what came behind it may follow."""
+        later, worker.later = worker.later or [], None
+        self._loop.call_soon(self._go_on, worker, later)
+
+    def _go_on(self, worker: WorkerLink, later: list[bytes]) -> None:
+        if not self._closed:
+            if later:
+                self._received(worker, later)
+            if worker.later is None and not self._unread():
+                worker.link.resume()
+
+    def _lost(self, place: Place, worker: WorkerLink) -> None:
+        """A worker has closed the connection, or died."""
+        if self.open.get(place) is worker:
+            del self.open[place]
+        if not worker.link.reached:
+            self._refuse(place, worker, list(worker.expected))
+        elif not self._placement.passes_on and not worker.subscribed:  # a group may be away for seconds: the client stays
+            self._refuse(place, worker, [expected for expected in worker.expected if expected.share is not None])
+        missing = [expected.held for expected in worker.expected if expected.held is not None]
+        for expected in list(worker.expected):
+            if expected.spread is not None:
+                expected.spread.lost(place)
+        for held in missing:
+            self.lost_reply(held)
+        lost = [name for name in worker.subscribed if (one := self.spread.get(name)) is None or not one.left(place)]
+        if not missing and lost and not worker.link.finishing and not self.shutting_down:
+            self.abort()
+
+    def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
+        """Refuse commands of which nothing was done, or which change nothing."""
+        error = PlacementUnknown(f"{named(place)} does not answer, so its topics are not known: try again")
+        for expected in unanswered:
+            if expected.spread is not None:
+                continue
+            worker.expected.remove(expected)
+            if expected.unsent is not None:
+                expected.unsent()
+            if expected.share is not None:
+                expected.share(encode_error(error))
+            elif expected.held is not None:
+                self._replies.fail(expected.held, error, expected.left)
+
+    def end_soon(self, begin: int) -> None:
+        self._loop.call_soon(self.abort)
+
+    def lost_reply(self, held: PendingReply | None) -> None:
+        """End the session where this reply stands: a later one would be taken for it."""
+        if held is None:
+            self.abort()
+            return
+
+        def cut() -> None:
+            held.make = None
+            self._loop.call_soon(self.abort)
+
+        self._replies.fill(held, cut)
+
+    # -- as the ``Session`` of a subscription that is everywhere
+
+    @property
+    def lacks(self) -> list[str]:
+        """The names of the places that a subscription misses."""
+        missing = {place for one in self.spread.values() for place in one.missing}
+        return [named(place) for place in sorted(missing, key=str)]
+
+    @property
+    def is_leaving(self) -> bool:
+        """As ``Session.is_leaving``."""
+        return self.finishing or self._closed or self.shutting_down
+
+    def is_place(self, place: Place) -> bool:
+        """As ``Session.is_place``."""
+        return place in self._placement.places()
+
+    def subscribe_at(self, place: Place, subscription: SpreadSubscription) -> None:
+        """As ``Session.subscribe_at``."""
+        command = subscription.command
+        heard = partial(subscription.heard, place)
+        self.send(self.to(place), [encode_command(command)], Expected(None, 1, command.topic, heard, spread=subscription))
+
+    def deliver(self, place: Place) -> None:
+        """As ``Session.deliver``."""
+        if (worker := self.open.get(place)) is not None:
+            self.released(worker)
+
+    def withdraw(self, place: Place, subscription: SpreadSubscription, *, uncounted: bool) -> None:
+        """As ``Session.withdraw``."""
+        command = subscription.command
+        worker = self.open.get(place)
+        if worker is None:
+            return
+        if (found := worker.subscribed.get(command.topic)) is not None:
+            found.wanted = False
+        elif all(expected.spread is not subscription for expected in worker.expected):
+            return
+        end = encode_command(Unsubscribe(command.topic, command.consumer, uncounted))
+        self.send(worker, [end], Expected(None, 1, ends=command.topic))
+
+    # -- the session
+
+    def resume(self) -> None:
+        """The client reads again."""
+        for worker in self.open.values():
+            if worker.later is None:
+                worker.link.resume()
+
+    def finish(self) -> None:
+        """Nothing more is sent: the other ends end what waits, answer, and close."""
+        for worker in self.open.values():
+            worker.link.finish()
+
+    def close(self) -> None:
+        """The session has ended: its leases at other workers go back."""
+        self._closed = True
+        for spread in self.spread.values():
+            spread.close()
+        for worker in self.open.values():
+            worker.link.close()
+        self.open.clear()

@@ -1,0 +1,233 @@
+"""A SUB of a pattern, or of a partitioned topic: each worker or group has some of its topics. ADR 0157, 0224.
+
+    asked ──OK──► joined: what it delivers is passed on, once the client has its own OK
+     ▲ │
+     │ └─ lost, or shuts down, before it has answered ──► away ─┐
+     └──────────── after a time, which grows ───────────────────┘
+
+The client has its ``OK`` when all have answered, or when some have and ``PATIENCE_S`` is over; what is away joins later. A
+refusal is the reply; behind the ``OK`` it ends the session, so the client subscribes again and gets it as the reply. So does
+the loss of a place behind that: what it had leased is ready there again, and only a connection that ends tells the client so.
+"""
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from toymq_py.errors import RequestError, ShuttingDown
+from toymq_py.placement import Place
+from toymq_py.protocol import Subscribe, encode_error
+from toymq_py.session.gathering import Gathering
+
+logger = logging.getLogger("toymq_py.session")
+
+PATIENCE_S = 2.0
+"""How long a SUB waits for all: most failovers are over by then, and a client leaves a broker that owes an answer for 5 s."""
+RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
+"""Between two questions to a place that is away. A group without a leader is looked for some seconds more each time."""
+AWAY = b"ERR SHUTTING_DOWN", b"ERR NOT_LEADER"
+"""How a place answers that another process, or another leader, replaces soon."""
+
+
+class Session(Protocol):
+    """What a subscription calls in the session that has it."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """What is away now will not be asked again."""
+
+    def is_place(self, place: Place) -> bool:
+        """Whether there still is this worker or group."""
+
+    def subscribe_at(self, place: Place, subscription: "SpreadSubscription") -> None:
+        """Send the SUB; ``heard`` or ``lost`` tells what comes of it. Raises: RequestError: the place cannot be reached."""
+
+    def deliver(self, place: Place) -> None:
+        """Pass on what came behind the OK."""
+
+    def withdraw(self, place: Place, subscription: "SpreadSubscription", *, uncounted: bool) -> None:
+        """End it there, if it is, and pass on nothing more."""
+
+    def abort(self) -> None:
+        """End the session."""
+
+
+class _Phase(enum.Enum):
+    ASKING = "the client has no reply yet"
+    REPLIED = "its OK is not written yet"
+    DELIVERING = "deliveries are passed on"
+    ENDED = "it was refused, has ended, or the session has"
+
+
+class SpreadSubscription:
+    """``begin`` it. Belongs to the loop."""
+
+    def __init__(
+        self, command: Subscribe, places: Collection[Place], gathering: Gathering, session: Session,
+        loop: asyncio.AbstractEventLoop, reply: Callable[[bytes], None], given_up: Collection[Place] = (),
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            places: all of them; ``gathering`` is for their answers.
+            reply: gets the reply, once.
+            given_up: places that another subscription of the session misses: they are asked, but not waited for.
+        """
+        self.command = command
+        self.joined: list[Place] = []
+        self._missing = dict.fromkeys(places, RETRY_MIN_S)  # how long to wait before the next question, by place
+        self._gathering = gathering
+        self._session = session
+        self._loop = loop
+        self._reply = reply
+        self._given_up = given_up
+        self._refusal = b""
+        self._phase = _Phase.ASKING
+        self._written: list[Callable[[], None]] = []
+        self._timers: dict[Place | None, asyncio.TimerHandle] = {}
+
+    @property
+    def has_ended(self) -> bool:
+        """What places deliver is not passed on."""
+        return self._phase is _Phase.ENDED
+
+    @property
+    def missing(self) -> Collection[Place]:
+        """The places that have not answered."""
+        return self._missing.keys()
+
+    def begin(self) -> None:
+        """Ask all places."""
+        self._timers[None] = self._loop.call_later(PATIENCE_S, self._wait_no_longer)
+        for place in list(self._missing):
+            self._ask(place)
+
+    def when_written(self, call: Callable[[], None]) -> None:
+        """Call when the reply is written."""
+        self._written.append(call)
+
+    def released(self, begin: int) -> None:
+        """The reply is being written."""
+        if self._phase is _Phase.REPLIED:
+            self._phase = _Phase.DELIVERING
+        for place in self.joined:
+            self._session.deliver(place)
+        for call in self._written:
+            call()
+
+    # -- what places answer
+
+    def heard(self, place: Place, answer: bytes) -> None:
+        """A place has answered the SUB."""
+        if self._phase is _Phase.ENDED:
+            if answer.startswith(b"OK"):
+                self._loop.call_soon(self._session.deliver, place)  # nothing but the reply to its UNSUB, which was sent
+            return
+        if answer.startswith(AWAY):
+            self._refusal = answer
+            self.lost(place)
+            return
+        del self._missing[place]
+        self._gathering.add(place, answer)
+        if not answer.startswith(b"OK"):
+            if self._phase is not _Phase.ASKING:
+                logger.warning("%s: %s refuses it: %s", self._named, named(place), answer.decode().rstrip())
+                self._session.abort()
+                return
+        else:
+            self.joined.append(place)
+            if self._phase is not _Phase.ASKING:
+                logger.info("%s has %s, too, now", self._named, named(place))
+            if self._phase is _Phase.DELIVERING:
+                self._loop.call_soon(self._session.deliver, place)
+        self._settle()
+
+    def lost(self, place: Place) -> None:
+        """The connection to a place that has not answered has ended, or there is none."""
+        if self._phase is _Phase.ENDED:
+            return
+        if self._session.is_leaving:
+            self._drop(place)
+            return
+        delay_s = self._missing[place]
+        self._missing[place] = min(2 * delay_s, RETRY_MAX_S)
+        self._timers[place] = self._loop.call_later(delay_s, self._ask, place)
+
+    def left(self, place: Place) -> bool:
+        """The connection to a place that has joined has ended. Returns: whether the client had nothing of it yet: then it is
+        asked again, as if it had not answered."""
+        if self._phase not in (_Phase.ASKING, _Phase.REPLIED):
+            return False
+        self.joined.remove(place)
+        del self._gathering.replies[place]
+        self._missing[place] = RETRY_MIN_S
+        self.lost(place)
+        return True
+
+    def _ask(self, place: Place) -> None:
+        self._timers.pop(place, None)
+        if self._session.is_leaving or not self._session.is_place(place):  # an empty group may be removed from its cluster
+            self._drop(place)
+            return
+        try:
+            self._session.subscribe_at(place, self)
+        except RequestError as error:
+            self._refusal = encode_error(error)
+            self.lost(place)
+
+    def _drop(self, place: Place) -> None:
+        del self._missing[place]
+        self._settle()
+
+    # -- its reply
+
+    def _wait_no_longer(self) -> None:
+        self._given_up = list(self._missing)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Reply, when it is time."""
+        if self._phase is not _Phase.ASKING:
+            return
+        if self._missing and (not self._gathering.replies or any(place not in self._given_up for place in self._missing)):
+            return
+        self._timers.pop(None).cancel()
+        refusal = self._gathering.refusal or (b"" if self.joined else self._refusal or encode_error(ShuttingDown()))
+        if refusal:
+            self.end(uncounted=True)
+            self._reply(refusal)
+            return
+        self._phase = _Phase.REPLIED
+        for place in self._missing:
+            logger.warning("%s goes on without %s until that answers", self._named, named(place))
+        self._reply(self._gathering.total())
+
+    @property
+    def _named(self) -> str:
+        return f"the subscription of {self.command.consumer} to {self.command.topic}"
+
+    # -- its end
+
+    def end(self, *, uncounted: bool = False) -> None:
+        """End it at all places; what they have delivered counts no attempt where it is ``uncounted``."""
+        self.close()
+        for place in [*self.joined, *self._missing]:
+            self._session.withdraw(place, self, uncounted=uncounted)
+
+    def ask_no_more(self) -> None:
+        """It is being ended where it has joined."""
+        self.close()
+        for place in self._missing:
+            self._session.withdraw(place, self, uncounted=True)
+
+    def close(self) -> None:
+        """Nothing of it is done any more. Idempotent."""
+        self._phase = _Phase.ENDED
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+
+def named(place: Place) -> str:
+    return f"worker {place}" if isinstance(place, int) else f"group {place}"
