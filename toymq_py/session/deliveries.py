@@ -120,9 +120,11 @@ class Deliveries:
         return min(wanted_bytes, FLOOR_BYTES) if self._seat is not None and self._seat.crowded else wanted_bytes
 
     def check_room(self, size: int) -> None:
-        """Check that a reply of ``size`` bytes fits into the client's share. Raises: QueueFull."""
-        if size > FLOOR_BYTES and self._seat is not None and self._seat.over_its_share:
-            raise self._seat.too_much()
+        """Check that a reply of ``size`` bytes fits into the client's share, and count it. Raises: QueueFull."""
+        if size > FLOOR_BYTES and self._seat is not None:
+            if self._seat.over_its_share:
+                raise self._seat.too_much()
+            self._seat.settle(self._seat.held_bytes - self._seat.unread_bytes + size)  # until the session counts all it holds
 
     @property
     def stalled(self) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from toymq_py.errors import NoSuchTopic
 from toymq_py.protocol import Fetch, encode_batch_header
+from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.replies import WAIT_COST_BYTES, PendingReply, Replies
 from toymq_py.topic import Topic
 
@@ -15,10 +16,11 @@ FETCH_BYTES_MAX = 2 * 1024 * 1024
 class Fetches:
     """The FETCHes of one session that wait for a commit."""
 
-    __slots__ = ("_loop", "_replies", "_waits")
+    __slots__ = ("_deliveries", "_loop", "_replies", "_waits")
 
-    def __init__(self, replies: Replies, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop) -> None:
         self._replies = replies
+        self._deliveries = deliveries
         self._loop = loop
         self._waits: dict[Callable[[], None], None] = {}
 
@@ -33,9 +35,10 @@ class Fetches:
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES) if waits else None)
 
         def make() -> bytes:
-            max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
+            max_bytes = self._deliveries.bytes_to_take(min(command.max_bytes, FETCH_BYTES_MAX))
             _check_incarnation(living(topic), command.incarnation)
             frames, count, next_id = topic.fetch(command.from_id, command.max_count, max_bytes)
+            self._deliveries.check_room(len(frames))
             return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
 
         if waits:

@@ -97,7 +97,7 @@ class Handler:
         self._deliveries = deliveries
         self._loop = loop
         self._greeted = False
-        self._fetches = Fetches(replies, loop)
+        self._fetches = Fetches(replies, deliveries, loop)
         self._pulls: dict[PendingPull, None] = {}
         self._refused = RefusedSequences(broker.placement.again)
         self._router: Router | None = None

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.clock import Clock
 from toymq_py.disk_errors import BeingExamined, storage_error
 from toymq_py.errors import InternalError, RequestError
@@ -57,7 +58,8 @@ class Replies:
     The bound is the handler's: it applies no command while ``held_bytes`` is above ``--max-inflight-bytes``.
     """
 
-    __slots__ = ("_clock", "_fifo", "_metrics", "_pushes", "_runnable", "_waited_for", "due", "held_bytes", "unfinished")
+    __slots__ = ("_clock", "_fifo", "_metrics", "_pushes", "_runnable", "_waited_for", "due", "held_bytes", "room",
+                 "unfinished")  # fmt: skip
 
     def __init__(self, metrics: Metrics, place: Runnable, clock: Clock) -> None:
         """``runnable`` is woken when a reply is due."""
@@ -67,6 +69,8 @@ class Replies:
         """Memory of queued replies and their payloads."""
         self.unfinished = False
         """The reply at the head needs another turn."""
+        self.room: Callable[[int], int] = lambda wanted_bytes: wanted_bytes
+        """How many bytes a write may have, of so many; asked above ``FLOOR_BYTES``."""
         self._metrics = metrics
         self._clock = clock
         self._runnable = place
@@ -195,7 +199,7 @@ class Replies:
             freed += cost
             size += len(text)
             if fifo and (
-                size >= WRITE_BYTES
+                (size >= FLOOR_BYTES and size >= self.room(WRITE_BYTES))
                 or len(out) >= REPLIES_PER_WRITE
                 or (kind is not bytes and self._clock.monotonic() > slice_end)
             ):
@@ -225,7 +229,7 @@ class Replies:
                 return None
             refusal = storage_error(busy)
         except RequestError as error:
-            refusal = error
+            refusal = error.bare()  # its traceback is a cycle with this frame, and knows the messages that had no room
         except OSError as error:
             logger.error("a reply could not be made: %s", error)  # noqa: TRY400 (the disk, not us)
             refusal = storage_error(error)

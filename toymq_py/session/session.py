@@ -115,6 +115,7 @@ class Session:
         self._runnable = Runnable(queue, self._turn)
         self._replies = Replies(broker.metrics, self._runnable, clock)
         self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later, seat)
+        self._replies.room = self._deliveries.bytes_to_take
         self._writer = Writer(transport, self._replies, self._deliveries, clock)
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None

@@ -50,3 +50,18 @@ def test_a_topic_that_was_deleted_meanwhile_is_not_read(session: SessionRig) -> 
     session.rig.broker.delete("t", lambda count, error: None)
     session.rig.loop.drain()
     assert session.write() == b"ERR NO_SUCH_TOPIC t was deleted\n"
+
+
+def test_a_large_record_waits_while_the_broker_holds_too_much() -> None:
+    """Two hundred connections that did not read had two MiB each, and the kernel killed the broker."""
+    with SessionRig(max_held_bytes=1 << 20) as session:
+        session.rig.publish("t", b"small", *[b"x" * 500_000] * 4)
+        session.apply(Fetch("t", 0, 9, max_bytes=1 << 21))
+        assert head(session.write()) == [b"BATCH", b"t", b"5", b"5"]
+        assert session.seat.held_bytes > 2_000_000, "as soon as it is made"
+        for first_id, wanted in ((0, [b"BATCH", b"t", b"1", b"1"]), (1, [b"ERR", b"QUEUE_FULL", b"1048576", b"bytes"])):
+            session.apply(Fetch("t", first_id, 9))
+            assert head(session.write()) == wanted
+        session.seat.settle(0)
+        session.apply(Fetch("t", 1, 1))
+        assert head(session.write()) == [b"BATCH", b"t", b"1", b"2"]
