@@ -358,6 +358,9 @@ class Quotas:
 
     def admit_consumer(self, topic: str, name: str, present: Collection[str]) -> None:
         """Count a new consumer of a topic. Raises: TooManyConsumers."""
+        if self.memory_high:
+            self._metrics.limit_reached("memory")
+            raise TooManyConsumers("the broker's memory is at its limit (--memory-max): there is no room for a new consumer")
         limit, maker = self._limits.max_consumers, acting_token.get()
         if maker is None or not maker.limited:
             self._admit(f"consumers of {topic}", TooManyConsumers, limit, "--max-consumers", maker, len(present), 0)

@@ -349,3 +349,14 @@ def test_beyond_the_share_of_a_token_none_goes_on() -> None:
     seat = rig.admitted("x", "app")
     seat.settle((1 << 19) + 1)
     assert not seat.goes_on
+
+
+def test_no_consumer_is_made_while_memory_is_high() -> None:
+    """A pattern with a new consumer at each of 2,000 topics, a hundred times: the kernel killed the broker."""
+    rig = Rig()
+    rig.quotas.memory_high = True
+    with pytest.raises(TooManyConsumers, match="memory is at its limit"):
+        rig.quotas.admit_consumer("t", "c", ())
+    assert rig.reached() == {"memory": 1}
+    rig.quotas.memory_high = False
+    rig.quotas.admit_consumer("t", "c", ())
