@@ -67,7 +67,8 @@ class Holder:
 class Seat:
     """One connection's part in the limits. It is anonymous until ``identify``."""
 
-    __slots__ = ("_evict", "_quotas", "address", "held_bytes", "left", "takes_no_messages", "token", "unread_bytes")
+    __slots__ = ("_evict", "_quotas", "address", "arriving_bytes", "held_bytes", "left", "takes_no_messages", "token",
+                 "unread_bytes")  # fmt: skip
 
     def __init__(self, quotas: "Quotas", address: Holder, evict: Callable[[], None] | None) -> None:
         self._quotas = quotas
@@ -75,7 +76,9 @@ class Seat:
         self.address = address
         self.token: Holder | None = None
         self.held_bytes = 0
-        """What counts, with the unread bytes."""
+        """What counts, with the unread and the arriving bytes."""
+        self.arriving_bytes = 0
+        """What counts of ``arriving``."""
         self.unread_bytes = 0
         """What counts of ``unread``."""
         self.left = False
@@ -96,11 +99,12 @@ class Seat:
         self._quotas.idle(self)
 
     def settle(self, held_bytes: int) -> bool:
-        """Set the bytes that the connection holds beside the unread ones; up to ``FLOOR_BYTES`` do not count.
+        """Set the bytes that the connection holds beside those; up to ``FLOOR_BYTES`` do not count.
 
         Returns: False when a limit is exceeded or memory runs out: take no more then.
         """
-        return self._quotas.settle(self, (held_bytes if held_bytes > FLOOR_BYTES else 0) + self.unread_bytes)
+        counted = held_bytes if held_bytes > FLOOR_BYTES else 0
+        return self._quotas.settle(self, counted + self.unread_bytes + self.arriving_bytes)
 
     def unread(self, unread_bytes: int) -> None:
         """Set the bytes that were written and that the client has not read; up to ``FLOOR_BYTES`` do not count."""
@@ -108,6 +112,15 @@ class Seat:
         if counted != self.unread_bytes:
             self._quotas.settle(self, self.held_bytes + counted - self.unread_bytes)
             self.unread_bytes = counted
+
+    def arriving(self, arriving_bytes: int) -> bool:
+        """Set the bytes of a message that has not come whole, apart from ``settle``; up to ``FLOOR_BYTES`` do not count.
+
+        Returns: whether there is room for more of it.
+        """
+        counted = arriving_bytes if arriving_bytes > FLOOR_BYTES else 0
+        more, self.arriving_bytes = counted - self.arriving_bytes, counted
+        return self._quotas.settle(self, self.held_bytes + more) or not counted or self.goes_on
 
     @property
     def crowded(self) -> bool:

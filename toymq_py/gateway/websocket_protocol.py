@@ -17,7 +17,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from toymq_py.auth.quotas import Seat
+from toymq_py.auth.quotas import FLOOR_BYTES, Seat
 from toymq_py.errors import BadFraming, InternalError, RequestError, ShuttingDown
 from toymq_py.gateway.answers import HEADERS, encode_last
 from toymq_py.gateway.bodies import SEAT
@@ -30,6 +30,8 @@ from toymq_py.topic import Subscription
 logger = logging.getLogger("toymq_py.gateway")
 
 HEAD_TIMEOUT_S = 20
+REASON_CHARS_MAX = 120
+"""Of a close frame, which has 125 bytes."""
 """From accept, or from the first byte of a next request, to the end of its headers."""
 BODY_PIECE_BYTES = 4096
 """Bytes of a body or of frames that are parsed before other tasks get a turn."""
@@ -217,11 +219,24 @@ class GatewayWebSocket(asyncio.Protocol):
             return
         piece, self._unread = self._unread[:BODY_PIECE_BYTES], self._unread[BODY_PIECE_BYTES:]
         self.take_piece(piece)
+        self._count_arriving()
         if self._unread:
             self.loop.call_soon(self._take)
         elif self._eof:
             self._leave()
         self._read_or_not()
+
+    def _count_arriving(self) -> None:
+        """Account for the message that arrives; close when there is no room for it."""
+        seat, size = self.seat, len(self._unread) + len(self._frames) + len(self.conn.reader.buffer)
+        if seat is None or (size <= FLOOR_BYTES and not seat.arriving_bytes):
+            return
+        if not seat.arriving(size) and not (self._ending or self.transport.is_closing()):
+            self.conn.fail(CloseCode.TRY_AGAIN_LATER, str(seat.too_much())[:REASON_CHARS_MAX])
+            self._unread = b""
+            self._frames.clear()
+            self.conn.reader.discard()
+            self._fail(CloseCode.TRY_AGAIN_LATER)
 
     def take_piece(self, piece: bytes) -> None:
         """Parse some bytes of frames."""
@@ -269,9 +284,9 @@ class GatewayWebSocket(asyncio.Protocol):
         self._full = True
         self._read_or_not()
 
-    def _fail(self) -> None:
-        """The client broke the protocol: the close frame that says so is to be sent."""
-        self._disconnect(CloseCode.PROTOCOL_ERROR)
+    def _fail(self, code: int = CloseCode.PROTOCOL_ERROR) -> None:
+        """The client broke the protocol, or a limit: the close frame that says so is to be sent."""
+        self._disconnect(code)
         self._ending = True
         self._send_data()
         self.close()

@@ -13,6 +13,7 @@ from websockets.frames import Frame, Opcode
 from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import HANDSHAKE, frame_of, sessions
+from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.gateway.websocket_protocol import GatewayWebSocket
 from toymq_py.topic import Commit
 
@@ -96,3 +97,26 @@ async def test_a_subscription_that_is_begun_at_the_end_is_undone_with_its_answer
         assert b'"subscribed"' in await reader.read()
     assert not sessions(rig)
     writer.close()
+
+
+async def test_messages_that_do_not_end_have_room_together_or_end_their_connection() -> None:
+    """A hundred connections with up to six MB each: the kernel killed the broker."""
+    whole = b"\x81\xff" + (900_000).to_bytes(8, "big") + bytes(4) + b"x" * 900_000
+    async with listening("/data/d", fs=SimDisk(random.Random(1)), max_held_bytes=1 << 20) as rig, asyncio.timeout(10):
+        wires = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(3)]
+        for reader, writer in wires:
+            writer.write(HANDSHAKE + b"\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(whole[:700_000])
+        quotas = rig.broker.quotas
+        answers = [asyncio.ensure_future(reader.read(4)) for reader, _ in wires]
+        await rig.until(lambda: sum(answer.done() for answer in answers) == 2)
+        assert {answer.result()[2:] for answer in answers if answer.done()} == {(1013).to_bytes(2, "big")}
+        assert FLOOR_BYTES < quotas.held_bytes < 1 << 20
+        at = next(n for n, answer in enumerate(answers) if not answer.done())
+        wires[at][1].write(whole[700_000:])
+        assert await answers[at]
+        assert b"BAD_FRAMING" in await wires[at][0].readuntil(b"}")
+        for _, writer in wires:
+            writer.close()
+        await rig.until(lambda: not quotas.held_bytes)
