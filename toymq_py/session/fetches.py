@@ -24,10 +24,12 @@ class Fetches:
         self._loop = loop
         self._waits: dict[Callable[[], None], None] = {}
 
-    def end_waits(self) -> None:
-        """Answer all that wait, empty."""
-        for finish in list(self._waits):
+    def end_waits(self) -> bool:
+        """Answer all that wait, empty. Returns: whether any did."""
+        waits = list(self._waits)
+        for finish in waits:
             finish()
+        return bool(waits)
 
     def fetch(self, topic: Topic, command: Fetch) -> None:
         """Reply with the records that are there when the reply is at the head, or wait for one."""

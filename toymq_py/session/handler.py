@@ -6,6 +6,7 @@ Never waits. Knows no transport.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -49,7 +50,7 @@ from toymq_py.session.gate import TAKEN_AT_SHUTDOWN, Gate
 from toymq_py.session.listing import Listed, Listing, json_reply, listed_behind
 from toymq_py.session.passing import Passing
 from toymq_py.session.publish import answer, grouped, publish, publish_part
-from toymq_py.session.pull import PendingPull
+from toymq_py.session.pull import Pulls
 from toymq_py.session.reader import Reader
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, PendingReply, Replies
@@ -75,7 +76,7 @@ ADMINISTRATIVE = (
 class Handler:
     """The commands of one session."""
 
-    __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_greeted", "_loop", "_metrics", "_number",
+    __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_greeted", "_may_wait", "_metrics", "_number",
                  "_pulls", "_refused", "_replies", "_router", "_run", "client_name", "ended", "gate", "max_held_bytes",
                  "passing")  # fmt: skip
 
@@ -91,18 +92,16 @@ class Handler:
         self.passing: Passing | None = None
         """To other workers; None in their connections, and without them."""
         self._number = number
-        self._broker = broker
-        self._metrics = broker.metrics
-        self._replies = replies
-        self._deliveries = deliveries
-        self._loop = loop
+        self._broker, self._metrics = broker, broker.metrics
+        self._replies, self._deliveries = replies, deliveries
         self._greeted = False
         self._fetches = Fetches(replies, deliveries, loop)
-        self._pulls: dict[PendingPull, None] = {}
         self._refused = RefusedSequences(broker.placement.again)
         self._router: Router | None = None
         self._run: Iterator[Command] = iter(())
+        self._may_wait = True
         self.gate = Gate()
+        self._pulls = Pulls(broker, replies, deliveries, loop, self.gate)
         self.max_held_bytes = broker.options.max_inflight_bytes
         """No command is applied while the replies hold more."""
 
@@ -135,17 +134,20 @@ class Handler:
                 return False
         return False
 
-    def end_waits(self) -> None:
-        """Answer FETCH and PULL that wait: the stream ended."""
-        self._fetches.end_waits()
-        for pulling in list(self._pulls):
-            pulling.finish()
+    def end_waits(self) -> bool:
+        """Answer FETCH and PULL that wait. Returns: whether any did."""
+        return self._fetches.end_waits() | self._pulls.end_waits() | (self.passing is not None and self.passing.end_waits())
+
+    def wait_no_more(self) -> None:
+        """The stream ended: answer what waits, and what comes without a wait. Idempotent."""
+        if self._may_wait:
+            self._may_wait = False
+            self.end_waits()
 
     def close(self) -> None:
         """The connection is gone: end all waits."""
         self.end_waits()
-        for pulling in list(self._pulls):
-            pulling.close()
+        self._pulls.close()
         if self.passing is not None:
             self.passing.close()
 
@@ -217,6 +219,8 @@ class Handler:
             if whole is not None and not command.topic.endswith(DEAD_LETTERS):
                 self._publish_routed(command, whole)
                 return
+        if not self._may_wait and isinstance(command, commands.Fetch | commands.Pull):
+            command = replace(command, wait_ms=0)
         if self.passing is not None and self.passing.take(command, self._refused):
             return
         match command:
@@ -328,12 +332,9 @@ class Handler:
 
     def _pull(self, command: commands.Pull) -> None:
         known = command.topic in self._broker.topics
-        pulling = PendingPull(command, self._broker, self._replies, self._deliveries, self._pulls, self.gate)
+        self._pulls.pull(command)
         if not known and command.topic in self._broker.topics:  # else it is a pattern
             self._audit_new(command.topic)
-        if command.wait_ms:
-            pulling.wait(self._loop.call_later(command.wait_ms / 1000, pulling.finish))
-        pulling.begin()
 
     def _unsubscribe(self, command: commands.Unsubscribe) -> None:
         subscription = self._deliveries.by_name.get(command.topic)

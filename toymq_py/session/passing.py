@@ -332,11 +332,14 @@ class Passing:
 
     # -- the session
 
+    def end_waits(self) -> bool:
+        """Answer PULLs of patterns that wait, or would. Returns: whether any did."""
+        return bool([pull for pull in self._pulls if pull.end_wait()])
+
     def finish(self) -> None:
         """There are no more commands: what waits for messages is answered."""
         self.links.finishing = True
-        for pull in self._pulls:
-            pull.end_wait()
+        self.end_waits()
         if not self._pulls:  # else one of them still asks
             self.links.finish()
 

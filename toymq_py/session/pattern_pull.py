@@ -116,11 +116,12 @@ class PatternPull:
         self.end_wait()
         self._done(reply)
 
-    def end_wait(self) -> None:
-        """What waits is answered, and what does not yet wait will not."""
-        self._waits_none = True
+    def end_wait(self) -> bool:
+        """What waits is answered, and what does not yet wait will not. Returns: False when that was so already."""
+        ends, self._waits_none = not self._waits_none, True
         for link, _ in list(self._waits.values()):
             link.finish()
+        return ends
 
     def close(self) -> None:
         """The session has ended."""

@@ -19,6 +19,41 @@ PULL_BYTES_MAX = 1024 * 1024
 """About the most that one PULL returns, except for one larger message."""
 
 
+class Pulls:
+    """The PULLs of one session that are not answered."""
+
+    __slots__ = ("_broker", "_deliveries", "_gate", "_loop", "_pending", "_replies")
+
+    def __init__(
+        self, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop, gate: Gate
+    ) -> None:
+        self._broker = broker
+        self._replies = replies
+        self._deliveries = deliveries
+        self._loop = loop
+        self._gate = gate
+        self._pending: dict[PendingPull, None] = {}
+
+    def pull(self, command: Pull) -> None:
+        """Queue the reply. Raises: as ``Broker.poll``; then nothing is left of it."""
+        pulling = PendingPull(command, self._broker, self._replies, self._deliveries, self._pending, self._gate)
+        if command.wait_ms:
+            pulling.wait(self._loop.call_later(command.wait_ms / 1000, pulling.finish))
+        pulling.begin()
+
+    def end_waits(self) -> bool:
+        """Answer all that wait with the messages that are there. Returns: whether any did."""
+        waiting = [pulling for pulling in self._pending if pulling.waits]
+        for pulling in waiting:
+            pulling.finish()
+        return bool(waiting)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        for pulling in list(self._pending):
+            pulling.close()
+
+
 class PendingPull:
     """One PULL until it is answered; a key of ``pulls`` until then."""
 
@@ -54,6 +89,11 @@ class PendingPull:
         """Let the pull wait until the timer calls ``finish``."""
         self._timer = timer
 
+    @property
+    def waits(self) -> bool:
+        """Its time is not over."""
+        return self._timer is not None
+
     def begin(self) -> None:
         """Queue the reply."""
         self._replies.hold(self._held)
@@ -84,7 +124,7 @@ class PendingPull:
     def finish(self) -> None:
         """End the wait: answer with the messages that are there, also while the disk still writes that the consumer is new: it
         begins at the first id, and would again. Idempotent."""
-        waits = self._timer is not None
+        waits = self.waits
         self._stop_waiting()
         if self._at_head or (waits and not self._registered):
             self._replies.fill(self._held, self._make)
@@ -107,7 +147,7 @@ class PendingPull:
         except (RequestError, OSError):
             self.close()
             raise
-        if not deliveries and not self._poll.closed and (self._timer is not None or self._poll.is_examining):
+        if not deliveries and not self._poll.closed and (self.waits or self._poll.is_examining):
             self._at_head = True
             self._deliveries.pull = self._poll
             self._held.make = None

@@ -18,8 +18,8 @@ class Reader:
     """The inbox of a session and its parser. Above ``INBOX_BYTES_MAX``, or less, the transport stops reading."""
 
     __slots__ = (
-        "_commands_per_run", "_inbox", "_inbox_bytes", "_inbox_bytes_max", "_metrics", "_parser", "_paused", "_transport",
-        "bytes_max", "caught_up", "eof", "finished", "waiting", "wire",
+        "_commands_per_run", "_inbox", "_inbox_bytes", "_inbox_bytes_max", "_metrics", "_parser", "_transport", "bytes_max",
+        "caught_up", "eof", "finished", "paused", "waiting", "wire",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport, metrics: Metrics, max_payload_bytes: int, commands_per_run: int) -> None:
@@ -35,7 +35,8 @@ class Reader:
         self._inbox: deque[bytes] | None = None  # an empty one has 760 bytes, and most sessions are idle
         self._inbox_bytes = 0
         self._inbox_bytes_max = INBOX_BYTES_MAX
-        self._paused = False
+        self.paused = False
+        """The inbox is full: no more is read, and it is not seen when the stream ends."""
         self.bytes_max = 0
         """An upper bound of the unparsed bytes; ``count_bytes`` makes it exact."""
         self.waiting = False
@@ -71,8 +72,8 @@ class Reader:
 
     def _keep_to_limit(self) -> None:
         too_much = self._inbox_bytes > self._inbox_bytes_max
-        if too_much is not self._paused and not self._transport.is_closing():
-            self._paused = too_much
+        if too_much is not self.paused and not self._transport.is_closing():
+            self.paused = too_much
             if too_much:
                 self._transport.pause_reading()
             else:
@@ -113,7 +114,7 @@ class Reader:
                 data = inbox.popleft()
                 self._inbox_bytes -= len(data)
                 parser.receive_data(data)
-                if self._paused:
+                if self.paused:
                     self._keep_to_limit()
             elif self.eof and parser.ended_torn is None:
                 parser.receive_eof()
@@ -130,5 +131,5 @@ class Reader:
         """Drop the inbox and read on: closing a socket with unread bytes resets the connection."""
         self._inbox = None
         self.waiting = False
-        if self._paused:
+        if self.paused:
             self._transport.resume_reading()

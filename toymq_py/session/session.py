@@ -209,7 +209,7 @@ class Session:
                 self._replies.held_bytes + reader.bytes_max > FLOOR_BYTES or seat.held_bytes or self._writer.paused
             ):
                 more = self._settle(seat) or more
-            return more or (not reader.caught_up and self._has_room_again())
+            return more or (not reader.caught_up and self._has_room_again()) or (reader.paused and self._makes_room())
         except Exception:
             logger.exception("session %d ended by a bug", self.number)
             self._say("!", "a bug")
@@ -235,7 +235,7 @@ class Session:
     def _ending_turn(self, slice_end: float) -> bool:
         eof = self._reader.eof
         if eof:
-            self._handler.end_waits()
+            self._handler.wait_no_more()
         if self._lost or (eof and self._phase is _LINGERING):
             self._end()
             return False
@@ -258,6 +258,11 @@ class Session:
     def _has_room_again(self) -> bool:
         """Whether commands wait that were held up by replies, which are written now."""
         return not self._reader.caught_up and self._phase is _SERVING and self._handler.has_room
+
+    def _makes_room(self) -> bool:
+        """Behind waits the inbox would stay full for as long as they last, and it would not be seen that the client is gone.
+        Returns: whether waits were ended."""
+        return not (self._handler.has_room or self._writer.paused) and self._handler.end_waits()
 
     # -- tokens
 
@@ -290,7 +295,7 @@ class Session:
         if self._phase is _SERVING:
             self._phase = _LEAVING
             self._say("=", "leaving")
-            self._handler.end_waits()
+            self._handler.wait_no_more()
             if self._handler.passing is not None:
                 self._handler.passing.finish()
             self._runnable.wake()
@@ -351,7 +356,7 @@ class Session:
         self._owed = owed
         if self._handler.passing is not None:
             self._handler.passing.links.shutting_down = True
-        self._handler.end_waits()
+        self._handler.wait_no_more()
         self._leave_when_done()
 
     def _leave_when_done(self) -> None:

@@ -6,9 +6,10 @@ from typing import cast
 import pytest
 
 from tests.support.sim_event_loop import SimTransport
-from tests.support.sim_served import SimServed
+from tests.support.sim_served import SimClient, SimServed
 from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.protocol import ServerConnection
+from toymq_py.session.gate import PULLS_MAX
 
 
 @pytest.mark.parametrize(("size", "messages", "most"), [(200, 100, 0), (1000, 200, 5)])
@@ -96,3 +97,46 @@ def test_a_fetch_leaves_no_cycle_behind() -> None:
             assert gc.collect() < 500
         finally:
             gc.enable()
+
+
+def said(client: SimClient) -> int:
+    """How many waits were answered, all empty."""
+    lines = [line for line in client.lines() if line]
+    assert set(lines) <= {b"OK 0", b"BATCH t 0 1 0"}
+    return len(lines)
+
+
+@pytest.mark.parametrize("registered", [True, False], ids=["known", "new"])
+@pytest.mark.parametrize("command", [b"PULL t c 1 wait=600000\n", b"FETCH t 1 9 wait=600000\n"])
+@pytest.mark.parametrize("count", [PULLS_MAX + 1, 5000])
+def test_a_client_that_says_no_more_gets_all_its_answers_at_once(command: bytes, count: int, *, registered: bool) -> None:
+    """Behind the first 128 PULLs the next ones began to wait anew."""
+    with SimServed() as served:
+        served.client(b"PUB t - 1\nx\n" + (b"PULL t c 1 visibility=86400000\n" if registered else b"PULL t other 1\n"))
+        served.advance(1)
+        client = served.client(command.replace(b" c ", b" c " if registered else b" other ") * count)
+        served.advance(2)
+        client.transport.write_eof()
+        served.advance(2)
+        assert said(client) == count
+        assert client.at_end
+        assert served.broker.quotas.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "count", "held"),
+    [(b"PULL t c 1 wait=0600000\n", 46_000, 512 << 20), (b"FETCH t 1 9 wait=600000\n", 20_000, 1 << 20)],
+)
+def test_no_wait_outlasts_a_full_inbox_behind_it(command: bytes, count: int, held: int) -> None:
+    """Reading was paused as long as the waits lasted: neither was the end seen, nor that the client was gone."""
+    with SimServed(max_held_bytes=held) as served:
+        served.client(b"PUB t - 1\nx\nPULL t c 1 visibility=86400000\n")
+        served.advance(1)
+        client = served.client(command * count)
+        served.advance(2)
+        (session,) = (each for each in served.server._sessions if each._reader.waiting)
+        assert cast(SimTransport, session.transport)._reading
+        assert 0 < said(client) < count, "what has room waits"
+        client.transport.abort()
+        served.advance(0.1)
+        assert served.broker.quotas.connections == 1
