@@ -117,8 +117,8 @@ def _address_of(connection: socket.socket) -> str | None:
 
 
 def _set_options(connection: socket.socket) -> None:
-    """Set keepalive: a dead peer that holds messages is detected within about a minute. The kernel does so while nothing is under
-    way; for the rest there is ``net.dead_peers``: a user timeout of TCP would also end a living client that does not read.
+    """Set keepalive: a dead peer that holds messages is detected within about a minute. The kernel does so while nothing is
+    under way, ``net.dead_peers`` the rest: a user timeout of TCP would also end a living client that does not read.
 
     A Unix socket needs none: the kernel closes it when the peer dies.
     """

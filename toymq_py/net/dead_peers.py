@@ -45,8 +45,8 @@ class TcpState(NamedTuple):
     def unanswered(self) -> bool:
         """Something was sent behind the last thing that came.
 
-        A full receiver answers each probe, and each segment that it drops. In the end they are two minutes apart: neither an old
-        answer nor unacknowledged data tells it from one that is gone, but the order of the two does.
+        A full receiver answers each probe, and each segment that it drops. In the end they are two minutes apart: neither an
+        old answer nor unacknowledged data tells it from one that is gone, but the order of the two does.
         """
         return self.probes > 0 or (self.unacked > 0 and self.sent_ms < self.heard_ms)
 
