@@ -117,5 +117,6 @@ class DeadPeers:
         waiting[transport] = found
         unanswered_s = now - found.since
         if unanswered_s >= PATIENCE_S if state is None else state.is_dead(unanswered_s):
-            logger.info("%s: its client is gone: no answer for %d s", connection.connection_id, PATIENCE_S)
+            reason = "its client is gone, no answer" if state is not None else "nothing taken of what is left"
+            logger.info("%s is ended: %s for %d s", connection.connection_id, reason, PATIENCE_S)
             transport.abort()
