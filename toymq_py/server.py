@@ -18,7 +18,6 @@ from toymq_py.clock import Clock
 from toymq_py.entrance import REFUSED_LINGER_MAX, Entrance
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.certificates import Certificates
-from toymq_py.net.dead_peers import DeadPeers
 from toymq_py.net.open_connections import OpenConnection
 from toymq_py.session import LINGER_S, Errands, FairQueue, Session, SessionProtocol, refuse
 
@@ -69,7 +68,6 @@ class Server:
         if authority is not None:
             broker.quotas.guarded = True
             authority.on_change.append(self._rights_changed)
-        self._dead_peers = DeadPeers(broker.quotas.open_connections, loop, clock)
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._most_sessions = 0  # since the dict was made anew
         self._stopping = asyncio.Event()
@@ -107,7 +105,6 @@ class Server:
         """Accept and serve until ``stop``, then shut down gracefully (delivery.md, "Shutdown")."""
         async with asyncio.TaskGroup() as tasks:
             self._check_expiry()
-            self._dead_peers.start()
             self._tick()  # recovery may have set deadlines
             self._entrance.open(listeners, tls_listeners, tasks)
             await self._stopping.wait()
@@ -116,7 +113,6 @@ class Server:
                 self.cut()
             else:
                 await self._drain()
-        self._dead_peers.stop()
         for timer in (self._ticker, self._expiry_timer):
             if timer is not None:
                 timer.cancel()

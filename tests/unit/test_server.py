@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.http_rig import listening
 from tests.support.sim_served import SimClient, SimServed
+from toymq_py.clock import SystemClock
 from toymq_py.net import dead_peers
-from toymq_py.net.dead_peers import TcpState
+from toymq_py.net.dead_peers import DeadPeers, TcpState
 from toymq_py.server import Server
 
 
@@ -54,7 +55,7 @@ def test_an_address_that_a_name_has_twice_is_bound_once(monkeypatch: pytest.Monk
     listener.close()
 
 
-async def test_each_listener_is_looked_at_for_clients_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_of_each_listener_that_are_gone_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states = [TcpState(probes=0, unacked=0, sent_ms=0, heard_ms=60_000)]
     monkeypatch.setattr(dead_peers, "PATIENCE_S", 0.0)
     monkeypatch.setattr(dead_peers, "ROUND_S", 0.01)
@@ -63,6 +64,8 @@ async def test_each_listener_is_looked_at_for_clients_that_are_gone(tmp_path: Pa
         ports = (rig.served.port, rig.port)
         clients = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
         connections = rig.broker.quotas.open_connections
+        peers = DeadPeers(connections, asyncio.get_running_loop(), SystemClock())
+        peers.start()
         await rig.until(lambda: len(list(connections)) == len(ports))
         clients[0][1].write(b"PING\n")
         assert await clients[0][0].readline() == b"PONG\n", "it is idle, and there"
@@ -72,6 +75,7 @@ async def test_each_listener_is_looked_at_for_clients_that_are_gone(tmp_path: Pa
                 assert not await asyncio.wait_for(reader.read(), 30)
             writer.close()
         await rig.until(lambda: not list(connections))
+        peers.stop()
 
 
 CHAINS = {
