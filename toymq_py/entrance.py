@@ -20,9 +20,6 @@ REFUSED_LINGER_MAX = 16
 """Refused clients that hear the reason at once: each holds a descriptor."""
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
-USER_TIMEOUT_MS = 30_000
-"""Also for a living client that does not read (docs/reconnects.md). The time of its last acknowledgement (TCP_INFO) would not
-tell it from a dead one within 30 s: the kernel asks a full receiver less and less often, in the end every two minutes."""
 
 
 class Entrance:
@@ -120,7 +117,8 @@ def _address_of(connection: socket.socket) -> str | None:
 
 
 def _set_options(connection: socket.socket) -> None:
-    """Set keepalive: a dead peer that holds messages is detected within about a minute.
+    """Set keepalive: a dead peer that holds messages is detected within about a minute. The kernel does so while nothing is
+    under way, ``net.dead_peers`` the rest: a user timeout of TCP would also end a living client that does not read.
 
     A Unix socket needs none: the kernel closes it when the peer dies.
     """
@@ -132,7 +130,6 @@ def _set_options(connection: socket.socket) -> None:
         ("TCP_KEEPIDLE", KEEPALIVE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_S),
         ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
     ):
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -33,6 +33,8 @@ RECEIVE_BYTES = 256 * 1024
 KEEPALIVE_IDLE_S, KEEPALIVE_PROBES = 15, 3
 """A dead peer is noticed after a minute, as the broker notices us (delivery.md)."""
 USER_TIMEOUT_MS = 30_000
+"""The kernel's own, which also ends a connection that the other end does not read. A broker reads, unlike a client in a long
+handler; one that takes nothing for so long is overloaded, and what had no reply is sent again on the next connection."""
 SILENT_S = 5.0
 """With several addresses: a broker that owes an answer and says nothing for so long is left for the next one. A process that is
 paused closes no connection, its system still acknowledges what it gets, and in a cluster another node leads by then."""

@@ -9,7 +9,7 @@ import pytest
 from tests.support.certificates import CERT, KEY
 from toymq_py.auth.quotas import Quotas
 from toymq_py.config.options import BrokerOptions
-from toymq_py.entrance import KEEPALIVE_S, USER_TIMEOUT_MS, Entrance
+from toymq_py.entrance import KEEPALIVE_S, Entrance
 from toymq_py.errors import RequestError
 from toymq_py.metrics import Metrics
 from toymq_py.net.certificates import Certificates
@@ -36,7 +36,7 @@ class Greeter(asyncio.Protocol):
         self._connected(transport)
 
 
-async def test_a_dead_peer_is_found_by_the_kernel() -> None:
+async def test_the_kernel_finds_a_dead_peer_and_leaves_one_alone_that_does_not_read() -> None:
     """Whatever the protocol: one that holds messages would hold them for ever."""
     loop = asyncio.get_running_loop()
     metrics = Metrics()
@@ -54,7 +54,7 @@ async def test_a_dead_peer_is_found_by_the_kernel() -> None:
             assert server.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert server.getsockopt(tcp, socket.TCP_NODELAY) == 1
             assert server.getsockopt(tcp, socket.TCP_KEEPIDLE) == KEEPALIVE_S
-            assert server.getsockopt(tcp, socket.TCP_USER_TIMEOUT) == USER_TIMEOUT_MS
+            assert server.getsockopt(tcp, socket.TCP_USER_TIMEOUT) == 0, "it ends one that lives and does not read"
             transport.close()
         entrance.close()
 

@@ -1,10 +1,17 @@
 """What the server does beside its sessions: it binds, and runs the broker's timers."""
 
+import asyncio
+import contextlib
 import socket
+from pathlib import Path
 
 import pytest
 
+from tests.support.http_rig import listening
 from tests.support.sim_served import SimClient, SimServed
+from toymq_py.clock import SystemClock
+from toymq_py.net import dead_peers
+from toymq_py.net.dead_peers import DeadPeers, TcpState
 from toymq_py.server import Server
 
 
@@ -46,6 +53,29 @@ def test_an_address_that_a_name_has_twice_is_bound_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(socket, "getaddrinfo", lambda _host, *rest, **words: 2 * resolve("127.0.0.1", *rest, **words))
     (listener,) = Server.bind("localhost", 0)
     listener.close()
+
+
+async def test_clients_of_each_listener_that_are_gone_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [TcpState(probes=0, unacked=0, sent_ms=0, heard_ms=60_000)]
+    monkeypatch.setattr(dead_peers, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(dead_peers, "ROUND_S", 0.01)
+    monkeypatch.setattr(dead_peers, "tcp_state", lambda transport: states[-1])
+    async with listening(tmp_path) as rig:
+        ports = (rig.served.port, rig.port)
+        clients = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
+        connections = rig.broker.quotas.open_connections
+        peers = DeadPeers(connections, asyncio.get_running_loop(), SystemClock())
+        peers.start()
+        await rig.until(lambda: len(list(connections)) == len(ports))
+        clients[0][1].write(b"PING\n")
+        assert await clients[0][0].readline() == b"PONG\n", "it is idle, and there"
+        states.append(TcpState(probes=0, unacked=1, sent_ms=0, heard_ms=60_000))
+        for reader, writer in clients:
+            with contextlib.suppress(ConnectionResetError):
+                assert not await asyncio.wait_for(reader.read(), 30)
+            writer.close()
+        await rig.until(lambda: not list(connections))
+        peers.stop()
 
 
 CHAINS = {

@@ -108,7 +108,11 @@ class OpenConnections:
         """One for each server, which adds its own."""
 
     def __iter__(self) -> Iterator[OpenConnection]:
-        return (each for each in chain.from_iterable(source() for source in self.sources) if not each.transport.is_closing())
+        return (each for each in self.with_closing() if not each.transport.is_closing())
+
+    def with_closing(self) -> Iterator[OpenConnection]:
+        """Also those that the broker has closed, and that have not taken yet what is left for them."""
+        return chain.from_iterable(source() for source in self.sources)
 
     def find(self, connection_id: str) -> OpenConnection | None:
         """The connection with this id; None when it is not open."""
@@ -116,16 +120,23 @@ class OpenConnections:
 
 
 def bytes_passed(transport: asyncio.BaseTransport) -> tuple[int | None, int | None]:
-    """Bytes that arrived, and that the other end has acknowledged, with what TLS adds. None where the kernel does not say: at a
-    Unix socket, outside Linux, and when the connection is gone."""
-    connection = transport.get_extra_info("socket")
-    if connection is None or sys.platform != "linux" or connection.family == socket.AF_UNIX:
-        return None, None
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_AT + _BYTES.size)
-    except OSError:
-        return None, None
-    if len(info) < _BYTES_AT + _BYTES.size:  # an old kernel
+    """Bytes that arrived, and that the other end has acknowledged, with what TLS adds. None where the kernel does not say
+    (``tcp_info``)."""
+    info = tcp_info(transport, _BYTES_AT + _BYTES.size)
+    if info is None:
         return None, None
     sent, received = _BYTES.unpack_from(info, _BYTES_AT)
     return received, sent
+
+
+def tcp_info(transport: asyncio.BaseTransport, size: int) -> bytes | None:
+    """The first bytes of ``struct tcp_info``. None where the kernel does not say: at a Unix socket, outside Linux, where it is
+    too old, and when the connection is gone."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or sys.platform != "linux" or connection.family == socket.AF_UNIX:
+        return None
+    try:
+        info: bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+    except OSError:
+        return None
+    return info if len(info) == size else None

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions
+from toymq_py.net.dead_peers import DeadPeers
 from toymq_py.placement import Placement
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.loop_lag import LoopLag
@@ -120,14 +121,16 @@ def opened_broker(
         rss_bytes=heap_trimming.rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)), loop_lag_s=lag.worst_s,
         tracer=tracer, open_files_max=open_files_max(options.max_connections), placement=placement,
     )  # fmt: skip
-    watch = DirectoryWatch(loop, broker)
+    watch, peers = DirectoryWatch(loop, broker), DeadPeers(broker.quotas.open_connections, loop, clock)
     try:
         with _without_collections():
             broker.open(os.getpid(), address, lock)
         lag.start()
         watch.start()
+        peers.start()
         yield broker
     finally:
+        peers.stop()
         watch.stop()
         lag.stop()
         scheduler.close(drop_waiting=broker.shutting_down)  # what matters of them was waited for, or the deadline is over

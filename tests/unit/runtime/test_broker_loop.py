@@ -3,13 +3,18 @@
 import asyncio
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from toymq_py.broker import Broker
+from toymq_py.clock import SystemClock
+from toymq_py.config.options import BrokerOptions
+from toymq_py.net import dead_peers
+from toymq_py.net.open_connections import OpenConnection
 from toymq_py.runtime import broker_loop
-from toymq_py.runtime.broker_loop import DIRECTORY_CHECK_S, DirectoryWatch, LoopScheduler
+from toymq_py.runtime.broker_loop import DIRECTORY_CHECK_S, DirectoryWatch, LoopScheduler, opened_broker
 
 
 @pytest.mark.parametrize(
@@ -103,3 +108,16 @@ async def test_what_follows_a_job_waits_for_its_ticket_on_the_loop_and_on_a_thre
         assert free is None
     finally:
         scheduler.close(drop_waiting=False)
+
+
+async def test_an_open_broker_looks_for_clients_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_peers, "ROUND_S", 0.0)
+    looked = asyncio.Event()
+
+    def connections() -> list[OpenConnection]:
+        looked.set()
+        return []
+
+    with opened_broker(BrokerOptions(data_dir=str(tmp_path)), SystemClock(), asyncio.get_running_loop()) as broker:
+        broker.quotas.open_connections.sources.append(connections)
+        await asyncio.wait_for(looked.wait(), 10)
