@@ -9,6 +9,7 @@ from toymq_py import terminal
 from toymq_py.consumer_options import POLL_MODES, Mode
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
+from toymqctl.new_topics import is_new, say_made
 from toymqctl.quantities import CONSUMER, TOPIC
 
 
@@ -44,11 +45,16 @@ def pull(
         toymqctl ack jobs workers 17
         toymqctl nack jobs workers 17 --delay 5s
 
+    A consumer whose messages have an order is pulled with --mode keyed each time: the broker keeps no mode over a restart, and
+    without it leases several messages of a key at once.
+
     `nack --lease` with the `lease` of the JSON leaves the message alone when another worker has it by then.
 
     Without a message the exit code is 0, with --fail-if-empty 1, and a note goes to stderr.
     """
     with broker.connect() as client:
+        if is_new(topic, lambda: client.describe(topic)):
+            say_made(topic)
         found = client.pull(topic, consumer, max_count, wait=wait_s, visibility=visibility_s, mode=mode)
         for message in found:
             terminal.write(replace(Row.delivered(message), lease=message.lease).format(form))

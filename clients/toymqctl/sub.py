@@ -12,6 +12,7 @@ from toymq_py.errors import NoSuchTopic
 from toymq_py.names import is_pattern
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
+from toymqctl.new_topics import is_new, say_made
 from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 
 
@@ -58,7 +59,8 @@ def sub(
     count = 0
     with broker.connect() as client:
         window = min(window, max_count) if max_count is not None else window
-        _say_when_new(client, topic)
+        if is_new(topic, lambda: client.describe(topic)):
+            say_made(topic)
         if start is not None:
             _say_when_elsewhere(client, topic, consumer, start)
         subscription = client.sub(
@@ -75,16 +77,6 @@ def sub(
             count += 1
             if not no_ack:
                 message.ack()
-
-
-def _say_when_new(client: sync.Client, topic: str) -> None:
-    """Report that subscribing creates the topic: its name may be misspelled."""
-    if is_pattern(topic):
-        return
-    with suppress(NoSuchTopic):
-        client.describe(topic)
-        return
-    click.echo(f"toymqctl: {topic} was not there and is made now: `toymqctl delete {topic}` removes it", err=True)
 
 
 def _say_when_elsewhere(client: sync.Client, topic: str, consumer: str, start: Start) -> None:

@@ -8,6 +8,7 @@ from toymq.click_support import Duration
 from toymq_py.text_files import read_text
 from toymqctl.broker import Broker
 from toymqctl.gateway import gateway_of, path_of
+from toymqctl.new_topics import is_new, say_made
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import print_json, screen_room, table
@@ -90,11 +91,16 @@ def set_webhook(
 ) -> None:  # fmt: skip
     """Push the messages of TOPIC, or of a pattern, to URL; replaces the webhook NAME.
 
-    It begins at the first retained message; a webhook that is replaced goes on where it was.
+    It begins at the first retained message; a webhook that is replaced goes on where it was. A push that is not taken is
+    tried again as often as `max_attempts` of TOPIC says, then the message is a dead letter.
     """
     body: dict[str, Any] = {"topic": topic, "url": url, "timeout_ms": round(timeout_s * 1000), "concurrency": concurrency}
     body |= secret_member(secret_file, no_secret=no_secret)
-    found = gateway_of(broker).ask("PUT", path_of("webhooks", name), body)
+    gateway = gateway_of(broker)
+    makes = is_new(topic, lambda: gateway.ask("GET", path_of("topics", topic)))
+    found = gateway.ask("PUT", path_of("webhooks", name), body)
+    if makes:
+        say_made(topic)
     click.echo(f"{name}: {found['topic']} to {found['url']}{', signed' if found['secret'] else ''}")
 
 

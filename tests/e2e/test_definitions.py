@@ -252,3 +252,27 @@ def test_what_a_broker_without_a_gateway_cannot_tell_is_said(tmp_path: Path, mon
         assert (exported.exit_code, exported.stdout) == (0, '[[topic]]\nname = "orders"\n')
         assert "topics and consumers alone: http://127.0.0.1" in exported.stderr
         assert "FORBIDDEN" in exported.stderr
+
+
+def test_a_partitioned_topic_goes_from_one_broker_to_another(tmp_path: Path) -> None:
+    """Found by a new user: what was exported did not start a broker."""
+    whole = '[[topic]]\nname = "part"\npartitions = 4\nttl = "5s"\n\n[[topic.consumer]]\nname = "work"\n'
+    with BrokerProcess(tmp_path / "one") as broker:
+        url = f"--url=127.0.0.1:{broker.port}"
+        assert definitions("import", "-", url, stdin=whole).stdout == (
+            "+ topic part partitions=4 ttl=5s\n+ consumer part work start=earliest\n"
+        )
+        assert definitions("import", "-", url, stdin=whole).stdout == "nothing to change\n"
+        exported = definitions("export", url).stdout
+        assert exported == whole
+        fewer = whole.replace("4", "3")
+        refused = definitions("import", "-", url, stdin=fewer)
+        says = "it exists with partitions=4, and the number is fixed at creation: write 4, or take another name"
+        assert (refused.exit_code, says in refused.stderr) == (2, True), refused.stderr
+        assert definitions("diff", "-", url, stdin=fewer).stdout.splitlines()[0].endswith(f"import refuses it: {says}")
+    (tmp_path / "part.toml").write_text(exported)
+    with BrokerProcess(tmp_path / "two", "--definitions", str(tmp_path / "part.toml")) as broker, broker.connect() as wire:
+        assert wire.ask(b"DESCRIBE part#3\n").startswith(b"JSON ")
+        wire.line()
+        broker.stop()
+    assert definitions("export", f"--data-dir={tmp_path / 'two'}").stdout == whole

@@ -16,6 +16,7 @@ from toymq_py.storage.offline.backup_directory import read_mark, utc
 from toymq_py.storage.offline.restore import restore as restore_directory
 from toymq_py.storage.offline.verify import log_bytes, lost_topics
 from toymq_py.storage.scanner import Progress
+from toymq_py.storage.workers_file import divided_directory
 from toymq_py.units import counted
 
 
@@ -122,7 +123,11 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
         elif mark.problems:
             state = "is, but for what is named above, as it was at"
         click.echo(f"{directory} {state} {utc(mark.began_ns)}, when the backup {backup_directory} began")
-        click.echo(f"to serve it: toymq serve --data-dir {shlex.quote(directory)}")
+        if (divided := divided_directory(directory)) is not None:
+            root = shlex.quote(divided)
+            click.echo(f"to serve it, when the parts of all N workers are restored: toymq workers {root} --set N")
+        else:
+            click.echo(f"to serve it: toymq serve --data-dir {shlex.quote(directory)}")
     if mark.problems or any(report.damaged for report in reports):
         raise SystemExit(1)
 

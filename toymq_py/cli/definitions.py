@@ -83,6 +83,11 @@ def definitions() -> None:
         start = "latest"
 
     \b
+        [[topic]]
+        name = "jobs"
+        partitions = 8
+
+    \b
         [[webhook]]
         name = "hooks"
         topic = "orders"

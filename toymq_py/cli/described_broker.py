@@ -21,10 +21,7 @@ from toymq_py.config.alerts import Alert
 from toymq_py.config.amqp_definitions import AmqpDefinition, Declare
 from toymq_py.config.definitions import (
     Change,
-    ChangeSettings,
-    CreateTopic,
     Definitions,
-    MakeConsumer,
     PutAlert,
     PutWebhook,
     described,
@@ -32,10 +29,12 @@ from toymq_py.config.definitions import (
     plan,
 )
 from toymq_py.config.options import BrokerOptions
+from toymq_py.config.topic_definitions import ChangeSettings, CreateTopic, MakeConsumer
 from toymq_py.config.webhooks import SIGNED, Webhook
 from toymq_py.errors import BadArgument, ConfigError, DamagedData, DataDirectoryError, DirectoryLocked, RequestError
+from toymq_py.partitions import PARTITIONS, wholes_of
 from toymq_py.runtime.broker_loop import opened_broker
-from toymq_py.runtime.definitions import apply_definitions, read_alerts, read_webhooks
+from toymq_py.runtime.definitions import apply_definitions, partition_counts, read_alerts, read_webhooks
 from toymq_py.units import DURATION_MS_MAX, format_setting
 
 TIMEOUT_S = 30.0
@@ -141,20 +140,22 @@ class RunningBroker:
     def present(self) -> Definitions:
         """Raises: ConfigError, where a gateway refuses that was named, or that the file needs."""
         topics, gateway = self._client.topics(), self._gateway
+        wholes = wholes_of(row["topic"] for row in topics)
+        counts = {name: int(self._client.describe(name)[PARTITIONS]) for name in wholes}
         if gateway is not None:
             try:
-                return described(topics, gateway.present(), gateway.alerts(), list(gateway.declared()))
+                return described(topics, counts, gateway.present(), gateway.alerts(), list(gateway.declared()))
             except ConfigError as error:
                 if self._needed:
                     raise
                 self.left_out = str(error)
-        return described(topics)
+        return described(topics, counts)
 
     def refusal(self, change: Change) -> str | None:
         """Why ``apply`` would refuse a change, as far as it is known before; None when it would not."""
         if isinstance(change, PutWebhook | PutAlert):
             return _refusal_over_http(change)
-        return change.refusal if isinstance(change, Declare) else None
+        return change.refusal if isinstance(change, Declare | CreateTopic) else None
 
     def apply(self, wanted: Definitions) -> list[Change]:
         """Create and change what is wanted. Returns: the changes. Raises: ConfigError, which names the changes before it: they
@@ -181,8 +182,10 @@ class RunningBroker:
             case Declare():
                 assert self._gateway is not None, "checked"
                 self._gateway.declare(declarations)
+            case CreateTopic(refusal=str(refusal)):
+                raise BadArgument(refusal)
             case CreateTopic():
-                self._client.create(change.topic, _with_units(change.settings))
+                self._client.create(change.topic, _with_units(change.words))
             case ChangeSettings():
                 self._client.config(change.topic, _with_units(change.settings))
             case MakeConsumer():
@@ -223,7 +226,7 @@ class StoppedBroker:
 
     def refusal(self, change: Change) -> str | None:
         """As of ``RunningBroker``."""
-        return change.refusal if isinstance(change, Declare) else None
+        return change.refusal if isinstance(change, Declare | CreateTopic) else None
 
     def apply(self, wanted: Definitions) -> list[Change]:
         """As ``RunningBroker.apply``."""
@@ -240,7 +243,7 @@ class StoppedBroker:
                 vhosts = _vhosts(broker, loop)
                 rows, hooks, alerts = broker.describe(None), read_webhooks(broker), read_alerts(broker)
                 amqp = (each for queues in vhosts for each in defined(queues.topology))
-                present = described(rows, hooks, alerts, amqp)
+                present = described(rows, partition_counts(broker), hooks, alerts, amqp)
                 changes: list[Change] = []
                 if wanted is not None:
                     changes += await apply_definitions(wanted, broker)

@@ -66,6 +66,12 @@ class GroupDefinitions:
     async def _is_own(self, name: str) -> bool:
         """Whether this group has a topic; one that none has is placed. Raises: RequestError: that cannot be known now."""
         broker = self._broker
+        if number := self._wanted.topics[name].partitions:
+            if name in broker.partitioned.by_name:
+                return True
+            remedy = f"`toymqctl create {name} --partitions {number}` does"
+            logger.error("%s: topic %s: a file makes no partitions in a cluster with groups: %s", self._source, name, remedy)
+            return False
         while name not in broker.topics and name not in broker.unopened:
             try:
                 if (error := broker.partitioned.is_whole(name)) is not None:

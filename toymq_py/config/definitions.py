@@ -11,6 +11,10 @@ What the file does not name is left alone, and no consumer's position is moved. 
     name = "billing"
     start = "latest"            # earliest unless told, an id, or @<unix-ms>
 
+    [[topic]]
+    name = "jobs"
+    partitions = 8              # fixed at creation
+
     [[webhook]]
     name = "hooks"
     topic = "orders"
@@ -25,9 +29,9 @@ What the file does not name is left alone, and no consumer's position is moved. 
     for = "5m"
     to = "alerts"
 
-Exchanges, queues and bindings are in ``amqp_definitions.py``. JSON has the same keys. Contract: clients.md, "Command lines"
-(--definitions); delivery.md, "Per-topic settings". Knows no file, no wire and no broker: ``plan`` compares with what DESCRIBE
-says, wherever that came from.
+Topics are in ``topic_definitions.py``, exchanges, queues and bindings in ``amqp_definitions.py``. JSON has the same keys.
+Contract: clients.md, "Command lines" (--definitions); delivery.md, "Per-topic settings". Knows no file, no wire and no broker:
+``plan`` compares with what DESCRIBE says, wherever that came from.
 """
 
 import json
@@ -42,22 +46,20 @@ from toymq_py.config.alerts import Alert
 from toymq_py.config.amqp_definitions import AmqpDefinition, Declare, Key
 from toymq_py.config.option_schema import did_you_mean, shown_key
 from toymq_py.config.options import SETTINGS, TopicSettings
+from toymq_py.config.topic_definitions import (
+    MakeConsumer,
+    Settings,
+    TopicChange,
+    TopicDefinition,
+    described_topics,
+    plan_topics,
+)
 from toymq_py.config.webhooks import Webhook, check_webhook_name
 from toymq_py.consumer_options import EARLIEST, Start
 from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.names import check_name
+from toymq_py.partitions import PARTITIONS, check_whole_name, parse_partitions
 from toymq_py.units import format_setting, parse_setting, setting_doubt
-
-Settings = dict[str, str]
-"""By name, as in CREATE: whole numbers and words."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDefinition:
-    """One topic that is to be there. ``consumers``: where each begins, should it be new."""
-
-    settings: Settings
-    consumers: dict[str, Start]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,22 @@ def _read_topic(definitions: Definitions, where: str, entry: dict[str, Any]) -> 
     consumers: dict[str, Start] = {}
     for consumer_where, consumer in _named(entry.get("consumer", []), where, "consumer"):
         _read_consumer(consumers, consumer_where, consumer)
-    settings = {key: value for key, value in entry.items() if key not in ("name", "consumer")}
-    definitions.topics[name] = TopicDefinition(_read_settings(where, settings), consumers)
+    partitions = _read_partitions(where, name, entry[PARTITIONS], consumers) if PARTITIONS in entry else 0
+    settings = {key: value for key, value in entry.items() if key not in ("name", "consumer", PARTITIONS)}
+    definitions.topics[name] = TopicDefinition(_read_settings(where, settings), consumers, partitions)
+
+
+def _read_partitions(where: str, name: str, value: Any, consumers: Mapping[str, Start]) -> int:
+    try:
+        check_whole_name(name)
+        count = parse_partitions(_text(value))
+    except (BadArgument, BadName, ConfigError) as error:
+        raise ConfigError(f"{where}: {PARTITIONS}: {error}") from None
+    for consumer, start in consumers.items():
+        if start.kind == "id":
+            remedy = f"define {name}#0 for itself"
+            raise ConfigError(f"{where}: consumer {consumer}: start: {start} is an id of one partition: {remedy}")
+    return count
 
 
 def _read_webhook(definitions: Definitions, where: str, entry: dict[str, Any]) -> None:
@@ -167,7 +183,7 @@ def _read_settings(where: str, found: Mapping[str, Any]) -> Settings:
     settings: Settings = {}
     for name, value in found.items():
         if name not in SETTINGS:
-            hint = did_you_mean(name, (*SETTINGS, "consumer")) or f"; there are {', '.join(SETTINGS)}"
+            hint = did_you_mean(name, (*SETTINGS, "consumer", PARTITIONS)) or f"; there are {', '.join(SETTINGS)}"
             raise ConfigError(f"{where}: {name} is not a topic setting{hint}")
         try:
             text = parse_setting(name, _text(value))
@@ -216,25 +232,18 @@ def _checked_name(where: str, kind: str, entry: dict[str, Any]) -> str:
 
 
 def described(
-    rows: Iterable[Mapping[str, Any]], webhooks: Mapping[str, Webhook] | None = None,
+    rows: Iterable[Mapping[str, Any]], counts: Mapping[str, int], webhooks: Mapping[str, Webhook] | None = None,
     alerts: Mapping[str, Alert] | None = None, amqp: Iterable[AmqpDefinition] = (),
 ) -> Definitions:  # fmt: skip
     """The definitions of a broker, from the JSON objects of TOPICS, its webhooks, its alerts and what AMQP declared. Where its
     consumers are is state, and stays out.
 
-    Raises: ConfigError for a topic that the broker could not open: its settings are unknown.
+    Args, Raises: as ``described_topics``.
     """
-    topics = {}
-    for row in sorted(rows, key=lambda row: str(row["topic"])):
-        if "problem" in row:
-            raise ConfigError(f"topic {row['topic']}: {row['problem']}")
-        settings = {name: str(value) for name, value in row["settings"].items()}
-        names = sorted(consumer["consumer"] for consumer in row["consumers"])
-        consumers = {name: EARLIEST for name in names if not name.startswith("#")}  # those are the broker's own
-        topics[str(row["topic"])] = TopicDefinition(settings, consumers)
     return Definitions(
-        topics, dict(sorted((webhooks or {}).items())), dict(sorted((alerts or {}).items())), amqp_definitions.by_key(amqp)
-    )
+        described_topics(rows, counts), dict(sorted((webhooks or {}).items())), dict(sorted((alerts or {}).items())),
+        amqp_definitions.by_key(amqp),
+    )  # fmt: skip
 
 
 def to_json(definitions: Definitions) -> str:
@@ -243,7 +252,8 @@ def to_json(definitions: Definitions) -> str:
     for name, topic in definitions.topics.items():
         settings = {key: int(text) if text.isdigit() else text for key, text in topic.settings.items()}
         consumers = [{"name": consumer, **_start(start)} for consumer, start in topic.consumers.items()]
-        topics.append({"name": name, **settings, **({"consumer": consumers} if consumers else {})})
+        number = {PARTITIONS: topic.partitions} if topic.partitions else {}
+        topics.append({"name": name, **number, **settings, **({"consumer": consumers} if consumers else {})})
     webhooks = [{"name": name, **_public(webhook)} for name, webhook in definitions.webhooks.items()]
     alerts = [{"name": name, **_public(alert)} for name, alert in definitions.alerts.items()]
     more = {"webhook": webhooks, "alert": alerts, **{kind: [] for kind in amqp_definitions.KINDS}}
@@ -257,6 +267,8 @@ def to_toml(definitions: Definitions) -> str:
     parts = []
     for name, topic in definitions.topics.items():
         lines = ["[[topic]]", f'name = "{name}"']
+        if topic.partitions:
+            lines.append(f"{PARTITIONS} = {topic.partitions}")
         for key, text in topic.settings.items():
             shown = format_setting(key, text)
             lines.append(f"{key} = {shown}" if shown.isdigit() else f'{key} = "{shown}"')
@@ -285,44 +297,6 @@ def _start(start: Start) -> dict[str, str]:
 
 
 # -- comparing
-
-
-@dataclass(frozen=True, slots=True)
-class CreateTopic:
-    topic: str
-    settings: Settings
-    verb: ClassVar = "create-topic"
-
-    def __str__(self) -> str:
-        return " ".join(["+ topic", self.topic, *(f"{key}={format_setting(key, text)}" for key, text in self.settings.items())])
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeSettings:
-    """``settings`` and ``before`` have the same keys; ``default`` stands for what is not set."""
-
-    topic: str
-    settings: Settings
-    before: Settings
-    verb: ClassVar = "change-settings"
-
-    def __str__(self) -> str:
-        changes = (
-            f"{key}={format_setting(key, self.before[key])} -> {format_setting(key, text)}"
-            for key, text in self.settings.items()
-        )
-        return f"~ topic {self.topic} {', '.join(changes)}"
-
-
-@dataclass(frozen=True, slots=True)
-class MakeConsumer:
-    topic: str
-    consumer: str
-    start: Start
-    verb: ClassVar = "make-consumer"
-
-    def __str__(self) -> str:
-        return f"+ consumer {self.topic} {self.consumer} start={self.start}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +346,7 @@ def _changes(new: Webhook | Alert, before: Webhook | Alert | None) -> list[str]:
     return changes
 
 
-Change = CreateTopic | ChangeSettings | MakeConsumer | PutWebhook | PutAlert | Declare
+Change = TopicChange | PutWebhook | PutAlert | Declare
 
 
 def change_to_json(change: Change) -> dict[str, Any]:
@@ -383,7 +357,7 @@ def change_to_json(change: Change) -> dict[str, Any]:
         return {"change": change.verb, "alert": change.name, **change.alert.public()}
     if isinstance(change, Declare):
         return {"change": change.verb, change.definition.kind: change.definition.written}
-    values = asdict(change)
+    values = {key: value for key, value in asdict(change).items() if key not in (PARTITIONS, "refusal") or value}
     if isinstance(change, MakeConsumer):
         values["start"] = str(change.start)
     return {"change": change.verb, **values}
@@ -391,15 +365,7 @@ def change_to_json(change: Change) -> dict[str, Any]:
 
 def plan(wanted: Definitions, present: Definitions) -> list[Change]:
     """What is to be done, in this order; [] when all is there."""
-    changes: list[Change] = []
-    for name, topic in wanted.topics.items():
-        found = present.topics.get(name)
-        if found is None:
-            changes.append(CreateTopic(name, topic.settings))
-        elif topic.settings != found.settings:
-            changes.append(_settings_change(name, topic.settings, found.settings))
-        known = found.consumers if found is not None else {}
-        changes += [MakeConsumer(name, consumer, start) for consumer, start in topic.consumers.items() if consumer not in known]
+    changes: list[Change] = list(plan_topics(wanted.topics, present.topics))
     for name, webhook in wanted.webhooks.items():
         before = present.webhooks.get(name)
         if _differs(webhook, before):
@@ -416,13 +382,6 @@ def plan(wanted: Definitions, present: Definitions) -> list[Change]:
 def _differs(wanted: Webhook | Alert, before: Webhook | Alert | None) -> bool:
     """Whether it is to be put. A secret that is there is never compared."""
     return before is None or _public(wanted) != _public(before) or (wanted.secret is not None and before.secret is None)
-
-
-def _settings_change(name: str, wanted: Settings, found: Settings) -> ChangeSettings:
-    keys = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key)]
-    return ChangeSettings(
-        name, {key: wanted.get(key, "default") for key in keys}, {key: found.get(key, "default") for key in keys}
-    )
 
 
 def done_before(changes: Iterable[Change]) -> str:

@@ -2,28 +2,30 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+from toymq_py import partition_operations
 from toymq_py.broker import Broker, Done
 from toymq_py.config.alerts import Alert
 from toymq_py.config.amqp_definitions import Declare
 from toymq_py.config.definitions import (
     Change,
-    ChangeSettings,
-    CreateTopic,
     Definitions,
-    MakeConsumer,
     PutAlert,
     PutWebhook,
     described,
     done_before,
     plan,
 )
+from toymq_py.config.topic_definitions import ChangeSettings, CreateTopic, MakeConsumer, TopicChange
 from toymq_py.config.webhooks import Webhook
 from toymq_py.consumer_options import EARLIEST
-from toymq_py.errors import ConfigError, DamagedData, RequestError, StorageFailed
+from toymq_py.errors import BadArgument, ConfigError, DamagedData, RequestError, StorageFailed
+from toymq_py.names import whole_name
+from toymq_py.partitioned_topics import for_each
 from toymq_py.storage import alerts_file
 from toymq_py.storage.webhooks_file import FILE_NAME
 
@@ -40,9 +42,9 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
     webhooks = read_webhooks(broker) if wanted.webhooks else {}
     alerts = read_alerts(broker) if wanted.alerts else {}
     # A topic that could not be opened does not stop the others (reliability.md, promise 4).
-    rows = [row for row in broker.describe(None) if row["topic"] in wanted.topics] if wanted.topics else []
-    changes = plan(replace(wanted, amqp={}), described(rows, webhooks, alerts))
-    distrusted = {row["topic"] for row in rows if "settings_problem" in row}
+    rows = [row for row in broker.describe(None) if wanted.topics.keys() & _names(row)] if wanted.topics else []
+    changes = plan(replace(wanted, amqp={}), described(rows, partition_counts(broker), webhooks, alerts))
+    distrusted = {name for row in rows if "settings_problem" in row for name in _names(row)}
     puts = [change for change in changes if isinstance(change, PutWebhook)]
     rules = [change for change in changes if isinstance(change, PutAlert)]
     for at, change in enumerate(changes):
@@ -66,6 +68,16 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
     return changes
 
 
+def _names(row: Mapping[str, Any]) -> set[str]:
+    """A topic, and the whole that it is a partition of."""
+    return {row["topic"], whole_name(row["topic"])}
+
+
+def partition_counts(broker: Broker) -> dict[str, int]:
+    """Of each partitioned topic the number of its partitions."""
+    return {name: whole.count for name, whole in broker.partitioned.by_name.items()}
+
+
 def read_webhooks(broker: Broker) -> dict[str, Webhook]:
     """The webhooks of an open broker, by name. Blocks. Raises: ConfigError when they cannot be read."""
     try:
@@ -84,7 +96,8 @@ def read_alerts(broker: Broker) -> dict[str, Alert]:
 
 def openable(wanted: Definitions, broker: Broker) -> Definitions:
     """The definitions without topics that could not be opened: the broker starts and serves the others."""
-    problems = {row["topic"]: row["problem"] for row in broker.describe(None) if "problem" in row} if wanted.topics else {}
+    rows = broker.describe(None) if wanted.topics else []
+    problems = {name: row["problem"] for row in rows if "problem" in row for name in _names(row)}
     for name in sorted(problems.keys() & wanted.topics.keys()):
         logger.error("topic %s: its definition is not applied: %s", name, problems[name])
     return replace(wanted, topics={name: topic for name, topic in wanted.topics.items() if name not in problems})
@@ -100,14 +113,21 @@ async def _made(begin: Callable[[Done], None]) -> OSError | RequestError | None:
         return refusal
 
 
-def _begin(change: CreateTopic | ChangeSettings | MakeConsumer, broker: Broker, done: Done) -> None:
+def _begin(change: TopicChange, broker: Broker, done: Done) -> None:
     match change:
+        case CreateTopic(refusal=str(refusal)):
+            raise BadArgument(refusal)
         case CreateTopic():
-            broker.create(change.topic, change.settings, done)
+            partition_operations.create(broker, change.topic, change.words, done)
         case ChangeSettings():
-            broker.configure(change.topic, change.settings, done)
+            partition_operations.configure(broker, change.topic, change.settings, done)
         case MakeConsumer():
-            topic = broker.topic(change.topic)
-            # The seek moves no consumer: this one is new, or its state is lost.
-            topic.seek(change.consumer, EARLIEST if topic.offsets.lacks_consumers else change.start)
-            topic.flush_offsets(done)
+            members = broker.partitioned.members(change.topic)
+            for_each(members or [change.topic], partial(_make_consumer, change, broker), done)
+
+
+def _make_consumer(change: MakeConsumer, broker: Broker, name: str, done: Done) -> None:
+    topic = broker.topic(name)
+    # The seek moves no consumer: this one is new, or its state is lost.
+    topic.seek(change.consumer, EARLIEST if topic.offsets.lacks_consumers else change.start)
+    topic.flush_offsets(done)

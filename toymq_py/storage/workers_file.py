@@ -5,6 +5,7 @@ is ``workers/<n>``, and has ``topics`` from before the file says the number. So 
 without its file system, is not taken for one without topics, and neither is a directory whose file is missing (ADR 0216).
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +23,12 @@ OF_A_NEW_DIRECTORY = frozenset(("LOCK", "topics", "workers", f"{FILE_NAME}.tmp")
 def worker_path(data_dir: str, worker: int) -> str:
     """The data directory of a worker."""
     return f"{data_dir}/workers/{worker}"
+
+
+def divided_directory(path: str) -> str | None:
+    """The directory that is divided, of which a path is a worker's; None for any other path."""
+    found = re.fullmatch(r"(?:(.*)/)?workers/\d+", path)
+    return None if found is None else (found[1] or ("/" if path.startswith("/") else "."))
 
 
 def workers_there(fs: FileSystem, data_dir: str) -> Iterator[int]:
@@ -111,8 +118,8 @@ def check_undivided(fs: FileSystem, data_dir: str) -> None:
     """Raise DataDirectoryError when the topics are with several workers: the directory looks like one without topics."""
     if (number := load(fs, data_dir)) is not None:
         raise DataDirectoryError(
-            f"{data_dir} is divided over {number} workers: `toymq serve --workers {number}` serves it, and the tools for a "
-            f"stopped broker take one worker's directory, such as {worker_path(data_dir, 0)}"
+            f"{data_dir} is divided over {number} workers: `toymq serve --workers {number}` serves it, and the other "
+            f"commands take the directory of one worker after the other, such as {worker_path(data_dir, 0)}"
         )
 
 

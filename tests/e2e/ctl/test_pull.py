@@ -23,3 +23,10 @@ def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
     ok(ctl("pub", "work.long", "y"))
     assert len(rows(ctl("pull", "work.long", "v", "--wait", "30d"))) == 1  # poll takes 24.8 days at most
     refused(ctl("pull", "work.*", "w", "--wait", "soon"), 2, "invalid duration 'soon': write 500ms, 5s or 2m")
+
+
+def test_a_misspelled_topic_is_said(ctl: Ctl) -> None:
+    """It becomes a topic, and a worker that waits in vain is not told."""
+    note = "toymqctl: mispulled was not there and is made now: `toymqctl delete mispulled` removes it\n"
+    assert ctl("pull", "mispulled", "w").stderr == note + "toymqctl: nothing is ready in mispulled for w\n"
+    assert ctl("pull", "mispulled", "w").stderr == "toymqctl: nothing is ready in mispulled for w\n"

@@ -47,6 +47,15 @@ def test_a_push_that_is_not_taken_is_said_whole(web: Ctl) -> None:
     assert shown[2].startswith("crm: its last push was not taken, and is tried again: 127.0.0.1 answered 500")
 
 
+def test_a_misspelled_topic_is_said(web: Ctl) -> None:
+    with hooked() as hook:
+        topics = ("mishooked", "mishooked", "miss.*")
+        first, second, pattern = (web("webhooks", "set", "w", topic, hook.url) for topic in topics)
+        ok(web("webhooks", "delete", "w"))
+    assert first.stderr == "toymqctl: mishooked was not there and is made now: `toymqctl delete mishooked` removes it\n"
+    assert second.stderr == pattern.stderr == ""
+
+
 def test_what_is_wrong_is_said(web: Ctl, ctl: Ctl) -> None:
     refused(web("webhooks", "set", "a", "orders", "ftp://a/"), 1, "BAD_ARGUMENT: a webhook pushes to an http or https URL")
     refused(web("webhooks", "set", "a/b", "orders", "http://a/"), 1, "BAD_NAME: webhook name must be 1 to ")

@@ -51,3 +51,34 @@ def test_the_remedy_that_each_command_names_for_a_lost_number_works(tmp_path: Pa
     told = run(main, ["workers", str(data), "--set", "2"]).output
     assert told == f"{data}: 2 workers, 0 topics moved; `toymq serve --workers 2` serves it\n"
     assert run(main, ["workers", str(data)]).output == f"{data}: 2 workers\n"
+
+
+def test_the_parts_of_a_divided_directory_are_restored_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup said that it is for a stopped broker, and a restored part that one process serves it."""
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke
+    for topic in ("orders", "events"):
+        (tmp_path / "data/topics" / topic).mkdir(parents=True)
+    assert run(main, ["workers", "data", "--set", "2"]).exit_code == 0
+    refused = run(main, ["backup", "data", "copy"])
+    assert (refused.exit_code, refused.stderr.splitlines()[-1]) == (
+        2, "toymq: data is divided over 2 workers: `toymq serve --workers 2` serves it, and the other commands take the "
+        "directory of one worker after the other, such as data/workers/0",
+    )  # fmt: skip
+    missing = run(main, ["backup", "data/workers/0", "copy/workers/0"])
+    assert "toymq: there is no directory copy/workers: make it before copy/workers/0" in missing.stderr
+    Path("copy").mkdir()
+    for worker in range(2):
+        assert run(main, ["backup", f"data/workers/{worker}", f"copy/{worker}"]).exit_code == 0
+    missing = run(main, ["restore", "copy/0", "new/workers/0"])
+    assert missing.exit_code == 2
+    assert "toymq: there is no directory new/workers: make it before new/workers/0" in missing.stderr
+    Path("new/workers").mkdir(parents=True)
+    for worker in range(2):
+        done = run(main, ["restore", f"copy/{worker}", f"new/workers/{worker}"])
+        assert done.exit_code == 0
+        last = done.output.splitlines()[-1]
+        assert last == "to serve it, when the parts of all N workers are restored: toymq workers new --set N"
+    assert run(main, ["workers", "new", "--set", "2"]).output.startswith("new: 2 workers, 0 topics moved; ")
+    assert run(main, ["workers", "new", "--set", "1"]).exit_code == 0
+    assert sorted(path.name for path in Path("new/topics").iterdir()) == ["events", "orders"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.broker_rig import BrokerRig
+from toymq_py import partition_operations
 from toymq_py.cluster import group_definitions
 from toymq_py.cluster.group_definitions import GroupDefinitions
 from toymq_py.config.definitions import parse
@@ -88,3 +89,18 @@ async def test_a_topic_at_fault_is_said_and_the_others_are_made(caplog: pytest.L
     await worked(rig, GroupDefinitions(FILE, "defs.toml", rig.broker).apply)
     assert len(rig.broker.topics) == 2
     assert "defs.toml: topic " in caplog.text
+
+
+async def test_partitions_are_not_made_and_those_that_are_there_get_their_settings(caplog: pytest.LogCaptureFixture) -> None:
+    rig, places = BrokerRig(), Places()
+    rig.broker.placement = places
+    wanted = parse('[[topic]]\nname = "jobs"\npartitions = 2\nttl = "5s"\n', "defs.toml")
+    await worked(rig, GroupDefinitions(wanted, "defs.toml", rig.broker).apply)
+    assert not rig.broker.topics
+    assert "`toymqctl create jobs --partitions 2` does" in caplog.text
+    places.placed |= {"jobs#0", "jobs#1"}
+    made = asyncio.get_running_loop().create_future()
+    partition_operations.create(rig.broker, "jobs", {"partitions": "2"}, made.set_result)
+    await worked(rig, lambda: made)
+    await worked(rig, GroupDefinitions(wanted, "defs.toml", rig.broker).apply)
+    assert [topic.settings.to_json() for topic in rig.broker.topics.values()] == [{"ttl": 5000}] * 2

@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 from tests.support.shares import examples
 from toymq_py.config.alerts import Alert
 from toymq_py.config.definitions import (
-    ChangeSettings,
-    CreateTopic,
     Definitions,
-    MakeConsumer,
     PutAlert,
     PutWebhook,
-    TopicDefinition,
     change_to_json,
     described,
     done_before,
@@ -26,6 +22,7 @@ from toymq_py.config.definitions import (
     to_toml,
 )
 from toymq_py.config.options import SETTINGS
+from toymq_py.config.topic_definitions import ChangeSettings, CreateTopic, MakeConsumer, TopicDefinition
 from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, SIGNED, TIMEOUT_MS_MAX, Webhook
 from toymq_py.consumer_options import EARLIEST, LATEST, OLDEST_MS, Start
 from toymq_py.errors import ConfigError
@@ -153,12 +150,12 @@ def row(topic: str, **more: Any) -> dict[str, Any]:
 
 def test_what_a_broker_has() -> None:
     rows = [row("b", settings={"visibility": 5}), row("a", consumers=[{"consumer": "#redrive"}, {"consumer": "x"}])]
-    found = described(rows)
+    found = described(rows, {})
     assert list(found.topics) == ["a", "b"], "in the order of the alphabet: a repository shows changes only"
     assert found.topics["a"] == TopicDefinition({}, {"x": EARLIEST}), "the broker's own consumers are no definition"
     assert found.topics["b"] == TopicDefinition({"visibility": "5"}, {})
     with pytest.raises(ConfigError, match="topic c: EIO"):
-        described([row("c", problem="EIO")])
+        described([row("c", problem="EIO")], {})
 
 
 names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)

@@ -10,22 +10,19 @@ from tests.support.in_process import serving
 from toymq_py.clock import SystemClock
 from toymq_py.config.alerts import Alert
 from toymq_py.config.definitions import (
-    ChangeSettings,
-    CreateTopic,
     Definitions,
-    MakeConsumer,
-    TopicDefinition,
     described,
     parse,
     plan,
     to_json,
     to_toml,
 )
+from toymq_py.config.topic_definitions import ChangeSettings, CreateTopic, MakeConsumer, TopicDefinition
 from toymq_py.config.webhooks import Webhook
 from toymq_py.consumer_options import EARLIEST, LATEST, Start
 from toymq_py.errors import ConfigError
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.runtime.definitions import apply_definitions, openable, read_alerts, read_webhooks
+from toymq_py.runtime.definitions import apply_definitions, openable, partition_counts, read_alerts, read_webhooks
 from toymq_py.storage import alerts_file, webhooks_file
 
 SETTINGS = {"visibility": "120000", "retain_acked_for": "604800000"}
@@ -54,8 +51,8 @@ async def test_a_broker_is_made_to_have_it(tmp_path: Path) -> None:
         billing, audit = (served.broker.topic("orders.eu").channel(name).consumer for name in ("billing", "audit"))
         assert (billing.floor, audit.floor) == (1, 1), "a new one at the end, the other where it was"
     async with serving(tmp_path / "d") as served:
-        assert described(served.broker.describe(None)) == replace(WANTED, topics=WANTED.topics | {"orders.eu": AT_EARLIEST})
-        assert plan(WANTED, described(served.broker.describe(None))) == [], "all of it was on the disk"
+        assert described(served.broker.describe(None), {}) == replace(WANTED, topics=WANTED.topics | {"orders.eu": AT_EARLIEST})
+        assert plan(WANTED, described(served.broker.describe(None), {})) == [], "all of it was on the disk"
 
 
 async def test_a_refusal_names_the_topic(tmp_path: Path) -> None:
@@ -81,7 +78,7 @@ async def test_webhooks_are_kept_with_their_secrets(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         gateway = Gateway(served.broker, SystemClock(), loop)
         assert gateway.webhooks.defined == {"h": HOOK, "s": replace(HOOK, concurrency=9, secret=SECRET)}
-        exported = described(served.broker.describe(None), read_webhooks(served.broker))
+        exported = described(served.broker.describe(None), {}, read_webhooks(served.broker))
         assert SECRET not in to_toml(exported) + to_json(exported)
         assert "# It is signed" in to_toml(exported)
         (tmp_path / "d" / webhooks_file.FILE_NAME).write_text("{}")
@@ -101,7 +98,7 @@ async def test_alerts_are_kept_with_their_secrets(tmp_path: Path) -> None:
         assert len(await apply_definitions(Definitions(alerts={"dead": changed}), served.broker)) == 1
         gateway = Gateway(served.broker, SystemClock(), asyncio.get_running_loop())
         assert gateway.alerts.defined == {"dead": replace(rule, for_ms=0)}
-        exported = described([], {}, read_alerts(served.broker))
+        exported = described([], {}, {}, read_alerts(served.broker))
         assert SECRET not in to_toml(exported) + to_json(exported)
         (tmp_path / "d" / alerts_file.FILE_NAME).write_text("{}")
         with pytest.raises(ConfigError, match=r"alerts\.json cannot be read"):
@@ -119,3 +116,39 @@ async def test_a_topic_that_could_not_be_opened_is_left_out(tmp_path: Path, capl
         await apply_definitions(openable(WANTED, served.broker), served.broker)
         assert "plain" in served.broker.topics
         assert "topic orders.eu: its definition is not applied" in caplog.text
+
+
+async def test_a_partitioned_topic_is_made_with_its_partitions(tmp_path: Path) -> None:
+    """Found by a new user: a file could not describe one, and an exported one did not start a broker."""
+    whole = TopicDefinition({"visibility": "120000"}, {"work": LATEST}, 3)
+    wanted = Definitions({"jobs": whole, "jobs#1": TopicDefinition({"ttl": "5000"}, {"odd": EARLIEST})})
+    async with serving(tmp_path / "d") as served:
+        made = await apply_definitions(wanted, served.broker)
+        assert list(map(type, made)) == [CreateTopic, MakeConsumer, ChangeSettings, MakeConsumer]
+        assert await apply_definitions(wanted, served.broker) == [], "idempotent"
+        assert set(served.broker.topics) == {"jobs#0", "jobs#1", "jobs#2"}
+        assert [row["settings"] for row in served.broker.describe(None)] == [
+            {"visibility": 120_000}, {"ttl": 5000}, {"visibility": 120_000},
+        ]  # fmt: skip
+        exported = described(served.broker.describe(None), partition_counts(served.broker))
+    async with serving(tmp_path / "new") as served:
+        await apply_definitions(parse(to_toml(exported), "x"), served.broker)
+        assert described(served.broker.describe(None), partition_counts(served.broker)) == exported
+        more = Definitions({"jobs": replace(whole, partitions=4)})
+        with pytest.raises(ConfigError, match="topic jobs: it exists with partitions=3, and the number is fixed at creation"):
+            await apply_definitions(more, served.broker)
+
+
+async def test_a_partition_that_could_not_be_opened_leaves_its_whole_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    wanted = Definitions({"jobs": TopicDefinition({}, {}, 2), "plain": TopicDefinition({}, {})})
+    async with serving(tmp_path / "d") as served:
+        await apply_definitions(wanted, served.broker)
+    directory = tmp_path / "d" / "topics" / "jobs#1"
+    directory.rename(tmp_path / "away")
+    directory.write_text("a file in its place")
+    async with serving(tmp_path / "d") as served:
+        changed = Definitions({**wanted.topics, "jobs": TopicDefinition({"ttl": "5000"}, {}, 2)})
+        assert await apply_definitions(openable(changed, served.broker), served.broker) == []
+        assert "topic jobs: its definition is not applied" in caplog.text

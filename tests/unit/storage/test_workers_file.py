@@ -11,7 +11,15 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.verify import check_data_directory
-from toymq_py.storage.workers_file import FILE_NAME, UnknownDivision, check_undivided, divide, load, worker_path
+from toymq_py.storage.workers_file import (
+    FILE_NAME,
+    UnknownDivision,
+    check_undivided,
+    divide,
+    divided_directory,
+    load,
+    worker_path,
+)
 
 FS = RealFileSystem()
 
@@ -109,3 +117,8 @@ def test_a_directory_whose_file_is_missing_is_neither_of_one_process_nor_new(tmp
     for use in (load, check_undivided, check_data_directory, lambda fs, root: divide(fs, root, 2)):
         with pytest.raises(DataDirectoryError, match=said):
             use(FS, root)
+
+
+def test_the_directory_that_a_worker_is_a_part_of() -> None:
+    paths = ("new/workers/0", "/a/b/workers/12", "/workers/1", "workers/1", "data", "my-workers/1", "workers/one")
+    assert [divided_directory(path) for path in paths] == ["new", "/a/b", "/", ".", None, None, None]

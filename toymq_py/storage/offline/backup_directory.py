@@ -23,9 +23,12 @@ def is_empty(fs: FileSystem, path: str, besides: Iterable[str] = ()) -> bool:
 
 
 def make_directory(fs: FileSystem, path: str) -> None:
-    """Make a directory unless it is there, durably. Raises: OSError."""
+    """Make a directory unless it is there, durably. Raises: DataDirectoryError: its parent is missing; OSError."""
+    parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    if not fs.exists(parent):  # a file system that is not mounted, or a name that is misspelled
+        raise DataDirectoryError(f"there is no directory {parent}: make it before {path}")
     fs.mkdir(path)
-    fs.sync_dir(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
+    fs.sync_dir(parent)
 
 
 @dataclass(frozen=True, slots=True)

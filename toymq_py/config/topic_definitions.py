@@ -1,0 +1,197 @@
+"""Topics in a file of definitions, partitioned ones as a whole: what a broker has, and what makes it have what it shall.
+
+A partitioned topic is one ``[[topic]]`` with ``partitions = N``; its settings and consumers are those of all its partitions. A
+partition that differs stands behind it as a topic of its own, ``orders#3``. ADR 0228. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from toymq_py.consumer_options import EARLIEST, Start
+from toymq_py.errors import ConfigError
+from toymq_py.names import DEAD_LETTERS, whole_name
+from toymq_py.partitions import PARTITIONS, common_settings, number_of
+from toymq_py.units import format_setting
+
+Settings = dict[str, str]
+"""By name, as in CREATE: whole numbers and words."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefinition:
+    """One topic that is to be there. ``consumers``: where each begins, should it be new."""
+
+    settings: Settings
+    consumers: dict[str, Start]
+    partitions: int = 0
+    """Their number; 0 for a topic without."""
+    parts: dict[str, "TopicDefinition"] = field(default_factory=dict, compare=False)
+    """Of a partitioned topic that is there: the partitions that were seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """``refusal``: why the broker cannot have it, and what can be done; None where that is not known before."""
+
+    topic: str
+    settings: Settings
+    partitions: int = 0
+    refusal: str | None = None
+    verb: ClassVar = "create-topic"
+
+    @property
+    def words(self) -> Settings:
+        """As CREATE takes them."""
+        return {**({PARTITIONS: str(self.partitions)} if self.partitions else {}), **self.settings}
+
+    def __str__(self) -> str:
+        return " ".join(["+ topic", self.topic, *(f"{key}={format_setting(key, text)}" for key, text in self.words.items())])
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSettings:
+    """``settings`` and ``before`` have the same keys; ``default`` stands for what is not set."""
+
+    topic: str
+    settings: Settings
+    before: Settings
+    verb: ClassVar = "change-settings"
+
+    def __str__(self) -> str:
+        changes = (
+            f"{key}={format_setting(key, self.before[key])} -> {format_setting(key, text)}"
+            for key, text in self.settings.items()
+        )
+        return f"~ topic {self.topic} {', '.join(changes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MakeConsumer:
+    topic: str
+    consumer: str
+    start: Start
+    verb: ClassVar = "make-consumer"
+
+    def __str__(self) -> str:
+        return f"+ consumer {self.topic} {self.consumer} start={self.start}"
+
+
+TopicChange = CreateTopic | ChangeSettings | MakeConsumer
+
+
+def described_topics(rows: Iterable[Mapping[str, Any]], counts: Mapping[str, int]) -> dict[str, TopicDefinition]:
+    """The topics of a broker, from the JSON objects of TOPICS.
+
+    Args:
+        counts: of each partitioned topic the number of its partitions, of which not all need to be among the rows.
+
+    Raises: ConfigError for a topic that the broker could not open: its settings are unknown.
+    """
+    topics: dict[str, TopicDefinition] = {}
+    parts: dict[str, dict[str, TopicDefinition]] = {name: {} for name in counts}
+    for row in sorted(rows, key=lambda row: str(row["topic"])):
+        name = str(row["topic"])
+        if "problem" in row:
+            raise ConfigError(f"topic {name}: {row['problem']}")
+        settings = {key: str(value) for key, value in row["settings"].items()}
+        names = sorted(consumer["consumer"] for consumer in row["consumers"])
+        consumers = {name: EARLIEST for name in names if not name.startswith("#")}  # those are the broker's own
+        if number_of(name) is not None and whole_name(name) in counts:
+            parts[whole_name(name)][name] = TopicDefinition(settings, consumers)
+        else:
+            topics[name] = TopicDefinition(settings, consumers)
+    for name, found in parts.items():
+        topics |= _whole(name, counts[name], found)
+    return dict(sorted(topics.items()))
+
+
+def _whole(name: str, count: int, parts: dict[str, TopicDefinition]) -> dict[str, TopicDefinition]:
+    """A partitioned topic with the settings that most of its partitions have, and the partitions that differ."""
+    kinds = Counter(tuple(sorted(part.settings.items())) for part in parts.values())
+    most = dict(kinds.most_common(1)[0][0]) if kinds else {}
+    settings = next((part.settings for part in parts.values() if part.settings == most), most)
+    consumers = common_settings([part.consumers for part in parts.values()])
+    found = {name: TopicDefinition(settings, consumers, count, parts)}
+    for one, part in parts.items():
+        own = {consumer: start for consumer, start in part.consumers.items() if consumer not in consumers}
+        if own or part.settings != settings:
+            found[one] = TopicDefinition(part.settings, own)
+    return found
+
+
+def plan_topics(wanted: Mapping[str, TopicDefinition], present: Mapping[str, TopicDefinition]) -> Iterator[TopicChange]:
+    """What is to be done, in this order."""
+    for name, topic in wanted.items():
+        found = present.get(name)
+        if topic.partitions and found is not None and topic.partitions != found.partitions:
+            yield CreateTopic(name, topic.settings, topic.partitions, _other_number(found.partitions))
+        elif found is not None and found.partitions:
+            yield from _plan_whole(name, topic, found, wanted)
+        elif number_of(name) is not None:
+            yield from _plan_part(name, topic, wanted, present)
+        else:
+            yield from _plan_one(name, topic, found)
+
+
+def _other_number(there: int) -> str:
+    if not there:
+        return "it exists and is not partitioned: delete it first, or take another name"
+    return f"it exists with {PARTITIONS}={there}, and the number is fixed at creation: write {there}, or take another name"
+
+
+def _plan_one(name: str, topic: TopicDefinition, found: TopicDefinition | None) -> Iterator[TopicChange]:
+    if found is None:
+        yield CreateTopic(name, topic.settings, topic.partitions)
+    elif topic.settings != found.settings:
+        yield _settings_change(name, topic.settings, found.settings)
+    known = found.consumers if found is not None else {}
+    for consumer, start in topic.consumers.items():
+        if consumer not in known:
+            yield MakeConsumer(name, consumer, start)
+
+
+def _plan_whole(
+    name: str, topic: TopicDefinition, found: TopicDefinition, wanted: Mapping[str, TopicDefinition]
+) -> Iterator[TopicChange]:
+    """What all partitions need is done to the whole, else to each: so no position moves, and a partition that the file names
+    for itself is not changed twice."""
+    differing = [one for one, part in found.parts.items() if one not in wanted and part.settings != topic.settings]
+    befores = [found.parts[one].settings for one in differing]
+    if differing and len(differing) == len(found.parts) and all(before == befores[0] for before in befores):
+        yield _settings_change(name, topic.settings, befores[0])
+    else:
+        for one, before in zip(differing, befores, strict=True):
+            yield _settings_change(one, topic.settings, before)
+    for consumer, start in topic.consumers.items():
+        lacking = [one for one, part in found.parts.items() if consumer not in part.consumers]
+        for one in [name] if lacking and len(lacking) == len(found.parts) else lacking:
+            yield MakeConsumer(one, consumer, start)
+
+
+def _plan_part(
+    name: str, topic: TopicDefinition, wanted: Mapping[str, TopicDefinition], present: Mapping[str, TopicDefinition]
+) -> Iterator[TopicChange]:
+    """A partition, or its dead letters, for itself."""
+    whole = whole_name(name).removesuffix(DEAD_LETTERS)
+    there, coming = present.get(whole), wanted.get(whole)
+    if there is None and coming is None and name not in present:
+        remedy = f'define the whole, name = "{whole}" and {PARTITIONS} = N, before it'
+        yield CreateTopic(name, topic.settings, refusal=f"it is a partition of {whole}, which is not there: {remedy}")
+        return
+    found = there.parts.get(name) if there is not None else None
+    if found is None:
+        found = present.get(name)
+    if found is None and there is None and coming is not None and not name.endswith(DEAD_LETTERS):
+        found = TopicDefinition(coming.settings, {})  # as it is made with the whole
+    of_whole = coming.consumers if coming is not None and not name.endswith(DEAD_LETTERS) else {}
+    own = {consumer: start for consumer, start in topic.consumers.items() if consumer not in of_whole}
+    yield from _plan_one(name, TopicDefinition(topic.settings, own), found)
+
+
+def _settings_change(name: str, wanted: Settings, found: Settings) -> ChangeSettings:
+    keys = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key)]
+    return ChangeSettings(
+        name, {key: wanted.get(key, "default") for key in keys}, {key: found.get(key, "default") for key in keys}
+    )
