@@ -44,6 +44,8 @@ def pull(
         toymqctl ack jobs workers 17
         toymqctl nack jobs workers 17 --delay 5s
 
+    Of a pattern or a partitioned topic each line begins with its topic: `toymqctl ack jobs#3 workers 17`.
+
     `nack --lease` with the `lease` of the JSON leaves the message alone when another worker has it by then.
 
     Without a message the exit code is 0, with --fail-if-empty 1, and a note goes to stderr.
@@ -51,7 +53,7 @@ def pull(
     with broker.connect() as client:
         found = client.pull(topic, consumer, max_count, wait=wait_s, visibility=visibility_s, mode=mode)
         for message in found:
-            terminal.write(replace(Row.delivered(message), lease=message.lease).format(form))
+            terminal.write(replace(Row.delivered(message), lease=message.lease).format(form, topic))
             if acks:
                 message.ack()
     if not found:
