@@ -35,6 +35,7 @@ LEAST = 24
 """Characters of an error for which other columns are left out on a narrow terminal."""
 
 
+SETTLED = ": they went back or were discarded before"
 LISTED = "`toymqctl dlq list TOPIC` lists the ids"
 
 
@@ -252,6 +253,7 @@ def redrive(broker: Broker, topic: str, ids: tuple[IdRange, ...] | None, max_cou
             if ids is not None and not total:
                 found = client.describe(name)
                 _check_ids(name, ids, found["first_id"], found["next_id"])
+                note = SETTLED
         except NoSuchTopic:
             note = f": {_check_origin(client, name)} has no dead letters"
             if ids is not None:
@@ -277,7 +279,7 @@ def discard(broker: Broker, topic: str, ids: tuple[IdRange, ...]) -> None:
     _check_ids(name, ids, found["first_id"], found["next_id"])
     wanted = [first if first == last else f"{first}-{last}" for first, last in ids]
     done = gateway_of(broker).ask("POST", path_of("topics", name) + ":discard", {"ids": wanted})["discarded"]
-    click.echo(f"discarded {done}")
+    click.echo(f"discarded {done}{'' if done else SETTLED}")
 
 
 def _check_ids(name: str, ids: tuple[IdRange, ...], first_id: int, next_id: int) -> None:
