@@ -26,6 +26,9 @@ WITHOUT_A_BROKER = ("cluster", "completion", "context", "token")
 """Commands that ask none: a context that is damaged or gone does not stop them."""
 
 
+_ASKED = "toymqctl.cli.asked"
+"""Of a context: the words behind the options of the program."""
+
 COMMANDS = (
     "pub", "sub", "pull", "ack", "nack", "tail", "topics", "describe", "create", "config", "purge", "delete", "consumers",
     "seek", "forget", "dlq", "doctor", "stats", "top", "ping", "connections", "webhooks", "alerts", "cluster", "context",
@@ -54,6 +57,12 @@ class _OneLineErrors(CommandGroup):
         "This machine": ("context", "token", "completion"),
     }  # fmt: skip
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:  # fmt: skip
+        ctx.meta[_ASKED] = list(args)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -61,13 +70,23 @@ class _OneLineErrors(CommandGroup):
             sys.stderr.close()  # the reader of our output went away: no noise about it
             raise SystemExit(0) from None
         except ConfigError as error:
-            say(self, str(error), ctx)
+            say(self, str(error), _own(ctx))
         except ToymqError as error:
             line = explain(ctx.obj.address, error) if isinstance(ctx.obj, Broker) else str(error)
         except OSError as error:
             line = said_by(error)
         click.echo(f"toymqctl: {line}", err=True)
         raise SystemExit(1) from None
+
+
+def _own(ctx: click.Context) -> click.Context:
+    """Of the command whose options are wrong: of those that ask no broker it is their own, else mostly the program's."""
+    for word in ctx.meta.get(_ASKED, ()) if ctx.invoked_subcommand in WITHOUT_A_BROKER else ():
+        found = ctx.command.get_command(ctx, word) if isinstance(ctx.command, click.Group) else None
+        if found is None:
+            break
+        ctx = click.Context(found, ctx, word)
+    return ctx
 
 
 @click.group("toymqctl", cls=_OneLineErrors, context_settings=HELP_SETTINGS)

@@ -1,9 +1,9 @@
 """``toymqctl dlq``: list, show, redrive and discard dead letters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -20,8 +20,6 @@ from toymqctl.quantities import TOPIC, Ids, MessageId
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import facts, fitting, print_json, printable, screen_room, size, table
 
-T = TypeVar("T")
-
 FETCH_COUNT = 1000
 """Most dead letters of one FETCH, which also ends at 1 MiB."""
 REDRIVE_COUNT = 10_000
@@ -37,6 +35,7 @@ LEAST = 24
 """Characters of an error for which other columns are left out on a narrow terminal."""
 
 
+SETTLED = ": they went back or were discarded before"
 LISTED = "`toymqctl dlq list TOPIC` lists the ids"
 
 
@@ -92,7 +91,8 @@ def dlq() -> None:
 def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, group: bool, as_json: bool) -> None:
     """List the dead letters of TOPIC, or the topics that have dead letters.
 
-    `origin` is the message's id in TOPIC; letters that went back or were discarded are `settled`. A narrow terminal
+    Ids are those of their topic, which stands before them where TOPIC is partitioned: `toymqctl dlq show orders#3 17`.
+    `origin` is the message's id in its topic; letters that went back or were discarded are `settled`. A narrow terminal
     leaves columns out for the error, and cuts long values; --json prints all.
     """
     if group and topic is None:
@@ -104,20 +104,26 @@ def list_letters(broker: Broker, topic: str | None, count: int, everything: bool
         letters = _letters(client, _letters_of(topic), everything=everything)
         if group:
             groups = grouped(letters)[:count]
-            _show(groups, FailureGroup.to_json, _GROUPED, _group_line, _CUT_GROUPED, _SPARE_GROUPED, as_json=as_json)
+            listed = [group.to_json() for group in groups]
+            _show(listed, _GROUPED, list(map(_group_line, groups)), _CUT_GROUPED, _SPARE_GROUPED, topic, as_json=as_json)
         else:
-            rows = [described(row, went_back) for row, went_back in islice(letters, count)]
-            _show(rows, dict, _COLUMNS, _line, _CUT, _SPARE, as_json=as_json)
+            listed = [described(row, went_back) for row, went_back in islice(letters, count)]
+            _show(listed, _COLUMNS, list(map(_line, listed)), _CUT, _SPARE, topic, as_json=as_json)
 
 
 def _show(
-    found: list[T], to_json: Callable[[T], Any], columns: tuple[str, ...], line: Callable[[T], tuple[str, ...]],
-    cut: tuple[int, ...], spare: tuple[int, ...], *, as_json: bool,
+    found: list[dict[str, Any]], columns: tuple[str, ...], lines: list[tuple[str, ...]],
+    cut: tuple[int, ...], spare: tuple[int, ...], asked: str, *, as_json: bool,
 ) -> None:  # fmt: skip
+    """Print what was found, each with its line of the table. Those of several partitions begin with their topic, which is never
+    cut: an id means nothing without it."""
     if as_json:
-        print_json(map(to_json, found))
+        print_json(found)
     elif found:
-        click.echo(fitting([columns, *map(line, found)], cut, screen_room(), spare, least=LEAST))
+        if any(each["topic"] != _letters_of(asked) for each in found):
+            columns, lines = ("topic", *columns), [(each["topic"], *line) for each, line in zip(found, lines, strict=True)]
+            cut, spare = tuple(at + 1 for at in cut), tuple(at + 1 for at in spare)
+        click.echo(fitting([columns, *lines], cut, screen_room(), spare, least=LEAST))
     else:
         click.echo("no dead letters")
 
@@ -247,6 +253,7 @@ def redrive(broker: Broker, topic: str, ids: tuple[IdRange, ...] | None, max_cou
             if ids is not None and not total:
                 found = client.describe(name)
                 _check_ids(name, ids, found["first_id"], found["next_id"])
+                note = SETTLED
         except NoSuchTopic:
             note = f": {_check_origin(client, name)} has no dead letters"
             if ids is not None:
@@ -272,7 +279,7 @@ def discard(broker: Broker, topic: str, ids: tuple[IdRange, ...]) -> None:
     _check_ids(name, ids, found["first_id"], found["next_id"])
     wanted = [first if first == last else f"{first}-{last}" for first, last in ids]
     done = gateway_of(broker).ask("POST", path_of("topics", name) + ":discard", {"ids": wanted})["discarded"]
-    click.echo(f"discarded {done}")
+    click.echo(f"discarded {done}{'' if done else SETTLED}")
 
 
 def _check_ids(name: str, ids: tuple[IdRange, ...], first_id: int, next_id: int) -> None:

@@ -38,8 +38,9 @@ ADVICE = {
 }
 """Remedies by code of protocol.md; other errors have theirs in the text."""
 
-_BY_HTTP = re.compile(r" or GET /v1/\w+")
-"""A hint for clients of HTTP, which the gateway gives behind the same one for this program."""
+_OF_OTHERS = re.compile(r" or GET /v1/\w+|: connect to toymq://TOKEN@host, or send HELLO 1 auth=TOKEN first$")
+"""Hints for other clients: those of HTTP, for which the gateway has the same one for this program, and programs, whose URL may
+hold the token, as --url may not."""
 _CLIENT_CERTIFICATE = "--tls-cert and --tls-key (or TOYMQ_TLS_CERT, TOYMQ_TLS_KEY)"
 TLS_ADVICE = {
     "Hostname mismatch": "the certificate is for another host: use a name of the certificate in --url",
@@ -73,7 +74,7 @@ def explain(address: Address, error: Exception) -> str:
         return f"{error} ({_ENDED.get(error.code, 'see the broker')})"
     if isinstance(error, RequestError):
         advice = ADVICE.get(error.code)
-        return f"{error.code}: {_BY_HTTP.sub('', str(error))}" + (f"; {advice}" if advice else "")
+        return f"{error.code}: {_OF_OTHERS.sub('', str(error))}" + (f"; {advice}" if advice else "")
     return str(error)
 
 

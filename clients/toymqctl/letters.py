@@ -56,7 +56,7 @@ def _number(text: str | None) -> int | None:
 
 @dataclass(slots=True)
 class FailureGroup:
-    """Dead letters of one consumer with one reason and one type of error; ``newest`` is the last."""
+    """Dead letters of one topic and consumer with one reason and one type of error; ``newest`` is the last."""
 
     count: int
     first_id: int
@@ -74,7 +74,7 @@ def grouped(letters: Iterable[tuple[Row, bool]]) -> list[FailureGroup]:
     found: dict[tuple[str | None, ...], FailureGroup] = {}
     for row, went_back in letters:
         letter = described(row, went_back) | {"error_type": row.headers.get("toymq-error-type")}
-        key = (letter["consumer"], letter["reason"], letter["error_type"])
+        key = (row.topic, letter["consumer"], letter["reason"], letter["error_type"])
         group = found.setdefault(key, FailureGroup(0, row.id, letter))
         group.count += 1
         group.newest = letter

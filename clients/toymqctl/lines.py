@@ -47,13 +47,19 @@ class Row:
         named = parse_headers(headers)
         return cls(topic, msg_id, None, ts_ns, own_key(topic, key, named), named, payload)
 
-    def format(self, form: str) -> bytes:
-        """One line, with its newline; in "bytes" the payload alone. ``form``: one of ``FORMATS``."""
+    def format(self, form: str, asked: str | None = None) -> bytes:
+        """One line, with its newline; in "bytes" the payload alone.
+
+        Args:
+            form: one of ``FORMATS``.
+            asked: the name that was read; a pattern or a partitioned topic is not the message's topic, and its id means
+                nothing without that.
+        """
         if form == "bytes":
             return self.payload
         if form == "raw":
             return self.payload + b"\n"
-        return self._json() if form == "json" else self._text()
+        return self._json() if form == "json" else self._text(named=asked not in (None, self.topic))
 
     def _json(self) -> bytes:
         row: dict[str, object] = {"topic": self.topic, "id": self.id}
@@ -72,10 +78,11 @@ class Row:
             row["payload_b64"] = base64.b64encode(self.payload).decode()
         return json.dumps(row).encode() + b"\n"
 
-    def _text(self) -> bytes:
+    def _text(self, *, named: bool) -> bytes:
+        topic = f"{self.topic} " if named else ""
         key = f" key={self.key.decode('ascii', 'replace')}" if self.key else ""
         again = f" attempt={self.attempt}" if self.attempt is not None and self.attempt > 1 else ""
-        return f"{self.id}{key}{again}\t".encode() + self.payload.replace(b"\n", b"\\n") + b"\n"
+        return f"{topic}{self.id}{key}{again}\t".encode() + self.payload.replace(b"\n", b"\\n") + b"\n"
 
 
 format_option = click.option(

@@ -48,6 +48,8 @@ def pull(
     A consumer whose messages have an order is pulled with --mode keyed each time: the broker keeps no mode over a restart, and
     without it leases several messages of a key at once.
 
+    Of a pattern or a partitioned topic each line begins with its topic: `toymqctl ack jobs#3 workers 17`.
+
     `nack --lease` with the `lease` of the JSON leaves the message alone when another worker has it by then.
 
     Without a message the exit code is 0, with --fail-if-empty 1, and a note goes to stderr.
@@ -57,7 +59,7 @@ def pull(
             say_made(topic)
         found = client.pull(topic, consumer, max_count, wait=wait_s, visibility=visibility_s, mode=mode)
         for message in found:
-            terminal.write(replace(Row.delivered(message), lease=message.lease).format(form))
+            terminal.write(replace(Row.delivered(message), lease=message.lease).format(form, topic))
             if acks:
                 message.ack()
     if not found:

@@ -46,7 +46,8 @@ def sub(
     mode: Mode | None,
     form: str,
 ) -> None:
-    """Print the messages of TOPIC, one a line, and ack each after printing it. Ctrl-C stops.
+    """Print the messages of TOPIC, one a line, and ack each after printing it. Ctrl-C stops. Of a pattern or
+    a partitioned topic each line begins with its topic.
 
     \b
         toymqctl sub orders --consumer billing
@@ -73,7 +74,7 @@ def sub(
                 if client.connected:
                     return
                 raise  # whether there is a message is unknown
-            terminal.write(Row.delivered(message).format(form))
+            terminal.write(Row.delivered(message).format(form, topic))
             count += 1
             if not no_ack:
                 message.ack()

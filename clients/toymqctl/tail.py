@@ -32,7 +32,7 @@ TURN_S = 1.0
 @click.pass_obj
 def tail(broker: Broker, topic: str, count: int, begin: Start | None, follow: bool, max_count: int | None, form: str) -> None:
     """Print the last messages of TOPIC. Reads without a consumer: nothing is acked, moved or created. Of a partitioned topic
-    each partition is read, one after the other.
+    each partition is read, one after the other, and each line begins with its name.
 
     \b
         toymqctl tail orders -f
@@ -41,10 +41,10 @@ def tail(broker: Broker, topic: str, count: int, begin: Start | None, follow: bo
     with broker.connect() as client:
         try:
             names = [topic]
-            places = [_Place(client, topic, count, begin)]
+            places = [_Place(client, topic, topic, count, begin)]
         except IsPartitioned as error:
             names = [f"{topic}{PARTITION_MARK}{number}" for number in range(error.partitions)]
-            places = [_Place(client, name, count, begin) for name in names]
+            places = [_Place(client, topic, name, count, begin) for name in names]
         wait_s = 0.0 if not follow else WAIT_S if len(names) == 1 else TURN_S / len(names)
         left = max_count
         while left != 0 and (follow or any(not place.at_end for place in places)):
@@ -58,8 +58,9 @@ def tail(broker: Broker, topic: str, count: int, begin: Start | None, follow: bo
 class _Place:
     """How far one topic is read."""
 
-    def __init__(self, client: sync.Client, topic: str, count: int, begin: Start | None) -> None:
+    def __init__(self, client: sync.Client, asked: str, topic: str, count: int, begin: Start | None) -> None:
         """Raises: NoSuchTopic, IsPartitioned."""
+        self._asked = asked
         self._topic = topic
         self._at, self._end = _range(client, topic, count, begin)
 
@@ -85,7 +86,7 @@ class _Place:
             if not follow and frame.msg_id >= self._end:
                 break
             row = Row.fetched(self._topic, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload)
-            lines.append(row.format(form))
+            lines.append(row.format(form, self._asked))
         terminal.write(b"".join(lines))
         self._at = batch.next_id if follow else min(batch.next_id, self._end)
         return batch.count

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from toymq.click_support import Duration
+from toymq_py.names import is_pattern
 from toymq_py.text_files import read_text
 from toymqctl.broker import Broker
 from toymqctl.gateway import gateway_of, path_of
@@ -55,8 +56,13 @@ def _show(broker: Broker, *, as_json: bool) -> None:
         ]
         click.echo(table([_COLUMNS, *rows], text=(0, 1, 2, 3, 4), room=screen_room()))
         for each in found:
+            letters = each.get("letters", 0)
             if each["failure"] is not None:
-                click.echo(f"{each['name']}: its last push was not taken, and is tried again: {each['failure']}")
+                again = "" if letters else ", and is tried again"
+                click.echo(f"{each['name']}: its last push was not taken{again}: {each['failure']}")
+            if letters:
+                listed = "" if is_pattern(each["topic"]) else f" {each['topic']}"
+                click.echo(f"{each['name']}: dead letters since the broker's start: {letters} (`toymqctl dlq list{listed}`)")
     else:
         click.echo("no webhooks: `toymqctl webhooks set NAME TOPIC URL` makes one")
 

@@ -66,6 +66,26 @@ def test_room_webhooks_and_the_hour(broker: BrokerProcess, visit: Visit) -> None
     assert "Published" in page.get_by_role("slider", name="Rates, the last hour").get_attribute("aria-valuetext")
 
 
+def test_a_webhook_says_how_many_of_its_messages_are_dead_letters(broker: BrokerProcess, visit: Visit) -> None:
+    page = visit(broker.http)
+    hook = {"name": "bills", "topic": "orders", "url": "http://a/", "secret": None, "failure": "refused", "letters": 3}
+    page.route("**/v1/webhooks", lambda route: route.fulfill(json={"webhooks": [hook]}))
+    page.goto(f"{broker.http}#/broker")
+    page.get_by_role("region", name="Webhooks").get_by_text("fails: refused; 3 dead letters since the start").wait_for()
+
+
+def test_what_stands_below_the_heading_is_apart_from_the_cards(broker: BrokerProcess, visit: Visit) -> None:
+    """The line that says of which worker the page is touched them."""
+    page = visit(broker.http)
+    part = "worker 0 of 2"
+    page.route("**/v1/broker", lambda route: route.fulfill(json=route.fetch().json() | {"part": part}))
+    page.goto(f"{broker.http}#/broker")
+    line = page.locator("h1 + .muted", has_text=part)
+    line.wait_for()
+    gap = "document.querySelector('.overview').getBoundingClientRect().top - "
+    assert page.evaluate(f"{gap} document.querySelector('h1 + .muted').getBoundingClientRect().bottom") >= 8
+
+
 def test_without_webhooks_it_says_how_to_make_one(visit: Visit, start: Start) -> None:
     page = visit(f"{start().http}#/broker")
     webhooks = page.locator("section").filter(has=page.get_by_role("heading", name="Webhooks", exact=True))

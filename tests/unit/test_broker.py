@@ -143,13 +143,13 @@ def test_a_topic_that_has_the_settings_of_another_one_removes_nothing() -> None:
 
 
 def test_a_publish_to_a_low_disk_creates_no_topic() -> None:
-    rig = BrokerRig(min_free_bytes=100_000)
+    rig = BrokerRig(min_free_bytes=102_400)
     rig.disk.capacity_bytes = rig.disk.used_bytes + 90_000
     for name in ("first", "second"):
-        with pytest.raises(DiskLow, match="less than 100000 bytes are free"):
+        with pytest.raises(DiskLow, match=r"less than 100KiB are free \(--min-free-bytes\)"):
             rig.broker.topic_to_publish(name)
     assert not rig.broker.topics, "nothing that --max-topics counts"
-    rig.disk.capacity_bytes = rig.disk.used_bytes + 200_000
+    rig.disk.capacity_bytes = rig.disk.used_bytes + 204_800
     rig.clock.advance(0.1)
     assert rig.broker.topic_to_publish("first").name == "first"
 

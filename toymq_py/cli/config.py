@@ -16,6 +16,7 @@ from toymq_py.cli.options import (
     serve_options,
     sources,
     unknown_variables,
+    without_a_clients,
 )
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError
@@ -39,8 +40,8 @@ def show(ctx: click.Context, /, *, config: str | None, as_json: bool, **values: 
     \b
         toymq config show --data-dir /var/lib/toymq
     """
-    options = ServeOptions(**values)
     found = sources(ctx, config)
+    options = ServeOptions(**without_a_clients(ctx, values), sources=found)
     rows = [(each, getattr(options, each.attribute), found.get(each.attribute, "default")) for each in OPTIONS]
     if as_json:
         for each, value, source in rows:

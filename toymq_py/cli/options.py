@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from toymq_py.config.option_schema import Flag, Kind, Number, Option, Several, did_you_mean, options_of, shown_key
-from toymq_py.config.options import ServeOptions
+from toymq_py.config.options import OVER_TLS, ServeOptions
 from toymq_py.errors import ConfigError
 from toymq_py.text_files import parse_toml, read_text
 
@@ -23,6 +23,10 @@ DEFAULT_FILE = "./toymq.toml"
 CONFIG_VARIABLE = "TOYMQ_CONFIG"
 COMPILE_VARIABLE = "TOYMQ_MYPYC"
 """Of hatch_build.py: whether a wheel is compiled."""
+CLIENT_VARIABLES = ("TOYMQ_URL", "TOYMQ_CONTEXT", "TOYMQ_TOKEN", "TOYMQ_HTTP_URL", "TOYMQ_TLS_CA")
+"""Of toymqctl and programs, and no options here: a shell has them for those."""
+SHARED_VARIABLES = ("tls_cert", "tls_key")
+"""Attributes whose variables toymqctl reads, too: for it they are a client's certificate."""
 _DOUBTS = "toymq_py.cli.options.doubts"
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -125,6 +129,19 @@ def sources(ctx: click.Context, file: str | None) -> dict[str, str]:
     return found
 
 
+def without_a_clients(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """The values without the variables of a client's certificate: where nothing listens with TLS they are toymqctl's."""
+    if any(values.get(option.removeprefix("--").replace("-", "_")) for option in OVER_TLS):
+        return values
+    kept = dict(values)
+    for each in OPTIONS:
+        if each.attribute in SHARED_VARIABLES and ctx.get_parameter_source(each.attribute) is ParameterSource.ENVIRONMENT:
+            kept[each.attribute] = None
+            line = f"{each.variable} is taken for toymqctl's and ignored: nothing listens with TLS ({', '.join(OVER_TLS)})"
+            ctx.meta.setdefault(_DOUBTS, []).append(line)
+    return kept
+
+
 def doubts(ctx: click.Context) -> list[str]:
     """Values that may mean something else than what was written, a line for each."""
     found: list[str] = ctx.meta.get(_DOUBTS, [])
@@ -177,7 +194,7 @@ def configuration_text(path: str) -> str:
 def unknown_variables() -> list[str]:
     """What is wrong with the environment's names: a line for each that is nearly an option's. Others are not ours to judge: a
     container's platform, too, sets TOYMQ_…, for a service of that name."""
-    known = [CONFIG_VARIABLE, COMPILE_VARIABLE, *(each.variable for each in OPTIONS)]
+    known = [CONFIG_VARIABLE, COMPILE_VARIABLE, *CLIENT_VARIABLES, *(each.variable for each in OPTIONS)]
     lines = []
     for name in sorted(os.environ):
         if name.startswith("TOYMQ_") and name not in known and (hint := did_you_mean(name, known)):

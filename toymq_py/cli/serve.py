@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from toymq_py import build, forking
 from toymq_py.cli import log_output
-from toymq_py.cli.options import doubts, read_file, serve_options, sources, unknown_variables
+from toymq_py.cli.options import doubts, read_file, serve_options, sources, unknown_variables, without_a_clients
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import LocalError
 
@@ -30,7 +30,7 @@ def serve(ctx: click.Context, /, *, config: str | None, **values: Any) -> None:
     before the file. Durations take 250ms, 30s, 24h, and a number alone is milliseconds; sizes take bytes or 64MiB. `toymq
     config show` tells which holds. SIGHUP reads log_level in the file again.
     """
-    options = ServeOptions(**values, sources=sources(ctx, config))
+    options = ServeOptions(**without_a_clients(ctx, values), sources=sources(ctx, config))
     reloads: dict[str, Callable[[], None]] = {}
     if config is not None:
         pinned = ctx.get_parameter_source("log_level") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)

@@ -4,7 +4,7 @@ Contract: clients.md, "Command lines"; delivery.md, "Per-topic settings". An opt
 environment, ``toymq.toml`` and docs/configuration.md are made of it. Where a value comes from is the command line's business.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
@@ -260,19 +260,21 @@ class ServeOptions(BrokerOptions):
             if option in OVER_TLS and (self.tls_cert is None or self.tls_key is None):
                 raise ConfigError(f"{option} needs --tls-cert and --tls-key")
         check_apart([(f"{option} {where}", parse_address(where)) for option, where in self.listeners().items()])
-        for name in ("tls_cert", "tls_key", "tls_client_ca"):
-            over_tls = any(option in OVER_TLS for option in self.listeners())
-            if not over_tls and getattr(self, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')} does nothing without {' or '.join(OVER_TLS)}")
-        if self.amqp_vhost and self.amqp is None and self.amqps is None:
-            raise ConfigError("--amqp-vhost does nothing without --amqp or --amqps")
+        self._check_use(("tls_cert", "tls_key", "tls_client_ca"), OVER_TLS)
+        self._check_use(("amqp_vhost",), ("--amqp", "--amqps"))
         if self.tier is None and self.tier_local_max_bytes:
             raise ConfigError("--tier-local-max does nothing without --tier")
         self._check_cluster()
         self._check_workers()
-        for name in ("dialect", "private_webhooks"):
-            if self.http is None and self.https is None and getattr(self, name):
-                raise ConfigError(f"--{name.replace('_', '-')} does nothing without --http or --https")
+        self._check_use(("dialect", "private_webhooks"), ("--http", "--https"))
+
+    def _check_use(self, names: Sequence[str], listeners: Sequence[str]) -> None:
+        """Raises: ConfigError: one of the options is set, by a variable perhaps, and none of what it is for."""
+        if not any(option in listeners for option in self.listeners()):
+            for name in [each for each in names if getattr(self, each)]:
+                where = self.sources.get(name, "")
+                flag = where if where.startswith("TOYMQ_") else f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{flag} does nothing without {' or '.join(listeners)}")
 
     def _check_cluster(self) -> None:
         if self.cluster is None:

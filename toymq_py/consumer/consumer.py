@@ -258,6 +258,10 @@ class Consumer(ConsumerView):
         """Hold messages for the dead letters instead of redelivering them after so many deliveries. 0: no limit."""
         self._runs.limit_attempts(max_attempts)
 
+    def is_last(self, attempt: int) -> bool:
+        """Whether a message is held for the dead letters when this delivery of it fails."""
+        return 0 < self._runs.max_attempts <= attempt
+
     def give_up(self, ranges: Iterable[IdRange]) -> int:
         """Hold leased messages for the dead letters at once, whatever their attempts. Returns: how many."""
         given_up = sum(self._runs.give_up(first, last) for first, last in ranges)

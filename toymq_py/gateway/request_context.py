@@ -80,7 +80,7 @@ class Gateway:
         """Where the broker is of a group: ask all of them."""
         self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.history, self.neighbours)
         self.sender = WebhookSender(clock, loop, private=private_webhooks)
-        self.webhooks = WebhookPusher(broker, self.sender, loop, self.waiting)
+        self.webhooks = WebhookPusher(broker, self.sender, clock, loop, self.waiting)
         self.alerts = AlertWatch(broker, self.sender, clock, loop, self.waiting)
 
     def refuse_late(self) -> None:

@@ -24,7 +24,8 @@ NAME = Parameter(
 
 def _describe(gateway: Gateway, name: str) -> dict[str, Any]:
     webhooks = gateway.webhooks
-    return {"name": name, **webhooks.defined[name].public(), "failure": webhooks.failures.get(name)}
+    failure, letters = webhooks.failures.get(name), webhooks.letters[name]
+    return {"name": name, **webhooks.defined[name].public(), "failure": failure, "letters": letters}
 
 
 async def put_webhook(gateway: Gateway, request: Request) -> Response:
@@ -111,6 +112,7 @@ DESCRIBED = {
         **DEFINITION["properties"],  # type: ignore[dict-item]
         "name": {"type": "string"},
         "failure": {"type": ["string", "null"], "description": "Why the last push failed."},
+        "letters": {"type": "integer", "description": "How many of its messages became dead letters since the start."},
     },
 }
 OPERATIONS: tuple[Operation, ...] = (

@@ -8,12 +8,14 @@ backoff, and after ``max_attempts`` it is a dead letter. The definitions are one
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 from toymq_py.broker import Broker
 from toymq_py.broker_waits import stored
+from toymq_py.clock import Clock
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DamagedData, InternalError, NoSuchConsumer, RequestError, StorageFailed
 from toymq_py.failure import failure_of
@@ -24,6 +26,7 @@ from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.webhook_sender import WebhookSender, backoff_s
 from toymq_py.names import TopicPattern
 from toymq_py.records import PRODUCER_PREFIX
+from toymq_py.token_bucket import TokenBucket
 from toymq_py.topic import Delivery
 from toymq_py.trace_context import log_fields, trace_context
 
@@ -38,16 +41,23 @@ TROUBLE_S = 5.0
 """The wait after a poll that failed."""
 TEST_PAYLOAD = b"This is a test of a toymq webhook, not a message."
 PUSH_BYTES_MAX = 4 * 1024 * 1024
+LETTER_LINES, LETTER_LINES_PER_S = 10, 0.1
+"""Lines of the log about dead letters, at once and then a second, of all webhooks; each has the count, so none is missed."""
 
 
 class WebhookPusher:
     """All webhooks, and a task for each while ``run`` lasts."""
 
-    def __init__(self, broker: Broker, sender: WebhookSender, loop: asyncio.AbstractEventLoop, waiting: Waiting) -> None:
+    def __init__(
+        self, broker: Broker, sender: WebhookSender, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting
+    ) -> None:  # fmt: skip
         """Reads the definitions, so it blocks."""
         self.defined: dict[str, Webhook] = {}
         self.failures: dict[str, str] = {}
         """Why the last push failed, by webhook; absent when it succeeded."""
+        self.letters: Counter[str] = Counter()
+        """How many messages became dead letters after their last push since the start, by webhook."""
+        self._letter_lines = TokenBucket(clock, LETTER_LINES, LETTER_LINES_PER_S)
         self._broker = broker
         self._sender = sender
         self._loop = loop
@@ -122,6 +132,7 @@ class WebhookPusher:
             await self._store({other: webhook for other, webhook in self.defined.items() if other != name})
             del self.defined[name]
             self.failures.pop(name, None)
+            self.letters.pop(name, None)
             self._stop(name)
             await self._forget(name)
             return True
@@ -201,6 +212,18 @@ class WebhookPusher:
             self.failures[name] = failure
             ids = channel.leased_under([(msg_id, msg_id)], delivery.subscription.lessee.number)
             channel.nack(ids, backoff_s(delivery.attempt), failure=failure_of(error=failure))
+            if ids and channel.consumer.is_last(delivery.attempt):
+                self._count_letter(name, f"{delivery.topic}:{msg_id}", failure, trace)
+
+    def _count_letter(self, name: str, message: str, failure: str, trace: Mapping[str, str]) -> None:
+        self.letters[name] += 1
+        if self._letter_lines.wait_s() and self.letters[name] > 1:
+            return
+        self._letter_lines.take()
+        logger.warning(
+            "webhook %s: %s becomes a dead letter, its %d. since the start: %s", name, message, self.letters[name], failure,
+            extra=trace,
+        )  # fmt: skip
 
 
 def _headers(delivery: Delivery, row: int) -> dict[str, str]:

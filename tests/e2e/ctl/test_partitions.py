@@ -5,6 +5,25 @@ from zlib import crc32
 from tests.support.ctl import Ctl, ok, refused, rows, values
 
 
+def test_what_text_names_of_a_partitioned_topic_is_what_other_commands_take(ctl: Ctl) -> None:
+    """An id alone was of no partition: `ack` refused it as PARTITIONED."""
+    ok(ctl("create", "named", "--partitions", "2"))
+    ok(ctl("pub", "named#1", "x"))
+    assert ok(ctl("tail", "named")) == "named#1 0\tx\n"
+    assert ok(ctl("tail", "named#1")) == "0\tx\n"
+    assert ok(ctl("sub", "named", "--max", "1", "--no-ack", "--mode", "shared")) == "named#1 0\tx\n"
+    assert ok(ctl("sub", "named#*", "--consumer", "d", "--max", "1")) == "named#1 0\tx\n"
+    (topic, msg_id), _ = (cell.split() for cell in ok(ctl("pull", "named", "c")).split("\t"))
+    assert ok(ctl("nack", topic, "c", msg_id, "--dead")) == "gave up 1\n"
+    while len(listed := rows(ctl("dlq", "list", "named"))) < 2:
+        pass  # the letter is stored behind the answer
+    assert listed[0][:2] == ["topic", "id"]
+    assert listed[1][:2] == ["named#1.dlq", "0"]
+    assert rows(ctl("dlq", "list", "named", "--group"))[1][:4] == ["named#1.dlq", "1", "0", "0"]
+    assert ok(ctl("dlq", "show", *listed[1][:2], "--format", "raw")) == "x\n"
+    assert rows(ctl("dlq", "list", "named#1"))[0][0] == "id"
+
+
 def test_a_partitioned_topic_from_its_creation_to_its_end(ctl: Ctl) -> None:
     ok(ctl("create", "parted", "--partitions", "4", "visibility=2m"))
     ok(ctl("create", "parted", "--partitions", "4"))

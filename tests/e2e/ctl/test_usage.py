@@ -17,6 +17,8 @@ from toymqctl.cli import main as toymqctl
         (["pubb"], "No such command 'pubb': did you mean `toymqctl pub`? (see `toymqctl --help`)"),
         (["dlq", "lits"], "No such command 'lits': did you mean `toymqctl dlq list`? (see `toymqctl dlq --help`)"),
         (["--url", "http://a", "ping"], "toymqctl: a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS, not http://"),
+        (["token", "create", "a", "--expires", "90"], "(see `toymqctl token create --help`)"),
+        (["--tls-key", "key.pem", "ping"], "--url toymqs://host:port (see `toymqctl --help`)"),
         (["pub"], "Missing argument 'TOPIC' (see `toymqctl pub --help`)"),
         (["dlq", "show", "a"], "Missing argument 'ID'. `toymqctl dlq list TOPIC` lists the ids (see `toymqctl dlq show"),
         (["dlq", "discard", "a"], "Missing argument 'IDS'. `toymqctl dlq list TOPIC` lists the ids (see `toymqctl dlq"),

@@ -56,6 +56,23 @@ def test_a_misspelled_topic_is_said(web: Ctl) -> None:
     assert second.stderr == pattern.stderr == ""
 
 
+def test_a_message_that_is_not_tried_again_is_a_dead_letter(web: Ctl) -> None:
+    """It was said to be tried again."""
+    ok(web("create", "given", "max_attempts=1"))
+    with hooked() as hook:
+        hook.status = 500
+        ok(web("pub", "given", "x"))
+        ok(web("webhooks", "set", "up", "given", hook.url))
+        hook.next()
+        while all(each["name"] != "up" or each["letters"] != 1 for each in values(web("webhooks", "--json"))):
+            pass  # the answer is on its way
+        shown = ok(web("webhooks")).splitlines()
+    assert [line for line in shown if line.startswith("up:")] == [
+        "up: its last push was not taken: 127.0.0.1 answered 500", "up: dead letters since the broker's start: 1 "
+        "(`toymqctl dlq list given`)",
+    ]  # fmt: skip
+
+
 def test_what_is_wrong_is_said(web: Ctl, ctl: Ctl) -> None:
     refused(web("webhooks", "set", "a", "orders", "ftp://a/"), 1, "BAD_ARGUMENT: a webhook pushes to an http or https URL")
     refused(web("webhooks", "set", "a/b", "orders", "http://a/"), 1, "BAD_NAME: webhook name must be 1 to ")

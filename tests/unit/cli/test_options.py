@@ -2,15 +2,18 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from toymq_py.cli.main import main
-from toymq_py.cli.options import OPTIONS
+from toymq_py.cli.options import CLIENT_VARIABLES, OPTIONS
 from toymq_py.config.option_schema import options_of
 from toymq_py.config.options import BrokerOptions, ServeOptions
+from toymqctl.cli import main as toymqctl
 
 
 def toymq(*arguments: str, **environment: str) -> Result:
@@ -92,6 +95,42 @@ def test_a_mistake_in_the_environment_is_told() -> None:
     assert (result.exit_code, "(from TOYMQ_VISIBILITY)" in result.stderr) == (2, True), result.stderr
     shown_with = toymq("config", "show", TOYMQ_VISIBILTY="1s", TOYMQ_SERVICE_HOST="10.0.0.1")
     assert shown_with.stderr == "toymq: TOYMQ_VISIBILTY is not an option and is ignored; did you mean TOYMQ_VISIBILITY?\n"
+
+
+def test_variables_of_toymqctl_are_no_mistake_of_the_broker_s() -> None:
+    """`config check` failed with TOYMQ_TLS_CA, which "did you mean TOYMQ_TLS_CERT?" led further away."""
+
+    def read_by(command: click.Command) -> Iterator[str]:
+        for each in command.params:
+            yield from [each.envvar] if isinstance(each.envvar, str) else ()
+        if isinstance(command, click.Group):
+            ctx = click.Context(command)
+            for name in command.list_commands(ctx):
+                if (found := command.get_command(ctx, name)) is not None:
+                    yield from read_by(found)
+
+    variables = {*read_by(toymqctl), *CLIENT_VARIABLES}
+    Path("good.toml").write_text('visibility = "5s"\n')
+    mine = {each.variable for each in OPTIONS}
+    assert variables - mine == set(CLIENT_VARIABLES)
+    result = toymq("config", "check", "good.toml", **dict.fromkeys(variables, "x"))
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_client_s_certificate_of_the_environment_is_not_a_broker_s_that_has_no_tls() -> None:
+    """A shell with them for toymqctl could not start a broker, and the error named a flag that was not given."""
+    result = toymq("config", "show", TOYMQ_TLS_CERT="client.pem", TOYMQ_TLS_KEY="client.key")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines() == [
+        f"toymq: {name} is taken for toymqctl's and ignored: nothing listens with TLS (--tls-listen, --https, --amqps)"
+        for name in ("TOYMQ_TLS_CERT", "TOYMQ_TLS_KEY")
+    ]
+    found = shown("--https", "127.0.0.1:0", TOYMQ_TLS_CERT="client.pem", TOYMQ_TLS_KEY="client.key")
+    assert found["tls_cert"] == ("client.pem", "TOYMQ_TLS_CERT"), "with a listener that takes one it is its own"
+    flag = toymq("config", "show", "--tls-cert", "cert.pem")
+    assert (flag.exit_code, "--tls-cert does nothing without" in flag.stderr) == (2, True)
+    other = toymq("config", "show", TOYMQ_TLS_CLIENT_CA="ca.pem")
+    assert (other.exit_code, "TOYMQ_TLS_CLIENT_CA does nothing without" in other.stderr) == (2, True)
 
 
 def test_a_duration_without_a_unit_below_a_second_is_asked_about() -> None:

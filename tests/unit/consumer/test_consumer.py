@@ -121,7 +121,9 @@ def test_ack_takes_what_was_delivered_whatever_became_of_its_lease() -> None:
 
 def test_what_may_be_acked_and_what_is_leased() -> None:
     it = consumer(delivered=5)
+    assert not it.is_last(20)
     it.limit_attempts(2)
+    assert [it.is_last(attempt) for attempt in (1, 2, 3)] == [False, True, True]
     it.ack([(0, 0)])
     it.nack([(2, 2)], 1.0, 0.0, POLICY)
     it.unsend(S, 3, 3)

@@ -6,9 +6,9 @@ from toymqctl.letters import described, error_of, grouped, traceback_of, waiting
 from toymqctl.lines import Row
 
 
-def letter(msg_id: int, **headers: str) -> Row:
+def letter(msg_id: int, topic: str = "orders.dlq", **headers: str) -> Row:
     named = {f"toymq-{name.replace('_', '-')}": value for name, value in headers.items()}
-    return Row("orders.dlq", msg_id, None, 1000 + msg_id, b"", named, b"payload")
+    return Row(topic, msg_id, None, 1000 + msg_id, b"", named, b"payload")
 
 
 def test_a_letter_tells_its_story() -> None:
@@ -53,3 +53,9 @@ def test_letters_that_failed_alike_are_counted_together() -> None:
     assert (first["count"], first["consumer"], first["first_id"], first["last_id"]) == (2, "a", 1, 4)
     assert first["last_error"] == "KeyError: 'y'"
     assert (second["count"], second["consumer"]) == (1, "b")
+
+
+def test_letters_of_two_partitions_are_two_groups_for_their_ids_are_not_of_one_row() -> None:
+    rows = [letter(5, topic, consumer="a", reason="attempts") for topic in ("orders#0.dlq", "orders#1.dlq")]
+    found = [group.to_json() for group in grouped((row, False) for row in rows)]
+    assert [(each["topic"], each["first_id"]) for each in found] == [("orders#0.dlq", 5), ("orders#1.dlq", 5)]

@@ -13,6 +13,13 @@ def test_text_is_one_line_and_says_key_and_a_later_attempt() -> None:
     assert again.format("text") == b"7 attempt=3\tx\n"
 
 
+def test_text_names_the_topic_where_several_are_read_for_an_id_is_one_topics() -> None:
+    part = Row("orders#3", 7, 1, 1000, b"k", {}, b"x")
+    assert part.format("text", "orders") == b"orders#3 7 key=k\tx\n"
+    assert part.format("text", "orders#*") == b"orders#3 7 key=k\tx\n"
+    assert part.format("text", "orders#3") == b"7 key=k\tx\n", "as scripts read it"
+
+
 def test_json_has_what_there_is_and_bytes_that_are_not_utf8_as_base64() -> None:
     assert json.loads(ROW.format("json")) == {
         "topic": "orders", "id": 7, "attempt": 1, "ts_ns": 1000, "key": "k", "headers": {"Kind": "job"}, "payload": "a\nb",

@@ -112,7 +112,7 @@ async def test_what_fails_is_pushed_again(rig: HttpRig, monkeypatch: pytest.Monk
         assert (await rig.ask("GET", "/v1/webhooks/mine")).json()["failure"] is None
 
 
-async def test_a_push_that_fails_for_good_says_why_in_the_dead_letter(rig: HttpRig) -> None:
+async def test_a_push_that_fails_for_good_says_why_in_the_dead_letter(rig: HttpRig, caplog: pytest.LogCaptureFixture) -> None:
     assert (await rig.ask("PUT", "/v1/topics/t", json={"max_attempts": 1})).status_code == 201
     async with receiving() as receiver:
         receiver.answer = lambda number: 503
@@ -122,6 +122,25 @@ async def test_a_push_that_fails_for_good_says_why_in_the_dead_letter(rig: HttpR
     (letter,) = (await rig.ask("GET", "/v1/topics/t.dlq/log")).json()["messages"]
     assert letter["headers"]["toymq-reason"] == "max-attempts"
     assert "503" in letter["headers"]["toymq-error"]
+    assert (await rig.ask("GET", "/v1/webhooks/mine")).json()["letters"] == 1
+    assert "webhook mine: t:0 becomes a dead letter, its 1. since the start: localhost answered 503" in caplog.messages
+
+
+async def test_dead_letters_of_webhooks_are_counted_one_by_one_and_logged_by_the_first_of_each(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(webhook_pusher, "LETTER_LINES_PER_S", 1e-9)
+    async with receiving() as receiver:
+        receiver.answer = lambda number: 503
+        for name, count in (("one", webhook_pusher.LETTER_LINES + 5), ("other", 3)):
+            await rig.ask("PUT", f"/v1/topics/{name}", json={"max_attempts": 1})
+            await rig.ask("PUT", f"/v1/webhooks/{name}", json=definition(receiver, topic=name))
+            for _ in range(count):
+                await rig.publish(name, "a")
+            await rig.until(lambda name=name, count=count: rig.webhooks is not None and rig.webhooks.letters[name] == count)
+    logged = [line for line in caplog.messages if "dead letter" in line]
+    assert len(logged) == webhook_pusher.LETTER_LINES + 1
+    assert logged[-1].startswith("webhook other: other:0 becomes a dead letter, its 1.")
 
 
 async def test_a_name_that_moves_to_a_private_address_is_not_followed(fs: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,11 +123,13 @@ export class BrokerView {
   }
 
   /** A webhook is a consumer: what waits for it, over all topics of its pattern, is on the page already. */
-  #webhook({ name, topic, url, secret, failure }) {
+  #webhook({ name, topic, url, secret, failure, letters }) {
     const parts = [...this.store.topics.values()].flatMap((one) => one.described.consumers.filter(({ consumer }) => consumer === `webhook.${name}`));
     const sum = (key) => parts.reduce((total, part) => total + part[key], 0);
     const waiting = sum("backlog") + sum("scheduled");
-    const state = failure ? el("span.slow", { title: failure }, `fails: ${failure}`) : waiting ? "pushes" : "has pushed everything";
+    const dead = letters ? [plural(letters, "dead letter"), " since the start"].join("") : "";
+    const text = [failure ? `fails: ${failure}` : waiting ? "pushes" : dead ? "" : "has pushed everything", dead].filter(Boolean).join("; ");
+    const state = failure || dead ? el("span.slow", { title: text }, text) : text;
     return [el("bdi", {}, name), topic, url, secret ? "yes" : "no", count(waiting), count(sum("inflight")), state];
   }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from toymq_py.clock import Clock
 from toymq_py.errors import DiskLow, TierBehind
 from toymq_py.storage.fs import FileSystem
+from toymq_py.units import format_size
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -87,7 +88,7 @@ class SpaceGuard:
         if not self._disk_low:
             self._disk_low = True
             self._checked_at = self._clock.monotonic()
-            logger.error("less than %d bytes are free: publishing is refused", self.min_free_bytes)
+            logger.error("%s: publishing is refused", self._low())
             self._reported_at = self._checked_at
             self.on_low()
             self._tell()
@@ -148,4 +149,7 @@ class SpaceGuard:
     def refusal(self) -> DiskLow | TierBehind:
         if self._behind is not None and not self._disk_low:
             return TierBehind(f"{self._behind}; publish later")
-        return DiskLow(f"less than {self.min_free_bytes} bytes are free; publish later")
+        return DiskLow(f"{self._low()}; publish later")
+
+    def _low(self) -> str:
+        return f"less than {format_size(self.min_free_bytes)} are free (--min-free-bytes)"

@@ -36,7 +36,7 @@ def test_the_reserve_is_refused_and_given_back_at_twice_the_mark(caplog: pytest.
     assert told == [True]
     assert caplog.text.count("publishing is refused") == 1
     disk.free = 200
-    with pytest.raises(DiskLow, match="100 bytes"):
+    with pytest.raises(DiskLow, match="100B are free"):
         guard.admit()
     clock.advance(0.2)
     guard.admit()
@@ -58,7 +58,7 @@ def test_a_bucket_that_is_behind_refuses_publishes_and_makes_no_room(caplog: pyt
     assert not guard.getting_low(), "no acked segment goes before its time"
     disk.free = 50
     clock.advance(0.2)
-    with pytest.raises(DiskLow, match="100 bytes"):
+    with pytest.raises(DiskLow, match="100B are free"):
         guard.admit()
     guard.fall_behind(None)
     assert guard.low, "the disk is full, too"
@@ -77,7 +77,7 @@ def test_a_low_disk_is_noticed_without_a_publish(caplog: pytest.LogCaptureFixtur
     guard.on_low = lambda: told.append(True)
     assert guard.is_low()
     assert told == [True]
-    with pytest.raises(DiskLow, match="100 bytes"):
+    with pytest.raises(DiskLow, match="100B are free"):
         guard.admit()
     disk.free = 199
     clock.advance(0.2)
