@@ -360,11 +360,15 @@ async def test_publishes_are_refused_while_memory_is_high(tmp_path: Path) -> Non
     async with serving(tmp_path / "d") as served:
         wire = await served.connect()
         await publish(wire, 1)
+        assert await wire.ask(b"SUB t c\n") == b"OK 1"
+        assert await wire.message() == (0, 1, b"0")
+        assert await wire.ask(b"UNSUB t c\n") == b"OK 0"
         served.broker.quotas.memory_high = True
         said = b"ERR QUEUE_FULL the broker's memory is at its limit (--memory-max); publish again later"
         assert await wire.ask(b"PUB t - 1\nx\n") == said
+        assert (await wire.ask(b"SUB t new\n")).startswith(b"ERR TOO_MANY_CONSUMERS the broker's memory is at its limit")
         assert await wire.ask(b"SUB t c\n") == b"OK 1"
-        assert await wire.message() == (0, 1, b"0")
+        assert (await wire.message())[::2] == (0, b"0")
         assert await wire.ask(b"ACK t c 0\n") == b"OK 1"
         served.broker.quotas.memory_high = False
         await publish(await served.connect(), 1, b"u")

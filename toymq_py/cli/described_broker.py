@@ -53,19 +53,13 @@ class GatewayClient:
 
     def present(self) -> dict[str, Webhook]:
         """The webhooks by name; a secret is shown as ``(set)``. Raises: ConfigError."""
-        found = {}
-        for row in self._ask("GET", "/v1/webhooks")["webhooks"]:
-            fields = {key: value for key, value in row.items() if key not in ("name", "failure")}
-            found[str(row["name"])] = Webhook.from_json(fields)
-        return found
+        rows = self._ask("GET", "/v1/webhooks")["webhooks"]
+        return {str(row["name"]): Webhook.from_json(_defined(Webhook, row)) for row in rows}
 
     def alerts(self) -> dict[str, Alert]:
         """The same of the alerts."""
-        known = {each.name for each in fields(Alert)}
-        return {
-            str(row["name"]): Alert.from_json({key: value for key, value in row.items() if key in known})
-            for row in self._ask("GET", "/v1/alerts")["alerts"]
-        }
+        rows = self._ask("GET", "/v1/alerts")["alerts"]
+        return {str(row["name"]): Alert.from_json(_defined(Alert, row)) for row in rows}
 
     def declared(self) -> Iterator[AmqpDefinition]:
         """Exchanges, queues and bindings that outlive a restart. Raises: ConfigError."""
@@ -99,6 +93,12 @@ class GatewayClient:
             raise ConfigError(f"{self._gateway.url}: {error.code} {error}") from None
         except GatewayFailed as error:
             raise ConfigError(str(error)) from error
+
+
+def _defined(kind: type[Webhook] | type[Alert], row: Mapping[str, Any]) -> dict[str, Any]:
+    """What was set of a webhook or an alert: a broker tells what became of it, too, and a later one more."""
+    known = {each.name for each in fields(kind)}
+    return {key: value for key, value in row.items() if key in known}
 
 
 def _put(change: PutWebhook | PutAlert) -> tuple[str, Webhook | Alert]:
