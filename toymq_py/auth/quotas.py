@@ -120,7 +120,7 @@ class Seat:
         """
         counted = arriving_bytes if arriving_bytes > FLOOR_BYTES else 0
         more, self.arriving_bytes = counted - self.arriving_bytes, counted
-        return self._quotas.settle(self, self.held_bytes + more) or not counted or self.goes_on
+        return self._quotas.settle(self, self.held_bytes + more) or not counted or self.may_go_on()
 
     @property
     def crowded(self) -> bool:
@@ -132,11 +132,11 @@ class Seat:
         """As ``crowded``, but what is held explains it: it ends when clients read. High memory may last."""
         return not self._quotas.has_share(self)
 
-    @property
-    def goes_on(self) -> bool:
+    def may_go_on(self) -> bool:
         """Whether a body that is arriving may go on although the broker holds too much: that of one connection at a time may,
-        so that some are stored where many send at once. Not while memory is high, or beyond the share of a token or address."""
-        return self._quotas.goes_on(self)
+        so that some are stored where many send at once. The first that asks is it, until it holds nothing. Not while memory is
+        high, or beyond the share of a token or address."""
+        return self._quotas.may_go_on(self)
 
     def hold(self, more_bytes: int) -> None:
         """Count a part of a body. Raises: QueueFull; then take no more of it."""
@@ -312,8 +312,8 @@ class Quotas:
         holder, limit = seat.token or seat.address, self.max_held_bytes
         return self.held_bytes <= limit and (not holder.limited or holder.held_bytes <= holder.share(limit))
 
-    def goes_on(self, seat: Seat) -> bool:
-        """See ``Seat.goes_on``."""
+    def may_go_on(self, seat: Seat) -> bool:
+        """See ``Seat.may_go_on``."""
         holder = seat.token or seat.address
         if self.memory_high or (holder.limited and holder.held_bytes > holder.share(self.max_held_bytes)):
             return False

@@ -223,6 +223,10 @@ class GatewayProtocol(asyncio.Protocol):
             if not data or self.transport.is_closing() or self._parting is not None:
                 return
         self._head_bytes += len(data)
+        if self._discarded is not None:
+            self._discarded += len(data)
+            if self._discarded > DISCARD_BYTES_MAX + BODY_PIECE_BYTES:  # a piece may have the next request
+                self._cut()
         steps = self._chunk_steps
         self._idle.end()
         self._feed(data)
@@ -337,11 +341,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._body_bytes += len(body)
         self._chunk_steps += 1
         assert self.cycle is not None
-        if self._discarded is not None:
-            self._discarded += len(body)
-            if self._discarded > DISCARD_BYTES_MAX:
-                self._cut()
-        elif not self.cycle.answered and self.cycle.feed(body) > BODY_AHEAD_BYTES:
+        if not self.cycle.answered and self.cycle.feed(body) > BODY_AHEAD_BYTES:
             self._full = True
             self._read_or_not()
 

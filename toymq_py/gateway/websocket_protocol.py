@@ -29,9 +29,9 @@ from toymq_py.topic import Subscription
 
 logger = logging.getLogger("toymq_py.gateway")
 
-HEAD_TIMEOUT_S = 20
 REASON_CHARS_MAX = 120
 """Of a close frame, which has 125 bytes."""
+HEAD_TIMEOUT_S = 20
 """From accept, or from the first byte of a next request, to the end of its headers."""
 BODY_PIECE_BYTES = 4096
 """Bytes of a body or of frames that are parsed before other tasks get a turn."""

@@ -228,7 +228,7 @@ class Session:
         room = seat.settle(held_bytes)
         self._handler.max_held_bytes = self._max_inflight_bytes if room else FLOOR_BYTES
         self._reader.limit_inbox(INBOX_BYTES_MAX if room else FLOOR_BYTES)
-        if room or not self._reader.has_body_above(FLOOR_BYTES) or seat.goes_on:
+        if room or not self._reader.has_body_above(FLOOR_BYTES) or seat.may_go_on():
             return False
         return self._reader.refuse_body(seat.too_much())
 

@@ -332,23 +332,23 @@ def test_one_connection_at_a_time_goes_on_above_the_limit() -> None:
     first, second = rig.enter("first"), rig.enter("second")
     for seat in (first, second):
         seat.settle(1 << 20)
-    assert first.goes_on
-    assert not second.goes_on
+    assert first.may_go_on()
+    assert not second.may_go_on()
     first.settle(0)
-    assert second.goes_on, "the first has stored its own"
+    assert second.may_go_on(), "the first has stored its own"
     second.leave()
     assert first.settle(FLOOR_BYTES + 1)
     first.settle(2 << 20)
-    assert first.goes_on, "the second is gone"
+    assert first.may_go_on(), "the second is gone"
     rig.quotas.memory_high = True
-    assert not first.goes_on
+    assert not first.may_go_on()
 
 
 def test_beyond_the_share_of_a_token_none_goes_on() -> None:
     rig = Rig(max_held_bytes=1 << 20)
     seat = rig.admitted("x", "app")
     seat.settle((1 << 19) + 1)
-    assert not seat.goes_on
+    assert not seat.may_go_on()
 
 
 def test_no_consumer_is_made_while_memory_is_high() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -29,6 +30,22 @@ async def test_a_trailer_is_no_header() -> None:
         (run, row, _) = rig.broker.topic("t").log.read(0, 1, 1000)
         assert run is not None
         assert run.headers is None or run.headers[row] == b""
+
+
+async def test_of_an_answered_body_chunk_extensions_are_not_read_for_ever() -> None:
+    """The bytes of the body alone were counted: a MiB of them, in chunks of one with an extension each, is gigabytes."""
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert b" 404 " in await reader.readuntil(b"}")
+        sent = 0
+        with suppress(OSError):
+            while not reader.at_eof() and sent < 50_000_000:
+                writer.write((b"1;e=" + b"y" * 1000 + b"\r\nx\r\n") * 64)
+                sent += 64 * 1009
+                await writer.drain()
+        assert sent < 20_000_000, "what the sockets hold, and a MiB"
+        writer.close()
 
 
 @pytest.mark.parametrize(
