@@ -45,8 +45,9 @@ MESSAGES_BOUNDS = tuple(float(4**power) for power in range(9))
 LIMITS = (
     "connections", "address_connections", "token_connections", "reserve_connections", "topics", "token_topics",
     "reserve_topics", "held_bytes", "holder_held_bytes", "memory", "consumers", "token_consumers", "reserve_consumers",
+    "unacked",
 )  # fmt: skip
-"""The limits of ``auth.quotas``: of the broker, an address, a token, and the reserve for admins."""
+"""The limits of ``auth.quotas``: of the broker, an address, a token, and the reserve for admins; and that of a consumer."""
 TOPIC = ("topic",)
 CONSUMER = ("topic", "consumer")
 
@@ -64,7 +65,7 @@ TABLE: tuple[Metric, ...] = (
            "Connections, anonymous or idle over HTTP, that were closed to make place for others."),
     Metric("connections_evictable", Kind.GAUGE, "connections", "Connections that would be closed to make place for others."),
     Metric("limits_reached_total", Kind.COUNTER, "refusals",
-           "Refusals by the limit that was reached: of all, an address, a token, memory, the reserve of admins.", ("limit",)),
+           "Refusals by the limit that was reached: of all, an address, a token, memory, the reserve of admins, a consumer.", ("limit",)),
     Metric("held_bytes", Kind.GAUGE, "bytes",
            "Bodies and replies that wait, of connections with more than 64 KiB (--max-held-bytes)."),
     Metric("memory_high", Kind.GAUGE, "0 or 1", "Whether publishes are refused for lack of memory (--memory-max)."),

@@ -92,11 +92,14 @@ class SharedMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.rig = BrokerRig(max_attempts=1000)  # what expires again and again is another test's
+        self.rig = BrokerRig(**self.options())
         self.rows: dict[tuple[str, int], Row] = {}
         self.workers: list[Worker] = []
         self.join("a.x", 2)
         self.join("a.*", 3)
+
+    def options(self) -> dict[str, int]:
+        return {"max_attempts": 1000}  # what expires again and again is another test's
 
     @property
     def now(self) -> float:

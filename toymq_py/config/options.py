@@ -118,6 +118,7 @@ class BrokerOptions:
     max_topics: int = count(10_000, 1, 1 << 20, help="More are refused (TOO_MANY_TOPICS).")
     max_consumers: int = count(1_000, 1, 1 << 20, help="Per topic.")
     max_subscriptions: int = count(1_000, 1, 1 << 20, help="Per session.")
+    max_unacked: int = count(100_000, 1, 1 << 30, help="Per consumer: deliveries not acked, before it gets no new ones.")
     max_held_bytes: int = size(
         512 << 20, 1 << 20, 1 << 40,
         help="Bodies and replies of all connections that wait, beyond 64 KiB of each; an eighth of --memory-max at most.",
@@ -133,9 +134,7 @@ class BrokerOptions:
     dedupe_keys: int = count(65_536, 0, 1 << 24, help="Keys remembered per topic.")
     dedupe_keys_total: int = count(1_000_000, 0, 1 << 26, help="Keys remembered over all topics.")
     retain_acked_for_ms: int = duration(24 * 3_600_000, help="How long a segment stays after every consumer has acked it.")
-    shutdown_timeout_ms: int = duration(
-        5_000, 0, 3_600_000, help="How long a shutdown takes at most: acks that still arrive, commits, offsets."
-    )
+    shutdown_timeout_ms: int = duration(5_000, 0, 3_600_000, help="The longest a shutdown takes: late acks, commits, offsets.")
     metrics_objects: int = count(
         2_000, 0, 1 << 20, help="Topics and consumers with series of their own in a scrape; those beyond are added up."
     )

@@ -67,6 +67,11 @@ class ConsumerView:
         return self._runs.messages(READY) > 0 or len(self._due) > 0
 
     @property
+    def outstanding(self) -> int:
+        """Messages that were delivered and are neither acked nor dead letters: inflight, or waiting to be delivered again."""
+        return self._runs.outstanding
+
+    @property
     def redeliverable(self) -> int:
         """Messages that wait for redelivery."""
         return self._runs.messages(READY)

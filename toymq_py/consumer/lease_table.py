@@ -54,7 +54,7 @@ class LeaseTable(RunList):
     heaps hold at most twice the runs plus 64 entries each after every call.
     """
 
-    __slots__ = ("_deadlines", "_held", "_ready", "_totals", "_waiting", "freed", "max_attempts")
+    __slots__ = ("_deadlines", "_held", "_parked", "_ready", "_totals", "_waiting", "freed", "max_attempts")
 
     def __init__(self, *waiting: IdSet) -> None:
         """``waiting``: ids between runs that are not acked; read only."""
@@ -66,12 +66,18 @@ class LeaseTable(RunList):
         self._deadlines = LazyHeap(attrgetter("deadline"), tickets)
         self._held = LazyHeap(attrgetter("first"), tickets)
         self._totals = [0, 0, 0, 0]  # messages, by RunState
+        self._parked = 0  # of INFLIGHT ones, those that ``hold`` leased: no client has them
         self.freed: list[Lessee] = []
         """Lessees whose window has room again after they asked for it; the reader clears the list."""
 
     def messages(self, state: RunState) -> int:
         """How many ids are in this state."""
         return self._totals[state]
+
+    @property
+    def outstanding(self) -> int:
+        """Messages that a client had and has not settled for good. Each may be a run of its own: this bounds the memory."""
+        return sum(self._totals) - self._parked
 
     # -- deliveries
 
@@ -120,6 +126,10 @@ class LeaseTable(RunList):
         self._runs.append(run)
         self._ready.push(run)
         self._totals[READY] += last + 1 - first
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has work next; None when nothing waits for a time."""
+        return None if (run := self._deadlines.top()) is None or run.deadline == inf else run.deadline
 
     def first_ready(self) -> int | None:
         """The lowest id that is READY."""
@@ -201,8 +211,10 @@ class LeaseTable(RunList):
         i, j = self._carve(first, last)
         for run in self._runs[i:j]:
             if run.state is READY:
-                self._totals[READY] -= run.last + 1 - run.first
-                self._count_lease(owner, run.last + 1 - run.first)
+                messages = run.last + 1 - run.first
+                self._totals[READY] -= messages
+                self._parked += messages
+                self._count_lease(owner, messages)
                 run.state = INFLIGHT
                 run.owner = owner
                 run.deadline = run.earliest = inf
@@ -221,27 +233,25 @@ class LeaseTable(RunList):
         Returns: how many ids."""
         i, j = self._carve(first, last)
         postponed = 0
-        for run in self._runs[i:j]:
-            if run.state is INFLIGHT:
-                postponed += run.last + 1 - run.first
-                delay = delay_s(run.attempt)
-                if self._to_ready(run) and delay > 0:
-                    self._totals[READY] -= run.last + 1 - run.first
-                    self._totals[DELAYED] += run.last + 1 - run.first
-                    run.state = DELAYED
-                    run.deadline = run.earliest = now + delay
+        for run in self._leases_of(i, j):
+            postponed += run.last + 1 - run.first
+            delay = delay_s(run.attempt)
+            if self._to_ready(run) and delay > 0:
+                self._totals[READY] -= run.last + 1 - run.first
+                self._totals[DELAYED] += run.last + 1 - run.first
+                run.state = DELAYED
+                run.deadline = run.earliest = now + delay
         self._settle(i, j)
         return postponed
 
     def touch(self, first: int, last: int, deadline: float) -> int:
         """Move the deadline of the leases in the range, forward or back. Returns: how many ids."""
         (i, j), touched = self._carve(first, last), 0
-        for run in self._runs[i:j]:
-            if run.state is INFLIGHT:
-                touched += run.last + 1 - run.first
-                if deadline < run.deadline:
-                    run.ticket = None  # its entry would come too late
-                run.deadline = run.earliest = deadline
+        for run in self._leases_of(i, j):
+            touched += run.last + 1 - run.first
+            if deadline < run.deadline:
+                run.ticket = None  # its entry would come too late
+            run.deadline = run.earliest = deadline
         self._settle(i, j)
         return touched
 
@@ -257,22 +267,17 @@ class LeaseTable(RunList):
             owner.late = True
         return bool(due)
 
-    def next_deadline(self) -> float | None:
-        """When ``tick`` has work next; None when nothing waits for a time."""
-        return None if (run := self._deadlines.top()) is None else run.deadline
-
     # -- dead letters
 
     def give_up(self, first: int, last: int) -> int:
         """Make the leases in the range HELD, whatever their attempts. Returns: how many ids."""
         i, j = self._carve(first, last)
         given_up = 0
-        for run in self._runs[i:j]:
-            if run.state is INFLIGHT:
-                given_up += run.last + 1 - run.first
-                self._discount(run, run.last + 1 - run.first)
-                self._to_held(run)
-                run.reason = REJECTED
+        for run in self._leases_of(i, j):
+            given_up += run.last + 1 - run.first
+            self._discount(run, run.last + 1 - run.first)
+            self._to_held(run)
+            run.reason = REJECTED
         self._settle(i, j)
         return given_up
 
@@ -336,7 +341,7 @@ class LeaseTable(RunList):
             low = run.first if run.first >= first else first
             if span_first is None:
                 span_first = low
-            elif low > span_last + 1 and self._waits_between(span_last + 1, low):
+            elif low > span_last + 1 and any(ids.next_in(span_last + 1, low) < low for ids in self._waiting):
                 spans.append((span_first, span_last))
                 span_first = low
             span_last = run.last if run.last <= last else last
@@ -370,9 +375,6 @@ class LeaseTable(RunList):
         self._trim()
 
     # -- inside
-
-    def _waits_between(self, first: int, limit: int) -> bool:
-        return any(ids.next_in(first, limit) < limit for ids in self._waiting)
 
     def _carve(self, first: int, last: int) -> tuple[int, int]:
         """Split runs at the edges, so that runs i to j - 1 are exactly the range. Assumes that ``_settle(i, j)`` follows, which
@@ -422,10 +424,6 @@ class LeaseTable(RunList):
         for run in changed:
             i = self._index(run.first)  # of what has absorbed it, when it is already gone
             self._settle(i, i + 1)
-
-    def _holds_below(self, owner: Lessee, i: int) -> bool:
-        """Whether a run below run i is leased to the owner; nearly always the next one is, or none."""
-        return any(run.owner is owner and run.state is INFLIGHT for run in map(self._runs.__getitem__, range(i - 1, -1, -1)))
 
     def _to_ready(self, run: LeaseRun) -> bool:
         """Make a timed run READY, or HELD when it is out of attempts. Assumes that ``_settle`` follows and gives it its heap
@@ -495,6 +493,8 @@ class LeaseTable(RunList):
             assert owner is not None, "an inflight run has an owner"
             owner.inflight -= messages
             owner.late = False
+            if run.deadline == inf:
+                self._parked -= messages
             if owner.wants_room:
                 owner.wants_room = False
                 self.freed.append(owner)

@@ -59,11 +59,13 @@ class RunList:
         return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
 
     def leased(self, ranges: Iterable[IdRange], number: int | None = None) -> list[IdRange]:
-        """The parts of the ranges that are inflight, to the lessee of that number or to any, neighbours joined."""
+        """The parts of the ranges that a client has, the lessee of that number or any, neighbours joined."""
         spans: list[IdRange] = []
         for first, last in ranges:
             for run in self._within(first, last):
-                if run.state is INFLIGHT and (number is None or (run.owner is not None and run.owner.number == number)):
+                if run.state is not INFLIGHT or run.deadline == inf:
+                    continue
+                if number is None or (run.owner is not None and run.owner.number == number):
                     begin, end = max(run.first, first), min(run.last, last)
                     spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
         return spans
@@ -105,6 +107,14 @@ class RunList:
         """Index of the first run that ends at or above ``msg_id``."""
         i = bisect_right(self._firsts, msg_id)
         return i - 1 if i and self._runs[i - 1].last >= msg_id else i
+
+    def _leases_of(self, i: int, j: int) -> list[LeaseRun]:
+        """Of runs i to j - 1 those that a client has: not those that are held without a deadline."""
+        return [run for run in self._runs[i:j] if run.state is INFLIGHT and run.deadline != inf]
+
+    def _holds_below(self, owner: Lessee, i: int) -> bool:
+        """Whether a run below run i is leased to the owner; nearly always the next one is, or none."""
+        return any(run.owner is owner and run.state is INFLIGHT for run in map(self._runs.__getitem__, range(i - 1, -1, -1)))
 
     def _within(self, first: int, last: int) -> list[LeaseRun]:
         """The runs that hold some of these ids."""

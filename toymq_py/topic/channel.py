@@ -6,7 +6,6 @@ Contract: delivery.md, "mode", "Session gone", "Visibility timeout". Knows no wi
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar
 
 from toymq_py.consumer import Consumer, Lessee
@@ -313,11 +312,9 @@ class Channel:
                 self._begin(self.single.taker)
             return
         while messages > 0 and idle:
-            for subscription in idle:
-                if not subscription.lessee.late:
-                    break
-            else:
-                subscription = next(iter(idle))
+            subscription = next(iter(idle))
+            if subscription.lessee.late:
+                subscription = next((each for each in idle if not each.lessee.late), subscription)
             del idle[subscription]
             messages -= subscription.wake(subscription)
 
@@ -341,17 +338,21 @@ class Channel:
         for lessee in late:
             lessee.on_capacity()
 
+    def _notify_new(self) -> None:
+        """Wake takers for new messages that were more than the consumer might have."""
+        if self._deliverer.has_room_again():
+            self.wake_next()
+
     def _notify_room(self) -> list[Lessee]:
         """Tell those that have room again. Returns: those that are late, to be told last."""
         if self.single is not None:
             self._begin(self.single.settle(self.consumer.inflight_to))
+        self._notify_new()
         freed = self.consumer.take_freed()
-        if not freed:
-            return freed
         for lessee in freed:
             if not lessee.late:
                 lessee.on_capacity()
-        return [lessee for lessee in freed if lessee.late]
+        return [lessee for lessee in freed if lessee.late] if freed else freed
 
     def limit_attempts(self, max_attempts: int) -> None:
         """Apply ``max_attempts`` of the topic; 0 for no limit."""
@@ -373,9 +374,8 @@ class Channel:
             if subscription.mode is None:
                 self.idle[waiting or subscription] = None
             return None
-        visibility_s = subscription.visibility_s
-        if visibility_s is None:
-            visibility_s = context.policy.visibility_s
+        own_s = subscription.visibility_s
+        visibility_s = context.policy.visibility_s if own_s is None else own_s
         now = context.clock.monotonic()
         if now >= context.permit.until_s:
             context.permit.wait(self.notify_ready)
@@ -463,9 +463,8 @@ class Channel:
 
     def touch(self, ids: Sequence[IdRange], visibility_s: float | None) -> int:
         """See ``Topic.touch``."""
-        if visibility_s is None:
-            visibility_s = self.context.policy.visibility_s
-        count = self.consumer.touch(ids, self.context.clock.monotonic() + visibility_s)
+        lease_s = self.context.policy.visibility_s if visibility_s is None else visibility_s
+        count = self.consumer.touch(ids, self.context.clock.monotonic() + lease_s)
         if count:
             self.arm()
         return count
@@ -476,6 +475,7 @@ class Channel:
         """Ack messages of the range that are dead letters on stable storage now."""
         self.context.dead_lettered_total += self.consumer.ack_dead_lettered(first, last)
         self.context.changed()
+        self._notify_new()
 
     def skip_held_without_record(self, first: int, last: int) -> None:
         """Ack held messages that have no record. Those that the disk refuses to give (EIO) stay until a restart."""
@@ -487,8 +487,7 @@ class Channel:
 
     def arm(self) -> None:
         """Have ``due`` called when the next lease or backoff ends."""
-        deadline = self.consumer.next_deadline()
-        if deadline is not None and deadline != inf:
+        if (deadline := self.consumer.next_deadline()) is not None:
             self._arm(self, deadline)
 
     def due(self, now: float) -> None:

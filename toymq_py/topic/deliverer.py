@@ -54,6 +54,8 @@ class ChannelContext:
     metrics: Metrics
     policy: DeliveryPolicy
     failure_budget: FailureBudget
+    outstanding_max: int
+    """Messages that a consumer may have delivered and not acked before it gets no new ones."""
     changed: Callable[[], None]
     """Consumer state has unsaved changes."""
     permit: DeliveryPermit
@@ -74,7 +76,7 @@ class ChannelContext:
 class Deliverer:
     """Leases the next messages of one consumer and reads them from the log."""
 
-    __slots__ = ("_consumer", "_context", "_log", "_on_examined", "is_examining")
+    __slots__ = ("_consumer", "_context", "_log", "_on_examined", "is_examining", "is_full")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, on_examined: Callable[[], None]) -> None:
         """``on_examined`` is called when what was ``NoDelivery.BEING_EXAMINED`` can be taken."""
@@ -84,6 +86,8 @@ class Deliverer:
         self._on_examined = on_examined
         self.is_examining = False
         """A thread looks how far damage goes."""
+        self.is_full = False
+        """As many messages are delivered and not acked as may be: a take had none, or redeliveries alone."""
 
     def take(
         self, lessee: Lessee, deadline: float, now: float, room: int, max_bytes: int, *, patient: bool
@@ -101,6 +105,9 @@ class Deliverer:
             passes += 1
             if passes > PASSES_MAX and not patient:
                 return NoDelivery.OTHERS_FIRST
+            room = self._room(room)
+            if room == 0:
+                return NoDelivery.NOTHING_READY
             try:
                 rows = self._next(lessee, room, max_bytes, deadline, now)
             except BeingExamined as busy:
@@ -108,6 +115,25 @@ class Deliverer:
                 return NoDelivery.BEING_EXAMINED
             if rows is not None:
                 return rows
+
+    def _room(self, room: int) -> int:
+        """How many of so many messages may be leased: redeliveries alone while ``is_full``."""
+        spare = self._context.outstanding_max - self._consumer.outstanding
+        if spare > 0:
+            self.is_full = False
+            return min(room, spare)
+        if not self.is_full:
+            self.is_full = True
+            self._context.metrics.limit_reached("unacked")
+        return room if self.has_again() else 0
+
+    def has_room_again(self) -> bool:
+        """Whether new messages can be leased that could not be when last tried: those that found nothing are to be woken."""
+        return self.is_full and self._consumer.outstanding < self._context.outstanding_max
+
+    def has_again(self) -> bool:
+        """Whether a message that was delivered before may be the next."""
+        return self._consumer.redeliverable > 0
 
     def available(self) -> int:
         """About how many messages could be taken now."""
@@ -144,7 +170,7 @@ class Deliverer:
     def _take_ready(
         self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
-        if ids := self._consumer.due(min(room, DUE_PER_DELIVERY)):
+        if not self.is_full and (ids := self._consumer.due(min(room, DUE_PER_DELIVERY))):
             return self._take_due(lessee, ids, max_bytes, deadline, now)
         return self._take_again(lessee, room, max_bytes, deadline, now)
 

@@ -39,6 +39,9 @@ class KeyedDeliverer(Deliverer):
         self._lanes = consumer.lanes = KeyLanes(consumer.floor, lambda: context.scheduler.soon(notify_ready))
         self._read: Records | None = None  # what the last scan read and had no room for; ``READ_BYTES`` at most
 
+    def has_again(self) -> bool:
+        return super().has_again() or bool(self._lanes.turns)
+
     def available(self) -> int:
         lanes = self._lanes
         ready = self._consumer.redeliverable + len(lanes.free) + len(lanes.turns)
@@ -51,7 +54,7 @@ class KeyedDeliverer(Deliverer):
         again = consumer.first_ready()
         if again is not None and again >= lanes.scanned:
             again = None  # a lower id may have its key
-        if lanes.free and (again is None or lanes.free[0] < again):
+        if lanes.free and (again is None or (lanes.free[0] < again and not self.is_full)):
             return self._take_free(lessee, maxsize if again is None else again, room, max_bytes, deadline, now)
         if again is not None:
             return self._take_heads_again(lessee, min(room, lanes.scanned - again), max_bytes, deadline, now)

@@ -43,6 +43,9 @@ class PriorityDeliverer(Deliverer):
         self._lanes = consumer.lanes = PriorityLanes(consumer.floor)
         self._read: Records | None = None  # what the last look ahead has read: often it is wanted at once
 
+    def has_again(self) -> bool:
+        return super().has_again() or self._lanes.again > 0
+
     def available(self) -> int:
         return super().available() + self._lanes.again
 
@@ -77,6 +80,8 @@ class PriorityDeliverer(Deliverer):
             if consumer.first_ready() is None:  # held: out of attempts since. A call: to mypyc ``redeliverable`` is 0 here
                 return None
             return self._take_again(lessee, room, max_bytes, deadline, now)
+        if self.is_full:
+            return NoDelivery.NOTHING_READY
         return self._take_level(lessee, level, room, max_bytes, deadline, now)
 
     def _take_level(

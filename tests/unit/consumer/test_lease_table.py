@@ -58,7 +58,7 @@ def test_an_earlier_deadline_merges_within_the_slack_only() -> None:
 def test_leases_without_end_merge_too() -> None:
     table = LeaseTable()
     for i in range(10):
-        table.lease(A, i, i, float("inf"))
+        table.lease(A, i, i, 1e9)
     assert len(table) == 1
 
 
@@ -188,3 +188,18 @@ def test_a_table_that_is_cleared_gives_its_lessees_room() -> None:
     assert (lessee.inflight, table.freed, len(table), table.next_deadline()) == (0, [lessee], 0, None)
     assert table.take_ready(lessee, 9, 30.0) == []
     assert [table.messages(state) for state in (READY, INFLIGHT)] == [0, 0]
+
+
+def test_what_is_held_without_a_deadline_is_no_lease_that_a_client_can_end() -> None:
+    table = LeaseTable()
+    table.lease(A, 0, 9, 30.0)
+    table.give_back(A, 4, 5)
+    table.hold(B, 4, 5)
+    assert (table.outstanding, table.messages(INFLIGHT)) == (8, 10)
+    assert table.touch(0, 9, 60.0) == 8
+    assert table.leased([(0, 9)]) == [(0, 3), (6, 9)]
+    assert table.postpone(0, 6, 1.0, lambda attempt: 0.0) == 5
+    assert table.give_up(0, 9) == 3
+    assert [(run.first, run.last) for run in table if run.state is INFLIGHT] == [(4, 5)]
+    table.give_back(B, 4, 5)
+    assert table.outstanding == 10

@@ -52,3 +52,40 @@ def test_a_redelivery_may_meet_the_damage_first() -> None:
         rig.disk.open(f"{DIR}/topics/t/{FIRST}").pwrite(b"\xff", position)
     rig.advance(6)
     assert [msg_id for msg_id, _ in rig.take(subscription)] == [0, 3, 4]
+
+
+def test_a_consumer_with_max_unacked_deliveries_gets_no_new_messages_until_there_is_room() -> None:
+    rig = BrokerRig(max_unacked=4)
+    rig.publish("t", *[b"x"] * 9)
+    woken: list[object] = []
+    one = rig.subscribe("t", window=100, mode="shared", wake=lambda it: woken.append(it) is None)
+    two = rig.subscribe("t", window=100, mode="shared", wake=lambda it: woken.append(it) is None)
+    assert [msg_id for msg_id, _ in rig.take(one)] == [0, 1, 2, 3]
+    assert rig.take(two) == []
+    assert rig.broker.metrics.limits_reached["unacked"] == 1
+    rig.nack("t", 1, 1, delay_s=60.0)
+    assert rig.take(two) == [], "a message that waits to come again counts"
+    rig.nack("t", 2, 2, delay_s=0.0)
+    assert rig.take(two) == [(2, 2)], "what was delivered comes again, and nothing else"
+    woken.clear()
+    rig.ack("t", 0, 0)
+    assert woken
+    assert rig.take(two) == [(4, 1)]
+    rig.ack("t", 2, 4)
+    assert [msg_id for msg_id, _ in rig.take(one)] == [5, 6, 7]
+
+
+def test_messages_that_the_disk_refuses_do_not_count_as_unacked() -> None:
+    rig = BrokerRig(max_unacked=4)
+    for n in range(6):
+        rig.publish("t", b"%d" % n * 1500)
+    rig.reopen()
+    second, third = (segment.base_id for segment in rig.broker.topic("t").log.segments[1:3])
+    rig.disk.fail("pread", 1, errno.EIO, sticky=True, path=segment_name(second))
+    subscription = rig.subscribe("t", window=100)
+    taken: list[int] = []
+    while ids := [msg_id for msg_id, _ in rig.take(subscription)]:
+        taken += ids
+        for msg_id in ids:
+            rig.ack("t", msg_id, msg_id)
+    assert taken == [msg_id for msg_id in range(6) if not second <= msg_id < third]
