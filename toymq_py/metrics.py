@@ -65,7 +65,7 @@ TABLE: tuple[Metric, ...] = (
            "Connections, anonymous or idle over HTTP, that were closed to make place for others."),
     Metric("connections_evictable", Kind.GAUGE, "connections", "Connections that would be closed to make place for others."),
     Metric("limits_reached_total", Kind.COUNTER, "refusals",
-           "Refusals by the limit that was reached: of all, an address, a token, memory, the reserve of admins, a consumer.", ("limit",)),
+           "Refusals by the limit that was reached: of all, an address, token, consumer, memory, the reserve.", ("limit",)),
     Metric("held_bytes", Kind.GAUGE, "bytes",
            "Bodies and replies that wait, of connections with more than 64 KiB (--max-held-bytes)."),
     Metric("memory_high", Kind.GAUGE, "0 or 1", "Whether publishes are refused for lack of memory (--memory-max)."),

@@ -19,7 +19,7 @@ from toymq_py.records import IdRange
 class ConsumerView:
     """Ack set, lease table and cursor of a consumer, and the questions about them. See ``Consumer``."""
 
-    __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "failures", "has_acked",
+    __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "counted", "cursor", "failures", "has_acked",
                  "lanes", "maybe_delivered_below", "name", "priority_of", "since_ns", "start")  # fmt: skip
 
     def __init__(self, name: str, *, start: int, since_ns: int, scheduled: IdSet | None = None) -> None:
@@ -33,7 +33,8 @@ class ConsumerView:
         self.since_ns = since_ns
         self.cursor = start
         self.has_acked = False
-        self.changes = 0
+        self.changes = self.counted = 0
+        """Changes that a snapshot shows; of ``outstanding``, what a ``DeliveryBudget`` has counted."""
         self.failures: FailureBook | None = None
         """Failures that NACKs gave for messages that are not acked; None before the first."""
         self.lanes: KeyLanes | PriorityLanes | None = None

@@ -282,6 +282,8 @@ class Channel:
         """End all sessions and polls with a CLOSED code."""
         for subscription in (*self.sessions, *self.polls):
             self._end(subscription, code)
+        if self.closed or self.context.topic_deleted:
+            self._deliverer.close()
 
     def close(self, code: str) -> None:
         """End everything: the consumer is deleted."""
@@ -338,16 +340,12 @@ class Channel:
         for lessee in late:
             lessee.on_capacity()
 
-    def _notify_new(self) -> None:
-        """Wake takers for new messages that were more than the consumer might have."""
-        if self._deliverer.has_room_again():
-            self.wake_next()
-
     def _notify_room(self) -> list[Lessee]:
         """Tell those that have room again. Returns: those that are late, to be told last."""
         if self.single is not None:
             self._begin(self.single.settle(self.consumer.inflight_to))
-        self._notify_new()
+        if self._deliverer.has_room_again():
+            self.wake_next()
         freed = self.consumer.take_freed()
         for lessee in freed:
             if not lessee.late:
@@ -475,7 +473,7 @@ class Channel:
         """Ack messages of the range that are dead letters on stable storage now."""
         self.context.dead_lettered_total += self.consumer.ack_dead_lettered(first, last)
         self.context.changed()
-        self._notify_new()
+        self._notify_room()
 
     def skip_held_without_record(self, first: int, last: int) -> None:
         """Ack held messages that have no record. Those that the disk refuses to give (EIO) stay until a restart."""

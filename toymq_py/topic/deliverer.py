@@ -20,6 +20,7 @@ from toymq_py.metrics import Metrics
 from toymq_py.records import MSG_ID_MAX, IdRange, Records
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.log import READ_BYTES, Log
+from toymq_py.topic.delivery_budget import DeliveryBudget
 from toymq_py.topic.delivery_permit import DeliveryPermit
 
 UNREADABLE = Lessee(0)
@@ -54,8 +55,7 @@ class ChannelContext:
     metrics: Metrics
     policy: DeliveryPolicy
     failure_budget: FailureBudget
-    outstanding_max: int
-    """Messages that a consumer may have delivered and not acked before it gets no new ones."""
+    budget: DeliveryBudget
     changed: Callable[[], None]
     """Consumer state has unsaved changes."""
     permit: DeliveryPermit
@@ -76,16 +76,17 @@ class ChannelContext:
 class Deliverer:
     """Leases the next messages of one consumer and reads them from the log."""
 
-    __slots__ = ("_consumer", "_context", "_log", "_on_examined", "is_examining", "is_full")
+    __slots__ = ("_closed", "_consumer", "_context", "_log", "_on_examined", "is_examining", "is_full")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, on_examined: Callable[[], None]) -> None:
-        """``on_examined`` is called when what was ``NoDelivery.BEING_EXAMINED`` can be taken."""
+        """``on_examined`` is called when what was ``NoDelivery.BEING_EXAMINED``, or beyond the budget, can be taken."""
         self._context = context
         self._consumer = consumer
         self._log = context.log
         self._on_examined = on_examined
         self.is_examining = False
         """A thread looks how far damage goes."""
+        self._closed = False
         self.is_full = False
         """As many messages are delivered and not acked as may be: a take had none, or redeliveries alone."""
 
@@ -118,18 +119,35 @@ class Deliverer:
 
     def _room(self, room: int) -> int:
         """How many of so many messages may be leased: redeliveries alone while ``is_full``."""
-        spare = self._context.outstanding_max - self._consumer.outstanding
+        spare = self._spare()
         if spare > 0:
             self.is_full = False
             return min(room, spare)
         if not self.is_full:
             self.is_full = True
             self._context.metrics.limit_reached("unacked")
+        self._context.budget.wait(self._on_examined)
         return room if self.has_again() else 0
 
+    def _spare(self) -> int:
+        """How many new messages may be leased; counts those that are out."""
+        consumer, budget = self._consumer, self._context.budget
+        outstanding = consumer.outstanding
+        if outstanding != consumer.counted and not self._closed:
+            budget.change(outstanding - consumer.counted)
+            consumer.counted = outstanding
+        return budget.room(outstanding)
+
     def has_room_again(self) -> bool:
-        """Whether new messages can be leased that could not be when last tried: those that found nothing are to be woken."""
-        return self.is_full and self._consumer.outstanding < self._context.outstanding_max
+        """Whether new messages can be leased that could not be when last tried: those that found nothing are to be woken.
+        Called when messages were settled."""
+        return self._spare() > 0 and self.is_full
+
+    def close(self) -> None:
+        """Deliveries have ended for good. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._context.budget.change(-self._consumer.counted)
 
     def has_again(self) -> bool:
         """Whether a message that was delivered before may be the next."""

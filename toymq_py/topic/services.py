@@ -18,6 +18,7 @@ from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.storage.open_files import OpenFiles
 from toymq_py.storage.tail_cache import TailBudget
 from toymq_py.topic.channel import Subscription
+from toymq_py.topic.delivery_budget import DeliveryBudget
 from toymq_py.topic.delivery_permit import DeliveryPermit
 from toymq_py.topic.ticker import Due
 
@@ -47,6 +48,8 @@ class TopicServices:
     lost: Callable[[], str | None]
     """Why the data directory is not this broker's any more, None while it is; see ``DirectoryLock.lost``. Blocks."""
     believed: BelievedTime = field(init=False)
+    budget: DeliveryBudget = field(init=False)
 
     def __post_init__(self) -> None:
+        self.budget = DeliveryBudget(self.options.max_unacked, self.quotas, self.scheduler)
         self.believed = BelievedTime(self.clock)

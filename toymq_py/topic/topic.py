@@ -88,7 +88,7 @@ class Topic:
         self._held: Callable[[Channel], None] = lambda channel: held(self, channel)
         self.context = ChannelContext(
             name, self.log, clock, scheduler, services.metrics, self._delivery_policy(), services.failure_budget,
-            options.max_unacked, self.offsets.changed, services.permit, services.believed,
+            services.budget, self.offsets.changed, services.permit, services.believed,
         )
         self.delays = Delays(clock, self.channels, arm=services.arm)
         self.backlog = Backlog(self.log, self.channels)

@@ -121,7 +121,8 @@ def test_replicas_may_be_on_other_machines(options: dict[str, Any]) -> None:
 
 def test_every_number_has_its_unit_in_its_name() -> None:
     counts = {"max_connections", "max_topics", "max_consumers", "max_subscriptions", "dedupe_keys", "dedupe_keys_total",
-              "max_attempts", "max_unacked", "metrics_objects", "address_percent", "token_percent", "admin_reserve"}  # fmt: skip
+              "max_attempts", "metrics_objects", "address_percent", "token_percent", "admin_reserve",
+              "max_unacked"}  # fmt: skip
     for option in fields(BrokerOptions):
         if option.type == "int" or option.type is int:
             assert option.name.endswith(("_ms", "_bytes")) or option.name in counts, option.name

@@ -1,0 +1,58 @@
+"""How many messages may be delivered and not acked, of one consumer and of all. Belongs to the event loop.
+
+Each may become a run of its own in the lease table, as where every second one is acked: this bounds the memory.
+See docs/security.md, "Limits".
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from toymq_py.auth.quotas import Quotas
+from toymq_py.storage.commit.sync_threads import Scheduler
+
+FLOOR: Final = 1024
+"""What each consumer may have, however many the others have: the usual window of one session."""
+BYTES_OF_MEMORY: Final = 1320
+"""So much of ``--memory-max`` stands for one message: four times a run, so all of them take a quarter."""
+
+
+class DeliveryBudget:
+    """Messages of all consumers that were delivered and are neither acked nor dead letters.
+
+    Consumers beyond ``FLOOR`` that got no new ones for what the others have wait, and are woken when an eighth is free.
+    """
+
+    __slots__ = ("_quotas", "_scheduler", "_waiting", "consumer_max", "total")
+
+    def __init__(self, consumer_max: int, quotas: Quotas, scheduler: Scheduler) -> None:
+        self.consumer_max = consumer_max
+        """Of one consumer (``--max-unacked``)."""
+        self.total = 0
+        self._quotas = quotas
+        self._scheduler = scheduler
+        self._waiting: dict[Callable[[], None], None] = {}
+
+    @property
+    def total_max(self) -> int:
+        """Of all consumers, but what ``FLOOR`` allows; 0 without a limit of memory."""
+        return self._quotas.memory_max_bytes // BYTES_OF_MEMORY
+
+    def room(self, outstanding: int) -> int:
+        """How many new messages a consumer may get that has so many; none, if not above 0."""
+        room = self.consumer_max - outstanding
+        if total_max := self.total_max:
+            room = min(room, max(total_max - self.total, FLOOR - outstanding))
+        return room
+
+    def change(self, by: int) -> None:
+        """The consumers together have so many more, or fewer."""
+        self.total += by
+        if by < 0 and self._waiting and self.total <= self.total_max * 7 // 8:
+            waiting, self._waiting = self._waiting, {}
+            for notify in waiting:
+                self._scheduler.soon(notify)
+
+    def wait(self, notify: Callable[[], None]) -> None:
+        """Have ``notify`` called once when the others have fewer, if they are why there is no room."""
+        if self.total_max and self.total >= self.total_max:
+            self._waiting[notify] = None
