@@ -213,9 +213,11 @@ class Expiry:
 
     def _subscribe(self, topic: Topic, window: int) -> Subscription:
         """Attach to the queue, to lease what is given up. Raises: RequestError, OSError."""
-        return self._queues.subscribe(
+        subscription = self._queues.subscribe(
             self._queue.name, topic, window=window, wake=lambda _: False, ended=lambda _, code: None
         )
+        subscription.lessee.settles = True
+        return subscription
 
     def _take_expired(self, topic: Topic) -> bool:
         """Lease the next message and give it up. Returns: False when that has to wait. Raises: RequestError, OSError."""

@@ -66,16 +66,18 @@ class Lessee:
     had none of what it holds, so none counts an attempt when it ends (ADR 0088). ``late``: a lease of
     it has ended by its deadline, and it has settled nothing since: others are served first. ``number``:
     what its NACKs and TOUCHes name, so that none meets the lease of another; 0 without one (ADR 0087).
-    ``active``: of how many topics it is the active one, with mode=single (ADR 0186).
+    ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles what it
+    takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
     """
 
-    __slots__ = ("active", "inflight", "late", "number", "uncounted", "wants_room", "window")
+    __slots__ = ("active", "inflight", "late", "number", "settles", "uncounted", "wants_room", "window")
 
     def __init__(self, window: int) -> None:
         self.active = 0
         self.inflight = 0
         self.late = False
         self.number = 0
+        self.settles = False
         self.uncounted = False
         self.wants_room = False
         self.window = window

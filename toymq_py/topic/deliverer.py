@@ -76,7 +76,7 @@ class ChannelContext:
 class Deliverer:
     """Leases the next messages of one consumer and reads them from the log."""
 
-    __slots__ = ("_closed", "_consumer", "_context", "_log", "_on_examined", "is_examining", "is_full")
+    __slots__ = ("_again_only", "_closed", "_consumer", "_context", "_is_full", "_log", "_on_examined", "is_examining")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, on_examined: Callable[[], None]) -> None:
         """``on_examined`` is called when what was ``NoDelivery.BEING_EXAMINED``, or beyond the budget, can be taken."""
@@ -87,7 +87,9 @@ class Deliverer:
         self.is_examining = False
         """A thread looks how far damage goes."""
         self._closed = False
-        self.is_full = False
+        self._again_only = False
+        """The present take gets redeliveries alone."""
+        self._is_full = False
         """As many messages are delivered and not acked as may be: a take had none, or redeliveries alone."""
 
     def take(
@@ -106,8 +108,9 @@ class Deliverer:
             passes += 1
             if passes > PASSES_MAX and not patient:
                 return NoDelivery.OTHERS_FIRST
-            room = self._room(room)
-            if room == 0:
+            if lessee.settles:
+                self._again_only = False
+            elif (room := self._room(room)) == 0:
                 return NoDelivery.NOTHING_READY
             try:
                 rows = self._next(lessee, room, max_bytes, deadline, now)
@@ -118,13 +121,14 @@ class Deliverer:
                 return rows
 
     def _room(self, room: int) -> int:
-        """How many of so many messages may be leased: redeliveries alone while ``is_full``."""
+        """How many of so many messages may be leased, and whether redeliveries alone."""
         spare = self._spare()
+        self._again_only = spare <= 0
         if spare > 0:
-            self.is_full = False
+            self._is_full = False
             return min(room, spare)
-        if not self.is_full:
-            self.is_full = True
+        if not self._is_full:
+            self._is_full = True
             self._context.metrics.limit_reached("unacked")
         self._context.budget.wait(self._on_examined)
         return room if self.has_again() else 0
@@ -141,7 +145,7 @@ class Deliverer:
     def has_room_again(self) -> bool:
         """Whether new messages can be leased that could not be when last tried: those that found nothing are to be woken.
         Called when messages were settled."""
-        return self._spare() > 0 and self.is_full
+        return self._spare() > 0 and self._is_full
 
     def close(self) -> None:
         """Deliveries have ended for good. Idempotent."""
@@ -188,7 +192,7 @@ class Deliverer:
     def _take_ready(
         self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
-        if not self.is_full and (ids := self._consumer.due(min(room, DUE_PER_DELIVERY))):
+        if not self._again_only and (ids := self._consumer.due(min(room, DUE_PER_DELIVERY))):
             return self._take_due(lessee, ids, max_bytes, deadline, now)
         return self._take_again(lessee, room, max_bytes, deadline, now)
 

@@ -54,7 +54,7 @@ class KeyedDeliverer(Deliverer):
         again = consumer.first_ready()
         if again is not None and again >= lanes.scanned:
             again = None  # a lower id may have its key
-        if lanes.free and (again is None or (lanes.free[0] < again and not self.is_full)):
+        if lanes.free and (again is None or (lanes.free[0] < again and not self._again_only)):
             return self._take_free(lessee, maxsize if again is None else again, room, max_bytes, deadline, now)
         if again is not None:
             return self._take_heads_again(lessee, min(room, lanes.scanned - again), max_bytes, deadline, now)

@@ -80,7 +80,7 @@ class PriorityDeliverer(Deliverer):
             if consumer.first_ready() is None:  # held: out of attempts since. A call: to mypyc ``redeliverable`` is 0 here
                 return None
             return self._take_again(lessee, room, max_bytes, deadline, now)
-        if self.is_full:
+        if self._again_only:
             return NoDelivery.NOTHING_READY
         return self._take_level(lessee, level, room, max_bytes, deadline, now)
 

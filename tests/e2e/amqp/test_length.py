@@ -1,6 +1,7 @@
 """Queues whose length is limited beside a dead-letter exchange: what is dropped goes there. Contract: amqp.md, "Model"."""
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,24 @@ def test_what_consumers_hold_does_not_count(wire: AmqpWire) -> None:
     assert declare(wire, "short", passive=True)["message_count"] == 1
     wire.send(1, "basic.ack", delivery_tag=1)
     assert bodies(wire, 1) == [b"9"]
+
+
+def test_a_queue_is_shortened_though_its_consumer_may_have_no_more_unacked_messages(tmp_path: Path) -> None:
+    with (
+        BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--max-unacked", "3") as broker,
+        AmqpWire(broker.amqp).login() as wire,
+    ):
+        declare(wire, "q")
+        declare(wire, "short", arguments={**TO_Q, "x-max-length": 2})
+        wire.ask(1, "basic.consume", queue="short", consumer_tag="c")
+        for number in range(10):
+            wire.publish(b"%d" % number, "short")
+            if number < 3:
+                assert wire.content().body == b"%d" % number
+        until(wire, "q", 5)
+        assert declare(wire, "short", passive=True)["message_count"] == 2
+        wire.send(1, "basic.ack", delivery_tag=1)
+        assert bodies(wire, 1) == [b"8"]
 
 
 def test_reject_publish_beside_a_dead_letter_exchange_refuses(wire: AmqpWire) -> None:
