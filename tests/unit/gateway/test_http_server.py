@@ -263,30 +263,24 @@ async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.Monke
 
 async def test_a_body_that_comes_fast_enough_and_a_poll_that_waits_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them for longer than a period; the second with half of the next request behind it."""
-    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.02)
-    monkeypatch.setattr(http_protocol, "BODY_PERIOD_S", 0.02)
     monkeypatch.setattr(http_protocol, "BODY_PERIOD_BYTES", 1)
-    late: list[float] = []
-    usual = http_protocol.GatewayProtocol._late
-
-    def counted(self: http_protocol.GatewayProtocol) -> None:
-        late.append(self.loop.time())
-        usual(self)
-
-    monkeypatch.setattr(http_protocol.GatewayProtocol, "_late", counted)
+    timed: list[http_protocol.GatewayProtocol] = []
+    monkeypatch.setattr(http_protocol.GatewayProtocol, "_await_more", lambda self: timed.append(self))  # periods end by hand
     async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         writer.write(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
-        for periods in range(3):
+        for _ in range(2):
             writer.write(b"x")
-            if periods < 2:
-                await rig.until(lambda periods=periods: len(late) > periods)
-        await reader.readuntil(b"}")
-        late.clear()
+            await rig.until(lambda: bool(timed) and timed[0]._body_bytes > 0)
+            timed[0]._late()
+        writer.write(b"x")
+        assert b" 201 " in await reader.readuntil(b"}")
         writer.write(b"GET /v1/topics/u/messages?consumer=c&wait_s=20 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await rig.until_polled("u")
         writer.write(b"GET / HT")
-        await rig.until(lambda: len(late) > 2)
+        await rig.until(lambda: timed[0]._head_bytes > 0)
+        for _ in range(3):
+            timed[0]._late()
         await rig.publish("u", "a")
         assert b'"payload": "a"' in await reader.readuntil(b"]}")
         writer.close()
