@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -16,6 +17,7 @@ from toymq_py.consumer import Consumer, KeyLanes
 from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.transfer import TransferBatch
 from toymq_py.errors import QueueFull
+from toymq_py.metrics import Metrics
 from toymq_py.records import Records
 from toymq_py.storage import recovery
 from toymq_py.storage.recovery import RecoveredLog
@@ -57,6 +59,20 @@ def test_every_promise_is_kept_in_many_worlds() -> None:
     for seed in range(100_000, 100_000 + int(os.environ.get("TOYMQ_SEEDS", "5000"))):
         _, verdict = run(seed, QUEUES)
         assert verdict.ok, f"seed {seed}: {verdict.violations[0]}"
+
+
+def test_consumers_that_may_have_few_unacked_messages_get_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[str] = []
+    monkeypatch.setattr(Metrics, "limit_reached", lambda self, limit: reached.append(limit))
+    for seed in range(3):
+        _, verdict = run(seed, replace(QUEUES, max_unacked=3))
+        assert verdict.ok, f"seed {seed}: {verdict.violations[0]}"
+    assert reached.count("unacked") > 30
+
+
+def test_one_that_is_forgotten_at_its_limit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Deliverer, "has_room_again", lambda self: False)
+    assert not all(run(seed, replace(QUEUES, max_unacked=3))[1].ok for seed in range(20))
 
 
 def test_the_same_seed_is_the_same_history() -> None:

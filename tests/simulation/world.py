@@ -144,6 +144,7 @@ class Plan:
     lives: int = 3
     queues: bool = False
     """The clients of a work queue and their topics (``toymq_chaos.queueing``), instead of those that publish and subscribe."""
+    max_unacked: int = 100_000
 
 
 QUEUES = Plan(messages=40, lives=4, queues=True)
@@ -182,6 +183,7 @@ class World:
             visibility_ms=VISIBILITY_MS,
             retain_acked_for_ms=self.rng.choice((0, 10_000_000 if plan.queues else 100_000)),  # or longer than a jump
             shutdown_timeout_ms=500,
+            max_unacked=plan.max_unacked,
         )
 
     def _take(self, event: Event) -> None:
