@@ -77,7 +77,7 @@ def examine(
     yield _clock(skew_s)
     yield from _tokens(stats)
     yield from _topics(stats["topics"])
-    yield from _consumers(stats["topics"], stats["limits"].get("max_attempts"))
+    yield from _consumers(stats["topics"], stats["limits"])
     yield _lag(stats["topics"])
     yield _letters(stats["topics"])
 
@@ -245,8 +245,9 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
         yield Finding("topics", "ok", f"{len(topics)}, none degraded")
 
 
-def _consumers(topics: list[dict[str, Any]], max_attempts: int | None) -> Iterator[Finding]:
-    """``max_attempts``: the default of topics."""
+def _consumers(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator[Finding]:
+    """``limits``: of STATS, also the default of topics; older brokers lack some."""
+    max_attempts, max_unacked = limits.get("max_attempts"), limits.get("max_unacked")
     for topic in topics:
         for consumer in topic["consumers"]:
             if _is_abandoned(consumer):
@@ -255,6 +256,12 @@ def _consumers(topics: list[dict[str, Any]], max_attempts: int | None) -> Iterat
                     f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
                     f"{consumer['backlog']} unacked, the oldest for {duration(age_s)}, and it has no subscriber",
                     f"start it, or `toymqctl forget {topic['topic']} {consumer['consumer']}`: its messages stay on the disk",
+                )  # fmt: skip
+            if max_unacked is not None and consumer["ready"] and consumer["inflight"] >= max_unacked:
+                yield Finding(
+                    f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
+                    f"{consumer['inflight']} messages are inflight, the limit (--max-unacked): it gets no new ones",
+                    "let its clients ack what they have done; `toymqctl connections` shows who has how many",
                 )  # fmt: skip
             attempts = consumer.get("attempts_max", 0)  # missing in older brokers
             if attempts >= ATTEMPTS_MANY and _is_endless(topic, max_attempts):

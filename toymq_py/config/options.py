@@ -92,7 +92,7 @@ def parse_log_levels(text: str) -> LogLevels:
     return LogLevels(default, named)
 
 
-STATS_LIMITS = ("max_connections", "max_topics", "max_consumers", "min_free_bytes", "max_attempts")
+STATS_LIMITS = ("max_connections", "max_topics", "max_consumers", "max_unacked", "min_free_bytes", "max_attempts")
 """Options that STATS shows under their names."""
 
 

@@ -50,6 +50,16 @@ def test_a_bucket_that_takes_segments_is_said() -> None:
     assert (finding.state, finding.found) == ("ok", "s3://b gets what is sealed")
 
 
+def test_a_consumer_at_its_limit_of_unacked_messages_is_told_what_it_waits_for() -> None:
+    full = topic(consumers=[consumer(backlog=60, ready=10, inflight=50, sessions=1)])
+    limits = stats()["limits"]
+    (finding,) = (one for one in found(stats(limits={**limits, "max_unacked": 50}, topics=[full])) if one.state == "warn")
+    assert finding.check == "consumer c of t"
+    assert "50 messages are inflight, the limit (--max-unacked)" in finding.found
+    assert {one.state for one in found(stats(limits={**limits, "max_unacked": 51}, topics=[full]))} == {"ok"}
+    assert {one.state for one in found(stats(topics=[full]))} == {"ok"}, "an older broker says no limit"
+
+
 def test_copies_that_are_in_sync_are_fine() -> None:
     (finding,) = (one for one in found(stats(cluster={"in_sync": 2, "damaged_segments": 0})) if one.check == "copies")
     assert (finding.state, finding.found) == ("ok", "2 copies in sync")
