@@ -100,6 +100,16 @@ async def test_a_trace_goes_on_where_it_is_pushed_to(rig: HttpRig, caplog: pytes
     assert (line.__dict__["trace_id"], line.__dict__["span_id"]) == (trace_id, span_id)
 
 
+async def test_a_webhook_begins_where_its_consumer_is(rig: HttpRig) -> None:
+    await rig.publish("t", "old")
+    answer = await rig.ask("PUT", "/v1/topics/t/consumers/webhook.hook", json={"seek": "latest"})
+    assert answer.status_code == 200
+    async with receiving() as receiver:
+        await rig.ask("PUT", "/v1/webhooks/hook", json=definition(receiver))
+        await rig.publish("t", "new")
+        assert (await receiver.next())[1] == b"new"
+
+
 async def test_what_fails_is_pushed_again(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhook_sender, "RETRY_MIN_S", 0.001)
     async with receiving() as receiver:
