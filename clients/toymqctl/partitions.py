@@ -55,8 +55,13 @@ class Dealer:
 
 
 def dealer(client: toymq.sync.Client, topic: str) -> Dealer | None:
-    """For a partitioned topic; None for another one, and where the broker does not tell."""
+    """For a partitioned topic; None for another one, and where the broker does not tell.
+
+    A token that may only publish sees no topic: DESCRIBE of it would be a refusal in the audit trail for each publish.
+    """
     try:
+        if PARTITION_MARK in topic or not client.topics(f"{topic}{PARTITION_MARK}*"):
+            return None
         count = client.describe(topic).get(PARTITIONS)
     except RequestError:
         return None

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 import toymq.sync
-from toymq_py.errors import Forbidden, QueueFull
+from toymq_py.errors import PlacementUnknown, QueueFull
 from toymq_py.partitions import partition_of_route
 from toymqctl.partitions import CHUNK, Dealer, dealer, grouped, parts_of, range_name
 
@@ -33,13 +33,18 @@ def test_names_of_ranges() -> None:
 class FakeClient:
     """Publishes; ``full`` refuses its second message."""
 
-    def __init__(self, described: dict[str, Any] | None = None, full: str = "") -> None:
-        self.described, self.full = described, full
+    def __init__(self, described: dict[str, Any] | None = None, full: str = "", *, away: bool = False) -> None:
+        self.described, self.full, self.away = described, full, away
         self.published: dict[str, list[bytes]] = {}
 
+    def topics(self, pattern: str) -> list[dict[str, Any]]:
+        assert pattern == "t#*"
+        return [self.described] if self.described is not None and "partitions" in self.described else []
+
     def describe(self, topic: str) -> dict[str, Any]:
-        if self.described is None:
-            raise Forbidden("no")
+        assert self.described is not None, "it would be refused, which the audit trail shows"
+        if self.away:
+            raise PlacementUnknown("group b does not answer")
         return self.described
 
     def pub_many(self, topic: str, items: Iterable[bytes], *, delay: object, ttl: object) -> Iterator[None]:
@@ -87,6 +92,8 @@ def test_one_that_is_refused_ends_it_in_its_place() -> None:
 def test_only_a_topic_that_is_said_to_be_partitioned_is_dealt_to() -> None:
     assert dealer(as_client(FakeClient({"topic": "t"})), "t") is None
     assert dealer(as_client(FakeClient()), "t") is None, "the token may not see it"
+    assert dealer(as_client(FakeClient({"partitions": 1}, away=True)), "t") is None
+    assert dealer(as_client(FakeClient({"partitions": 1})), "t#0") is None
     found = dealer(as_client(FakeClient({"partitions": 1})), "t")
     assert found is not None
     assert found.choose(None, None, None) == "t#0"
