@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 import toymq
 import toymq.sync
-from tests.support.cluster_groups import Groups, connected, say, serving, stored
-from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterRig, running_groups
+from tests.support.cluster_groups import Groups, connected, say, stored
+from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterRig
 from tests.support.requirements import require
 from toymq.errors import PlacementUnknown, RequestTimeout
 from toymq_py.consumer_options import Mode
@@ -23,14 +23,6 @@ from toymqctl.cli import main as toymqctl
 pytestmark = require("etcd", "proc")
 
 A, B = "a", "b"
-
-
-@pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
-    """Two, of a node each."""
-    with running_groups(tmp_path_factory.mktemp("groups"), {A: ("a1",), B: ("b1",)}) as rigs:
-        serving(rigs)
-        yield rigs
 
 
 async def lacks(rig: Any) -> list[list[str]]:

@@ -16,7 +16,7 @@ import pytest
 
 import toymq
 import toymq.sync
-from tests.support.cluster_groups import Groups, asked, connected, say, serving, stored
+from tests.support.cluster_groups import Groups, asked, connected, say, serving, stored, two_groups
 from tests.support.cluster_rig import WAIT_S, running_groups
 from tests.support.requirements import require
 from toymq.errors import NoSuchTopic, PlacementUnknown, TopicExists
@@ -26,14 +26,6 @@ pytestmark = require("etcd", "proc")
 
 A, B = "a", "b"
 COUNT = 6
-
-
-@pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
-    """Two, of a node each."""
-    with running_groups(tmp_path_factory.mktemp("groups"), {A: ("a1",), B: ("b1",)}) as rigs:
-        serving(rigs)
-        yield rigs
 
 
 def parts(rigs: Groups, topic: str) -> dict[str, set[str]]:
@@ -356,8 +348,7 @@ ttl = "2h"
 def test_definitions_are_applied_where_each_topic_is(tmp_path: Path) -> None:
     file = tmp_path / "defs.toml"
     file.write_text(DEFINITIONS)
-    with running_groups(tmp_path, {A: ("a1",), B: ("b1",)}, "--definitions", str(file)) as rigs:
-        serving(rigs)
+    with two_groups(tmp_path, "--definitions", str(file)) as rigs:
         asyncio.run(_defined(rigs))
 
 

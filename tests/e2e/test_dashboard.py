@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.cluster_rig import ClusterNode, running_cluster, running_groups
+from tests.support.cluster_groups import two_groups
+from tests.support.cluster_rig import ClusterNode, running_cluster
 from tests.support.dashboard import NARROW, WIDE, Start, Visit, answered, dead_letters, publish, row, toast
 from tests.support.requirements import require
 from toymq.sync import connect
@@ -418,9 +419,7 @@ def test_the_leader_of_a_group_shows_the_groups(visit: Visit, tmp_path: Path) ->
     with ThreadPoolExecutor(1) as aside, contextlib.ExitStack() as running:
 
         def start() -> ClusterNode:
-            rigs = running.enter_context(running_groups(tmp_path, {"a": ("a1",), "b": ("b1",)}))
-            for rig in rigs.values():
-                asyncio.run(rig.leader())
+            rigs = running.enter_context(two_groups(tmp_path))
             with connect(rigs["a"].urls) as client:
                 client.create("there", {"group": "b"})
             return rigs["a"].nodes["a1"]
