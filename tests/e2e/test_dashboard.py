@@ -422,12 +422,21 @@ def test_the_leader_of_a_group_shows_the_groups(visit: Visit, tmp_path: Path) ->
             rigs = running.enter_context(two_groups(tmp_path))
             with connect(rigs["a"].urls) as client:
                 client.create("there", {"group": "b"})
+                client.pub("there", b"hello")
             return rigs["a"].nodes["a1"]
 
-        page = visit(aside.submit(start).result().http, broken="net::")
+        url = aside.submit(start).result().http
+        page = visit(url, broken="net::|421", origin="http://127.0.0.1")
         groups = page.get_by_role("list", name="Groups")
         groups.get_by_role("listitem").filter(has_text="Group a has 0 topics").wait_for()
         groups.get_by_role("listitem").filter(has_text="Group b has 1 topic,").wait_for()
+        page.goto(f"{url}#/topics/there")
+        page.get_by_text("The settings could not be read. The topic is in group b: open it there.").wait_for()
+        page.get_by_role("link", name="Messages 1").click()
+        page.get_by_role("alert").get_by_role("link", name="open it there").click()
+        page.locator(".entry", has_text="hello").wait_for()
+        assert not page.url.startswith(url)
+        assert page.url.endswith("/#/topics/there/messages")
 
 
 @require("etcd", "proc")

@@ -1,7 +1,7 @@
 // The settings of a topic: those in force, each with where it comes from, and the fields in which they are changed.
 
 import { api } from "./api.js";
-import { Refusal, ask, field, input, toast, words as wordsOf } from "./dialogs.js";
+import { Refusal, ask, field, input, toast, unread } from "./dialogs.js";
 import { el, fill, say } from "./dom.js";
 import { count, exactBytes, exactDuration, parseBytes, parseDuration } from "./format.js";
 
@@ -76,7 +76,7 @@ export class Settings {
         [el("dt", {}, name), el("dd.number", {}, el(isOwn({ from }) ? "b" : "span", {}, shown(name, value, from)), " ", el("span.muted", {}, (FROM[from] ?? String)(name)))]));
     } catch (error) {
       this.set = null; // asked again with the next word of the broker
-      say(this.problem, `The settings could not be read. ${wordsOf(error)}`);
+      unread(this.problem, "The settings could not be read.", error);
       this.problem.hidden = false;
     }
   }
