@@ -430,6 +430,8 @@ def test_the_leader_of_a_group_shows_the_groups(visit: Visit, tmp_path: Path) ->
         groups = page.get_by_role("list", name="Groups")
         groups.get_by_role("listitem").filter(has_text="Group a has 0 topics").wait_for()
         groups.get_by_role("listitem").filter(has_text="Group b has 1 topic,").wait_for()
+        page.goto(f"{url}#/broker")
+        page.get_by_text("The last hour, process, disk, memory, limits, webhooks, alerts and options are").wait_for()
         page.goto(f"{url}#/topics/there")
         page.get_by_text("The settings could not be read. The topic is in group b: open it there.").wait_for()
         page.get_by_role("link", name="Messages 1").click()
