@@ -64,8 +64,8 @@ def pub(
         toymqctl pub reminders 'call back' --delay 2h --ttl 1d
         toymqctl pub load '{"test": true}' --count 10000
 
-    Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk. Of a partitioned topic
-    it names the partition behind the id, `OK 17 TOPIC#3`, and counts by partition.
+    Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk. If the token may
+    subscribe to a partitioned topic, the partition stands behind the id, `OK 17 TOPIC#3`, or the count says how many in each.
 
     Lines are published as they come. Ctrl-C stops after those that were read; a second one does not wait for the broker.
     """

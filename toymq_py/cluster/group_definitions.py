@@ -95,12 +95,16 @@ class GroupDefinitions:
                     return False
                 broker.placement.admit(name)
                 break
-            except Moved:
-                return False
             except NameBusy as busy:
                 over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 busy.when_done(lambda over=over: None if over.done() else over.set_result(None))  # type: ignore[misc]
                 await over
+            except Moved:
+                return False
+            except PlacementUnknown as error:
+                if error.moved is None:
+                    raise
+                return False  # its group is away
         return True
 
     async def _divide_what_is_left(self) -> None:

@@ -249,7 +249,7 @@ class GroupPlacement(Placement):
         return None if record is None else self.moved_to(record.group, topic)
 
     def again(self, topic: str) -> RequestError:
-        return self.moved_to(self.group, topic)
+        return group_views.moved_to(self._picture, self.group, topic, 0.0)  # it is here
 
     def moved_to(self, name: str, topic: str) -> RequestError:
         """As ``Books.moved_to``."""

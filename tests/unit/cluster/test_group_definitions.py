@@ -82,6 +82,18 @@ async def test_what_is_placed_here_is_made_and_the_rest_is_left(monkeypatch: pyt
     assert sorted(rig.broker.topics) == ["later", "orders", "ours"], "it is stored"
 
 
+async def test_what_a_group_has_that_is_away_is_left_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    rig = BrokerRig()
+    rig.broker.placement = places = Places()
+    away = PlacementUnknown("group b has the topic later, and has had no leader for 9 s")
+    away.moved = Moved("10.0.0.2:6789 (group b) has the topic later")
+    places.there["later"] = away
+    await worked(rig, GroupDefinitions(FILE, "defs.toml", rig.broker, None).apply)
+    assert sorted(rig.broker.topics) == ["orders", "ours"]
+    assert "topic later" not in caplog.text, "it is not looked at again"
+
+
 async def test_a_topic_at_fault_is_said_and_the_others_are_made(caplog: pytest.LogCaptureFixture) -> None:
     rig = BrokerRig(max_topics=2)
     rig.broker.placement = places = Places()
