@@ -210,12 +210,12 @@ class Service:
         """
         self._options = options
         self._broker = broker
-        self._loop = loop
         self._listeners = listeners
         self._server = Server(broker, clock, loop, authority=authority, certificates=certificates)
         self.passed = self._server.passed
+        self.errands = self._server.errands() if options.trusts_nodes else None
         self._ready = ready
-        self._clock = clock
+        self._clock, self._loop = clock, loop
         self._authority = authority
         self._certificates = certificates
         self._web: HttpServer | None = None
@@ -234,8 +234,8 @@ class Service:
         )  # fmt: skip
         if self._web is None:
             self._warn_of_idle()
-        elif self._options.trusts_nodes:
-            self._web.asks(self._server.errands())
+        else:
+            self._web.asks(self.errands)
         if self._options.amqp is not None or self._options.amqps is not None:
             from toymq_py.amqp import AmqpServer  # imported only when needed
             self._amqp = AmqpServer(

@@ -373,6 +373,8 @@ class PlacementUnknown(RequestError):
 
     code = "PLACEMENT_UNKNOWN"
     retryable = True
+    moved: Moved | None = None
+    """In its place for what is repeated until the group has a leader again, of a client that follows MOVED."""
 
 
 class BeingMoved(PlacementUnknown, NameBusy):

@@ -5,7 +5,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any
 
-LARGEST = frozenset(("uptime_s", "fsync_p99_s", "loop_lag_s", "time_ms"))
+LARGEST = frozenset(("uptime_s", "fsync_p99_s", "loop_lag_s", "time_ms", "oldest_s"))
 SMALLEST = frozenset(("disk_free_bytes",))
 
 
@@ -28,3 +28,18 @@ def merged_stats(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         elif isinstance(value, int | float):
             merged[name] = max(values) if name in LARGEST else min(values) if name in SMALLEST else round(sum(values), 6)
     return merged
+
+
+def merged_columns(found: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float | None]]:
+    """The history of all workers, by column: rates and counts are added up, of ages the highest is shown; None where none is
+    known. Their steps differ by less than one."""
+    return {
+        name: [_of_one_step(name, values) for values in zip(*(one[name] for one in found), strict=True)] for name in found[0]
+    }
+
+
+def _of_one_step(name: str, values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return max(known) if name in LARGEST else round(sum(known), 3)

@@ -195,6 +195,10 @@ class Placement:
         """Whether a topic that was being moved is here, given the cluster's UUID of its mark; None: etcd does not say."""
         return None
 
+    def problem_of(self, place: Place) -> str:
+        """What is known to be wrong with a place that does not answer; "" without."""
+        return ""
+
     def gone(self, topic: str) -> None:
         """A topic is no more, or was not made."""
 

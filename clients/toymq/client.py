@@ -243,6 +243,7 @@ class Client(ClientBase, AsyncWith):
             self._link_for(topic, living), command, auto_ack=auto_ack,
             auto_extend_s=(command.visibility_ms or 0) / 1000 if auto_extend else None, timeout_s=self._options.timeout_s,
         )  # fmt: skip
+        subscription._feed.place = self._homes.place(topic)
         self._subscriptions = [*living, subscription]
         return subscription
 

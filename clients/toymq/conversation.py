@@ -15,7 +15,7 @@ from itertools import chain
 
 from toymq import arguments
 from toymq.delivery_window import GOES_ON, AckList, AckSlot, Feed, OnSynced, ended
-from toymq.departures import Elsewhere
+from toymq.departures import Elsewhere, place_of
 from toymq.errors import ClientClosed, RequestTimeout
 from toymq.message import Outgoing
 from toymq.pending_publishes import Batch, Outstanding, PublishSlot, Stream
@@ -245,6 +245,7 @@ class Conversation:
             stream = slot.stream
             if self._streams.departures.take(slot):
                 return True
+            stream.place = place_of(moved) or stream.place
             target = self.elsewhere.publishes(stream.topic, moved) if self.elsewhere is not None else None
             if target is None or not self._streams.leave(stream, target, chain((slot,), self._unanswered, self._waiting)):
                 return False
@@ -391,10 +392,11 @@ class Conversation:
         if type(topic) is not str or topic not in self._streams:
             arguments.topic(topic)
 
-    def publish(self, topic: str, items: Iterable[Outgoing], batch: Batch) -> None:
-        """Publish as many items as the batch awaits. Raises: BadName."""
+    def publish(self, topic: str, items: Iterable[Outgoing], batch: Batch) -> Stream:
+        """Publish as many items as the batch awaits. Returns: the stream that they are of. Raises: BadName."""
         stream = self._streams.of(topic)
         stream.add([PublishSlot(stream, item, batch, index) for index, item in enumerate(items)])
+        return stream
 
     # -- subscriptions
 
@@ -476,8 +478,6 @@ class Conversation:
         feed.end(error)
         if feed in self.feeds:
             self.feeds.remove(feed)
-
-    # -- time
 
     def is_overdue(self, now: float) -> bool:
         """Whether the broker owes the answer of the first command that has a deadline: answers come in order."""

@@ -138,6 +138,8 @@ class Feed:
         self.command = command
         self.lease = new_lease_number()
         """The number of its leases: a NACK that names it leaves those of others alone."""
+        self.place = ""
+        """What has its topic, as the last MOVED said."""
         self.pulled = False
         """It has the messages of one PULL, whose leases do not end with the connection."""
         self.wake = wake
@@ -177,6 +179,11 @@ class Feed:
     def goes_to(self, link: object) -> None:
         """It goes on over another connection of its client, as do all acks, also of what came over an earlier one."""
         self._gone_to = ref(link)
+
+    @property
+    def awaited(self) -> str:
+        """The answer to its SUB, for the text of a time-out."""
+        return f"the OK of SUB {self.command.topic} {self.command.consumer}" + (f"; {self.place}" if self.place else "")
 
     def overlaps(self, topic: str) -> bool:
         """Whether a message could belong to this and to a subscription of ``topic``; of two patterns: assumed. Each may be a

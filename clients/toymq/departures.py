@@ -51,6 +51,11 @@ class Elsewhere(Protocol):
     def subscribes(self, feed: Feed, moved: Moved) -> Target | None: ...
 
 
+def place_of(moved: Moved) -> str:
+    """What has the topic, as MOVED says behind the addresses: "group b has the topic orders"; "" for nothing."""
+    return str(moved).partition(" (")[2].replace(")", "", 1)
+
+
 class _Departure:
     __slots__ = ("new", "returned", "target")
 

@@ -8,11 +8,12 @@ connection, which learns the topic's place anew. Sans-IO, for both clients.
 """
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import ref
 
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
+from toymq.departures import place_of
 from toymq.errors import ClientClosed
 from toymq.route import named_address
 from toymq.url import Address
@@ -55,6 +56,7 @@ class Homes(Generic[L]):
         self._moves: dict[str, tuple[float, int]] = {}
         self._nodes: dict[Address, tuple[Address, ...]] = {}
         self._last: dict[str, Address] = {}  # where a topic was that could not be reached there
+        self._places: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._addresses)
@@ -62,6 +64,10 @@ class Homes(Generic[L]):
     def address(self, topic: str) -> Address | None:
         """Of the worker that has a topic; None: ask over the main connection."""
         return self._addresses.get(topic)
+
+    def place(self, topic: str) -> str:
+        """What has a topic, in the words of the last MOVED; "" while none has told."""
+        return self._places.get(topic.removesuffix(DEAD_LETTERS), "")
 
     def nodes(self, address: Address) -> tuple[Address, ...]:
         """The addresses of the worker, or the nodes of the group, that was named with this one."""
@@ -100,16 +106,22 @@ class Homes(Generic[L]):
             self._addresses.pop(name, None)
             self._addresses[name] = address
         self._nodes[address] = addresses
+        self._places.pop(origin, None)
+        self._places[origin] = place_of(moved)
         again = self._last.pop(origin, None) == address  # it was not reached: no circle, and its link waits before it tries
         self._moves.pop(origin, None)
         self._moves[origin] = since, moves if again else moves + 1
-        while len(self._moves) > TOPICS_MAX:
-            del self._moves[next(iter(self._moves))]
-        while len(self._last) > TOPICS_MAX:
-            del self._last[next(iter(self._last))]
-        while len(self._addresses) > 2 * TOPICS_MAX:
-            del self._addresses[next(iter(self._addresses))]
+        _bound(self._moves, TOPICS_MAX)
+        _bound(self._last, TOPICS_MAX)
+        _bound(self._places, TOPICS_MAX)
+        _bound(self._addresses, 2 * TOPICS_MAX)
         return True
+
+
+def _bound(kept: dict[str, Any], most: int) -> None:
+    """Forget the oldest."""
+    while len(kept) > most:
+        del kept[next(iter(kept))]
 
 
 def _named(moved: Moved, by: Address | None) -> tuple[Address, ...]:
@@ -160,6 +172,7 @@ class Following(Generic[L]):
         topic = feed.command.topic
         if client is None or link is None or not client._homes.learn(topic, moved, link):
             return None
+        feed.place = client._homes.place(topic)
         target = _unless_closed(client._free_link, topic)
         if target is None or target is link:
             return None

@@ -96,7 +96,7 @@ class PublishSlot(Slot):
 
     @property
     def awaited(self) -> str:
-        return f"the OK of a publish to {self.stream.topic}"
+        return self.stream.awaited
 
     @property
     def repeatable(self) -> bool:
@@ -157,6 +157,8 @@ class Stream:
         Raises: BadName.
         """
         self.topic = topic
+        self.place = ""
+        """What has the topic, as the last MOVED said."""
         self.head = publish_head(arguments.topic(topic))
         self.outstanding = outstanding
         self.producer = next(names).encode() if names is not None else b""
@@ -176,6 +178,11 @@ class Stream:
     def held(self) -> list[PublishSlot]:
         """Publishes that wait for a refused one to be repeated."""
         return self._held
+
+    @property
+    def awaited(self) -> str:
+        """As of its slots."""
+        return f"the OK of a publish to {self.topic}" + (f"; {self.place}" if self.place else "")
 
     @property
     def idle(self) -> bool:

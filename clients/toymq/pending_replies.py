@@ -244,5 +244,6 @@ def unexpected(what: str, reply: Reply) -> ProtocolViolation:
 
 
 def leaves_no_trace(error: ToymqError) -> bool:
-    """Whether a publish refused so is certainly not stored; a failed log or a bug in the broker leave that open."""
-    return error.code not in ("STORAGE_FAILED", "INTERNAL") and not isinstance(error, CommandFailed)
+    """Whether a publish refused so is certainly not stored. A failed log or a bug in the broker leave that open; and a broker
+    that cannot ask where the topic is does not know what became of an earlier try."""
+    return error.code not in ("STORAGE_FAILED", "INTERNAL", "PLACEMENT_UNKNOWN") and not isinstance(error, CommandFailed)

@@ -34,7 +34,7 @@ class SubscribeSlot(Slot):
 
     @property
     def awaited(self) -> str:
-        return f"the OK of SUB {self.feed.command.topic}"
+        return self.feed.awaited
 
     def frame(self) -> bytes:
         return encode_command(replace(self.feed.command, lease=self._conversation.lease_of(self.feed)))

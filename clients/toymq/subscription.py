@@ -211,7 +211,7 @@ class Subscription(AsyncWith, AsyncFor):
         except BaseException as error:
             self._end()
             if isinstance(error, TimeoutError):
-                text = f"no answer within {self._timeout_s:g} s: waited for the OK of SUB {self.topic} {self.consumer}"
+                text = f"no answer within {self._timeout_s:g} s: waited for {self._feed.awaited}"
                 raise RequestTimeout(text + self._link.trouble) from None
             raise
         if self._feed.error is not None:

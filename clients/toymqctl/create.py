@@ -4,8 +4,12 @@ import click
 
 from toymq_py.partitions import PARTITIONS, PARTITIONS_MAX
 from toymqctl.broker import Broker
+from toymqctl.new_topics import is_new
 from toymqctl.quantities import SETTING
 from toymqctl.settings import parse_settings
+
+SAID = {True: "is made", False: "was there already", None: "is there"}
+"""By whether it is new: the reply to CREATE does not tell."""
 
 
 @click.command(short_help="Create a topic with settings.")
@@ -22,11 +26,13 @@ def create(broker: Broker, topic: str, settings: tuple[str, ...], partitions: in
         toymqctl create orders visibility=2m retain_acked_for=7d
         toymqctl create orders --partitions 8
 
-    Publishing and subscribing create topics, too. This command can be repeated. Exit code 1 when TOPIC has other settings.
+    Publishing and subscribing create topics, too. This command can be repeated, and says whether TOPIC was there when it began.
+    Exit code 1 when TOPIC has other settings.
     """
     with broker.connect() as client:
         found = parse_settings(settings)
         if partitions is not None:
             found[PARTITIONS] = str(partitions)
+        made = is_new(topic, lambda: client.describe(topic))
         client.create(topic, found)
-    click.echo(f"{topic} is there")
+    click.echo(f"{topic} {SAID[made]}")

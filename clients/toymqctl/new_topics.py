@@ -8,8 +8,8 @@ from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.names import PARTITION_MARK, is_pattern
 
 
-def is_new(topic: str, look: Callable[[], object]) -> bool:
-    """Whether a command that names the topic makes it.
+def is_new(topic: str, look: Callable[[], object]) -> bool | None:
+    """Whether a command that names the topic makes it; None: that is not known.
 
     Args:
         look: describes the topic. What else it is refused is for the command itself to meet.
@@ -21,7 +21,7 @@ def is_new(topic: str, look: Callable[[], object]) -> bool:
     except NoSuchTopic:
         return True
     except RequestError:
-        return False
+        return None
     return False
 
 

@@ -1,10 +1,71 @@
 """Partitioned topics on the command line: one line for a topic, and its partitions one by one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from random import randrange
 from typing import Any
 
+import toymq.sync
+from toymq.arguments import Seconds
+from toymq.message import Item
+from toymq_py.errors import RequestError
+from toymq_py.group_key import GROUP
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
-from toymq_py.partitions import described_whole, number_of
+from toymq_py.partitions import PARTITIONS, Partitioned, described_whole, number_of
+from toymq_py.routes import Router
+
+CHUNK = 1024
+"""Messages that are dealt to partitions at a time."""
+
+
+class Dealer:
+    """Chooses partitions as the broker does, so that they can be told: the reply to a PUB has the id alone."""
+
+    def __init__(self, topic: str, count: int) -> None:
+        self._whole = Partitioned(topic, count)
+        self._router = Router(randrange(count))
+
+    def choose(self, key: str | None, route: str | None, headers: Mapping[str, str] | None) -> str:
+        """The name of the partition of the next message."""
+        group = (headers or {}).get(GROUP.decode())
+        block = b"" if group is None else b"%b: %b\n" % (GROUP, group.encode())
+        (number,) = self._router.numbers(
+            self._whole, [(key or "").encode()], routes=[(route or "").encode()], blocks=[block]
+        )
+        return self._whole.names[number]
+
+    def publish_many(
+        self, client: toymq.sync.Client, items: Iterable[Item], headers: Mapping[str, str] | None, *,
+        delay: Seconds | None, ttl: Seconds | None,
+    ) -> Iterator[str]:  # fmt: skip
+        """Publish all; yield the partition of each, in the order of the items, when it is on the disk.
+
+        ``headers``: those of each item. Raises: as ``pub_many``, in the place of the item that failed.
+        """
+        items = iter(items)
+        while chunk := list(islice(items, CHUNK)):
+            names = [self.choose(None, None, headers) for _ in chunk]
+            dealt: dict[str, list[Item]] = {}
+            for name, item in zip(names, chunk, strict=True):
+                dealt.setdefault(name, []).append(item)
+            sent = {name: iter(client.pub_many(name, some, delay=delay, ttl=ttl)) for name, some in dealt.items()}
+            for name in names:
+                next(sent[name])
+                yield name
+
+
+def dealer(client: toymq.sync.Client, topic: str) -> Dealer | None:
+    """For a partitioned topic; None for another one, and where the broker does not tell.
+
+    A token that may only publish sees no topic: DESCRIBE of it would be a refusal in the audit trail for each publish.
+    """
+    try:
+        if PARTITION_MARK in topic or not client.topics(f"{topic}{PARTITION_MARK}*"):
+            return None
+        count = client.describe(topic).get(PARTITIONS)
+    except RequestError:
+        return None
+    return None if count is None else Dealer(topic, count)
 
 
 def parts_of(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """``toymqctl pub``."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import BinaryIO
@@ -10,13 +11,17 @@ import click
 
 from toymq import Receipt
 from toymq.click_support import Duration
+from toymq.message import Item
 from toymq_py.errors import RequestError
+from toymq_py.partitions import number_of
 from toymq_py.records import PAYLOAD_BYTES_LIMIT
 from toymqctl.broker import Broker
 from toymqctl.input_lines import InputLines
+from toymqctl.partitions import dealer
 from toymqctl.quantities import TOPIC
 
-Publish = Callable[[Iterable[bytes]], Iterable[Receipt]]
+Publish = Callable[[Iterable[bytes]], Iterable[str]]
+"""Publishes lines, and yields where each is."""
 
 
 @click.command(short_help="Publish payloads, or the lines of a file or of stdin.")
@@ -59,8 +64,8 @@ def pub(
         toymqctl pub reminders 'call back' --delay 2h --ttl 1d
         toymqctl pub load '{"test": true}' --count 10000
 
-    Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk. Of a partitioned topic
-    it is the id in its partition, which is not told: TOPIC#3 names one.
+    Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk. If the token may
+    subscribe to a partitioned topic, the partition stands behind the id, `OK 17 TOPIC#3`, or the count says how many in each.
 
     Lines are published as they come. Ctrl-C stops after those that were read; a second one does not wait for the broker.
     """
@@ -81,20 +86,30 @@ def pub(
     headers = _headers(header_lines)
 
     def one(payload: bytes) -> None:
-        _say(client.pub(topic, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s, route=route))
+        if parts is None:
+            _say(client.pub(topic, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s, route=route))
+        else:
+            name = parts.choose(key, route, headers)
+            _say(client.pub(name, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s), f" {name}")
+
+    def many(items: Iterable[Item]) -> Iterator[str]:
+        if parts is not None:
+            return parts.publish_many(client, items, headers, delay=delay_s, ttl=ttl_s)
+        return (topic for _ in client.pub_many(topic, items, delay=delay_s, ttl=ttl_s))
 
     def stream(source: BinaryIO, size: int | None) -> None:
-        _publish(lambda lines: client.pub_many(topic, lines, delay=delay_s, ttl=ttl_s), topic, source, size)
+        _publish(many, topic, source, size)
 
     with broker.connect(idempotent=not no_dedupe) as client:
+        parts = dealer(client, topic)
         if count > 1:
             message = payloads[0].encode(errors="surrogateescape")
-            published = 0
+            published: Counter[str] = Counter()
             try:
-                for _ in client.pub_many(topic, repeat((None, message, headers), count), delay=delay_s, ttl=ttl_s):
-                    published += 1
+                for name in many(repeat((None, message, headers), count)):
+                    published[name] += 1
             finally:
-                click.echo(f"published {published}")
+                _say_published(topic, published)
         elif payloads:
             for payload in payloads:
                 one(payload.encode(errors="surrogateescape"))
@@ -114,8 +129,15 @@ def pub(
             stream(sys.stdin.buffer, None)
 
 
-def _say(receipt: Receipt) -> None:
-    click.echo(f"{'DUP' if receipt.duplicate else 'OK'} {receipt.msg_id}")
+def _say(receipt: Receipt, where: str = "") -> None:
+    click.echo(f"{'DUP' if receipt.duplicate else 'OK'} {receipt.msg_id}{where}")
+
+
+def _say_published(topic: str, counts: Counter[str]) -> None:
+    """How many, and in which partitions."""
+    parts = sorted((number, name) for name in counts if (number := number_of(name)) is not None and name != topic)
+    each = ", ".join(f"{name} {counts[name]}" for _, name in parts)
+    click.echo(f"published {counts.total()}" + (f": {each}" if each else ""))
 
 
 def _headers(lines: tuple[str, ...]) -> dict[str, str] | None:
@@ -137,17 +159,17 @@ def _all_of(stream: BinaryIO) -> bytes:
 
 def _publish(publish: Publish, topic: str, stream: BinaryIO, size: int | None) -> None:
     """Publish lines as they come, those at hand together. Print how many the broker has acknowledged, whatever ends it."""
-    count = 0
+    counts: Counter[str] = Counter()
     with click.progressbar(length=size or 0, label=f"publishing to {topic}", file=sys.stderr, hidden=size is None) as bar:
         lines = InputLines(stream, bar.update)
         try:
             with lines.kept_on_interrupt():
                 while lines.wait():
-                    for _ in publish(lines.burst()):
-                        count += 1
+                    for name in publish(lines.burst()):
+                        counts[name] += 1
         finally:
-            click.echo(f"published {count}")
-            _say_what_is_open(lines, count, sys.exception())
+            _say_published(topic, counts)
+            _say_what_is_open(lines, counts.total(), sys.exception())
 
 
 def _say_what_is_open(lines: InputLines, count: int, error: BaseException | None) -> None:

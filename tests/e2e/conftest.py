@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import toymq
+from tests.support.cluster_groups import Groups, two_groups
 from tests.support.dashboard import Start, Visit, launched, starting, visiting
 from tests.support.in_process import InProcess, serving
 from toymq import Client
@@ -44,6 +45,13 @@ def visit(browser: Any, start: Start) -> Iterator[Visit]:
     """Open a page of a dashboard."""
     with visiting(browser) as visit:
         yield visit
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
+    """Two groups of a cluster, a and b, of a node each."""
+    with two_groups(tmp_path_factory.mktemp("groups")) as rigs:
+        yield rigs
 
 
 @pytest.fixture

@@ -1,29 +1,28 @@
-"""A whole group of a cluster is away, as real processes over a real etcd: what subscriptions to topics of all groups get."""
+"""A whole group of a cluster is away, as real processes over a real etcd: what is said of its topics, and what goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import re
+import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
-from tests.support.cluster_groups import Groups, connected, say, serving, stored
-from tests.support.cluster_rig import WAIT_S, running_groups
+import toymq
+import toymq.sync
+from tests.support.cluster_groups import Groups, connected, say, stored
+from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterRig
 from tests.support.requirements import require
+from toymq.errors import PlacementUnknown, RequestTimeout
 from toymq_py.consumer_options import Mode
+from toymqctl.cli import main as toymqctl
 
 pytestmark = require("etcd", "proc")
 
 A, B = "a", "b"
-
-
-@pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
-    """Two, of a node each."""
-    with running_groups(tmp_path_factory.mktemp("groups"), {A: ("a1",), B: ("b1",)}) as rigs:
-        serving(rigs)
-        yield rigs
 
 
 async def lacks(rig: Any) -> list[list[str]]:
@@ -99,3 +98,78 @@ async def test_subscribers_of_all_go_on_without_a_group_and_get_its_messages_whe
                 for partition in there:
                     await publisher.pub(partition, b"more")
                 await work.until(len(work.got) + len(there))
+
+
+PROBLEM = r"has had no leader for [0-9]+ s: look at its nodes \(`toymqctl cluster --group b`\)"
+NO_LEADER = f"group b has the topic alone, and {PROBLEM}"
+
+
+async def test_what_a_missing_group_has_is_refused_by_name_and_publishes_wait_for_it(groups: Groups) -> None:
+    """Each waited until the client's own time was over, whose error did not name the group."""
+    a, (node,) = groups[A], groups[B].nodes.values()
+    say(a, b"CREATE alone group=b\n", 1)
+    async with await connected(a) as patient:
+        assert await patient.pub("alone", b"0") == toymq.Receipt(0, duplicate=False)
+        await asyncio.to_thread(node.kill)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(patient.pub("alone", b"1"))
+            await asyncio.to_thread(_until_refused, a)
+            for command in (b"PUB alone - 1\nx\n", b"PUB alone k 1\nx\n", b"SUB alone c\n", b"DESCRIBE alone\n"):
+                (answer,) = say(a, command, 1)
+                assert re.fullmatch(f"ERR PLACEMENT_UNKNOWN {NO_LEADER}\n", answer.decode()), answer
+            async with asyncio.TaskGroup() as clients:
+                clients.create_task(asyncio.to_thread(_refused_by_name, a))
+                clients.create_task(_asked_by_name(a))
+                clients.create_task(_over_http(a))
+            assert not waiting.done()
+            await asyncio.to_thread(node.start)
+        assert waiting.result().duplicate is False
+        async with patient.sub("alone", "judge", start="earliest") as messages:
+            assert [(await messages.next(timeout=WAIT_S)).payload for _ in range(2)] == [b"0", b"1"]
+
+
+def _until_refused(rig: ClusterRig) -> None:
+    until = MONOTONIC() + WAIT_S
+    while say(rig, b"OFFSETS alone\n", 1)[0].startswith(b"ERR MOVED"):
+        assert MONOTONIC() < until, rig.logs()
+        time.sleep(0.1)
+
+
+async def _asked_by_name(rig: ClusterRig) -> None:
+    """What the asyncio client says: at once where nothing is repeated."""
+    async with toymq.connect(rig.urls, timeout_s=30) as client:
+        with pytest.raises(PlacementUnknown, match=f"^{NO_LEADER}$") as refused:
+            await client.describe("alone")
+        assert refused.value.retryable
+        with pytest.raises(PlacementUnknown, match=f"^group b does not answer, and {PROBLEM}$"):
+            await client.stats()
+    async with toymq.connect(rig.urls, timeout_s=3) as client:
+        with pytest.raises(RequestTimeout, match=f"waited for the OK of a publish to alone; {NO_LEADER}") as late:
+            await client.pub("alone", b"late")
+        assert late.value.retryable
+        with pytest.raises(RequestTimeout, match=f"waited for the OK of SUB alone c; {NO_LEADER}"):
+            async with client.sub("alone", "c"):
+                pass
+
+
+async def _over_http(rig: ClusterRig) -> None:
+    (node,) = rig.nodes.values()
+    async with httpx.AsyncClient(base_url=f"http://{node.host}:{node.http_port}") as http:
+        for each in (await http.post("/v1/topics/alone/messages", content=b"x"), await http.get("/v1/topics/alone")):
+            assert (each.status_code, each.headers["retry-after"]) == (503, "1")
+            assert each.json()["code"] == "PLACEMENT_UNKNOWN"
+            assert re.fullmatch(NO_LEADER, each.json()["detail"])
+
+
+def _refused_by_name(rig: ClusterRig) -> None:
+    """What the blocking client says, and the terminal."""
+    with toymq.sync.connect(rig.urls, timeout_s=3) as client:
+        with pytest.raises(PlacementUnknown, match=f"^{NO_LEADER}$"):
+            client.describe("alone")
+        with pytest.raises(RequestTimeout, match=f"waited for the OK of a publish to alone; {NO_LEADER}"):
+            client.pub("alone", b"late")
+        with pytest.raises(RequestTimeout, match=f"waited for the OK of SUB alone c; {NO_LEADER}"):
+            client.sub("alone", "c")
+    refused = CliRunner().invoke(toymqctl, ["--url", rig.urls[0], "describe", "alone"])
+    assert refused.exit_code == 1
+    assert re.search(f"PLACEMENT_UNKNOWN: {NO_LEADER}", refused.output), refused.output

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import toymq
 import toymq.sync
 from tests.support.certificates import CERT, KEY
-from tests.support.cluster_groups import Groups, asked, connected, listed, say, serving, stored
+from tests.support.cluster_groups import Groups, asked, connected, listed, say, serving, stored, two_groups
 from tests.support.cluster_rig import CLUSTER, MONOTONIC, WAIT_S, ClusterRig, Load, running_groups
 from tests.support.ctl import ok, refused, values
 from tests.support.etcd import running_etcd
@@ -27,14 +27,6 @@ from toymqctl.cli import main as toymqctl
 pytestmark = require("etcd", "proc")
 
 A, B = "a", "b"
-
-
-@pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
-    """Two, of a node each."""
-    with running_groups(tmp_path_factory.mktemp("groups"), {A: ("a1",), B: ("b1",)}) as rigs:
-        serving(rigs)
-        yield rigs
 
 
 async def test_clients_go_where_a_topic_is(groups: Groups) -> None:
@@ -397,8 +389,7 @@ def test_over_tls_and_with_tokens_each_group_judges_the_clients_own(tmp_path: Pa
         "--auth-file", str(tmp_path / "auth.toml"), "--replicate-token-file", str(tmp_path / "secret"),
         "--replicate-cert", CERT, "--replicate-key", KEY, "--replicate-ca", CERT,
     )  # fmt: skip
-    with running_groups(tmp_path, {A: ("a1",), B: ("b1",)}, *options) as rigs:
-        serving(rigs)
+    with two_groups(tmp_path, *options) as rigs:
         asyncio.run(_judged(rigs))
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import toymq
 import toymq.sync
+from tests.support.cluster_groups import Groups, connected
 from tests.support.cluster_rig import CLUSTER, WAIT_S, ClusterRig, Load, running_groups
 from tests.support.ctl import ok, refused
 from tests.support.requirements import require
@@ -25,7 +26,6 @@ from toymqctl.cluster_requests import Refused
 
 pytestmark = require("etcd", "proc")
 
-Groups = dict[str, ClusterRig]
 A, B = "a", "b"
 
 
@@ -37,10 +37,6 @@ def groups(tmp_path: Path) -> Iterator[Groups]:
             asyncio.run(rig.leader())
         asyncio.run(rigs[B].in_sync(2))
         yield rigs
-
-
-def connected(rig: ClusterRig) -> Any:
-    return toymq.connect(rig.urls, timeout_s=WAIT_S, wait_s=WAIT_S)
 
 
 def ctl(groups: Groups, *arguments: str) -> Any:

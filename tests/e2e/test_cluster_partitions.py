@@ -3,6 +3,8 @@
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 import toymq
 import toymq.sync
-from tests.support.cluster_groups import Groups, asked, connected, say, serving, stored
+from tests.support.cluster_groups import Groups, asked, connected, say, serving, stored, two_groups
 from tests.support.cluster_rig import WAIT_S, running_groups
 from tests.support.requirements import require
 from toymq.errors import NoSuchTopic, PlacementUnknown, TopicExists
@@ -24,14 +26,6 @@ pytestmark = require("etcd", "proc")
 
 A, B = "a", "b"
 COUNT = 6
-
-
-@pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
-    """Two, of a node each."""
-    with running_groups(tmp_path_factory.mktemp("groups"), {A: ("a1",), B: ("b1",)}) as rigs:
-        serving(rigs)
-        yield rigs
 
 
 def parts(rigs: Groups, topic: str) -> dict[str, set[str]]:
@@ -335,14 +329,26 @@ visibility = "2m"
 [[topic.consumer]]
 name = "billing"
 start = "earliest"
+
+[[topic]]
+name = "divided"
+partitions = 6
+ttl = "1h"
+
+[[topic.consumer]]
+name = "shipping"
+
+[[topic]]
+name = "divided#3"
+ttl = "2h"
+
 """ + "".join(f'[[topic]]\nname = "more{number}"\n' for number in range(8))
 
 
 def test_definitions_are_applied_where_each_topic_is(tmp_path: Path) -> None:
     file = tmp_path / "defs.toml"
     file.write_text(DEFINITIONS)
-    with running_groups(tmp_path, {A: ("a1",), B: ("b1",)}, "--definitions", str(file)) as rigs:
-        serving(rigs)
+    with two_groups(tmp_path, "--definitions", str(file)) as rigs:
         asyncio.run(_defined(rigs))
 
 
@@ -357,3 +363,33 @@ async def _defined(rigs: Groups) -> None:
         while not (found := (await client.describe("defined"))["consumers"]):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         assert [one["consumer"] for one in found] == ["billing"]
+        while not (parts := await _parts_of(client, "divided")):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        while any(not part["consumers"] for part in parts) or parts[3]["settings"] != {"ttl": 7_200_000}:
+            await asyncio.sleep(0.05)
+            parts = await _parts_of(client, "divided")
+        others = [part["settings"] for part in parts if part["topic"] != "divided#3"]
+        assert others == [{"ttl": 3_600_000}] * 5
+        of_a, of_b = (sorted(one for one in stored(rigs[each]) if one.startswith("divided#")) for each in (A, B))
+        assert (len(of_a), len(of_b)) == (3, 3), "spread over both, whichever leader came first"
+
+
+async def _parts_of(client: Any, topic: str) -> list[dict[str, Any]]:
+    with suppress(NoSuchTopic, PlacementUnknown):
+        return list((await client.describe(topic))["parts"])
+    return []
+
+
+def test_definitions_are_imported_and_exported_over_the_wire(groups: Groups, tmp_path: Path) -> None:
+    file, url = tmp_path / "defs.toml", groups[A].urls[0]
+    file.write_text('[[topic]]\nname = "written"\npartitions = 4\nttl = "1h"\n\n[[topic.consumer]]\nname = "c"\n')
+
+    def definitions(*arguments: str) -> str:
+        command = [sys.executable, "-m", "toymq_py", "definitions", *arguments, "--url", url]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S).stdout
+
+    assert "+ topic written partitions=4 ttl=1h" in definitions("import", str(file))
+    assert "written" not in definitions("diff", str(file))
+    of_a, of_b = ([one for one in stored(groups[each]) if one.startswith("written#")] for each in (A, B))
+    assert (len(of_a), len(of_b)) == (2, 2)
+    assert 'name = "written"\npartitions = 4' in definitions("export")

@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.cluster_rig import ClusterNode, running_cluster, running_groups
+from tests.support.cluster_groups import two_groups
+from tests.support.cluster_rig import ClusterNode, running_cluster
 from tests.support.dashboard import NARROW, WIDE, Start, Visit, answered, dead_letters, publish, row, toast
 from tests.support.requirements import require
 from toymq.sync import connect
@@ -418,17 +419,26 @@ def test_the_leader_of_a_group_shows_the_groups(visit: Visit, tmp_path: Path) ->
     with ThreadPoolExecutor(1) as aside, contextlib.ExitStack() as running:
 
         def start() -> ClusterNode:
-            rigs = running.enter_context(running_groups(tmp_path, {"a": ("a1",), "b": ("b1",)}))
-            for rig in rigs.values():
-                asyncio.run(rig.leader())
+            rigs = running.enter_context(two_groups(tmp_path))
             with connect(rigs["a"].urls) as client:
                 client.create("there", {"group": "b"})
+                client.pub("there", b"hello")
             return rigs["a"].nodes["a1"]
 
-        page = visit(aside.submit(start).result().http, broken="net::")
+        url = aside.submit(start).result().http
+        page = visit(url, broken="net::|421", origin="http://127.0.0.1")
         groups = page.get_by_role("list", name="Groups")
         groups.get_by_role("listitem").filter(has_text="Group a has 0 topics").wait_for()
         groups.get_by_role("listitem").filter(has_text="Group b has 1 topic,").wait_for()
+        page.goto(f"{url}#/broker")
+        page.get_by_text("The last hour, process, disk, memory, limits, webhooks, alerts and options are").wait_for()
+        page.goto(f"{url}#/topics/there")
+        page.get_by_text("The settings could not be read. The topic is in group b: open it there.").wait_for()
+        page.get_by_role("link", name="Messages 1").click()
+        page.get_by_role("alert").get_by_role("link", name="open it there").click()
+        page.locator(".entry", has_text="hello").wait_for()
+        assert not page.url.startswith(url)
+        assert page.url.endswith("/#/topics/there/messages")
 
 
 @require("etcd", "proc")

@@ -1,8 +1,9 @@
 """A partitioned topic in the dashboard: one row of the list, and a page with its partitions."""
 
+import httpx
 import pytest
 
-from tests.support.dashboard import Start, Visit, row, toast
+from tests.support.dashboard import Start, Visit, dead_letters, row, toast
 from tests.support.requirements import require
 
 pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
@@ -38,3 +39,36 @@ def test_a_partitioned_topic_is_one_with_its_parts(visit: Visit, start: Start) -
     dialog.get_by_label("Type orders to confirm").fill("orders")
     dialog.get_by_role("button", name="Delete topic").click()
     toast(page, "orders is gone.")
+
+
+def test_its_page_has_the_settings_and_leads_to_messages_and_letters(visit: Visit, start: Start) -> None:
+    """It had neither: one looked at each partition, and at each of its letters."""
+    broker = start()
+    wanted = {"partitions": 3, "visibility": 60_000, "max_attempts": 2}
+    httpx.put(f"{broker.http}v1/topics/jobs", json=wanted).raise_for_status()
+    httpx.patch(f"{broker.http}v1/topics/jobs%231", json={"ttl": 5000}).raise_for_status()
+    dead_letters(broker, "jobs%232", "no such template")
+    page = visit(f"{broker.http}#/topics/jobs")
+    settings = page.locator(".settings")
+    settings.get_by_text("differs").wait_for()
+    assert settings.locator("dt").all_inner_texts()[:3] == ["visibility", "max_attempts", "ttl"], "those of its own are first"
+    assert settings.locator("dd").all_inner_texts()[:3] == ["1m set here", "2 set here", "differs by partition"]
+    page.get_by_title("Dead letters of jobs#2").click()
+    page.get_by_text("no such template").first.wait_for()
+    page.go_back()
+    page.get_by_title("Messages of jobs#2").click()
+    page.locator(".entry").first.wait_for()
+    page.go_back()
+    page.get_by_role("button", name="Settings").click()
+    dialog = page.get_by_role("dialog")
+    assert dialog.get_by_label("Visibility timeout").input_value() == "1m"
+    dialog.get_by_label("Visibility timeout").fill("2m")
+    dialog.get_by_role("button", name="Save settings").click()
+    toast(page, "jobs has its new settings.")
+    settings.get_by_text("2m").wait_for()
+    described = httpx.get(f"{broker.http}v1/topics/jobs").json()["parts"]
+    assert [part["settings"]["visibility"] for part in described] == [120_000] * 3
+    assert [part["settings"].get("ttl") for part in described] == [None, 5000, None], "what differs was not touched"
+    page.goto(f"{broker.http}#/topics/jobs.dlq")
+    page.get_by_title("Dead letters of jobs#2.dlq").click()
+    page.get_by_text("no such template").first.wait_for()

@@ -54,6 +54,9 @@ def test_a_partitioned_topic(http: Http) -> None:
     assert http("PUT", "/topics/orders", {"partitions": COUNT, "visibility": 60_000})[0] == 201
     status, made = http("PUT", "/topics/orders", {"partitions": COUNT})
     assert (status, made["partitions"], len(made["parts"]), made["settings"]) == (200, COUNT, COUNT, {"visibility": 60_000})
+    status, held = http("GET", "/topics/orders/settings")
+    visibility = next(each for each in held["settings"] if each["setting"] == "visibility")
+    assert (status, visibility["value"], visibility["from"]) == (200, 60_000, "topic")
     status, refused = http("PUT", "/topics/orders", {"partitions": 2})
     assert (status, refused["code"]) == (409, "EXISTS")
     lengths = [0] * COUNT

@@ -108,6 +108,22 @@ def test_what_is_of_one_worker_alone_says_of_which(tmp_path: Path) -> None:
         assert "these are the connections of worker 1 of 2 alone: --http-url asks another one" in done.stderr
 
 
+def test_the_history_is_that_of_all_workers(tmp_path: Path) -> None:
+    """The lines of the dashboard's topics began empty but for those of the worker that was asked, and its hour was theirs."""
+    for again in (False, True):  # the first sample is what a start finds
+        with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
+            workers.ready(2)
+            if again:
+                for worker in (0, 1):
+                    found = httpx.get(f"{workers.http(worker)}/v1/history", params={"last_s": 60, "topics": "true"}).json()
+                    assert max(value or 0 for value in found["broker"]["backlog"]) == len(TOPICS)
+                    assert sorted(found["topics"]) == TOPICS
+                    assert len(found["topics"][TOPICS[0]]["backlog"]) == 6
+            else:
+                for topic in TOPICS:
+                    httpx.post(f"{workers.http(0)}/v1/topics/{topic}/messages", content=b"x").raise_for_status()
+
+
 def test_an_alert_on_a_pattern_says_that_one_worker_watches(tmp_path: Path) -> None:
     with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
         workers.ready(2)

@@ -1,18 +1,28 @@
 """Groups of a cluster, each a ``ClusterRig`` on one etcd, and what their nodes say."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import toymq
-from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterRig
+from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterRig, running_groups
 from tests.support.tokens import token
 from toymq.errors import PlacementUnknown
 
 Groups = dict[str, ClusterRig]
+
+
+@contextlib.contextmanager
+def two_groups(root: Path, *options: str) -> Iterator[Groups]:
+    """Groups a and b, of a node each, which serve."""
+    with running_groups(root, {"a": ("a1",), "b": ("b1",)}, *options) as rigs:
+        serving(rigs)
+        yield rigs
 
 
 def serving(rigs: Groups) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from toymq_py.merging import merged_stats, merged_topics
+from toymq_py.merging import merged_columns, merged_stats, merged_topics
 
 
 def test_topics_are_in_the_order_of_their_names() -> None:
@@ -38,3 +38,10 @@ def test_a_trouble_of_any_worker_is_shown() -> None:
 
 def test_a_figure_that_one_does_not_know_counts_for_the_others() -> None:
     assert merged_stats([{"a": 1}, {}, {"a": 2}]) == {"a": 3}
+
+
+def test_an_hour_of_all_is_the_sum_of_each_step_and_the_highest_age() -> None:
+    one = {"published": [None, None, 1.5], "oldest_s": [None, 3.0, 0.0]}
+    other = {"published": [None, 2.0, 0.2505], "oldest_s": [None, None, 7.0]}
+    assert merged_columns([one, other]) == {"published": [None, 2.0, 1.75], "oldest_s": [None, 3.0, 7.0]}
+    assert merged_columns([one]) == one

@@ -1,18 +1,21 @@
 """Definitions at the leaders of a cluster with groups: each applies what its own group has, or gets. ADR 0200.
 
 Every leader looks at every topic of its file. One that no group has is placed, as by a CREATE; one that another group has is
-left to the leader there, which has the file, too. So whichever leader comes first, each topic is made once, where it is.
-Belongs to the event loop.
+left to the leader there, which has the file, too. So whichever leader comes first, each topic is made once, where it is. A
+partitioned topic is made at all groups by one of them, once all have a leader: without, they would get no partition of it (ADR
+0231). Belongs to the event loop.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 
 from toymq_py.broker import Broker
 from toymq_py.config.definitions import Definitions
-from toymq_py.errors import ConfigError, Moved, NameBusy, RequestError
+from toymq_py.config.topic_definitions import CreateTopic
+from toymq_py.errors import ConfigError, Moved, NameBusy, PlacementUnknown, RequestError
+from toymq_py.partitions import PARTITIONS
 from toymq_py.runtime.definitions import apply_definitions, openable
 
 logger = logging.getLogger("toymq_py.cluster")
@@ -20,16 +23,25 @@ logger = logging.getLogger("toymq_py.cluster")
 AGAIN_S = 5.0
 """How often topics are looked at that could not be placed: etcd or a group was away."""
 
+Divide = Callable[[str, Mapping[str, str]], Awaitable[None]]
+"""Makes a partitioned topic at all groups. Raises: as CREATE; PlacementUnknown, too, while a group has no leader."""
+
 
 class GroupDefinitions:
     """Of one term: ``apply``, then ``run``."""
 
-    def __init__(self, wanted: Definitions, source: str | None, broker: Broker) -> None:
-        """``source``: the file, for the log."""
+    def __init__(self, wanted: Definitions, source: str | None, broker: Broker, divide: Divide | None) -> None:
+        """
+        Args:
+            source: the file, for the log.
+            divide: None where the nodes of other groups do not know this one as a node.
+        """
         self._wanted = wanted
         self._source = source
         self._broker = broker
+        self._divide = divide
         self._left = list(wanted.topics)
+        self._undivided = [name for name, topic in wanted.topics.items() if topic.partitions and divide is not None]
 
     async def apply(self) -> None:
         """Make what this group has or gets now, as far as it can be known."""
@@ -52,9 +64,11 @@ class GroupDefinitions:
                     logger.error("%s: %s", self._source, error)  # noqa: TRY400 (one line)
 
     async def run(self) -> None:
-        """Go on with what is left, until there is nothing."""
-        while self._left:
+        """Go on with what is left, until there is nothing. While partitions are made the other groups ask this one, so clients
+        must be served."""
+        while self._left or self._undivided:
             await asyncio.sleep(AGAIN_S)
+            await self._divide_what_is_left()
             await self.apply()
 
     async def _apply(self, names: Iterable[str]) -> None:
@@ -67,11 +81,13 @@ class GroupDefinitions:
         """Whether this group has a topic; one that none has is placed. Raises: RequestError: that cannot be known now."""
         broker = self._broker
         if number := self._wanted.topics[name].partitions:
-            if name in broker.partitioned.by_name:
-                return True
-            remedy = f"`toymqctl create {name} --partitions {number}` does"
-            logger.error("%s: topic %s: a file makes no partitions in a cluster with groups: %s", self._source, name, remedy)
-            return False
+            if name in self._undivided and name not in broker.partitioned.by_name:
+                raise PlacementUnknown("its partitions are made when this leader serves")
+            if self._divide is None and name not in broker.partitioned.by_name:
+                remedy = f"give all nodes --replicate-token-file or certificates, or call `toymqctl create {name}"
+                remedy += f" --partitions {number}`"
+                logger.error("%s: topic %s: other groups do not know this for a node: %s", self._source, name, remedy)
+            return name in broker.partitioned.by_name
         while name not in broker.topics and name not in broker.unopened:
             try:
                 if (error := broker.partitioned.is_whole(name)) is not None:
@@ -79,10 +95,34 @@ class GroupDefinitions:
                     return False
                 broker.placement.admit(name)
                 break
-            except Moved:
-                return False
             except NameBusy as busy:
                 over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 busy.when_done(lambda over=over: None if over.done() else over.set_result(None))  # type: ignore[misc]
                 await over
+            except Moved:
+                return False
+            except PlacementUnknown as error:
+                if error.moved is None:
+                    raise
+                return False  # its group is away
         return True
+
+    async def _divide_what_is_left(self) -> None:
+        """Make partitioned topics, or confirm them: a leader may have died within the CREATE of one."""
+        left = list[str]()
+        for name in self._undivided:
+            topic = self._wanted.topics[name]
+            change = CreateTopic(name, topic.settings, topic.partitions)
+            known = name in self._broker.partitioned.by_name
+            try:
+                assert self._divide is not None
+                await self._divide(name, {PARTITIONS: str(topic.partitions)} if known else change.words)
+            except PlacementUnknown as error:
+                logger.info("%s: topic %s: %s", self._source, name, error)
+                left.append(name)
+            except RequestError as error:
+                logger.error("%s: topic %s: %s", self._source, name, error)  # noqa: TRY400 (one line)
+            else:
+                if not known:
+                    logger.info("%s: %s", self._source, change)
+        self._undivided = left

@@ -78,6 +78,7 @@ class GroupPlacement(Placement):
         self._connect = connect
         self._own: dict[str, int] = {}  # revision of the record, by topic
         self._picture = Picture("")
+        self._absences = group_views.Absences(loop.time)
         self._busy: dict[str, list[Callable[[], None]]] = {}  # what waits, by topic
         self._failed: dict[str, PlacementUnknown] = {}
         self._turns = asyncio.Semaphore(CLAIMS_MAX)
@@ -101,6 +102,7 @@ class GroupPlacement(Placement):
                 del self._picture.records[topic]
             self._parts.note(topic, record.whole)
         self._parts.is_complete = found.placed
+        self._absences.look(self._picture.groups)
 
     async def settle(self, topics: Iterable[str], wholes: Iterable[Partitioned] = ()) -> None:
         """Give each topic that is stored here a record, and say so: other groups place topics only where that was said.
@@ -176,7 +178,8 @@ class GroupPlacement(Placement):
         self._note([*picture.records, *self._parts.known()])
 
     def _note(self, topics: Sequence[str]) -> None:
-        """The records of these topics have changed in the picture."""
+        """The picture has changed, and the records of these topics in it."""
+        self._absences.look(self._picture.groups)
         self._drop_own(topics)
         for topic in topics:
             if topic not in self._own:
@@ -246,11 +249,11 @@ class GroupPlacement(Placement):
         return None if record is None else self.moved_to(record.group, topic)
 
     def again(self, topic: str) -> RequestError:
-        return self.moved_to(self.group, topic)
+        return group_views.moved_to(self._picture, self.group, topic, 0.0)  # it is here
 
     def moved_to(self, name: str, topic: str) -> RequestError:
         """As ``Books.moved_to``."""
-        return group_views.moved_to(self._picture, name, topic)
+        return group_views.moved_to(self._picture, name, topic, self._absences.seconds(name))
 
     def admit(self, topic: str, group: str | None = None) -> None:
         origin = _origin(topic)
@@ -280,6 +283,9 @@ class GroupPlacement(Placement):
         if self._is_known(topic):
             return topic in self._own
         return None if cluster != self.cluster else False  # it was moved, and deleted there
+
+    def problem_of(self, place: Place) -> str:
+        return group_views.problem_of(name := str(place), self._absences.seconds(name))
 
     def gone(self, topic: str) -> None:
         origin = _origin(topic)

@@ -12,12 +12,41 @@ from toymq_py.replication.kept_places import Group, KeptPlaces, Picture
 
 WEIGH_S = 10.0
 """How often a leader looks how much its group has to do."""
+AWAY_S = 4.0
+"""A group that has had no leader for so long is away: most failovers take less."""
 WEIGHED = 0.1
 """It says so when that has changed by more than this part."""
 
 
-def moved_to(picture: Picture, name: str, topic: str) -> RequestError:
-    """The error for a topic of another group: MOVED with all its nodes and its gateway."""
+class Absences:
+    """Since when groups have no leader. ``look`` whenever the picture has changed."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._since: dict[str, float] = {}
+
+    def look(self, groups: Mapping[str, Group]) -> None:
+        """Note which groups have no leader now."""
+        now = self._now()
+        self._since = {name: self._since.get(name, now) for name, group in groups.items() if group.leader is None}
+
+    def seconds(self, name: str) -> float:
+        """How long a group has had no leader; 0 while it has one."""
+        return self._now() - self._since.get(name, self._now())
+
+
+def problem_of(name: str, absent_s: float) -> str:
+    """What is said of a group that has no leader; "" while that may be a failover."""
+    if absent_s < AWAY_S:
+        return ""
+    return f"has had no leader for {absent_s:.0f} s: look at its nodes (`toymqctl cluster --group {name}`)"
+
+
+def moved_to(picture: Picture, name: str, topic: str, absent_s: float) -> RequestError:
+    """The error for a topic of another group: MOVED with all its nodes and its gateway.
+
+    ``absent_s``: how long that has had no leader.
+    """
     group = picture.groups.get(name, Group())
     if not (addresses := group.addresses()):
         return PlacementUnknown(f"group {name} has the topic {topic}, and no node of it is known: start one")
@@ -25,7 +54,12 @@ def moved_to(picture: Picture, name: str, topic: str) -> RequestError:
     if group.led is not None:
         gateways = ("http", group.led.http), ("https", group.led.https)
         words += [f"{scheme}://{where}/" for scheme, where in gateways if where]
-    return Moved(f"{' '.join(words)} (group {name}) has the topic {topic}")
+    text = f"{' '.join(words)} (group {name}) has the topic {topic}"
+    if problem := problem_of(name, absent_s):
+        error = PlacementUnknown(f"group {name} has the topic {topic}, and {problem}")
+        error.moved = Moved(f"{text}, and {problem}")
+        return error
+    return Moved(text)
 
 
 def described(picture: Picture, here: str, own: Collection[str], sees: Callable[[str], bool] | None) -> dict[str, Any]:

@@ -1,18 +1,20 @@
 """The hour of numbers that the broker keeps, of itself and of topics. Contract: gateway.md; ADR 0145."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.errors import BadArgument, BadName, NoSuchTopic
-from toymq_py.gateway.access import grant_of
+from toymq_py.gateway.access import grant_of, is_internal
 from toymq_py.gateway.events import EventResponse
 from toymq_py.gateway.operations import TOPIC, Answer, Operation, count, flag
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
+from toymq_py.merging import merged_columns
 from toymq_py.observability.history import ROWS, STEP_S, Window
 
 HOUR_S = ROWS * STEP_S
@@ -38,19 +40,29 @@ def _frame(window: Window) -> dict[str, Any]:
 async def history(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/history``."""
     kept, window = gateway.history, gateway.history.window(LAST_S.or_(HOUR_S, request))
-    whole = _frame(window) | {"broker": kept.whole(window), "topics_left_out": kept.topics_left_out}
+    others: list[dict[str, Any]] = []
+    if gateway.neighbours is not None and not is_internal(request):
+        others = [json.loads(answer) for answer in await gateway.neighbours.ask(f"/v1/history?{request.url.query}")]
+    columns = merged_columns([kept.whole(window), *(other["broker"] for other in others)])
+    left_out = kept.topics_left_out + sum(other["topics_left_out"] for other in others)
+    whole = _frame(window) | {"broker": columns, "topics_left_out": left_out}
     if not TOPICS.or_(False, request):
         return json_response(whole)
-    return EventResponse(_with_topics(gateway, request, window, whole), headers={"cache-control": "no-store"},
-                         media_type="application/json")  # fmt: skip
+    pieces = _with_topics(gateway, request, window, whole, [other["topics"] for other in others])
+    if is_internal(request):  # another worker asks, which reads no chunks
+        return Response(b"".join([piece async for piece in pieces]), media_type="application/json")
+    return EventResponse(pieces, headers={"cache-control": "no-store"}, media_type="application/json")
 
 
-async def _with_topics(gateway: Gateway, request: Request, window: Window, whole: dict[str, Any]) -> AsyncIterator[bytes]:
+async def _with_topics(
+    gateway: Gateway, request: Request, window: Window, whole: dict[str, Any], of_others: Sequence[Mapping[str, Any]]
+) -> AsyncIterator[bytes]:
     """The answer topic by topic, as the client takes it: an hour of a thousand topics would be 10 MB in memory."""
     yield json.dumps(whole)[:-1].encode() + b', "topics": {'
     grant, comma = grant_of(request), ""
-    for name in gateway.history.topics:
-        if (grant is None or grant.sees(name)) and (numbers := gateway.history.topic(name, window)) is not None:
+    ours = ((name, gateway.history.topic(name, window)) for name in gateway.history.topics)
+    for name, numbers in chain(ours, *(topics.items() for topics in of_others)):
+        if (grant is None or grant.sees(name)) and numbers is not None:
             yield f"{comma}{json.dumps(name)}: {json.dumps(numbers)}".encode()
             comma = ", "
             await gateway.waiting.pause()

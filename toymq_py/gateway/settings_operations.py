@@ -3,6 +3,7 @@
 A description has the topic's own settings alone: what holds without them is the broker's, and the same for all topics.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,10 +13,11 @@ from starlette.responses import Response
 from toymq_py.config.option_schema import options_of
 from toymq_py.config.options import BrokerOptions, ServeOptions, TopicSettings
 from toymq_py.errors import BadName, NoSuchTopic
+from toymq_py.gateway import whole_topics
 from toymq_py.gateway.operations import TOPIC, Answer, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
-from toymq_py.topic import Topic
+from toymq_py.names import DEAD_LETTERS
 
 WITHOUT_OPTION = {"when_full": "reject"}
 """What holds of a setting that is neither set nor an option; without a value there is no limit."""
@@ -24,36 +26,47 @@ _VALUE = {"type": ["integer", "string", "null"]}
 IN_FORCE = {"type": "object", "required": ["topic", "settings"], "properties": {
     "topic": {"type": "string"}, "settings": {"type": "array", "items": {
         "type": "object", "required": ["setting", "value", "from", "default", "option"], "properties": {
-            "setting": {"type": "string"}, "value": _VALUE, "from": {"enum": ["topic", "option", "default", "dead letters"]},
+            "setting": {"type": "string"}, "value": _VALUE,
+            "from": {"enum": ["topic", "partitions", "option", "default", "dead letters"]},
             "default": _VALUE, "option": {"type": ["string", "null"]}}}}}}  # fmt: skip
 
 
-def in_force(topic: Topic, options: BrokerOptions) -> list[dict[str, Any]]:
+def in_force(name: str, own: Sequence[Mapping[str, Any]], options: BrokerOptions) -> list[dict[str, Any]]:
     """Each setting: the ``value`` that holds, where it is ``from``, the ``default`` that holds without one of the topic's own,
-    and the broker's ``option`` for that."""
+    and the broker's ``option`` for that. Of a setting in which partitions differ the value is None, from ``partitions``.
+
+    Args:
+        own: the settings of the topic, or of each of its partitions.
+    """
     sources = options.sources if isinstance(options, ServeOptions) else {}
     of_broker = {each.name: each.attribute for each in options_of(type(options))}
     found = []
-    for name in (each.name for each in fields(TopicSettings)):
-        attribute = of_broker.get(name)
-        default = WITHOUT_OPTION.get(name) if attribute is None else getattr(options, attribute)
-        own = getattr(topic.settings, name)
+    for setting in (each.name for each in fields(TopicSettings)):
+        attribute = of_broker.get(setting)
+        default = WITHOUT_OPTION.get(setting) if attribute is None else getattr(options, attribute)
+        values = {each.get(setting) for each in own} or {None}
         value: int | str | None
-        if topic.is_dead_letters and name == "max_attempts":
+        if name.endswith(DEAD_LETTERS) and setting == "max_attempts":
             value, where = 0, "dead letters"  # a letter never becomes one again
-        elif own is not None:
-            value, where = own, "topic"
+        elif len(values) > 1:
+            value, where = None, "partitions"
+        elif (only := values.pop()) is not None:
+            value, where = only, "topic"
         else:
             value, where = default, "option" if attribute in sources else "default"
-        option = name if attribute is not None else None
-        found.append({"setting": name, "value": value, "from": where, "default": default, "option": option})
+        option = setting if attribute is not None else None
+        found.append({"setting": setting, "value": value, "from": where, "default": default, "option": option})
     return found
 
 
 async def get_settings(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/topics/{t}/settings``."""
-    topic = gateway.broker.topic(TOPIC.need(request))
-    return json_response({"topic": topic.name, "settings": in_force(topic, gateway.broker.options)})
+    name = TOPIC.need(request)
+    if whole_topics.is_whole(gateway, name):
+        own = [part["settings"] for part in (await whole_topics.describe(gateway, request, name))["parts"]]
+    else:
+        own = [gateway.broker.topic(name).settings.to_json()]
+    return json_response({"topic": name, "settings": in_force(name, own, gateway.broker.options)})
 
 
 OPERATIONS = (

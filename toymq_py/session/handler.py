@@ -181,6 +181,7 @@ class Handler:
         """Reply with one ``ERR`` for each command of a run, or for another command; with only one if it is fatal."""
         if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
             self._audit(command, error.code, error.token)
+        error = error if self.passing is None else self.passing.refusal(command, error)
         if isinstance(command, Publish) and command.seqs is not None:
             self._refused.refuse(command.topic, command.keys, command.seqs, moved=isinstance(error, Moved))
         count = 1

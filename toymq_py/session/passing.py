@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from toymq_py.errors import AlreadySubscribed, NoSuchTopic, RequestError
+from toymq_py.errors import AlreadySubscribed, NoSuchTopic, PlacementUnknown, RequestError
 from toymq_py.names import PARTITION_MARK, is_pattern
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Place, Placement
@@ -57,8 +57,8 @@ TOPICS_CACHED_MAX = 4096
 class Passing:
     """Of one session. Belongs to the loop."""
 
-    __slots__ = ("_deliveries", "_follows", "_gate", "_loop", "_partitioned", "_placement", "_places", "_pulls", "_replies",
-                 "_turn", "links")  # fmt: skip
+    __slots__ = ("_deliveries", "_follows", "_gate", "_loop", "_moved", "_partitioned", "_placement", "_places", "_pulls",
+                 "_replies", "_turn", "links")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, deliveries: Deliveries,
@@ -81,6 +81,7 @@ class Passing:
         self._gate = gate
         self.links = PlaceLinks(placement, partitioned, replies, loop, unread, abort, trusted=trusted)
         self._follows = not placement.passes_on
+        self._moved = False  # the client has said that it follows
         self._places: dict[str, Place] = {}
         self._pulls: deque[PatternPull] = deque()
         self._turn = placement.worker - 1
@@ -127,10 +128,18 @@ class Passing:
         if isinstance(command, Hello):
             self.links.hello = self.links.hello or command  # a second one is refused
         elif isinstance(command, Cluster):
+            self._moved = command.moved
             self._follows = command.moved or not self._placement.passes_on
         elif isinstance(command, Pause | Resume):
             self.links.pause(command)
         return False
+
+    def refusal(self, command: Command, error: RequestError) -> RequestError:
+        """What an error says to this client. One that follows MOVED waits for the next leader of a group that is away, as in
+        any failover, with what it repeats: publishes, under their numbers, and subscriptions."""
+        if self._moved and isinstance(command, Publish | Subscribe) and isinstance(error, PlacementUnknown):
+            return error.moved or error
+        return error
 
     def _check_free(self, name: str) -> None:
         """Raises: AlreadySubscribed."""

@@ -189,7 +189,9 @@ class PlaceLinks:
 
     def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
         """Refuse commands of which nothing was done, or which change nothing."""
-        error = PlacementUnknown(f"{named(place)} does not answer, so its topics are not known: try again")
+        problem = self._placement.problem_of(place)
+        why = f"and {problem}" if problem else "so its topics are not known: try again"
+        error = PlacementUnknown(f"{named(place)} does not answer, {why}")
         for expected in unanswered:
             if expected.spread is not None:
                 continue

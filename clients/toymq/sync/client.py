@@ -25,7 +25,7 @@ from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
 from toymq.mixups import PlainWith
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
-from toymq.pending_publishes import Batch, Outcome
+from toymq.pending_publishes import Batch, Outcome, Stream
 from toymq.sync.call_guard import CallGuard, one_thread
 from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq.sync.publishing import Publishing
@@ -186,7 +186,7 @@ class Client(ClientBase, PlainWith):
     def _publish(self, topic: str, items: list[Outgoing]) -> "_Sent":
         self._open_or_raise()
         batch = _Sent(len(items), now() + self._options.timeout_s, lambda: None)
-        self._home(topic).conversation.publish(topic, items, batch)
+        batch.stream = self._home(topic).conversation.publish(topic, items, batch)
         batch.mended = self._mended
         return batch
 
@@ -209,7 +209,7 @@ class Client(ClientBase, PlainWith):
                 )  # fmt: skip
 
             if not link.until(news, deadline):
-                raise link.overdue(f"the OK of a publish to {topic}")
+                raise link.overdue(batch.stream.awaited)
             if conversation.is_closed:
                 return
 
@@ -246,6 +246,7 @@ class Client(ClientBase, PlainWith):
         keeper = self._keeper_or_raise() if auto_extend else None
         link = self._free_link(topic)
         feed = Feed(command, lambda: None)
+        feed.place = self._homes.place(topic)
         try:
             link = self._subscribe(link, feed)
             if keeper is not None:
@@ -269,7 +270,7 @@ class Client(ClientBase, PlainWith):
                 return feed.state is not FeedState.ASKED or feed.link(link) is not link
 
             if not link.until(news, deadline):
-                raise link.overdue(f"the OK of SUB {feed.command.topic} {feed.command.consumer}")
+                raise link.overdue(feed.awaited)
         if feed.error is not None:
             raise feed.error
         return feed.link(link)
@@ -472,9 +473,10 @@ def _receipt(outcome: Outcome | None) -> Receipt:
 class _Sent(Batch):
     """``mended``: when its conversation was mended so often; after the next time there is no answer."""
 
-    __slots__ = ("mended",)
+    __slots__ = ("mended", "stream")
 
     mended: int
+    stream: Stream
 
 
 @hinted

@@ -5,8 +5,8 @@ from tests.support.ctl import Ctl, ok, refused, values
 
 def test_create_and_config_with_units(ctl: Ctl) -> None:
     words = ("visibility=2m", "retain_acked_for=1500ms", "dedupe_keys=7")
-    for _ in range(2):
-        assert ok(ctl("create", "arranged", *words)) == "arranged is there\n"
+    for said in ("is made", "was there already"):
+        assert ok(ctl("create", "arranged", *words)) == f"arranged {said}\n"
     assert values(ctl("config", "arranged", "--json")) == [{"visibility": 120_000, "retain_acked_for": 1500, "dedupe_keys": 7}]
     assert sorted(ok(ctl("config", "arranged")).split()) == sorted(words)
     assert ok(ctl("config", "arranged", "visibility=default", "dedupe_keys=default", "retain_acked_for=default")) == (

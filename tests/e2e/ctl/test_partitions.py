@@ -25,13 +25,14 @@ def test_what_text_names_of_a_partitioned_topic_is_what_other_commands_take(ctl:
 
 
 def test_a_partitioned_topic_from_its_creation_to_its_end(ctl: Ctl) -> None:
-    ok(ctl("create", "parted", "--partitions", "4", "visibility=2m"))
-    ok(ctl("create", "parted", "--partitions", "4"))
+    assert ok(ctl("create", "parted", "--partitions", "4", "visibility=2m")) == "parted is made\n"
+    assert ok(ctl("create", "parted", "--partitions", "4")) == "parted was there already\n"
     refused(ctl("create", "parted", "--partitions", "5"), 1, "exists with partitions=4, not 5")
-    for number in range(6):
-        assert ok(ctl("pub", "parted", f"m{number}", "--route", "customer-7")) == f"OK {number}\n"
     place = f"parted#{crc32(b'customer-7') % 4}"
-    ok(ctl("pub", "parted", "other", "--count", "8"))
+    for number in range(6):
+        assert ok(ctl("pub", "parted", f"m{number}", "--route", "customer-7")) == f"OK {number} {place}\n"
+    said = ok(ctl("pub", "parted", "other", "--count", "8"))
+    assert said == "published 8: parted#0 2, parted#1 2, parted#2 2, parted#3 2\n"
     (line,) = [row for row in rows(ctl("topics")) if row[0].startswith("parted")]
     assert line[:2] == ["parted#0-3", "14"]
     assert [row[0] for row in rows(ctl("topics", "parted#*"))[1:]] == [f"parted#{number}" for number in range(4)]
@@ -55,3 +56,18 @@ def test_a_partitioned_topic_from_its_creation_to_its_end(ctl: Ctl) -> None:
     assert ok(ctl("dlq", "redrive", "parted")) == "sent back 1\n"
     assert ok(ctl("purge", "parted", "--yes")) == "purged parted of 15 messages\n"
     assert "deleted parted with" in ok(ctl("delete", "parted", "--yes"))
+
+
+def test_what_is_published_is_in_the_partition_that_is_said(ctl: Ctl) -> None:
+    """It was not told, and the id alone names no message."""
+    ok(ctl("create", "told", "--partitions", "3"))
+    told: list[tuple[str, list[str]]] = []
+    for payload, options in (("a", ["--key", "k"]), ("a", ["--key", "k"]), ("b", ["--header", "toymq-group:g"]), ("c", [])):
+        word, msg_id, place = ok(ctl("pub", "told", payload, *options)).split()
+        assert word == ("DUP" if (payload, options) in told else "OK")
+        told.append((payload, options))
+        assert {"id": int(msg_id), "payload": payload}.items() <= values(ctl("tail", place, "--json"))[int(msg_id)].items()
+    said = ok(ctl("pub", "told", stdin="".join(f"line {number}\n" for number in range(30))))
+    counts = dict(part.split() for part in said.removeprefix("published 30: ").split(", "))
+    assert counts == {"told#0": "10", "told#1": "10", "told#2": "10"}
+    assert sum(int(row[1]) for row in rows(ctl("topics", "told#*"))[1:]) == 33

@@ -129,6 +129,22 @@ def test_time_is_over_on_the_way() -> None:
     assert there.said() == []
 
 
+def test_when_time_is_over_the_text_names_what_has_the_topic() -> None:
+    """It said what could not be connected to, at most; and nothing where it was just asked for anew."""
+    here, there = two()
+    there.conversation.elsewhere = To(here.conversation)
+    there.lose()
+    batch = here.publish("a")
+    here.said()
+    here.hear(b"ERR MOVED 127.0.0.1:2 127.0.0.1:3 (group b) has the topic t, and has had no leader for 9 s\n")
+    there.conversation.hand_back()
+    for slot in here.conversation._unanswered:
+        slot.deadline = 5.0
+    here.conversation.expire(5.0, 1.0, " (no connection)")
+    waited = "the OK of a publish to t; group b has the topic t, and has had no leader for 9 s"
+    assert str(batch.outcomes[0]) == f"no answer within 1 s: waited for {waited} (no connection)"
+
+
 def test_a_subscription_goes_on_behind_the_acks_of_the_one_before() -> None:
     here, there = two()
     feed = here.subscribe()

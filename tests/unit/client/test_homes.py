@@ -3,10 +3,12 @@
 import pytest
 
 from toymq.conversation import Conversation
+from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed
 from toymq.homes import GONE, MOVES_MAX, MOVES_S, Following, Homes
 from toymq.url import Address
 from toymq_py.errors import Moved
+from toymq_py.protocol import Subscribe
 
 HERE = Address("127.0.0.1", 1, "secret")
 THERE = Address("127.0.0.1", 2, "secret")
@@ -78,6 +80,7 @@ def test_workers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert homes.learn("c", moved(3), link)
     assert homes.find("a", FakeLink) is None, "the oldest is asked for again"
     assert homes.find("c", FakeLink) is not None
+    assert [homes.place(topic) for topic in "abc"] == ["", "worker 1 has the topic t", "worker 1 has the topic t"]
 
 
 def test_a_group_has_several_nodes() -> None:
@@ -103,6 +106,26 @@ def test_one_that_is_away_and_named_again_is_no_circle() -> None:
     other = Homes[FakeLink]()
     followed = [other.learn("t", moved(2), link) for _ in range(MOVES_MAX + 1)]
     assert followed == [True] * MOVES_MAX + [False]
+
+
+def test_a_subscription_that_is_waited_for_says_what_has_its_topic() -> None:
+    class Open:
+        def __init__(self) -> None:
+            self._homes: Homes[FakeLink] = Homes()
+
+        def _free_link(self, topic: str) -> FakeLink:
+            return link
+
+        _home = _free_link
+
+    client, link = Open(), FakeLink(HERE)
+    feed = Feed(Subscribe("t", "c"), lambda: None)
+    assert feed.awaited == "the OK of SUB t c"
+    following = Following(client, link)
+    following.subscribes(feed, Moved("127.0.0.1:2 (group b) has the topic t, and has had no leader for 9 s"))
+    following.subscribes(feed, Moved(GONE))
+    assert client._homes.place("t") == client._homes.place("t.dlq") == "group b has the topic t, and has had no leader for 9 s"
+    assert feed.awaited == "the OK of SUB t c; group b has the topic t, and has had no leader for 9 s"
 
 
 def test_a_client_that_is_being_closed_goes_nowhere() -> None:

@@ -129,6 +129,18 @@ def test_a_number_whose_outcome_is_open_is_never_used_for_another_message(code: 
     assert outcomes(batch)[1] == 5
 
 
+def test_where_nobody_could_look_the_number_of_an_earlier_try_is_not_used_again() -> None:
+    """The next message got the number, was taken for a repeat of what was stored, and lost."""
+    peer = Conversing()
+    peer.publish("stored, and its OK lost")
+    peer.said()
+    peer.lose()
+    assert numbers(peer.connect()) == [("p-0", "0", "stored, and its OK lost")]
+    peer.hear(b"ERR PLACEMENT_UNKNOWN its group is away\n")
+    peer.publish("b")
+    assert numbers(peer.said()) == [("p-1", "0", "b")]
+
+
 def test_a_refusal_between_two_connections() -> None:
     peer = Conversing()
     batch = peer.publish("a", "b", "c")

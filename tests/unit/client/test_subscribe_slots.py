@@ -16,7 +16,7 @@ def test_a_refused_sub_ends_its_feed() -> None:
 
 def test_what_is_awaited_names_the_topic() -> None:
     peer = Conversing()
-    assert SubscribeSlot(peer.conversation, peer.subscribe()).awaited == "the OK of SUB t"
+    assert SubscribeSlot(peer.conversation, peer.subscribe()).awaited == "the OK of SUB t c"
 
 
 def test_an_unsub_without_open_deliveries_says_so() -> None:

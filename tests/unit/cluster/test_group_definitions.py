@@ -1,7 +1,7 @@
 """Definitions at the leaders of two groups: each topic is made once, where it is placed, whoever comes first."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -10,7 +10,7 @@ from toymq_py import partition_operations
 from toymq_py.cluster import group_definitions
 from toymq_py.cluster.group_definitions import GroupDefinitions
 from toymq_py.config.definitions import parse
-from toymq_py.errors import BeingPlaced, Moved, PlacementUnknown, RequestError
+from toymq_py.errors import BeingPlaced, Moved, PlacementUnknown, RequestError, TopicExists
 from toymq_py.placement import Placement
 
 FILE = parse(
@@ -70,7 +70,7 @@ async def test_what_is_placed_here_is_made_and_the_rest_is_left(monkeypatch: pyt
     monkeypatch.setattr(group_definitions, "AGAIN_S", 0.0)
     rig, places = BrokerRig(), Places()
     rig.broker.placement = places
-    definitions = GroupDefinitions(FILE, "defs.toml", rig.broker)
+    definitions = GroupDefinitions(FILE, "defs.toml", rig.broker, None)
     await worked(rig, definitions.apply)
     assert sorted(rig.broker.topics) == ["orders", "ours"]
     assert rig.broker.topic("ours").settings.to_json() == {"visibility": 60_000}
@@ -82,25 +82,95 @@ async def test_what_is_placed_here_is_made_and_the_rest_is_left(monkeypatch: pyt
     assert sorted(rig.broker.topics) == ["later", "orders", "ours"], "it is stored"
 
 
+async def test_what_a_group_has_that_is_away_is_left_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    rig = BrokerRig()
+    rig.broker.placement = places = Places()
+    away = PlacementUnknown("group b has the topic later, and has had no leader for 9 s")
+    away.moved = Moved("10.0.0.2:6789 (group b) has the topic later")
+    places.there["later"] = away
+    await worked(rig, GroupDefinitions(FILE, "defs.toml", rig.broker, None).apply)
+    assert sorted(rig.broker.topics) == ["orders", "ours"]
+    assert "topic later" not in caplog.text, "it is not looked at again"
+
+
 async def test_a_topic_at_fault_is_said_and_the_others_are_made(caplog: pytest.LogCaptureFixture) -> None:
     rig = BrokerRig(max_topics=2)
     rig.broker.placement = places = Places()
     places.there.clear()
-    await worked(rig, GroupDefinitions(FILE, "defs.toml", rig.broker).apply)
+    await worked(rig, GroupDefinitions(FILE, "defs.toml", rig.broker, None).apply)
     assert len(rig.broker.topics) == 2
     assert "defs.toml: topic " in caplog.text
 
 
-async def test_partitions_are_not_made_and_those_that_are_there_get_their_settings(caplog: pytest.LogCaptureFixture) -> None:
+DIVIDED = parse('[[topic]]\nname = "jobs"\npartitions = 2\nttl = "5s"\n\n[[topic.consumer]]\nname = "c"\n', "defs.toml")
+
+
+class Divider:
+    """Makes partitions at the broker of a rig, once what stands in its way is gone."""
+
+    def __init__(self, rig: BrokerRig, *errors: RequestError) -> None:
+        self.rig = rig
+        self.errors = list(errors)
+        self.words: list[Mapping[str, str]] = []
+
+    async def __call__(self, name: str, words: Mapping[str, str]) -> None:
+        self.words.append(words)
+        if self.errors:
+            raise self.errors.pop(0)
+        made: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        partition_operations.create(self.rig.broker, name, words, made.set_result)
+        await made
+
+
+def divided() -> tuple[BrokerRig, Places]:
     rig, places = BrokerRig(), Places()
     rig.broker.placement = places
-    wanted = parse('[[topic]]\nname = "jobs"\npartitions = 2\nttl = "5s"\n', "defs.toml")
-    await worked(rig, GroupDefinitions(wanted, "defs.toml", rig.broker).apply)
-    assert not rig.broker.topics
-    assert "`toymqctl create jobs --partitions 2` does" in caplog.text
     places.placed |= {"jobs#0", "jobs#1"}
-    made = asyncio.get_running_loop().create_future()
-    partition_operations.create(rig.broker, "jobs", {"partitions": "2"}, made.set_result)
-    await worked(rig, lambda: made)
-    await worked(rig, GroupDefinitions(wanted, "defs.toml", rig.broker).apply)
+    return rig, places
+
+
+async def test_partitions_are_made_at_all_groups_once_this_one_serves_and_all_have_a_leader(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group_definitions, "AGAIN_S", 0.0)
+    caplog.set_level("INFO")
+    rig, _ = divided()
+    divide = Divider(rig, PlacementUnknown("group b has no leader"), PlacementUnknown("etcd does not answer"))
+    definitions = GroupDefinitions(DIVIDED, "defs.toml", rig.broker, divide)
+    await worked(rig, definitions.apply)
+    assert (divide.words, list(rig.broker.topics)) == ([], []), "other groups would have to ask this one"
+    await worked(rig, definitions.run)
+    assert divide.words == [{"partitions": "2", "ttl": "5000"}] * 3
+    assert "defs.toml: topic jobs: group b has no leader" in caplog.text
+    assert "defs.toml: + topic jobs partitions=2 ttl=5s" in caplog.text
+    topics = rig.broker.topics.values()
+    assert [topic.settings.to_json() for topic in topics] == [{"ttl": 5000}] * 2
+    assert [[one["consumer"] for one in topic.describe()["consumers"]] for topic in topics] == [["c"]] * 2
+    caplog.clear()
+    await worked(rig, GroupDefinitions(DIVIDED, "defs.toml", rig.broker, divide).run)
+    assert divide.words[-1] == {"partitions": "2"}, "they are there; a leader may have died before all groups had theirs"
+    assert "+ topic" not in caplog.text
+
+
+async def test_what_cannot_be_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(group_definitions, "AGAIN_S", 0.0)
+    rig, _ = divided()
+    divide = Divider(rig, TopicExists("jobs exists with partitions=3, not 2: the number is fixed at creation"))
+    await worked(rig, GroupDefinitions(DIVIDED, "defs.toml", rig.broker, divide).run)
+    assert (len(divide.words), list(rig.broker.topics)) == (1, [])
+    assert "ERROR" in caplog.text
+    assert "defs.toml: topic jobs: jobs exists with partitions=3, not 2" in caplog.text
+
+
+async def test_where_nodes_prove_nothing_no_partitions_are_made_and_those_that_are_there_get_their_settings(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig, _ = divided()
+    await worked(rig, GroupDefinitions(DIVIDED, "defs.toml", rig.broker, None).apply)
+    assert not rig.broker.topics
+    remedy = "give all nodes --replicate-token-file or certificates, or call `toymqctl create jobs --partitions 2`"
+    assert f"defs.toml: topic jobs: other groups do not know this for a node: {remedy}" in caplog.text
+    await worked(rig, lambda: Divider(rig)("jobs", {"partitions": "2"}))
+    await worked(rig, GroupDefinitions(DIVIDED, "defs.toml", rig.broker, None).apply)
     assert [topic.settings.to_json() for topic in rig.broker.topics.values()] == [{"ttl": 5000}] * 2

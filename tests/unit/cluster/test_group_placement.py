@@ -11,7 +11,17 @@ from tests.support.elections import CLUSTER, elect
 from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
-from toymq_py.errors import BadArgument, BeingMoved, EtcdError, Moved, NameBusy, PlacementUnknown, TermEnded, TopicExists
+from toymq_py.cluster.group_views import AWAY_S
+from toymq_py.errors import (
+    BadArgument,
+    BeingMoved,
+    EtcdError,
+    Moved,
+    NameBusy,
+    PlacementUnknown,
+    TermEnded,
+    TopicExists,
+)
 from toymq_py.replication.agreement import ClusterSettings
 from toymq_py.replication.kept_agreement import KeptAgreement
 from toymq_py.replication.kept_places import KeptPlaces
@@ -312,14 +322,38 @@ def test_a_topic_goes_to_the_group_with_less_to_do() -> None:
     simulate(scenario)
 
 
+async def depose(world: World, group: str) -> None:
+    agreement = world.etcd.agreement("tool", CLUSTER, group)
+    leader = (await agreement.read()).leader
+    assert leader is not None
+    await agreement.revoke(leader.lease)
+
+
 def test_a_group_without_a_leader_gets_no_new_topic() -> None:
     async def scenario(world: World) -> None:
-        agreement = world.etcd.agreement("tool", CLUSTER, "b")
-        leader = (await agreement.read()).leader
-        assert leader is not None
-        await agreement.revoke(leader.lease)
+        await depose(world, "b")
         await asyncio.sleep(1.0)
         assert {await world.publish("a", f"new{number}") for number in range(20)} == {"a"}
+
+    simulate(scenario)
+
+
+def test_a_group_without_a_leader_is_named_until_it_has_one() -> None:
+    async def scenario(world: World) -> None:
+        assert await world.publish("b", "mine", "b") == "b"
+        await asyncio.sleep(0.2)
+        a = world.groups["a"].placement
+        assert a is not None
+        assert isinstance(a.moved("mine"), Moved)
+        await depose(world, "b")
+        await asyncio.sleep(1.0)
+        assert (type(a.moved("mine")), a.problem_of("b")) == (Moved, ""), "it may be a failover"
+        await asyncio.sleep(AWAY_S)
+        assert isinstance(a.moved("mine"), PlacementUnknown)
+        assert a.problem_of("b").startswith("has had no leader for 5 s")
+        await world.groups["b"].lead()
+        await asyncio.sleep(1.0)
+        assert (type(a.moved("mine")), a.problem_of("b")) == (Moved, "")
 
     simulate(scenario)
 

@@ -25,10 +25,37 @@ def picture() -> Picture:
 
 
 def test_a_topic_of_another_group_is_at_its_nodes_and_its_gateway() -> None:
-    error = group_views.moved_to(picture(), "b", "there")
+    error = group_views.moved_to(picture(), "b", "there", 0.0)
     assert isinstance(error, Moved)
     assert str(error) == "b1:1 toymqs://b1:1 http://b1:3/ (group b) has the topic there"
-    assert isinstance(group_views.moved_to(picture(), "none", "there"), PlacementUnknown)
+    assert isinstance(group_views.moved_to(picture(), "none", "there", 0.0), PlacementUnknown)
+
+
+def test_a_group_without_a_leader_is_away_once_a_failover_would_be_over() -> None:
+    addresses = "b1:1 toymqs://b1:1 http://b1:3/"
+    assert isinstance(group_views.moved_to(picture(), "b", "there", group_views.AWAY_S - 0.1), Moved)
+    error = group_views.moved_to(picture(), "b", "there", 12.3)
+    assert isinstance(error, PlacementUnknown)
+    problem = "has had no leader for 12 s: look at its nodes (`toymqctl cluster --group b`)"
+    assert str(error) == f"group b has the topic there, and {problem}"
+    assert str(error.moved) == f"{addresses} (group b) has the topic there, and {problem}"
+    assert (error.code, error.retryable) == ("PLACEMENT_UNKNOWN", True)
+
+
+def test_an_absence_begins_when_it_is_seen_and_ends_with_a_leader() -> None:
+    now = 100.0
+    absences = group_views.Absences(lambda: now)
+    led, left = {"b": Group(leader=LeaderKey(MEMBER, 3, 4))}, {"b": Group()}
+    absences.look(led)
+    now += 5.0
+    assert absences.seconds("b") == 0.0
+    absences.look(left)
+    now += 5.0
+    absences.look(left)
+    now += 2.0
+    assert (absences.seconds("b"), absences.seconds("unknown")) == (7.0, 0.0)
+    absences.look(led)
+    assert absences.seconds("b") == 0.0
 
 
 def test_groups_are_described_with_the_topics_that_a_token_may_see() -> None:

@@ -51,11 +51,22 @@ async def test_an_option_of_the_broker_is_named_and_letters_are_never_given_up(t
         for name in ("t", "t.dlq"):
             await rig.ask("PUT", f"/v1/topics/{name}")
         options = ServeOptions(str(tmp_path), max_attempts=3, sources={"max_attempts": "--max-attempts"})
-        found = {each["setting"]: each for each in in_force(rig.broker.topic("t"), options)}
+        found = {each["setting"]: each for each in in_force("t", [{}], options)}
         assert (found["max_attempts"]["value"], found["max_attempts"]["from"]) == (3, "option")
         assert found["visibility"]["from"] == "default"
-        found = {each["setting"]: each for each in in_force(rig.broker.topic("t.dlq"), options)}
+        found = {each["setting"]: each for each in in_force("t.dlq", [{}], options)}
         assert (found["max_attempts"]["value"], found["max_attempts"]["from"]) == (0, "dead letters")
+
+
+async def test_a_partitioned_topic_has_what_all_its_partitions_have() -> None:
+    """It was refused as PARTITIONED."""
+    async with gateway(DIR, fs=SimDisk(random.Random(1))) as rig:
+        await rig.ask("PUT", "/v1/topics/t", json={"partitions": 3, "visibility": 90_000})
+        await rig.ask("PATCH", "/v1/topics/t%231", json={"ttl": 5000})
+        found = await asked(rig, "t")
+        assert (found["visibility"]["value"], found["visibility"]["from"]) == (90_000, "topic")
+        assert found["ttl"] == {"value": None, "from": "partitions", "default": None, "option": None}
+        assert (found["max_attempts"]["value"], found["max_attempts"]["from"]) == (20, "default")
 
 
 async def test_it_is_shown_to_those_that_may_see_the_topic() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.passing_rig import HERE, THERE, Rig, commands, rig_of_groups, running_rig
+from toymq_py.errors import Moved, PlacementUnknown
 from toymq_py.partitions import Partitioned, half_made
 from toymq_py.placement import worker_of
 from toymq_py.protocol import Publish
@@ -114,6 +115,22 @@ async def test_of_groups_nothing_is_passed_on_but_what_asks_all(of_groups: Rig) 
     await rig.hears("TOPICS\n")
     rig.says('JSON 16\n[{"topic": "b"}]\n')
     await rig.client_reads('JSON 16\n[{"topic": "b"}]\n')
+
+
+async def test_of_a_group_that_is_away_one_that_follows_repeats_publishes_and_subscriptions_there(of_groups: Rig) -> None:
+    away = PlacementUnknown("group b has no leader")
+    away.moved = Moved("b:1 (group b) has no leader")
+
+    def refused(text: str) -> str:
+        (command,) = commands(text)
+        return of_groups.passing.refusal(command, away).code
+
+    texts = f"PUB {THERE} - 1\nx\n", f"PUB {THERE} p 1 seq=4\nx\n", f"SUB {THERE} c\n", f"DESCRIBE {THERE}\n"
+    assert [refused(text) for text in texts] == ["PLACEMENT_UNKNOWN"] * 4
+    of_groups.take("CLUSTER moved=1\n")
+    assert [refused(text) for text in texts] == ["MOVED", "MOVED", "MOVED", "PLACEMENT_UNKNOWN"]
+    of_groups.take("CLUSTER\n")
+    assert [refused(text) for text in texts] == ["PLACEMENT_UNKNOWN"] * 4
 
 
 async def test_what_a_pattern_delivered_is_settled_at_its_group(of_groups: Rig) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.passing_rig import THERE, Rig, rig_of_groups, running_rig
+from tests.support.passing_rig import THERE, Groups, Rig, rig_of_groups, running_rig
 from toymq_py.errors import PlacementUnknown
 from toymq_py.protocol import Publish
 from toymq_py.session import spread_subscription, upstream
@@ -181,6 +181,18 @@ async def test_a_list_without_a_group_is_refused_and_the_client_stays(of_groups:
     rig.writer.close()
     await rig.client_reads("ERR PLACEMENT_UNKNOWN group b does not answer, so its topics are not known: try again\nPONG\n")
     assert not rig.aborted.is_set()
+
+
+async def test_the_refusal_says_what_is_known_to_be_wrong_with_the_group(
+    of_groups: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = of_groups
+    monkeypatch.setattr(Groups, "problem_of", lambda self, place: "has had no leader for 9 s: look at its nodes")
+    rig.take("STATS\n")
+    await rig.hears("STATS\n")
+    rig.writer.close()
+    problem = "group b does not answer, and has had no leader for 9 s: look at its nodes"
+    await rig.client_reads(f"ERR PLACEMENT_UNKNOWN {problem}\n")
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ export class BrokerView {
   #draw(described, { webhooks }, { alerts }) {
     const { disk, memory, limits } = described;
     say(this.facts.Process, `${described.pid}, Python ${described.python}, ${described.compiled ? "compiled" : "from source"}`);
-    say(this.part, described.part ? `Process, disk, memory, limits, webhooks, alerts and options are those of ${described.part}. Its gateway is asked; the others have pages of their own.` : "");
+    say(this.part, described.part ? `${described.part.startsWith("group") ? "The last hour, process" : "Process"}, disk, memory, limits, webhooks, alerts and options are those of ${described.part}. Its gateway is asked; the others have pages of their own.` : "");
     this.part.hidden = !described.part;
     fill(
       this.room,

@@ -29,6 +29,22 @@ export function words(error) {
   return `${error.code}: ${error.message}`;
 }
 
+/** Where a topic of another group is looked at: that group's gateway, over the protocol of this page where it has both. */
+function elsewhere(error) {
+  const [, addresses, group] = (error.code === "MOVED" && /^(.*?) \(group ([^)]+)\)/.exec(error.message)) || [];
+  const gateways = addresses?.match(/https?:\/\/\S+/g) ?? [];
+  const href = gateways.find((each) => each.startsWith(location.protocol)) ?? gateways[0];
+  return href ? { group, href: `${href}${location.hash}` } : null;
+}
+
+/** Say what could not be read, and why, or where it is. */
+export function unread(element, what, error) {
+  const place = elsewhere(error);
+  if (place && element.querySelector("a")?.href === place.href) return; // it may have the focus
+  if (place) fill(element, `${what} The topic is in group ${place.group}: `, el("a", { href: place.href }, "open it there"), ".");
+  else say(element, `${what} ${words(error)}`);
+}
+
 /**
  * A form in front of the page.
  * @param {object} what `action` is done with the form; when it throws an ApiError that is shown and the form stays. Without

@@ -1,7 +1,7 @@
 // The hour that the broker keeps, of itself or of a topic: what goes in and out, what waits, how old it is, dead letters.
 
 import { Chart } from "./chart.js";
-import { words } from "./dialogs.js";
+import { unread } from "./dialogs.js";
 import { el, fill, say } from "./dom.js";
 import { count, duration } from "./format.js";
 import { Series } from "./store.js";
@@ -52,7 +52,7 @@ export class Hour {
         if (numbers) this.#draw(numbers, stepS);
       }
     } catch (error) {
-      say(this.note, `The history could not be read. ${words(error)}`);
+      unread(this.note, "The history could not be read.", error);
     }
     this.note.hidden = !this.note.textContent;
     if (this.shown) this.timer = setTimeout(() => this.#look(), waitS * 1000);

@@ -1,7 +1,7 @@
 // Messages of a topic as they lie in its log, newest first; nothing is consumed. Dead letters are the same with reasons and a way back.
 
 import { api } from "./api.js";
-import { confirm, input, toast, words } from "./dialogs.js";
+import { confirm, input, toast, unread } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
 import { ago, bytes, count, plural, time } from "./format.js";
 import { errorOf, grouped, reasonOf } from "./letters.js";
@@ -110,7 +110,7 @@ export class LogView {
     } catch (error) {
       if (turn !== this.turn) return;
       this.seen = FAILED;
-      say(this.problem, `The messages could not be loaded. ${words(error)}`);
+      unread(this.problem, "The messages could not be loaded.", error);
       this.problem.hidden = false;
     }
   }

@@ -1,7 +1,7 @@
 // The settings of a topic: those in force, each with where it comes from, and the fields in which they are changed.
 
 import { api } from "./api.js";
-import { Refusal, ask, field, input, toast, words as wordsOf } from "./dialogs.js";
+import { Refusal, ask, field, input, toast, unread } from "./dialogs.js";
 import { el, fill, say } from "./dom.js";
 import { count, exactBytes, exactDuration, parseBytes, parseDuration } from "./format.js";
 
@@ -30,8 +30,8 @@ const SETTINGS = [
 const KINDS = new Map(SETTINGS.map(([name, kind]) => [name, kind]));
 
 /** A value as it is written, "no limit" for none. */
-function shown(name, value) {
-  if (value === null) return "no limit";
+function shown(name, value, from = "") {
+  if (value === null) return from === "partitions" ? "differs" : "no limit";
   if (name === "max_attempts" && value === 0) return "for ever";
   const kind = KINDS.get(name) ?? WORDS;
   return kind === COUNT ? count(value) : kind.format(value);
@@ -42,7 +42,12 @@ async function settingsOf(topicName) {
   return new Map(settings.map((each) => [each.setting, each]));
 }
 
-const FROM = { topic: () => "set here", option: (name) => `option ${name} of the broker`, default: () => "default", "dead letters": () => "of dead letters" };
+const FROM = { topic: () => "set here", option: (name) => `option ${name} of the broker`, default: () => "default", "dead letters": () => "of dead letters", partitions: () => "by partition" };
+
+/** Whether a setting was made for the topic, or for some of its partitions. */
+function isOwn({ from }) {
+  return from === "topic" || from === "partitions";
+}
 
 /** The card: all settings that hold, those that were set here first. */
 export class Settings {
@@ -66,12 +71,12 @@ export class Settings {
       const inForce = await settingsOf(this.topicName);
       if (set !== this.set) return; // they were changed meanwhile
       this.problem.hidden = true;
-      const all = [...inForce].sort(([, a], [, b]) => (b.from === "topic") - (a.from === "topic"));
+      const all = [...inForce].sort(([, a], [, b]) => isOwn(b) - isOwn(a));
       fill(this.list, all.map(([name, { value, from }]) =>
-        [el("dt", {}, name), el("dd.number", {}, el(from === "topic" ? "b" : "span", {}, shown(name, value)), " ", el("span.muted", {}, (FROM[from] ?? String)(name)))]));
+        [el("dt", {}, name), el("dd.number", {}, el(isOwn({ from }) ? "b" : "span", {}, shown(name, value, from)), " ", el("span.muted", {}, (FROM[from] ?? String)(name)))]));
     } catch (error) {
       this.set = null; // asked again with the next word of the broker
-      say(this.problem, `The settings could not be read. ${wordsOf(error)}`);
+      unread(this.problem, "The settings could not be read.", error);
       this.problem.hidden = false;
     }
   }

@@ -5,6 +5,7 @@ import { confirmByName, toast } from "./dialogs.js";
 import { button, el, say } from "./dom.js";
 import { bytes, count, duration, plural } from "./format.js";
 import { publish } from "./forms.js";
+import { Settings, editSettings } from "./settings.js";
 import { SAMPLES, Series } from "./store.js";
 
 const PART = /^(.+)#(\d+)(\.dlq)?$/;
@@ -18,6 +19,16 @@ export function wholeOf(name) {
 /** The number of a partition. */
 export function numberOf(name) {
   return Number(PART.exec(name)?.[2]);
+}
+
+/** The page of a topic, or a part of it. */
+function hrefOf(name, tab = "") {
+  return `#/topics/${encodeURIComponent(name)}${tab && `/${tab}`}`;
+}
+
+/** The settings of their own that have the same value in all. */
+function common([first, ...others]) {
+  return Object.fromEntries(Object.entries(first).filter(([name, value]) => others.every((other) => other[name] === value)));
 }
 
 function summed(parts, of) {
@@ -44,6 +55,7 @@ export class Whole {
       state: ["failed", "degraded"].find((state) => states.includes(state)) ?? "ok",
       lost: total((part) => part.described.lost), bytes: total((part) => part.described.bytes),
       messages: total((part) => part.described.messages), consumers: this.consumers,
+      settings: common(parts.map((part) => part.described.settings)),
     };
     this.backlog = this.consumers.length ? Math.max(...this.consumers.map((consumer) => consumer.backlog)) : total((part) => part.backlog);
   }
@@ -97,12 +109,13 @@ class Rows {
     for (const [name, first, ...texts] of rows) {
       let row = this.known.get(name);
       if (!row) {
-        const cells = texts.map((_, i) => el("td.number", { "data-label": this.heads[i + 1] }));
-        row = { cells, element: el("tr", {}, el("th", { scope: "row" }, first), cells) };
+        const cells = texts.map((text) => (typeof text === "string" ? el("span") : el("a", { href: text.href, title: text.title })));
+        const columns = cells.map((cell, i) => el("td.number", { "data-label": this.heads[i + 1] }, cell));
+        row = { cells, element: el("tr", {}, el("th", { scope: "row" }, first), columns) };
         this.known.set(name, row);
         this.body.append(row.element);
       }
-      texts.forEach((text, i) => say(row.cells[i], text));
+      texts.forEach((text, i) => say(row.cells[i], text.text ?? text));
     }
     this.element.hidden = rows.length === 0;
   }
@@ -115,9 +128,10 @@ export class WholeView {
     this.title = name;
     this.isLetters = name.endsWith(".dlq");
     this.badge = el("span.badge");
-    this.partitions = new Rows(["Partition", "Messages", "Backlog", "Oldest unacked", "Inflight", "Size"]);
+    this.partitions = new Rows(["Partition", this.isLetters ? "Dead letters" : "Messages", "Backlog", "Oldest unacked", "Inflight", "Size", ...(this.isLetters ? [] : ["Dead letters"])]);
     this.consumers = new Rows(["Consumer", "Mode", "Backlog", "Inflight", "Sessions"]);
     this.unconsumed = el("p.empty", { hidden: true }, "Nothing consumes this topic yet.");
+    this.settings = new Settings(name);
     const { admin } = session;
     this.element = el(
       "div", {},
@@ -129,11 +143,17 @@ export class WholeView {
           "div.row.acts", {},
           admin && !this.isLetters && button("Delete", () => this.#remove(), {}, "quiet.danger-text"),
           admin && button("Purge", () => this.#purge(), {}, "quiet"),
+          admin && button("Settings", () => editSettings(new Whole(name, this.#parts())), {}),
           !this.isLetters && button("Publish", () => publish(new Whole(name, this.#parts())), {}, "primary"),
         ),
       ),
-      el("section.card", {}, el("h2", {}, "Partitions"), this.partitions.element),
+      el(
+        "section.card", {}, el("h2", {}, "Partitions"),
+        el("p.muted", {}, this.isLetters ? "Each partition has its own dead letters: its number opens them." : "Each partition has its own messages and dead letters: their numbers open them."),
+        this.partitions.element,
+      ),
       el("section.card", {}, el("h2", {}, "Consumers"), this.consumers.element, this.unconsumed),
+      el("section.card", {}, el("h2", {}, "Settings"), this.settings.element),
     );
   }
 
@@ -153,11 +173,19 @@ export class WholeView {
     if (!parts.length) return;
     const whole = new Whole(this.name, parts);
     this.partitions.draw(whole.parts.map((part) => [
-      part.name, el("a", { href: `#/topics/${encodeURIComponent(part.name)}` }, part.name), count(part.described.messages), count(part.backlog),
+      part.name, el("a", { href: hrefOf(part.name) }, part.name), this.#opens(part.name, "messages", this.isLetters ? part.letters : part.described.messages), count(part.backlog),
       part.described.consumers.length && part.backlog ? duration(part.lag) : "–", count(part.inflight), bytes(part.described.bytes),
+      ...(this.isLetters ? [] : [this.#opens(part.name, "dead-letters", this.store.topics.get(`${part.name}.dlq`)?.letters ?? 0)]),
     ]));
     this.consumers.draw(whole.consumers.map(({ consumer, mode, backlog, inflight, sessions }) => [consumer, consumer, mode, count(backlog), count(inflight), count(sessions)]));
     this.unconsumed.hidden = whole.consumers.length > 0;
+    this.settings.update(whole.parts.map((part) => part.described.settings));
+  }
+
+  /** A number that leads to what it counts. */
+  #opens(name, tab, number) {
+    const what = tab === "dead-letters" || this.isLetters ? "Dead letters" : "Messages";
+    return { text: count(number), href: hrefOf(name, tab), title: `${what} of ${name}` };
   }
 
   #purge() {
