@@ -97,9 +97,9 @@ def set_webhook(
 ) -> None:  # fmt: skip
     """Push the messages of TOPIC, or of a pattern, to URL; replaces the webhook NAME.
 
-    It begins at the first retained message, or where `toymqctl seek --create TOPIC webhook.NAME latest` put it before; a webhook
-    that is replaced goes on where it was. A push that is not taken is
-    tried again as often as `max_attempts` of TOPIC says, then the message is a dead letter.
+    It begins at the first retained message, or where `toymqctl seek --create TOPIC webhook.NAME latest` put it before; one that
+    is replaced goes on where it was. A push that is not taken is tried again as often as `max_attempts` of TOPIC
+    says, then the message is a dead letter.
     """
     body: dict[str, Any] = {"topic": topic, "url": url, "timeout_ms": round(timeout_s * 1000), "concurrency": concurrency}
     body |= secret_member(secret_file, no_secret=no_secret)
