@@ -144,6 +144,17 @@ class Seat:
         if not self._quotas.settle(self, held_bytes) and held_bytes > FLOOR_BYTES:
             raise self._quotas.too_much(self)
 
+    def check_answer(self, size: int) -> None:
+        """Check that an answer of ``size`` bytes may be made, beside what others hold; where they hold little, also one that is
+        larger than a limit. High memory alone does not stop it, since who looks for the reason asks. Raises: QueueFull."""
+        if size > FLOOR_BYTES and not self._quotas.has_share(self, apart_bytes=self.held_bytes):
+            raise self._quotas.too_much(self)
+
+    def grow(self, more_bytes: int) -> None:
+        """Count a part of an answer that is made in parts, as ``check_answer``. Raises: QueueFull; then make no more of it."""
+        self._quotas.settle(self, self.held_bytes + more_bytes)
+        self.check_answer(self.held_bytes)
+
     def too_much(self) -> QueueFull:
         """The error that says which limit is exceeded."""
         return self._quotas.too_much(self)
@@ -307,10 +318,11 @@ class Quotas:
         """Whether the connection may hold more than ``FLOOR_BYTES``."""
         return not self.memory_high and self.has_share(seat)
 
-    def has_share(self, seat: Seat) -> bool:
-        """See ``Seat.over_its_share``."""
+    def has_share(self, seat: Seat, *, apart_bytes: int = 0) -> bool:
+        """See ``Seat.over_its_share``. ``apart_bytes``: of the connection, which do not count here."""
         holder, limit = seat.token or seat.address, self.max_held_bytes
-        return self.held_bytes <= limit and (not holder.limited or holder.held_bytes <= holder.share(limit))
+        held_bytes, of_holder = self.held_bytes - apart_bytes, holder.held_bytes - apart_bytes
+        return held_bytes <= limit and (not holder.limited or of_holder <= holder.share(limit))
 
     def may_go_on(self, seat: Seat) -> bool:
         """See ``Seat.may_go_on``."""
@@ -324,9 +336,9 @@ class Quotas:
 
     def too_much(self, seat: Seat) -> QueueFull:
         """Count and explain a refusal."""
-        if self.memory_high:
-            return self.memory_refusal()
         holder, limit = seat.token or seat.address, self.max_held_bytes
+        if self.memory_high and self.has_share(seat):
+            return self.memory_refusal()
         if self.held_bytes > limit:
             self._metrics.limit_reached("held_bytes")
             which = "--max-held-bytes" if limit == self._limits.max_held_bytes else "an eighth of --memory-max"

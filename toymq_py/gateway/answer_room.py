@@ -5,6 +5,7 @@ tenant whose clients do not read would fill the memory of all.
 """
 
 from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.responses import Response, StreamingResponse
 
 from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.errors import QueueFull
@@ -32,6 +33,22 @@ def hold(connection: HTTPConnection, size: int) -> None:
         if seat.left or seat.takes_no_messages:
             raise ClientDisconnect
         seat.hold(size)
+
+
+def grow(connection: HTTPConnection, size: int) -> None:
+    """Count a part of an answer that tells of the broker, and has no messages. Raises: QueueFull, ClientDisconnect."""
+    seat = seat_of(connection)
+    if seat is not None:
+        if seat.left:
+            raise ClientDisconnect
+        seat.grow(size)
+
+
+def check(connection: HTTPConnection, response: Response) -> None:
+    """Check that a whole answer may be written: it counts until it is read. Raises: QueueFull."""
+    seat = seat_of(connection)
+    if seat is not None and not isinstance(response, StreamingResponse):
+        seat.check_answer(len(response.body))
 
 
 def charge(connection: HTTPConnection, size: int) -> QueueFull | None:

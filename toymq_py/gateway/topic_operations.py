@@ -20,7 +20,7 @@ from toymq_py.errors import (
     TooManyTopics,
     TopicExists,
 )
-from toymq_py.gateway import whole_topics
+from toymq_py.gateway import answer_room, whole_topics
 from toymq_py.gateway.access import CREATE_TOPIC, grant_of, is_internal
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
@@ -176,15 +176,16 @@ async def list_topics(gateway: Gateway, request: Request) -> Response:
         described = merged_topics([described, await gateway.neighbours.topics(query)])
     if grant is not None:
         described = (item for item in described if grant.sees(item["topic"]))
-    content = b'{"topics": [%b]}' % await listed(gateway, described)
+    content = b'{"topics": [%b]}' % await listed(gateway, request, described)
     return Response(content, 200, {"cache-control": "no-store"}, "application/json")
 
 
-async def listed(gateway: Gateway, described: Iterator[dict[str, Any]]) -> bytes:
-    """Topics joined by commas, encoded in slices: five thousand at once would hold the loop for 50 ms."""
+async def listed(gateway: Gateway, request: Request, described: Iterator[dict[str, Any]]) -> bytes:
+    """Topics joined by commas, encoded in slices: five thousand at once would hold the loop for 50 ms. Raises: QueueFull."""
     pieces: list[bytes] = []
     while items := [json.dumps(item) for item in islice(described, TOPICS_PER_TURN)]:
         pieces.append(", ".join(items).encode())
+        answer_room.grow(request, len(pieces[-1]))
         await gateway.waiting.pause()
     return b", ".join(pieces)
 

@@ -116,6 +116,8 @@ class Session:
         self._replies = Replies(broker.metrics, self._runnable, clock)
         self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later, seat)
         self._replies.room = self._deliveries.bytes_to_take
+        if seat is not None:
+            self._replies.grow = seat.grow
         self._writer = Writer(transport, self._replies, self._deliveries, clock)
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None

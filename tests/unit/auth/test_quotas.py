@@ -360,3 +360,29 @@ def test_no_consumer_is_made_while_memory_is_high() -> None:
     assert rig.reached() == {"memory": 1}
     rig.quotas.memory_high = False
     rig.quotas.admit_consumer("t", "c", ())
+
+
+def test_an_answer_is_made_beside_what_others_hold() -> None:
+    """One that is larger than the limit would never be made, and so many that are made at a time would all be refused."""
+    quotas = Rig(max_held_bytes=1_000_000).quotas
+    one, other = quotas.enter(None), quotas.enter(None)
+    one.grow(2_000_000)
+    other.grow(FLOOR_BYTES)
+    with pytest.raises(QueueFull, match="--max-held-bytes"):
+        other.grow(1)
+    one.grow(1)
+    other.check_answer(FLOOR_BYTES)
+    with pytest.raises(QueueFull):
+        other.check_answer(FLOOR_BYTES + 1)
+    one.settle(0)
+    other.check_answer(9_000_000)
+
+
+def test_who_asks_why_memory_is_high_is_answered() -> None:
+    quotas = Rig(max_held_bytes=1_000_000).quotas
+    quotas.memory_high = True
+    seat = quotas.enter(None)
+    seat.grow(900_000)
+    quotas.enter(None).grow(900_000)
+    with pytest.raises(QueueFull, match="--max-held-bytes"):
+        quotas.enter(None).check_answer(900_000)
