@@ -17,6 +17,8 @@ from toymq_py.version import __version__
 CHANNEL_MAX = 2047
 FRAME_MAX = 131_072
 HEARTBEAT_S = 60
+NAME_CHARS_MAX = 256
+"""Kept of what a client calls its connection: a table has room for 128 KiB, and ten thousand connections are listed."""
 PROPERTIES = {
     "product": "toymq", "version": __version__, "platform": "Python", "information": "AMQP 0-9-1 of a toymq broker",
     "capabilities": {
@@ -82,7 +84,7 @@ class Handshake:
         except AuthFailed as error:
             raise _refused(error, method) from None
         told = [method["client_properties"].get(name) for name in ("connection_name", "product")]
-        self.client_name = next((name for name in told if isinstance(name, str)), None)
+        self.client_name = next((name[:NAME_CHARS_MAX] for name in told if isinstance(name, str)), None)
         capabilities = method["client_properties"].get("capabilities")
         if isinstance(capabilities, dict):
             self.knows_cancels = capabilities.get("consumer_cancel_notify") is True
