@@ -12,13 +12,12 @@ from toymq_py.amqp.methods import Method
 from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.errors import AuthFailed
 from toymq_py.net.certificates import names_of
+from toymq_py.net.open_connections import NAME_CHARS_MAX
 from toymq_py.version import __version__
 
 CHANNEL_MAX = 2047
 FRAME_MAX = 131_072
 HEARTBEAT_S = 60
-NAME_CHARS_MAX = 256
-"""Kept of what a client calls its connection: a table has room for 128 KiB, and ten thousand connections are listed."""
 PROPERTIES = {
     "product": "toymq", "version": __version__, "platform": "Python", "information": "AMQP 0-9-1 of a toymq broker",
     "capabilities": {

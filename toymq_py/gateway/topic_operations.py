@@ -1,7 +1,7 @@
 """Create, configure, describe, list, purge and delete topics; statistics. Contract: gateway.md; protocol.md, "JSON shapes"."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -47,6 +47,12 @@ LISTING = {"type": "object", "properties": {"topics": {"type": "array", "items":
 def json_response(content: Any, status: int = 200) -> Response:
     """A JSON response that is not cached."""
     return Response(json.dumps(content), status, {"cache-control": "no-store"}, "application/json")
+
+
+def json_rows(members: Mapping[str, Any], name: str, rows: Iterable[str]) -> Response:
+    """As ``json_response``, of an object with these members and a list of rows that are JSON already."""
+    content = f'{json.dumps(members)[:-1]}, "{name}": [{", ".join(rows)}]}}'
+    return Response(content, 200, {"cache-control": "no-store"}, "application/json")
 
 
 async def settings_of(request: Request) -> dict[str, str]:

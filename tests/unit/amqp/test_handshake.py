@@ -2,13 +2,14 @@
 
 from types import SimpleNamespace
 
-from toymq_py.amqp.handshake import NAME_CHARS_MAX, Handshake
+from toymq_py.amqp.handshake import Handshake
 from toymq_py.amqp.login import USER_CHARS_MAX, Login
 from toymq_py.amqp.methods import Method
+from toymq_py.net.open_connections import NAME_CHARS_MAX
 
 
 def test_the_names_of_a_connection_and_its_user_are_cut() -> None:
-    """Each of ten thousand connections could keep 128 KiB, and a list of a thousand had them all."""
+    """Each of ten thousand connections could keep 128 KiB, though a list shows as much as is kept now."""
     handshake = Handshake(Login(None), None, SimpleNamespace(default=None))  # type: ignore[arg-type]
     said = {"connection_name": "c" * 100_000}
     handshake.apply(
