@@ -13,13 +13,12 @@ from toymq_py.amqp.errors import RESOURCE_ERROR, AmqpError
 from toymq_py.amqp.methods import Index
 from toymq_py.auth.quotas import FLOOR_BYTES, Quotas, Seat
 from toymq_py.clock import Clock
+from toymq_py.net.bounded_reads import READ_BYTES, ReadBuffer
 
 LOOK_S = 0.1
 """While connections wait: how often it is looked whether there is room, and whether the one that goes on does."""
 TOLD_S = 0.5
 """A publisher that waits for longer is told (connection.blocked): most waits last for one message of another."""
-READ_BYTES = 256 * 1024
-"""What one read of a connection may bring: so much room is kept for each that is let in."""
 IDLE_S = 1.0
 """The turn of a connection of which nothing comes passes on. It was not read before: what it had sent waits in its socket."""
 TURN_S = 5.0
@@ -57,11 +56,11 @@ class Intake:
             arriving_bytes: what of it only the client's next bytes make less: unfinished messages and transactions.
             wants: what comes can be applied.
         """
-        has_room = True
-        if self.seat is not None and (held_bytes > FLOOR_BYTES or self.seat.held_bytes):
-            has_room = self.seat.settle(held_bytes)
+        has_room, seat = True, self.seat
+        if seat is not None and (held_bytes > seat.floor_bytes or seat.held_bytes):
+            has_room = seat.settle(held_bytes)
         self._wanted = wants
-        if arriving_bytes <= FLOOR_BYTES:
+        if seat is None or arriving_bytes <= seat.floor_bytes:
             self._room.leave(self)
         elif not has_room:
             self._room.enter(self)
@@ -101,6 +100,7 @@ class Room:
 
     def __init__(self, quotas: Quotas, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._quotas = quotas
+        self.buffer = ReadBuffer(lambda: quotas.read_bytes)
         self._clock = clock
         self._deadline = Deadline(loop)
         self._waiting: dict[Intake, float] = {}  # since when
@@ -171,7 +171,7 @@ class Room:
             if left_bytes <= 0:
                 break
             if intake.seat is None or not intake.seat.over_its_share:
-                left_bytes -= READ_BYTES
+                left_bytes -= self._quotas.read_bytes
                 self._go_on(intake)
         if self._turn is None:
             self._pass_turn()

@@ -35,10 +35,11 @@ from toymq_py.amqp.outbox import Outbox
 from toymq_py.amqp.publishing import Held
 from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.auth import audit
-from toymq_py.auth.quotas import FLOOR_BYTES, Seat, acting_token
+from toymq_py.auth.quotas import Seat, acting_token
 from toymq_py.broker_waits import stored
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, TooManyConnections
+from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.net.peer import described_peer
 
@@ -55,7 +56,7 @@ READ_AHEAD_BYTES = 256 * 1024
 RETRY_S = 0.5
 
 
-class Session(asyncio.Protocol):
+class Session(BoundedProtocol):
     """One connection. Also its transport's protocol."""
 
     def __init__(
@@ -72,8 +73,7 @@ class Session(asyncio.Protocol):
         self.body_bytes_max, self._inflight_bytes_max = options.max_payload_bytes, options.max_inflight_bytes
         self.address = address
         self._subscriptions_max = options.max_subscriptions
-        self._clock = clock
-        self._loop = loop
+        self._clock, self._loop = clock, loop
         self.handshake = Handshake(login, address, vhosts)
         self._enter = enter
         self._ended = ended
@@ -90,7 +90,7 @@ class Session(asyncio.Protocol):
         self._work: asyncio.Task[None] | None = None
         self._outbox = Outbox()
         self.blocking = Blocking(alarm, self.write)
-        self._intake = Intake(room, clock, self.blocking, self.close_with)
+        self.buffer, self._intake = room.buffer, Intake(room, clock, self.blocking, self.close_with)
         self._closing = self._gone = False
         self._last_write = clock.monotonic()
         self._deadline = Deadline(loop)
@@ -169,8 +169,9 @@ class Session(asyncio.Protocol):
 
     def _has_room(self) -> bool:
         """Whether the next method may be applied."""
-        crowded = self.seat is not None and self.seat.crowded
-        self._blocked_by_publishes = self.held.published > (FLOOR_BYTES if crowded else self._inflight_bytes_max)
+        seat = self.seat
+        most = seat.floor_bytes if seat is not None and seat.crowded else self._inflight_bytes_max
+        self._blocked_by_publishes = self.held.published > most
         return not (self._blocked_by_publishes or self._outbox.full or self.held.refused)
 
     def _apply(self, slice_end: float) -> bool:

@@ -7,7 +7,6 @@ tenant whose clients do not read would fill the memory of all.
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response, StreamingResponse
 
-from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.errors import QueueFull
 from toymq_py.gateway.bodies import seat_of
 from toymq_py.gateway.waiters import Waiting
@@ -17,9 +16,9 @@ LOOK_S = 0.25
 
 
 def bytes_to_take(connection: HTTPConnection, wanted_bytes: int) -> int:
-    """How many bytes of messages to take: ``FLOOR_BYTES`` while the token, the address or the broker holds too much."""
+    """How many bytes of messages to take: the floor while the token, the address or the broker holds too much."""
     seat = seat_of(connection)
-    return wanted_bytes if seat is None or not seat.crowded else min(wanted_bytes, FLOOR_BYTES)
+    return wanted_bytes if seat is None or not seat.crowded else min(wanted_bytes, seat.floor_bytes)
 
 
 def hold(connection: HTTPConnection, size: int) -> None:
@@ -65,7 +64,7 @@ def charge(connection: HTTPConnection, size: int) -> QueueFull | None:
 def has_room(connection: HTTPConnection, size: int) -> bool:
     """Whether a stream may write ``size`` bytes now."""
     seat = seat_of(connection)
-    return seat is None or size <= FLOOR_BYTES or not seat.over_its_share
+    return seat is None or size <= seat.floor_bytes or not seat.over_its_share
 
 
 async def wait_for_room(waiting: Waiting, connection: HTTPConnection) -> None:

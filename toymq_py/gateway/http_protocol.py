@@ -34,7 +34,7 @@ from toymq_py.gateway.http_heads import (
 )
 from toymq_py.gateway.idle_timer import IdleTimer
 from toymq_py.gateway.problems import TooSlow, problem
-from toymq_py.gateway.read_ahead import AHEAD_BYTES, ReadAhead
+from toymq_py.gateway.read_ahead import AHEAD_BYTES, HEAD_FREE_BYTES, ReadAhead
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S, GatewayWebSocket
 from toymq_py.net.fair_queue import Runnable
@@ -242,6 +242,8 @@ class GatewayProtocol(asyncio.Protocol):
             return
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(head_too_long())
+        elif self._in_head and self._head_bytes > HEAD_FREE_BYTES and not self._ahead.head(self._head_bytes):
+            self._refuse(seat.too_much() if (seat := self.seat) is not None else head_too_long())
         elif self._timer is None and (self._head_bytes if self._in_head else self.cycle is not None and self.cycle.more_body):
             self._await_more()
 
@@ -283,6 +285,7 @@ class GatewayProtocol(asyncio.Protocol):
     def _pass_on(self, frames: bytes) -> None:
         """Give the WebSocket what was read behind its handshake."""
         self._ahead.keep(b"", stays=False)
+        self._ahead.head(0)
         if frames:
             cast("asyncio.Protocol", self.transport.get_protocol()).data_received(frames)
         if self._ahead.eof:  # the WebSocket is not told
@@ -397,6 +400,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.transport.close()
         if (seat := self.seat) is not None:
             seat.settle(0)  # the body is freed
+            self._ahead.head(0)
             seat.unread(self.transport.get_write_buffer_size())
             if not self.pipeline:
                 seat.idle()

@@ -15,15 +15,19 @@ CROWDED = "toymq.crowded"
 """A message to the application (ASGI), once in a request: no more is read behind it, and it will not be seen that the client is
 gone. A wait for messages ends."""
 
+HEAD_COST, HEAD_FREE_BYTES = 4, 2048
+"""Bytes that a byte of a head takes, as headers of a few letters do; and heads that are as small are not looked at."""
+
 
 class ReadAhead:
     """The bytes read of one connection ahead of its parser. The calls of its transport are idempotent."""
 
-    __slots__ = ("_transport", "body_waits", "data", "eof", "held", "seat", "stopped")
+    __slots__ = ("_head_bytes", "_stays_bytes", "_transport", "body_waits", "data", "eof", "held", "seat", "stopped")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.seat: Seat | None = None
+        self._stays_bytes = self._head_bytes = 0
         self.data = b""
         self.eof = False
         """The client sends no more: it waits for answers, or is gone."""
@@ -53,8 +57,16 @@ class ReadAhead:
 
     def _keep(self, data: bytes, *, stays: bool) -> None:
         self.data = data
-        if self.seat is not None:
-            self.seat.arriving(len(data) if stays else 0)
+        self._stays_bytes = len(data) if stays else 0
+        self._count()
+
+    def head(self, size: int) -> bool:
+        """Count what a head takes, in part or whole, until its request is answered. Returns: whether there is room for it."""
+        self._head_bytes = size * HEAD_COST
+        return self._count()
+
+    def _count(self) -> bool:
+        return self.seat is None or self.seat.arriving(self._stays_bytes + self._head_bytes)
 
     def _hold(self) -> None:
         held = len(self.data) > AHEAD_BYTES

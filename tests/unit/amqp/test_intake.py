@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fake_clock import FakeClock
 from toymq_py.amqp.errors import AmqpError
-from toymq_py.amqp.intake import IDLE_S, LOOK_S, READ_BYTES, TOLD_S, TURN_S, Intake, Room
+from toymq_py.amqp.intake import IDLE_S, LOOK_S, TOLD_S, TURN_S, Intake, Room
 from toymq_py.auth.quotas import FLOOR_BYTES, Quotas
 from toymq_py.config.options import BrokerOptions
 from toymq_py.metrics import Metrics
@@ -110,12 +110,12 @@ def test_as_many_are_let_in_as_have_room_for_a_read(world: World) -> None:
     all_of_them[4].has(0)
     world.advance(LOOK_S)
     held = MUCH * 3
-    assert sum(reading(all_of_them[5:])) == max(1, -((held - MAX) // READ_BYTES))
+    assert sum(reading(all_of_them[5:])) == max(1, -((held - MAX) // world.quotas.read_bytes))
 
 
 def test_what_others_let_go_is_found_at_the_next_look(world: World) -> None:
     other = world.quotas.enter(None)
-    other.settle(2 * MAX)
+    other.settle(MAX + 1)
     all_of_them = crowd(world, 3)
     assert reading(all_of_them) == [True, False, False]
     other.settle(0)

@@ -309,3 +309,22 @@ async def test_the_extensions_of_a_chunk_are_refused_before_they_cost(rig: HttpR
         answer = await exchange(rig.port, begin + b"a" * 40_000)
     assert statuses(answer) == [431]
     assert sum(fed) < 16_384
+
+
+async def test_heads_of_many_connections_are_bounded() -> None:
+    """Nothing of a head counted: three thousand of 60 KB, of clients without a token, took 500 MB."""
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"x%d: %b\r\n" % (n, b"y" * 50) for n in range(900)) + b"z"
+    async with listening("/data/d", fs=SimDisk(random.Random(1)), max_held_bytes=1 << 20) as rig, asyncio.timeout(60):
+        wires = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(40)]
+        for _, writer in wires:
+            writer.write(head)
+        await rig.until(lambda: sum(reader.at_eof() or bool(reader._buffer) for reader, _ in wires) >= 30)  # type: ignore[attr-defined]
+        assert rig.broker.quotas.held_bytes <= (1 << 20) + 2 * 4 * len(head)
+        assert statuses(await exchange(rig.port, LAST)) == [200], "small heads always pass"
+        for _, writer in wires:
+            writer.write_eof()
+        answers = [statuses(await reader.read()) for reader, _ in wires]
+        assert answers.count([429]) >= 30
+        for _, writer in wires:
+            writer.close()
+        await rig.until(lambda: not rig.broker.quotas.held_bytes)

@@ -6,7 +6,7 @@ import pytest
 
 from toymq_py.auth.quotas import Quotas
 from toymq_py.config.options import BrokerOptions
-from toymq_py.gateway.read_ahead import AHEAD_BYTES, ReadAhead
+from toymq_py.gateway.read_ahead import AHEAD_BYTES, HEAD_COST, ReadAhead
 from toymq_py.metrics import Metrics
 
 
@@ -89,3 +89,14 @@ def test_a_transport_that_ends_is_left_alone(ahead: ReadAhead, transport: Transp
     transport.closing, ahead.eof = False, True
     ahead.wait_for_body(True)
     assert transport.reads
+
+
+def test_a_head_counts_with_what_its_headers_take(ahead: ReadAhead) -> None:
+    assert ahead.seat is not None
+    assert ahead.head(AHEAD_BYTES // HEAD_COST)
+    assert ahead.seat.held_bytes == 0
+    assert ahead.head(AHEAD_BYTES)
+    ahead.keep(MUCH, stays=True)
+    assert ahead.seat.held_bytes == HEAD_COST * AHEAD_BYTES + len(MUCH)
+    ahead.head(0)
+    assert ahead.seat.held_bytes == len(MUCH)
