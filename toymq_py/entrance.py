@@ -12,6 +12,7 @@ from toymq_py.auth.quotas import Quotas, Seat
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.metrics import Metrics
 from toymq_py.net.acceptor import Acceptor
+from toymq_py.net.bounded_reads import AnyProtocol
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.peer import peer_address
 from toymq_py.net.tls import TlsProtocol
@@ -27,7 +28,7 @@ class Entrance:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, quotas: Quotas, metrics: Metrics, certificates: Certificates | None,
-        protocol: Callable[[str], asyncio.Protocol], refuse: Callable[[asyncio.Transport, RequestError], None],
+        protocol: Callable[[str], AnyProtocol], refuse: Callable[[asyncio.Transport, RequestError], None],
     ) -> None:  # fmt: skip
         """
         Args:
@@ -94,7 +95,7 @@ class Entrance:
         if seat is not None:
             seat.leave()
 
-    async def _connect(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
+    async def _connect(self, connection: socket.socket, protocol: AnyProtocol) -> None:
         """Make a transport of an accepted socket. Do not cancel it: a transport without an owner is never closed."""
         try:
             _set_options(connection)

@@ -1,5 +1,6 @@
 """Arguments of queues and exchanges: what they mean here, and which are refused by name. Pure. Contract: amqp.md, "Model"."""
 
+import json
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
@@ -22,11 +23,16 @@ NUMBERS = {
 STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy")
 """Short ones: no dead letter could be sent to a longer exchange or routing key."""
 
+KEPT_BYTES_MAX = 4096
+"""Of the arguments of one queue, exchange or binding, as JSON: tens of thousands of them stay in memory, and in one file."""
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as they can be kept: JSON has their values. Raises: AmqpError."""
-    return {name: _plain(name, value) for name, value in given.items()}
+    kept = {name: _plain(name, value) for name, value in given.items()}
+    if kept and (size := len(json.dumps(kept))) > KEPT_BYTES_MAX:
+        raise AmqpError(PRECONDITION_FAILED, f"arguments have {size} bytes as JSON: at most {KEPT_BYTES_MAX} are kept")
+    return kept
 
 
 def _plain(name: str, value: Any) -> Any:

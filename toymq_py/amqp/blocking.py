@@ -1,7 +1,8 @@
-"""A low disk, as AMQP's publishers learn of it: connection.blocked, and publishes that wait.
+"""A low disk and high memory, as AMQP's publishers learn of them: connection.blocked, and publishes that wait.
 
-Contract: amqp.md, "Model" (connection.blocked); ADR 0163. With confirms or in a transaction a publish is refused, and its
-client knows. Without, nothing would tell: it waits, and what follows on its connection waits behind it, as in RabbitMQ.
+Contract: amqp.md, "Model" (connection.blocked); ADR 0163, ADR 0232. While the disk is low, a publish with confirms or in a
+transaction is refused, and its client knows. Without, nothing would tell: it waits, and what follows on its connection waits
+behind it, as in RabbitMQ. While memory is high every publish waits, and each tx.commit.
 """
 
 import asyncio
@@ -11,24 +12,28 @@ from typing import Protocol
 from toymq_py.amqp import methods
 from toymq_py.amqp.connection import Content, Event
 from toymq_py.amqp.deadline import Deadline
+from toymq_py.amqp.methods import Method
 from toymq_py.broker import Broker
 
 LOOK_S = 0.2
-"""While the disk is low: how often it is asked whether space is back, where no publish asks."""
-REASON = "low on disk"
-"""RabbitMQ's word."""
+"""While publishes wait: how often it is asked whether there is space, or memory, where no publish asks."""
+DISK, MEMORY = "low on disk", "low on memory"
+"""RabbitMQ's words."""
 
 
-class DiskAlarm:
-    """Whether publishing is refused for the disk (``--min-free-bytes``). One for all connections."""
+class Alarm:
+    """Whether publishing waits for the disk (``--min-free-bytes``) or memory (``--memory-max``). One for all connections."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> None:
         """``on_change`` is called in a turn of its own: the change may be found in the middle of a publish."""
         self.is_on = False
+        """Of the disk."""
         self._loop = loop
         self._space = broker.space
+        self._quotas = broker.quotas
         self._on_change = on_change
         self._deadline = Deadline(loop)
+        self._watches_memory = False
         self._hook = self._changed
         self._space.on_change.append(self._hook)
 
@@ -38,12 +43,23 @@ class DiskAlarm:
         self.is_on = self._space.low
         if self.is_on:
             self._deadline.set(LOOK_S, self._look)
-        else:
-            self._deadline.cancel()
         self._loop.call_soon(self._on_change)
 
+    @property
+    def memory_is_high(self) -> bool:
+        return self._quotas.memory_high
+
+    def watch_memory(self) -> None:
+        """A publish waits for memory: tell when there is some."""
+        if not self._watches_memory:
+            self._watches_memory = True
+            self._deadline.set(LOOK_S, self._look)
+
     def _look(self) -> None:
-        if self._space.refuses():
+        if self._watches_memory and not self._quotas.memory_high:
+            self._watches_memory = False
+            self._loop.call_soon(self._on_change)
+        if (self.is_on and self._space.refuses()) or self._watches_memory:
             self._deadline.set(LOOK_S, self._look)
 
     def close(self) -> None:
@@ -62,33 +78,40 @@ class Publisher(Protocol):
 
 
 class Blocking:
-    """What a low disk means for one connection."""
+    """What a low disk and high memory mean for one connection."""
 
-    def __init__(self, alarm: DiskAlarm, write: Callable[[bytes], None]) -> None:
+    def __init__(self, alarm: Alarm, write: Callable[[bytes], None]) -> None:
         """``write`` sends a frame."""
         self.alarm = alarm
         self.is_known = False
         """The client's capability ``connection.blocked``."""
         self.publishes = False
         """It has published: another connection has nothing to be told."""
+        self.waits_for_room = False
+        """It is not read, since it holds too much (``Room``)."""
         self._told = False
         self._write = write
 
     def holds(self, event: Event, channel: Publisher | None) -> bool:
-        """While the alarm is on: whether this is a publish that waits until it is over."""
-        if channel is None or not isinstance(event[1], Content):
+        """While publishing waits: whether this is a publish that does."""
+        what, by_memory = event[1], self.alarm.memory_is_high
+        commits = by_memory and isinstance(what, Method) and what.name == "tx.commit"
+        if channel is None or not (commits or isinstance(what, Content)):
             return False
         self.publishes = True
         self.tell()
-        return not channel.tells_refusals
+        if by_memory:
+            self.alarm.watch_memory()
+        return by_memory or not channel.tells_refusals
 
     def tell(self) -> None:
         """Tell a client that publishes what has changed."""
-        wanted = self.alarm.is_on and self.publishes
+        by_memory = self.waits_for_room or self.alarm.memory_is_high
+        wanted = self.publishes and (by_memory or self.alarm.is_on)
         if wanted == self._told or not self.is_known:
             return
         self._told = wanted
         if wanted:
-            self._write(methods.encode(0, "connection.blocked", reason=REASON))
+            self._write(methods.encode(0, "connection.blocked", reason=MEMORY if by_memory else DISK))
         else:
             self._write(methods.encode(0, "connection.unblocked"))

@@ -12,6 +12,7 @@ from toymq_py.amqp.methods import Method
 from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.errors import AuthFailed
 from toymq_py.net.certificates import names_of
+from toymq_py.net.open_connections import NAME_CHARS_MAX
 from toymq_py.version import __version__
 
 CHANNEL_MAX = 2047
@@ -82,7 +83,7 @@ class Handshake:
         except AuthFailed as error:
             raise _refused(error, method) from None
         told = [method["client_properties"].get(name) for name in ("connection_name", "product")]
-        self.client_name = next((name for name in told if isinstance(name, str)), None)
+        self.client_name = next((name[:NAME_CHARS_MAX] for name in told if isinstance(name, str)), None)
         capabilities = method["client_properties"].get("capabilities")
         if isinstance(capabilities, dict):
             self.knows_cancels = capabilities.get("consumer_cancel_notify") is True

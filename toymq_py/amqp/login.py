@@ -18,6 +18,8 @@ from toymq_py.errors import AuthFailed, RequestError
 logger = logging.getLogger("toymq_py.amqp")
 
 PASSWORD_BYTES_MAX = 4096
+USER_CHARS_MAX = 256
+"""Kept of a user's name without an auth file. No ``user-id``, a short string, is as long."""
 
 
 class OpenRights:
@@ -137,14 +139,14 @@ class Login:
         name = user.decode("utf-8", "replace")
         logger.debug("login of user %r", name[:100])
         if self._authority is None:
-            return OpenRights(name)
+            return OpenRights(name[:USER_CHARS_MAX])
         return self.rights_of(password.decode("utf-8", "surrogateescape"), address)
 
     def _by_certificate(self, response: bytes, names: Sequence[str], address: str | None) -> OpenRights:
         """Raises: AuthFailed."""
         asked = response.decode("utf-8", "replace")
         if self._authority is None:
-            return OpenRights(asked or next(iter(names), ""))
+            return OpenRights(asked[:USER_CHARS_MAX] or next(iter(names), ""))
         with _recorded(address):
             grant = self._authority.certified(names)
             if asked not in ("", grant.name):

@@ -13,8 +13,9 @@ from itertools import chain
 from typing import Any
 
 from toymq_py.amqp import definitions
-from toymq_py.amqp.blocking import DiskAlarm
+from toymq_py.amqp.blocking import Alarm
 from toymq_py.amqp.errors import CONNECTION_FORCED, AmqpError
+from toymq_py.amqp.intake import Room
 from toymq_py.amqp.login import Login
 from toymq_py.amqp.session import Session
 from toymq_py.amqp.vhosts import Vhosts
@@ -59,7 +60,8 @@ class AmqpServer:
         self._entrance = Entrance(loop, broker.quotas, broker.metrics, certificates, self._session, _refuse)
         self._guarded = authority is not None
         self._fair = FairQueue(clock, loop)
-        self._alarm = DiskAlarm(broker, loop, self._alarm_changed)
+        self._alarm = Alarm(broker, loop, self._alarm_changed)
+        self._room = Room(broker.quotas, clock, loop)
         self._sessions: dict[Session, tuple[int, int]] = {}  # number and time
         self._last_number = 0
         broker.quotas.open_connections.sources.append(self._open_connections)
@@ -121,6 +123,7 @@ class AmqpServer:
                         await self._none_left.wait()
             self.cut()
             self._alarm.close()
+            self._room.close()
             self.vhosts.close()
             await self.vhosts.settle()
 
@@ -138,7 +141,8 @@ class AmqpServer:
 
     def _session(self, address: str) -> Session:
         return Session(
-            self.vhosts, self._clock, self._loop, self._fair, self._login, self._alarm, address, self._enter, self._ended
+            self.vhosts, self._clock, self._loop, self._fair, self._login, self._alarm, self._room, address, self._enter,
+            self._ended
         )
 
     def _enter(self, session: Session) -> Seat:

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from typing import Any, cast
 
 from toymq_py.amqp import frames, methods
-from toymq_py.amqp.blocking import Blocking, DiskAlarm
+from toymq_py.amqp.blocking import Alarm, Blocking
 from toymq_py.amqp.channel import Channel
 from toymq_py.amqp.connection import AmqpConnection, Content, Event, NotAmqp, Signal
 from toymq_py.amqp.deadline import Deadline
@@ -24,21 +24,22 @@ from toymq_py.amqp.errors import (
     INTERNAL_ERROR,
     NOT_ALLOWED,
     PRECONDITION_FAILED,
-    RESOURCE_ERROR,
     AmqpError,
     amqp_error,
 )
 from toymq_py.amqp.handshake import CHANNEL_MAX, FRAME_MAX, Handshake
+from toymq_py.amqp.intake import Intake, Room
 from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.outbox import Outbox
 from toymq_py.amqp.publishing import Held
 from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.auth import audit
-from toymq_py.auth.quotas import FLOOR_BYTES, Seat, acting_token
+from toymq_py.auth.quotas import Seat, acting_token
 from toymq_py.broker_waits import stored
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, TooManyConnections
+from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.net.peer import described_peer
 
@@ -46,8 +47,8 @@ logger = logging.getLogger("toymq_py.amqp")
 
 LOGIN_S = 10.0
 """From the first byte to connection.open."""
-CHANNEL_BYTES = 6 * 1024
-"""Of an open channel that does nothing, measured."""
+CHANNEL_BYTES, CHANNELS_SETTLED = 6 * 1024, 16
+"""Of an open channel that does nothing, measured; and how many are opened before they are counted."""
 CLOSE_S = 5.0
 """For the peer to answer connection.close."""
 READ_AHEAD_BYTES = 256 * 1024
@@ -55,12 +56,12 @@ READ_AHEAD_BYTES = 256 * 1024
 RETRY_S = 0.5
 
 
-class Session(asyncio.Protocol):
+class Session(BoundedProtocol):
     """One connection. Also its transport's protocol."""
 
     def __init__(
         self, vhosts: Vhosts, clock: Clock, loop: asyncio.AbstractEventLoop, fair: FairQueue, login: Login,
-        alarm: DiskAlarm, address: str | None, enter: Callable[["Session"], Seat], ended: Callable[["Session"], None],
+        alarm: Alarm, room: Room, address: str | None, enter: Callable[["Session"], Seat], ended: Callable[["Session"], None],
     ) -> None:  # fmt: skip
         """
         Args:
@@ -72,8 +73,7 @@ class Session(asyncio.Protocol):
         self.body_bytes_max, self._inflight_bytes_max = options.max_payload_bytes, options.max_inflight_bytes
         self.address = address
         self._subscriptions_max = options.max_subscriptions
-        self._clock = clock
-        self._loop = loop
+        self._clock, self._loop = clock, loop
         self.handshake = Handshake(login, address, vhosts)
         self._enter = enter
         self._ended = ended
@@ -90,19 +90,20 @@ class Session(asyncio.Protocol):
         self._work: asyncio.Task[None] | None = None
         self._outbox = Outbox()
         self.blocking = Blocking(alarm, self.write)
-        self._reading = True
+        self.buffer, self._intake = room.buffer, Intake(room, clock, self.blocking, self.close_with)
         self._closing = self._gone = False
-        self._last_read = self._last_write = clock.monotonic()
+        self._last_write = clock.monotonic()
         self._deadline = Deadline(loop)
         self._blocked_by_publishes = False
 
     # -- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = self._outbox.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self._outbox.transport = self._intake.transport = self.transport
         self.transport.set_write_buffer_limits(high=0)  # so that "not stalled" means "the socket took everything"
         try:
-            self.seat = self._enter(self)
+            self.seat = self._intake.seat = self._enter(self)
         except TooManyConnections as error:
             self.write(methods.closing(0, "connection.close", AmqpError(CONNECTION_FORCED, str(error))))
             self._close_transport()
@@ -110,7 +111,7 @@ class Session(asyncio.Protocol):
         self._deadline.set(LOGIN_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
-        self._last_read = self._clock.monotonic()
+        self._intake.received()
         if self._gone:
             return
         self._connection.received(data)
@@ -158,6 +159,7 @@ class Session(asyncio.Protocol):
         else:
             return more
         self._flush()
+        self._settle()
         return False
 
     @property
@@ -167,8 +169,9 @@ class Session(asyncio.Protocol):
 
     def _has_room(self) -> bool:
         """Whether the next method may be applied."""
-        crowded = self.seat is not None and self.seat.crowded
-        self._blocked_by_publishes = self.held.published > (FLOOR_BYTES if crowded else self._inflight_bytes_max)
+        seat = self.seat
+        most = seat.floor_bytes if seat is not None and seat.crowded else self._inflight_bytes_max
+        self._blocked_by_publishes = self.held.published > most
         return not (self._blocked_by_publishes or self._outbox.full or self.held.refused)
 
     def _apply(self, slice_end: float) -> bool:
@@ -179,7 +182,7 @@ class Session(asyncio.Protocol):
         try:
             with closing(self._connection.events()) as events:  # type: ignore[type-var]
                 for count, event in enumerate(events, 1):
-                    if alarm.is_on and self.blocking.holds(event, self.channels.get(event[0])):
+                    if (alarm.is_on or alarm.memory_is_high) and self.blocking.holds(event, self.channels.get(event[0])):
                         self._connection.give_back(event)
                         return False
                     self._event(event)
@@ -299,22 +302,14 @@ class Session(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Account for the bytes held here, and read no more than can be applied."""
+        if self._gone:
+            return
         unapplied = self._connection.held_bytes + self.held.in_transactions
-        held, seat = unapplied + len(self.channels) * CHANNEL_BYTES, self.seat
-        if seat is not None and (held > FLOOR_BYTES or seat.held_bytes):
-            has_room = seat.settle(held + self.held.published + self._outbox.held_bytes)
-            if not (has_room or self._closing) and held > FLOOR_BYTES + FRAME_MAX:
-                self.close_with(AmqpError(RESOURCE_ERROR, str(seat.too_much())))
-                return
+        held = unapplied + len(self.channels) * CHANNEL_BYTES + self.held.published + self._outbox.held_bytes
         waits = self._blocked_by_publishes or self._connection.has_waiting or bool(self.held.refused)
         busy = self._is_busy or waits or (self._outbox.stalled and bool(self._outbox))
         wants = (unapplied if busy else self._connection.unread_bytes) <= READ_AHEAD_BYTES
-        if wants != self._reading and not self._gone and not self.transport.is_closing():
-            self._reading = wants
-            if wants:
-                self.transport.resume_reading()
-            else:
-                self.transport.pause_reading()
+        self._intake.settle(held, 0 if self._closing else unapplied, wants=wants)
 
     # -- methods of the connection
 
@@ -408,6 +403,9 @@ class Session(asyncio.Protocol):
         if method.name == "channel.open":
             if channel is not None:
                 raise AmqpError(COMMAND_INVALID, "second 'channel.open' seen", method.index)
+            if not len(self.channels) % CHANNELS_SETTLED:
+                self._settle()
+                self._intake.check(len(self.channels) * CHANNEL_BYTES, method.index)
             self.channels[number] = Channel(number, self, self.handshake.queues)
             self.write(methods.encode(number, "channel.open-ok"))
         elif method.name == "channel.close":
@@ -429,7 +427,7 @@ class Session(asyncio.Protocol):
         if not heartbeat_s or self._gone:
             return
         now, interval_s = self._clock.monotonic(), heartbeat_s / 2
-        if self._reading and now - self._last_read > 2 * heartbeat_s:
+        if self._intake.reading and now - self._intake.last_read > 2 * heartbeat_s:
             logger.warning("%s: missed heartbeats, %d s", described_peer(self.transport), heartbeat_s)
             self.transport.abort()
             return
@@ -465,6 +463,7 @@ class Session(asyncio.Protocol):
         if self._closing or self._gone:
             return
         self._closing = True
+        self._intake.close()
         if error.code != CONNECTION_FORCED:
             logger.info("%s: %s", described_peer(self.transport), error.reply_text)
         self._close_channels()
@@ -491,6 +490,7 @@ class Session(asyncio.Protocol):
         if self._gone:
             return
         self._gone = True
+        self._intake.close()
         self._runnable.close()
         self._deadline.cancel()
         self._close_channels()

@@ -11,6 +11,7 @@ from typing import Protocol
 from toymq_py.errors import QueueFull, RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
 from toymq_py.names import DEAD_LETTERS
+from toymq_py.net.bounded_reads import READ_BYTES
 from toymq_py.net.open_connections import OpenConnections
 
 RESERVE_PART = 10
@@ -18,7 +19,9 @@ RESERVE_PART = 10
 
 
 FLOOR_BYTES = 64 * 1024
-"""Every connection may hold so much whatever others do, so that small messages still pass."""
+"""Every connection may hold so much whatever others do, so that small messages still pass; less where there are so many
+connections that all of theirs would be more than the limit (``Quotas.floor_bytes``)."""
+FLOOR_BYTES_MIN = 8 * 1024
 HELD_OF_MEMORY = 8
 """Bodies are held beside what they become on their way: as parts of a batch, as the bytes that are written, as the tail of the
 log."""
@@ -98,27 +101,32 @@ class Seat:
         """The connection has no request: it may be evicted."""
         self._quotas.idle(self)
 
+    @property
+    def floor_bytes(self) -> int:
+        """What it may hold whatever others do; so much does not count."""
+        return self._quotas.floor_bytes
+
     def settle(self, held_bytes: int) -> bool:
-        """Set the bytes that the connection holds beside those; up to ``FLOOR_BYTES`` do not count.
+        """Set the bytes that the connection holds beside those; up to ``floor_bytes`` do not count.
 
         Returns: False when a limit is exceeded or memory runs out: take no more then.
         """
-        counted = held_bytes if held_bytes > FLOOR_BYTES else 0
+        counted = held_bytes if held_bytes > self._quotas.floor_bytes else 0
         return self._quotas.settle(self, counted + self.unread_bytes + self.arriving_bytes)
 
     def unread(self, unread_bytes: int) -> None:
-        """Set the bytes that were written and that the client has not read; up to ``FLOOR_BYTES`` do not count."""
-        counted = unread_bytes if unread_bytes > FLOOR_BYTES else 0
+        """Set the bytes that were written and that the client has not read; up to ``floor_bytes`` do not count."""
+        counted = unread_bytes if unread_bytes > self._quotas.floor_bytes else 0
         if counted != self.unread_bytes:
             self._quotas.settle(self, self.held_bytes + counted - self.unread_bytes)
             self.unread_bytes = counted
 
     def arriving(self, arriving_bytes: int) -> bool:
-        """Set the bytes of a message that has not come whole, apart from ``settle``; up to ``FLOOR_BYTES`` do not count.
+        """Set the bytes of a message that has not come whole, apart from ``settle``; up to ``floor_bytes`` do not count.
 
         Returns: whether there is room for more of it.
         """
-        counted = arriving_bytes if arriving_bytes > FLOOR_BYTES else 0
+        counted = arriving_bytes if arriving_bytes > self._quotas.floor_bytes else 0
         more, self.arriving_bytes = counted - self.arriving_bytes, counted
         return self._quotas.settle(self, self.held_bytes + more) or not counted or self.may_go_on()
 
@@ -141,8 +149,19 @@ class Seat:
     def hold(self, more_bytes: int) -> None:
         """Count a part of a body. Raises: QueueFull; then take no more of it."""
         held_bytes = self.held_bytes + more_bytes
-        if not self._quotas.settle(self, held_bytes) and held_bytes > FLOOR_BYTES:
+        if not self._quotas.settle(self, held_bytes) and held_bytes > self._quotas.floor_bytes:
             raise self._quotas.too_much(self)
+
+    def check_answer(self, size: int) -> None:
+        """Check that an answer of ``size`` bytes may be made, beside what others hold; where they hold little, also one that is
+        larger than a limit. High memory alone does not stop it, since who looks for the reason asks. Raises: QueueFull."""
+        if size > self._quotas.floor_bytes and not self._quotas.has_share(self, apart_bytes=self.held_bytes):
+            raise self._quotas.too_much(self)
+
+    def grow(self, more_bytes: int) -> None:
+        """Count a part of an answer that is made in parts, as ``check_answer``. Raises: QueueFull; then make no more of it."""
+        self._quotas.settle(self, self.held_bytes + more_bytes)
+        self.check_answer(self.held_bytes)
 
     def too_much(self) -> QueueFull:
         """The error that says which limit is exceeded."""
@@ -193,6 +212,10 @@ class Quotas:
         """That limit; 0: there is none."""
         self.max_held_bytes = limits.max_held_bytes
         """Of all connections: ``--max-held-bytes``, or ``HELD_OF_MEMORY`` of the memory limit if that is less."""
+        self.floor_bytes = FLOOR_BYTES
+        """What each connection may hold whatever others do: those of all together are the limit at most."""
+        self.read_bytes = READ_BYTES
+        """What a read of each may bring at once, where it is asked for; the same of all together."""
         self._goes_on: Seat | None = None
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
         self._beside: set[str] = set()
@@ -226,6 +249,7 @@ class Quotas:
             self._metrics.limit_reached("connections")
             raise TooManyConnections(f"{limit} connections are the limit (--max-connections)")
         self._connections += 1
+        self._set_floor()
         self._most_connections = max(self._most_connections, self._connections)
         holder.connections += 1
         if holder is not self._this_machine:
@@ -272,6 +296,7 @@ class Quotas:
     def leave(self, seat: Seat) -> None:
         """See ``Seat.leave``."""
         self._connections -= 1
+        self._set_floor()
         self.settle(seat, 0)
         self._evictable.pop(seat, None)
         self._release_token(seat)
@@ -292,6 +317,11 @@ class Quotas:
         second, and what arrives between two looks may be more than there is."""
         self.memory_max_bytes = max_bytes
         self.max_held_bytes = min(self._limits.max_held_bytes, max_bytes // HELD_OF_MEMORY)
+        self._set_floor()
+
+    def _set_floor(self) -> None:
+        part = max(FLOOR_BYTES_MIN, self.max_held_bytes // max(self._connections, 1))
+        self.floor_bytes, self.read_bytes = min(FLOOR_BYTES, part), min(READ_BYTES, part)
 
     def settle(self, seat: Seat, held_bytes: int) -> bool:
         """See ``Seat.settle``; counts all of it."""
@@ -304,13 +334,14 @@ class Quotas:
         return self.has_room(seat)
 
     def has_room(self, seat: Seat) -> bool:
-        """Whether the connection may hold more than ``FLOOR_BYTES``."""
+        """Whether the connection may hold more than ``floor_bytes``."""
         return not self.memory_high and self.has_share(seat)
 
-    def has_share(self, seat: Seat) -> bool:
-        """See ``Seat.over_its_share``."""
+    def has_share(self, seat: Seat, *, apart_bytes: int = 0) -> bool:
+        """See ``Seat.over_its_share``. ``apart_bytes``: of the connection, which do not count here."""
         holder, limit = seat.token or seat.address, self.max_held_bytes
-        return self.held_bytes <= limit and (not holder.limited or holder.held_bytes <= holder.share(limit))
+        held_bytes, of_holder = self.held_bytes - apart_bytes, holder.held_bytes - apart_bytes
+        return held_bytes <= limit and (not holder.limited or of_holder <= holder.share(limit))
 
     def may_go_on(self, seat: Seat) -> bool:
         """See ``Seat.may_go_on``."""
@@ -324,9 +355,9 @@ class Quotas:
 
     def too_much(self, seat: Seat) -> QueueFull:
         """Count and explain a refusal."""
-        if self.memory_high:
-            return self.memory_refusal()
         holder, limit = seat.token or seat.address, self.max_held_bytes
+        if self.memory_high and self.has_share(seat):
+            return self.memory_refusal()
         if self.held_bytes > limit:
             self._metrics.limit_reached("held_bytes")
             which = "--max-held-bytes" if limit == self._limits.max_held_bytes else "an eighth of --memory-max"

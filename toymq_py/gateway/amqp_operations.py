@@ -1,5 +1,6 @@
 """List exchanges, queues and bindings of AMQP, and declare those of a file of definitions. Contract: gateway.md; ADR 0162."""
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -10,10 +11,11 @@ from starlette.responses import Response
 
 from toymq_py.config.amqp_definitions import FIELDS, KINDS, AmqpDefinition, Key, add
 from toymq_py.errors import BadArgument, BadFraming, ConfigError, DiskFull, PayloadTooLarge, StorageFailed
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter, count
 from toymq_py.gateway.request_context import Amqp, Gateway
-from toymq_py.gateway.topic_operations import json_response
+from toymq_py.gateway.topic_operations import json_response, json_rows
 
 LISTED_MAX = 1000
 LISTED = 100
@@ -67,7 +69,7 @@ async def _list(kind: str, rows: Rows, gateway: Gateway, request: Request) -> Re
     most, skip, search = MAX.or_(LISTED, request), SKIP.or_(0, request), SEARCH.of(request)
     if gateway.amqp is None:
         return json_response({"served": False, "total": 0, "more": False, kind: []})
-    found: list[dict[str, Any]] = []
+    found: list[str] = []
     total = matching = 0
     left = rows(gateway.amqp)
     while part := list(islice(left, PER_TURN)):
@@ -76,9 +78,10 @@ async def _list(kind: str, rows: Rows, gateway: Gateway, request: Request) -> Re
             if search is None or search in _text_of(row):
                 matching += 1
                 if skip < matching <= skip + most:
-                    found.append(row)
+                    found.append(json.dumps(row))
+                    answer_room.grow(request, len(found[-1]))
         await gateway.waiting.pause()
-    return json_response({"served": True, "total": total, "more": matching > skip + most, kind: found})
+    return json_rows({"served": True, "total": total, "more": matching > skip + most}, kind, found)
 
 
 def _text_of(row: dict[str, Any]) -> str:

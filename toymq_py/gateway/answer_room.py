@@ -5,8 +5,8 @@ tenant whose clients do not read would fill the memory of all.
 """
 
 from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.responses import Response, StreamingResponse
 
-from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.errors import QueueFull
 from toymq_py.gateway.bodies import seat_of
 from toymq_py.gateway.waiters import Waiting
@@ -16,9 +16,9 @@ LOOK_S = 0.25
 
 
 def bytes_to_take(connection: HTTPConnection, wanted_bytes: int) -> int:
-    """How many bytes of messages to take: ``FLOOR_BYTES`` while the token, the address or the broker holds too much."""
+    """How many bytes of messages to take: the floor while the token, the address or the broker holds too much."""
     seat = seat_of(connection)
-    return wanted_bytes if seat is None or not seat.crowded else min(wanted_bytes, FLOOR_BYTES)
+    return wanted_bytes if seat is None or not seat.crowded else min(wanted_bytes, seat.floor_bytes)
 
 
 def hold(connection: HTTPConnection, size: int) -> None:
@@ -32,6 +32,22 @@ def hold(connection: HTTPConnection, size: int) -> None:
         if seat.left or seat.takes_no_messages:
             raise ClientDisconnect
         seat.hold(size)
+
+
+def grow(connection: HTTPConnection, size: int) -> None:
+    """Count a part of an answer that tells of the broker, and has no messages. Raises: QueueFull, ClientDisconnect."""
+    seat = seat_of(connection)
+    if seat is not None:
+        if seat.left:
+            raise ClientDisconnect
+        seat.grow(size)
+
+
+def check(connection: HTTPConnection, response: Response) -> None:
+    """Check that a whole answer may be written: it counts until it is read. Raises: QueueFull."""
+    seat = seat_of(connection)
+    if seat is not None and not isinstance(response, StreamingResponse):
+        seat.check_answer(len(response.body))
 
 
 def charge(connection: HTTPConnection, size: int) -> QueueFull | None:
@@ -48,7 +64,7 @@ def charge(connection: HTTPConnection, size: int) -> QueueFull | None:
 def has_room(connection: HTTPConnection, size: int) -> bool:
     """Whether a stream may write ``size`` bytes now."""
     seat = seat_of(connection)
-    return seat is None or size <= FLOOR_BYTES or not seat.over_its_share
+    return seat is None or size <= seat.floor_bytes or not seat.over_its_share
 
 
 async def wait_for_room(waiting: Waiting, connection: HTTPConnection) -> None:

@@ -24,6 +24,7 @@ from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError,
 from toymq_py.gateway import (
     alert_operations,
     amqp_operations,
+    answer_room,
     broker_operations,
     connection_operations,
     consumer_operations,
@@ -161,6 +162,7 @@ class Endpoint:
             self._check(operation, request)
             if operation.safe:
                 response = await _handle(operation, gateway, request)
+                answer_room.check(request, response)
             else:
                 with topics_made_by(request) as made:
                     response = await _handle(operation, gateway, request)

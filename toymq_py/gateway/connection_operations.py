@@ -1,5 +1,6 @@
 """List open connections, and close one. Contract: gateway.md."""
 
+import json
 import re
 from itertools import islice
 from typing import Any
@@ -8,11 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.errors import BadArgument
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.bodies import seat_of
 from toymq_py.gateway.operations import Answer, Operation, Parameter, count
 from toymq_py.gateway.problems import NoSuchConnection
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.gateway.topic_operations import json_response
+from toymq_py.gateway.topic_operations import json_rows
 
 LISTED_MAX = 1000
 LISTED = 100
@@ -77,7 +79,7 @@ async def list_connections(gateway: Gateway, request: Request) -> Response:
     most, search, own, protocol = MAX.or_(LISTED, request), SEARCH.of(request), seat_of(request), PROTOCOL.of(request)
     connections = (each for each in gateway.broker.quotas.open_connections if protocol in (None, each.protocol))
     present = sorted(connections, key=lambda each: (each.since_ms, each.number), reverse=True)
-    found: list[dict[str, Any]] = []
+    found: list[str] = []
     left = iter(present)
     while len(found) <= most and (part := list(islice(left, PER_TURN))):
         for each in part:
@@ -85,10 +87,11 @@ async def list_connections(gateway: Gateway, request: Request) -> Response:
                 continue
             described = each.describe() | {"own": own is not None and each.seat is own}
             if search is None or search in _text_of(described):
-                found.append(described)
+                found.append(json.dumps(described))
+                answer_room.grow(request, len(found[-1]))
         await gateway.waiting.pause()
     whose = gateway.broker.placement.part
-    return json_response({"open": len(present), "more": len(found) > most, "part": whose, "connections": found[:most]})
+    return json_rows({"open": len(present), "more": len(found) > most, "part": whose}, "connections", found[:most])
 
 
 def _text_of(described: dict[str, Any]) -> str:

@@ -1,11 +1,13 @@
 """``/v1/events``: snapshots of the broker as server-sent events, for the dashboard. Contract: gateway.md."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import grant_of, present_grant
 from toymq_py.gateway.operations import Answer, Operation
 from toymq_py.gateway.request_context import Gateway
@@ -37,7 +39,8 @@ async def events(gateway: Gateway, request: Request) -> Response:
 async def _watch(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
     """Events until the token or login is gone; every event has what it may describe then."""
     free = grant_of(request) is None
-    async for event in gateway.snapshots.watch(lambda: present_grant(gateway, request)):
+    room = partial(answer_room.wait_for_room, gateway.waiting, request)
+    async for event in gateway.snapshots.watch(lambda: present_grant(gateway, request), room):
         if not free and present_grant(gateway, request) is None:
             return
         yield event

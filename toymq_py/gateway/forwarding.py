@@ -26,6 +26,7 @@ from toymq_py.gateway.http_heads import FORWARDED, INTERNAL
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.partition_paths import PATH, ROUTED
 from toymq_py.gateway.problems import problem
+from toymq_py.gateway.read_ahead import CROWDED
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import is_pattern
 from toymq_py.partitions import half_made
@@ -161,7 +162,7 @@ async def _send_body(receive: Receive, writer: asyncio.StreamWriter, *, chunked:
     try:
         while True:
             message = await receive()
-            if message["type"] == "http.disconnect":
+            if message["type"] in ("http.disconnect", CROWDED):
                 writer.write_eof()
                 return
             body = message.get("body", b"")

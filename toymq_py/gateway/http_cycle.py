@@ -18,6 +18,7 @@ from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, LENGTH_DIGITS_MAX
 from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.poll_operations import LeasedResponse
 from toymq_py.gateway.problems import problem
+from toymq_py.gateway.read_ahead import CROWDED
 from toymq_py.gateway.steps import Steps
 
 logger = logging.getLogger("toymq_py.gateway")
@@ -34,8 +35,14 @@ class Link(Protocol):
     transport: asyncio.Transport
     writable: asyncio.Event
     """Unset while the client does not read."""
-    eof: bool
-    """The client sends no more, and may be gone."""
+
+    @property
+    def eof(self) -> bool:
+        """The client sends no more, and may be gone."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """So much waits behind the request that no more is read, and it is not seen whether the client is gone."""
 
     @property
     def common_headers(self) -> bytes:
@@ -54,8 +61,8 @@ class Link(Protocol):
 class Cycle:
     """One request, from its head to the end of its answer. Also the ASGI side of it: ``receive`` and ``send``."""
 
-    __slots__ = ("_awaited", "_chunked", "_expects", "_left_bytes", "_link", "_news", "_steps", "answered", "body", "gone",
-                 "keep_alive", "more_body", "scope", "started")  # fmt: skip
+    __slots__ = ("_awaited", "_chunked", "_crowded", "_expects", "_left_bytes", "_link", "_news", "_steps", "answered", "body",
+                 "gone", "keep_alive", "more_body", "scope", "started")  # fmt: skip
 
     def __init__(self, link: Link, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
         """``expects``: the client waits for 100 before it sends the body."""
@@ -68,7 +75,7 @@ class Cycle:
         self.more_body = True
         self.started = self.answered = self.gone = False
         """The answer's head is written; its end is written; the client is gone."""
-        self._news = False
+        self._news = self._crowded = False
         self._awaited: asyncio.Future[None] | None = None
         self._steps: Steps[Response | None] | None = None
         self._chunked = False
@@ -102,10 +109,11 @@ class Cycle:
         self.more_body = False
         self._tell()
 
-    def input_ended(self) -> None:
-        """The client sends no more: a wait for messages ends, since a lease would go to one that may be gone."""
-        if self._awaited is not None and not (self._awaited.done() or self.more_body):
-            self._awaited.set_result(None)
+    def wake(self) -> None:
+        """The client sends no more, or too much ahead: a wait for messages ends, since a lease would go to one that may be
+        gone."""
+        if not self.more_body:
+            self._wake()
 
     def lost(self) -> None:
         """The connection is lost."""
@@ -114,6 +122,9 @@ class Cycle:
 
     def _tell(self) -> None:
         self._news = True
+        self._wake()
+
+    def _wake(self) -> None:
         if self._awaited is not None and not self._awaited.done():
             self._awaited.set_result(None)
 
@@ -122,13 +133,16 @@ class Cycle:
         if self._expects and not self._link.transport.is_closing():
             self._expects = False
             self._link.transport.write(CONTINUE)
-        if not (self.gone or self.answered or self._news or self._left):
+        if not (self.gone or self.answered or self._news or self._left or self._is_crowded):
             self._link.take_more()
             self._awaited = self._link.loop.create_future()
             await self._awaited
         news, self._news = self._news, False
         if self.gone or self.answered or (self._left and not (news and self.scope["method"] != "GET")):
             return {"type": "http.disconnect"}
+        if not news and self._is_crowded:
+            self._crowded = True
+            return {"type": CROWDED}
         body = bytes(self.body)
         self.body.clear()
         return {"type": "http.request", "body": body, "more_body": self.more_body}
@@ -137,6 +151,10 @@ class Cycle:
     def _left(self) -> bool:
         """Whether the client may be gone: it sends no more, and what it sent is whole."""
         return self._link.eof and not self.more_body
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self._link.is_crowded and not self._crowded
 
     # -- what is answered
 

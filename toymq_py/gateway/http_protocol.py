@@ -34,6 +34,7 @@ from toymq_py.gateway.http_heads import (
 )
 from toymq_py.gateway.idle_timer import IdleTimer
 from toymq_py.gateway.problems import TooSlow, problem
+from toymq_py.gateway.read_ahead import AHEAD_BYTES, HEAD_FREE_BYTES, ReadAhead
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S, GatewayWebSocket
 from toymq_py.net.fair_queue import Runnable
@@ -42,8 +43,6 @@ from toymq_py.net.peer import is_unix, peer_of, socket_address
 BODY_PERIOD_S = 20
 BODY_PERIOD_BYTES = 16 * 1024
 """A body must arrive at 800 bytes a second: a telephone with poor reception does that. A slower one gets 408."""
-BODY_AHEAD_BYTES = 64 * 1024
-"""Of a body, that wait for the application; beyond, no more is read."""
 PIECE_BYTES = 1024
 """Parsed at once outside of a body: one read may hold ten thousand requests of 20 bytes, and a pipelined request is not parsed
 before the one ahead is answered."""
@@ -58,6 +57,7 @@ class GatewayProtocol(asyncio.Protocol):
     A ``Link`` of its cycles, a ``Connection`` of its server, and the parser's callbacks (``on_…``)."""
 
     transport: asyncio.Transport
+    _ahead: ReadAhead
     _idle: IdleTimer
 
     def __init__(self, serving: Serving) -> None:
@@ -84,16 +84,11 @@ class GatewayProtocol(asyncio.Protocol):
         self._discarded: int | None = None
         self._last = False
         self._timer: asyncio.TimerHandle | None = None
-        self.eof = False
-        """The client sends no more: it waits for answers, or is gone."""
         self._parting: RequestError | None = None
         """What is said, as the last answer, behind those of the whole requests that came before."""
         self._upgrades = False
         self._declined = False
-        self._unread = b""
         self._turn = Runnable(serving.fair_queue, self._parse)
-        self._full = False
-        self._held = False
         self._body_bytes = 0
         self._chunk_steps = 0
         self._trailer_bytes = self._trailer_field_bytes = 0
@@ -110,6 +105,7 @@ class GatewayProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        self._ahead = ReadAhead(self.transport)
         self._idle = IdleTimer(self.loop, self.transport.close)
         self._serving.join(self)
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
@@ -120,6 +116,7 @@ class GatewayProtocol(asyncio.Protocol):
         except TooManyConnections as error:
             self._refuse(error)
             return
+        self._ahead.seat = self.seat
         self._state = {SEAT: self.seat, INTERNAL: is_unix(transport)}
         self._await_more()
 
@@ -134,7 +131,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._serving.leave(self)
         self._set_timer(None)
         self._idle.cancel()
-        self._unread = b""
+        self._ahead.data = b""
         self._turn.close()
         if self.seat is not None:
             self.seat.leave()
@@ -157,14 +154,14 @@ class GatewayProtocol(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client has shut down its writing side, or closed: it does not say which. What it sent whole is answered, then the
         connection closes; what waits for messages ends at once. Over TLS the event loop closes."""
-        self.eof = True
+        self._ahead.eof = True
         if self.seat is not None:
             self.seat.takes_no_messages = True
         if self._scheme == "https" or self.transport.is_closing():
             return False
         if self._current is not None:
-            self._current.input_ended()
-        return bool(self._unread) or self._end_input()
+            self._current.wake()
+        return bool(self._ahead.data) or self._end_input()
 
     def _end_input(self) -> bool:
         """Nothing is left to parse: drop what is not whole. Returns: whether something is still to be answered."""
@@ -181,10 +178,10 @@ class GatewayProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._parting is not None:
             return
-        if self._unread or self.pipeline or len(data) > PIECE_BYTES:
-            if self._unread:  # its turn has not come yet
-                self._hold_reading(held=True)
-            self._unread += data
+        ahead = self._ahead
+        if ahead.data or self.pipeline or len(data) > PIECE_BYTES:
+            ahead.add(data, stays=bool(self.pipeline))
+            self._end_wait_ahead()
             self._turn.wake()
         else:
             self._parse_piece(data)
@@ -194,7 +191,8 @@ class GatewayProtocol(asyncio.Protocol):
     def _parse(self, slice_end: float) -> bool:
         """Parse what was read, up to a request that waits for the one ahead of it (and continues when that is answered), or to
         the end of the slice. Returns: whether there is more to parse now."""
-        data, at = self._unread, 0
+        ahead, at = self._ahead, 0
+        data = ahead.data
         more = self._may_parse()
         while more and (not at or self._serving.clock.monotonic() < slice_end):
             end = at + (PIECE_BYTES if self._in_head else BODY_PIECE_BYTES)
@@ -204,11 +202,16 @@ class GatewayProtocol(asyncio.Protocol):
                 self._pass_on(data[at:])
                 return False
             more = at < len(data) and self._may_parse()
-        self._unread = data[at:] if self._parting is None else b""
-        self._hold_reading(held=bool(self._unread))
-        if self.eof and not (self._unread or self._end_input()):
+        ahead.keep(data[at:] if self._parting is None else b"", stays=bool(self.pipeline))
+        self._end_wait_ahead()
+        if ahead.eof and not (ahead.data or self._end_input()):
             self.transport.close()
         return more
+
+    def _end_wait_ahead(self) -> None:
+        """Behind a request that waits, no more is read: it is not seen whether the client is gone."""
+        if self.is_crowded and self._current is not None:
+            self._current.wake()
 
     def _may_parse(self) -> bool:
         return not self.pipeline and self._parting is None and not self.transport.is_closing()
@@ -239,6 +242,8 @@ class GatewayProtocol(asyncio.Protocol):
             return
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(head_too_long())
+        elif self._in_head and self._head_bytes > HEAD_FREE_BYTES and not self._ahead.head(self._head_bytes):
+            self._refuse(seat.too_much() if (seat := self.seat) is not None else head_too_long())
         elif self._timer is None and (self._head_bytes if self._in_head else self.cycle is not None and self.cycle.more_body):
             self._await_more()
 
@@ -279,11 +284,11 @@ class GatewayProtocol(asyncio.Protocol):
 
     def _pass_on(self, frames: bytes) -> None:
         """Give the WebSocket what was read behind its handshake."""
-        self._unread = b""
-        self._hold_reading(held=False)
+        self._ahead.keep(b"", stays=False)
+        self._ahead.head(0)
         if frames:
             cast("asyncio.Protocol", self.transport.get_protocol()).data_received(frames)
-        if self.eof:  # the WebSocket is not told
+        if self._ahead.eof:  # the WebSocket is not told
             self.transport.close()
 
     # -- the parser's callbacks; what they raise becomes an HttpParserError
@@ -328,9 +333,6 @@ class GatewayProtocol(asyncio.Protocol):
         keep_alive = version != "1.0" and parser.should_keep_alive()
         self.cycle = Cycle(self, self._scope(method, version), keep_alive=keep_alive, expects=expects)
         self.pipeline.append(self.cycle)
-        if self._current is not None:
-            self._full = True
-            self._read_or_not()
 
     def _scope(self, method: bytes, version: str) -> Scope:
         """Raises: HttpParserInvalidURLError, BadFraming."""
@@ -341,9 +343,8 @@ class GatewayProtocol(asyncio.Protocol):
         self._body_bytes += len(body)
         self._chunk_steps += 1
         assert self.cycle is not None
-        if not self.cycle.answered and self.cycle.feed(body) > BODY_AHEAD_BYTES:
-            self._full = True
-            self._read_or_not()
+        if not self.cycle.answered and self.cycle.feed(body) > AHEAD_BYTES:
+            self._ahead.wait_for_body(True)
 
     def on_chunk_header(self) -> None:
         self._chunk_steps += 1
@@ -373,15 +374,21 @@ class GatewayProtocol(asyncio.Protocol):
             self._current = self.pipeline.popleft()
             self._current.begin()
 
+    @property
+    def eof(self) -> bool:
+        return self._ahead.eof
+
+    @property
+    def is_crowded(self) -> bool:
+        return (self._ahead.held and bool(self.pipeline)) or self._ahead.stopped
+
     def take_more(self) -> None:
-        if self._full:
-            self._full = False
-            self._read_or_not()
+        self._ahead.wait_for_body(False)
 
     def _go_on(self) -> None:
         """Carry out the next request, whose body may not be parsed to its end yet: the rest waits in what was read."""
         self._begin_next()
-        if self._unread and not self.pipeline and not self.transport.is_closing():
+        if self._ahead.data and not self.pipeline and not self.transport.is_closing():
             self._turn.wake()
 
     def answered(self, cycle: Cycle) -> None:
@@ -393,6 +400,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.transport.close()
         if (seat := self.seat) is not None:
             seat.settle(0)  # the body is freed
+            self._ahead.head(0)
             seat.unread(self.transport.get_write_buffer_size())
             if not self.pipeline:
                 seat.idle()
@@ -406,12 +414,12 @@ class GatewayProtocol(asyncio.Protocol):
             self._say_last(self._parting)
             return
         self._idle.begin(anonymous=self._serving.quotas.guarded and seat is not None and seat.token is None)
-        if self._unread:
+        if self._ahead.data:
             self._turn.wake()
 
     def _discard(self, before: int = -1) -> None:
         """Read and drop the rest of an answered body as long as it comes, then close. ``before``: dropped a moment ago."""
-        if self._discarded == before and not self._held:
+        if self._discarded == before and not self._ahead.data:
             self.transport.close()
             return
         self._discarded = self._discarded or 0
@@ -436,8 +444,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S if self._in_head else BODY_PERIOD_S, self._late))
 
     def _late(self) -> None:
-        reads = not (self._full or self._held)
-        ours = self.pipeline or self._unread or not reads or (self._in_head and self._current is not None)
+        ours = self.pipeline or self._ahead.data or not self._ahead.reads or (self._in_head and self._current is not None)
         if ours or self._body_bytes >= BODY_PERIOD_BYTES:
             self._body_bytes = 0
             self._await_more()  # the broker is slow itself, or it comes fast enough
@@ -451,20 +458,6 @@ class GatewayProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = timer
-
-    def _hold_reading(self, *, held: bool) -> None:
-        if held != self._held:
-            self._held = held
-            self._read_or_not()
-
-    def _read_or_not(self) -> None:
-        """The transport's calls are idempotent."""
-        if self.transport.is_closing() or self.eof:
-            return
-        if self._full or self._held or self._parting is not None:
-            self.transport.pause_reading()
-        else:
-            self.transport.resume_reading()
 
     def _refuse_body(self, error: RequestError) -> None:
         """Refuse the request; when its body is answered already, only close."""
@@ -481,9 +474,9 @@ class GatewayProtocol(asyncio.Protocol):
             self.pipeline.remove(broken)
         if self.pipeline or (self._current is not None and not self._current.more_body):
             self._parting = error
-            self._unread = b""
+            self._ahead.stop()
             self._set_timer(None)
-            self._read_or_not()
+            self._end_wait_ahead()
         else:
             self._say_last(error)
 

@@ -38,7 +38,12 @@ class LongPoll:
         """Counts what the polls of a pattern hold (``PatternPoll.on_cost``). Returns: why that is too much."""
         self._refusal: RequestError | None = None
         self._look: Callable[[], None] | None = None
-        self._ended = False
+        self._ended = self._wait_over = False
+
+    def end_wait(self) -> None:
+        """Lease what there is, without a wait for more."""
+        self._wait_over = True
+        self._wake()
 
     def end(self) -> None:
         """The client is gone."""
@@ -110,7 +115,7 @@ class LongPoll:
                 if self._refusal is not None:
                     raise self._refusal
                 deliveries = poll.take(max_count, max_bytes)
-                left_s = until - time()
+                left_s = 0.0 if self._wait_over else until - time()
                 if poll.is_examining:
                     left_s = max(left_s, EXAMINED_S)  # "nothing" would be wrong
                 if deliveries or poll.closed or left_s <= 0:

@@ -17,6 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from toymq_py.errors import QueueFull
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.openapi import STYLE, document, page
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
@@ -53,7 +55,12 @@ class File:
     async def __call__(self, request: Request) -> Response:
         if request.headers.get("if-none-match") == self._headers["etag"]:
             return Response(status_code=304, headers=self._headers)
-        return Response(self._content, headers=self._headers)
+        response = Response(self._content, headers=self._headers)
+        try:
+            answer_room.check(request, response)
+        except QueueFull as error:
+            return problem(error)
+        return response
 
 
 class Page(Route):

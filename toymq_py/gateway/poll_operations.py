@@ -5,9 +5,9 @@ A poll whose client is gone leases nothing; its leases end by their deadline alo
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,8 +31,11 @@ from toymq_py.gateway.consumer_operations import VISIBILITY_S
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.message_operations import MESSAGE, READ_BYTES, message_json
 from toymq_py.gateway.operations import CONSUMER, PATTERN_OR_TOPIC, Answer, Operation, Parameter, count, seconds
+from toymq_py.gateway.read_ahead import CROWDED
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.topic import Delivery
+
+T = TypeVar("T")
 
 LEASE_MAX = 1000
 LEASE_BYTES_MAX = 4 * 1024 * 1024
@@ -80,28 +83,36 @@ async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_c
     max_bytes = answer_room.bytes_to_take(request, LEASE_BYTES_MAX)
     if not wait_s:
         return await polling.poll(max_count, max_bytes, 0)
-    deliveries: list[Delivery] = []
+    check = partial(check_again, gateway, request, "subscribe", polling.name)
+    return await watched(request, partial(polling.poll, max_count, max_bytes, wait_s, check), polling.end, polling.end_wait)
+
+
+async def watched(
+    request: Request, wait: Callable[[], Awaitable[list[T]]], gone: Callable[[], None], unseen: Callable[[], None]
+) -> list[T]:
+    """What a wait finds. ``gone`` is called when the client is gone, or may be; ``unseen`` when that will not be seen. Raises:
+    RequestError, OSError."""
+    found: list[T] = []
     refusal: RequestError | OSError | None = None
     await asyncio.sleep(0)  # from here on in a task (``steps.py``)
     async with asyncio.TaskGroup() as tasks:
-        watcher = tasks.create_task(_watch(request, polling))
+        watcher = tasks.create_task(_watch(request, gone, unseen))
         try:
-            check = partial(check_again, gateway, request, "subscribe", polling.name)
-            deliveries = await polling.poll(max_count, max_bytes, wait_s, check)
+            found = await wait()
         except (RequestError, OSError) as error:  # the TaskGroup would raise it as an ExceptionGroup
             refusal = error.with_traceback(None)
         finally:
             watcher.cancel()
     if refusal is not None:
         raise refusal
-    return deliveries
+    return found
 
 
-async def _watch(request: Request, polling: LongPoll) -> None:
-    """End the poll when the client disconnects."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    polling.end()
+async def _watch(request: Request, gone: Callable[[], None], unseen: Callable[[], None]) -> None:
+    while (kind := (await request.receive())["type"]) != "http.disconnect":
+        if kind == CROWDED:
+            unseen()
+    gone()
 
 
 async def encode_leased(

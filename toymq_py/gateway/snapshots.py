@@ -6,7 +6,7 @@ Contract: gateway.md. Without watchers none is made. A watcher's first event (``
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -26,6 +26,10 @@ TOPICS_PER_TURN = 64
 """Described before other tasks get a turn; a millisecond."""
 SAME_MOMENT_MS = 50
 """Times that differ by less are equal: they are computed from an age and a later reading of the clock."""
+
+
+async def _at_once() -> None:
+    """There is always room."""
 
 
 class Snapshots:
@@ -61,19 +65,24 @@ class Snapshots:
         self._made_at = float("-inf")
         self._making = asyncio.Lock()
 
-    async def watch(self, present: Callable[[], Grant | None] = lambda: None) -> AsyncIterator[bytes]:
+    async def watch(
+        self, present: Callable[[], Grant | None] = lambda: None, room: Callable[[], Awaitable[None]] = _at_once
+    ) -> AsyncIterator[bytes]:
         """Events until the broker shuts down. A reader that missed a snapshot gets all topics again.
 
         Args:
             present: returns the present grant, which limits the topics that are shown; None shows all.
+            room: waits until the watcher may have all topics at once.
         """
         await self._refresh()
+        await room()
         seen = self._number
         yield self._whole(present())
         while await self._next():
             if self._number == seen + 1:
                 yield self._differences(present())
             elif self._number != seen:
+                await room()
                 yield self._whole(present())
             seen = self._number
 

@@ -1,7 +1,7 @@
 """Create, configure, describe, list, purge and delete topics; statistics. Contract: gateway.md; protocol.md, "JSON shapes"."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -20,7 +20,7 @@ from toymq_py.errors import (
     TooManyTopics,
     TopicExists,
 )
-from toymq_py.gateway import whole_topics
+from toymq_py.gateway import answer_room, whole_topics
 from toymq_py.gateway.access import CREATE_TOPIC, grant_of, is_internal
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
@@ -47,6 +47,12 @@ LISTING = {"type": "object", "properties": {"topics": {"type": "array", "items":
 def json_response(content: Any, status: int = 200) -> Response:
     """A JSON response that is not cached."""
     return Response(json.dumps(content), status, {"cache-control": "no-store"}, "application/json")
+
+
+def json_rows(members: Mapping[str, Any], name: str, rows: Iterable[str]) -> Response:
+    """As ``json_response``, of an object with these members and a list of rows that are JSON already."""
+    content = f'{json.dumps(members)[:-1]}, "{name}": [{", ".join(rows)}]}}'
+    return Response(content, 200, {"cache-control": "no-store"}, "application/json")
 
 
 async def settings_of(request: Request) -> dict[str, str]:
@@ -176,15 +182,16 @@ async def list_topics(gateway: Gateway, request: Request) -> Response:
         described = merged_topics([described, await gateway.neighbours.topics(query)])
     if grant is not None:
         described = (item for item in described if grant.sees(item["topic"]))
-    content = b'{"topics": [%b]}' % await listed(gateway, described)
+    content = b'{"topics": [%b]}' % await listed(gateway, request, described)
     return Response(content, 200, {"cache-control": "no-store"}, "application/json")
 
 
-async def listed(gateway: Gateway, described: Iterator[dict[str, Any]]) -> bytes:
-    """Topics joined by commas, encoded in slices: five thousand at once would hold the loop for 50 ms."""
+async def listed(gateway: Gateway, request: Request, described: Iterator[dict[str, Any]]) -> bytes:
+    """Topics joined by commas, encoded in slices: five thousand at once would hold the loop for 50 ms. Raises: QueueFull."""
     pieces: list[bytes] = []
     while items := [json.dumps(item) for item in islice(described, TOPICS_PER_TURN)]:
         pieces.append(", ".join(items).encode())
+        answer_room.grow(request, len(pieces[-1]))
         await gateway.waiting.pause()
     return b", ".join(pieces)
 

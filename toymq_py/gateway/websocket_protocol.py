@@ -17,7 +17,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from toymq_py.auth.quotas import FLOOR_BYTES, Seat
+from toymq_py.auth.quotas import Seat
 from toymq_py.errors import BadFraming, InternalError, RequestError, ShuttingDown
 from toymq_py.gateway.answers import HEADERS, encode_last
 from toymq_py.gateway.bodies import SEAT
@@ -229,7 +229,7 @@ class GatewayWebSocket(asyncio.Protocol):
     def _count_arriving(self) -> None:
         """Account for the message that arrives; close when there is no room for it."""
         seat, size = self.seat, len(self._unread) + len(self._frames) + len(self.conn.reader.buffer)
-        if seat is None or (size <= FLOOR_BYTES and not seat.arriving_bytes):
+        if seat is None or (size <= seat.floor_bytes and not seat.arriving_bytes):
             return
         if not seat.arriving(size) and not (self._ending or self.transport.is_closing()):
             self.conn.fail(CloseCode.TRY_AGAIN_LATER, str(seat.too_much())[:REASON_CHARS_MAX])

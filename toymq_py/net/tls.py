@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, cast
 
 from toymq_py.errors import BadFraming, RequestError
+from toymq_py.net.bounded_reads import AnyProtocol
 from toymq_py.net.certificates import reason_of
 from toymq_py.net.peer import described_peer
 
@@ -39,7 +40,7 @@ class TlsProtocol(asyncio.Protocol):
     def __init__(
         self,
         context: ssl.SSLContext,
-        inner: asyncio.Protocol,
+        inner: AnyProtocol,
         loop: asyncio.AbstractEventLoop,
         settled: Callable[["TlsProtocol"], None],
         refuse: Callable[[asyncio.Transport, RequestError], None],

@@ -22,6 +22,8 @@ OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 OPENMETRICS_END = b"# EOF\n"
 ROWS_PER_SLICE = 200
 """Rows that are encoded between two looks at the clock."""
+OBJECT_BYTES = 2048
+"""Of a topic or consumer with a label of its own: its rows, and their text, measured."""
 OTHERS = "(others)"
 """Label of the topics beyond ``metrics_objects``, or that are not to be seen, added up. No topic can have this name."""
 
@@ -49,18 +51,20 @@ Rows = dict[tuple[str, ...], float]
 
 
 async def render(
-    broker: Broker, clock: Clock | None = None, accept: str = "", sees: Callable[[str], bool] = lambda _topic: True
+    broker: Broker, clock: Clock | None = None, accept: str = "", sees: Callable[[str], bool] = lambda _topic: True,
+    grow: Callable[[int], None] = lambda _size: None,
 ) -> tuple[bytes, str]:
     """Answer ``GET /metrics``. Runs on the broker's own loop and never holds it for long.
 
     Args:
         accept: the request's ``Accept``; a client that takes OpenMetrics gets it.
         sees: whether the client may know of a topic; the other topics are added up under ``OTHERS``.
+        grow: counts bytes that the page will have; what it raises ends it.
 
     Returns: the body and its content type.
     """
     slices = Slices(clock or SystemClock())
-    found = await _collect(broker, slices, sees)
+    found = await _collect(broker, slices, sees, grow)
     histograms = broker.metrics.cluster().histograms if broker.metrics.cluster is not None else {}
     pieces: list[bytes] = []
     openmetrics = OPENMETRICS in accept
@@ -91,7 +95,9 @@ def render_cluster(rows: ClusterRows) -> tuple[bytes, str]:
     return b"".join(pieces), CONTENT_TYPE
 
 
-async def _collect(broker: Broker, slices: Slices, sees: Callable[[str], bool]) -> dict[str, Rows]:
+async def _collect(
+    broker: Broker, slices: Slices, sees: Callable[[str], bool], grow: Callable[[int], None]
+) -> dict[str, Rows]:
     found: dict[str, Rows] = {metric.name: {} for metric in TABLE}
     for name, value in _of_broker(broker):
         found[name][()] = value
@@ -113,6 +119,8 @@ async def _collect(broker: Broker, slices: Slices, sees: Callable[[str], bool]) 
         consumers = list(topic.consumers.values())
         room -= 1 + len(consumers)
         label = name if room >= 0 and sees(name) else OTHERS
+        if label == name:
+            grow(OBJECT_BYTES * (1 + len(consumers)))
         _add(found, (label,), topic.describe(consumers=False), OF_TOPIC)
         for consumer in consumers:
             await slices.turn()

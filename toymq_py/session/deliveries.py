@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 
-from toymq_py.auth.quotas import FLOOR_BYTES, Seat
+from toymq_py.auth.quotas import Seat
 from toymq_py.clock import Clock
 from toymq_py.errors import AlreadySubscribed
 from toymq_py.names import TopicPattern
@@ -116,12 +116,13 @@ class Deliveries:
             self._wake_others()
 
     def bytes_to_take(self, wanted_bytes: int) -> int:
-        """How many bytes of messages to take: ``FLOOR_BYTES`` while the client's token or address has used up its share."""
-        return min(wanted_bytes, FLOOR_BYTES) if self._seat is not None and self._seat.crowded else wanted_bytes
+        """How many bytes of messages to take: the floor while the client's token or address has used up its share."""
+        seat = self._seat
+        return min(wanted_bytes, seat.floor_bytes) if seat is not None and seat.crowded else wanted_bytes
 
     def check_room(self, size: int) -> None:
         """Check that a reply of ``size`` bytes fits into the client's share, and count it. Raises: QueueFull."""
-        if size > FLOOR_BYTES and self._seat is not None:
+        if self._seat is not None and size > self._seat.floor_bytes:
             if self._seat.over_its_share:
                 raise self._seat.too_much()
             self._seat.settle(self._seat.held_bytes - self._seat.unread_bytes + size)  # until the session counts all it holds

@@ -28,8 +28,11 @@ def told(name: str, lacks: tuple[bytes, ...], reply: bytes) -> bytes:
 class Gathering:
     """The replies to one command that was passed on to every worker."""
 
-    def __init__(self, workers: int, first: Place | None = None) -> None:
-        """``first``: whose reply is the first of all; None: that of the lowest number."""
+    def __init__(
+        self, workers: int, first: Place | None = None, grow: Callable[[int], None] = lambda size: None
+    ) -> None:
+        """``first``: whose reply is the first of all; None: that of the lowest number. ``grow``: see ``Listing``."""
+        self._grow = grow
         self.missing = workers
         self._first = first
         self.replies: dict[Place, bytes] = {}
@@ -93,7 +96,7 @@ class Gathering:
     def _listed(self, begin: Callable[[], Listed]) -> bytes | None:
         if self.refusal is not None:
             return self.refusal
-        self._listing = self._listing or Listing(begin)
+        self._listing = self._listing or Listing(begin, self._grow)
         return self._listing.make()
 
     def _documents(self) -> list[Any]:

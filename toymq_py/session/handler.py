@@ -47,7 +47,7 @@ from toymq_py.routes import Router
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.gate import TAKEN_AT_SHUTDOWN, Gate
-from toymq_py.session.listing import Listed, Listing, json_reply, listed_behind
+from toymq_py.session.listing import Listed, json_reply, listed_behind
 from toymq_py.session.passing import Passing
 from toymq_py.session.publish import answer, grouped, publish, publish_part
 from toymq_py.session.pull import Pulls
@@ -269,11 +269,11 @@ class Handler:
                 topic, consumer = command.topic, command.consumer
                 self._stored(lambda done: partition_operations.forget(self._broker, topic, consumer, done), audited=command)
             case commands.Topics():
-                self._replies.in_turn(Listing(lambda: (b"[", self._described(command.pattern), b"]")).make)
+                self._replies.listed(lambda: (b"[", self._described(command.pattern), b"]"))
             case commands.Describe():
                 self._describe(command.topic)
             case commands.Stats():
-                self._replies.in_turn(Listing(self._stats).make)
+                self._replies.listed(self._stats)
             case commands.Cluster():
                 self._replies.add(json_reply(self._broker.placement.described(None if command.moved else self._sees)))
             case commands.Hello():
@@ -409,9 +409,9 @@ class Handler:
     def _describe(self, name: str) -> None:
         if self._broker.partitioned.find(name) is None:
             described = self._broker.topic(name)
-            self._replies.in_turn(lambda: json_reply(living(described).describe()))
+            self._replies.counted(lambda: json_reply(living(described).describe()))
         else:
-            self._replies.in_turn(lambda: json_reply(partition_operations.describe(self._broker, name)))
+            self._replies.counted(lambda: json_reply(partition_operations.describe(self._broker, name)))
 
     def _numbers(self) -> dict[str, Any]:
         return self._broker.stats()

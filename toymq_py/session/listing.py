@@ -29,18 +29,21 @@ class Listing:
     """A JSON document with a list of topics, made in slices: five thousand of them at once would hold the loop for 50 ms.
 
     ``begin`` is called when the reply is at the head; it returns the JSON before the list, the topics, and the JSON after it.
+    ``grow`` counts each slice for the connection, and raises QueueFull: what hundreds of them make at a time would fill memory
+    before any is written.
     """
 
-    __slots__ = ("_begin", "_closing", "_items", "_pieces", "_separator")
+    __slots__ = ("_begin", "_closing", "_grow", "_items", "_pieces", "_separator")
 
-    def __init__(self, begin: Callable[[], Listed]) -> None:
+    def __init__(self, begin: Callable[[], Listed], grow: Callable[[int], None]) -> None:
         self._begin = begin
+        self._grow = grow
         self._items: Iterator[dict[str, Any]] | None = None
         self._pieces: list[bytes] = []
         self._closing = self._separator = b""
 
     def make(self) -> bytes | None:
-        """See ``replies.MakeReply``. Raises: BadName."""
+        """See ``replies.MakeReply``. Raises: BadName, QueueFull."""
         pieces = self._pieces
         if self._items is None:
             opening, self._items, self._closing = self._begin()
@@ -49,6 +52,7 @@ class Listing:
         if described:
             pieces.append(self._separator + ", ".join(described).encode())
             self._separator = b", "
+            self._grow(len(pieces[-1]))
         if len(described) == TOPICS_PER_TURN:
             return None
         pieces.append(self._closing)

@@ -242,9 +242,10 @@ class Passing:
         workers = [self.links.to(place) for place in places]
         data = encode_command(command)
         held = held or self._replies.hold(PendingReply(MADE_COST_BYTES + len(data)))
-        gathering = self._gathering(len(places))
+        gathering = self._gathering(len(places), held)
 
         def add(place: Place, answer: bytes) -> None:
+            self._replies.charge(held, len(answer))
             if gathering.add(place, answer):
                 if share is not None:
                     share(merge(gathering) or b"")
@@ -254,8 +255,9 @@ class Passing:
         for place, worker in zip(places, workers, strict=True):
             self.links.send(worker, [data], Expected(held, 1, share=partial(add, place), ends=ends))
 
-    def _gathering(self, count: int) -> Gathering:
-        return Gathering(count, None if self._placement.passes_on else self._placement.here)
+    def _gathering(self, count: int, held: PendingReply) -> Gathering:
+        first = None if self._placement.passes_on else self._placement.here
+        return Gathering(count, first, partial(self._replies.grew, held))
 
     # -- subscriptions that are everywhere
 
@@ -271,7 +273,7 @@ class Passing:
 
         missing = {place for one in self.links.spread.values() for place in one.missing}
         places = self._placement.places()
-        found = SpreadSubscription(command, places, self._gathering(len(places)), self.links, self._loop, reply, missing)
+        found = SpreadSubscription(command, places, self._gathering(len(places), held), self.links, self._loop, reply, missing)
         self.links.spread[command.topic] = found
         self._gate.wait(found.when_written, self._replies.wake)
         found.begin()

@@ -6,6 +6,7 @@ Contract: protocol.md, "Framing" (one reply per command, in order); ADR 0007. Kn
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from toymq_py.auth.quotas import FLOOR_BYTES
@@ -15,6 +16,7 @@ from toymq_py.errors import InternalError, RequestError
 from toymq_py.metrics import Metrics
 from toymq_py.net.fair_queue import Runnable
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
+from toymq_py.session.listing import Listed, Listing
 from toymq_py.topic import Appended, Commit, CommitState, Duplicate
 
 logger = logging.getLogger("toymq_py.session")
@@ -58,8 +60,8 @@ class Replies:
     The bound is the handler's: it applies no command while ``held_bytes`` is above ``--max-inflight-bytes``.
     """
 
-    __slots__ = ("_clock", "_fifo", "_metrics", "_pushes", "_runnable", "_waited_for", "due", "held_bytes", "room",
-                 "unfinished")  # fmt: skip
+    __slots__ = ("_clock", "_fifo", "_metrics", "_pushes", "_runnable", "_waited_for", "due", "grow", "held_bytes",
+                 "room", "unfinished")  # fmt: skip
 
     def __init__(self, metrics: Metrics, place: Runnable, clock: Clock) -> None:
         """``runnable`` is woken when a reply is due."""
@@ -71,6 +73,8 @@ class Replies:
         """The reply at the head needs another turn."""
         self.room: Callable[[int], int] = lambda wanted_bytes: wanted_bytes
         """How many bytes a write may have, of so many; asked above ``FLOOR_BYTES``."""
+        self.grow: Callable[[int], None] = lambda size: None
+        """Counts a part of a large reply at once; ``held_bytes`` is looked at after the turn. Raises: QueueFull."""
         self._metrics = metrics
         self._clock = clock
         self._runnable = place
@@ -148,6 +152,27 @@ class Replies:
     def in_turn(self, make: MakeReply) -> None:
         """Queue a reply that is made when it is at the head: it sees the effects and commits of every command before it."""
         self.fill(self.hold(), make)
+
+    def counted(self, make: Callable[[], bytes]) -> None:
+        """As ``in_turn``, for a reply that may be large: it counts before it is written, and is refused without room."""
+        held = self.hold()
+
+        def counted() -> bytes:
+            made = make()
+            self.grew(held, len(made))
+            return made
+
+        self.fill(held, counted)
+
+    def listed(self, begin: Callable[[], Listed]) -> None:
+        """As ``in_turn``, for a list of topics (``Listing``)."""
+        held = self.hold()
+        self.fill(held, Listing(begin, partial(self.grew, held)).make)
+
+    def grew(self, held: PendingReply, size: int) -> None:
+        """Count a part of a reply that is being made. Raises: QueueFull."""
+        self.charge(held, size)
+        self.grow(size)
 
     def push(self, push: bytes) -> None:
         """Send a push with the next write."""

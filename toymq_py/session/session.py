@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from toymq_py.auth.quotas import FLOOR_BYTES, Seat
+from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
@@ -116,6 +116,8 @@ class Session:
         self._replies = Replies(broker.metrics, self._runnable, clock)
         self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later, seat)
         self._replies.room = self._deliveries.bytes_to_take
+        if seat is not None:
+            self._replies.grow = seat.grow
         self._writer = Writer(transport, self._replies, self._deliveries, clock)
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
@@ -159,7 +161,7 @@ class Session:
             return
         reader, seat = self._reader, self._seat
         reader.received(data)
-        if reader.bytes_max > FLOOR_BYTES and seat is not None:  # before others are read: it bounds what one pass reads
+        if seat is not None and reader.bytes_max > seat.floor_bytes:  # before others are read: it bounds what one pass reads
             self._settle(seat)
         self._runnable.wake()
 
@@ -206,7 +208,7 @@ class Session:
                 more = self._writer.step(slice_end, deliver=True) or more
             seat = self._seat
             if seat is not None and (
-                self._replies.held_bytes + reader.bytes_max > FLOOR_BYTES or seat.held_bytes or self._writer.paused
+                self._replies.held_bytes + reader.bytes_max > seat.floor_bytes or seat.held_bytes or self._writer.paused
             ):
                 more = self._settle(seat) or more
             return more or (not reader.caught_up and self._has_room_again()) or (reader.paused and self._makes_room())
@@ -223,12 +225,13 @@ class Session:
         Returns: whether there is a command to handle.
         """
         held_bytes = self._replies.held_bytes + self._reader.count_bytes() + self._writer.unread_bytes
-        if held_bytes <= FLOOR_BYTES and not seat.held_bytes:
+        floor_bytes = seat.floor_bytes
+        if held_bytes <= floor_bytes and not seat.held_bytes:
             return False
         room = seat.settle(held_bytes)
-        self._handler.max_held_bytes = self._max_inflight_bytes if room else FLOOR_BYTES
-        self._reader.limit_inbox(INBOX_BYTES_MAX if room else FLOOR_BYTES)
-        if room or not self._reader.has_body_above(FLOOR_BYTES) or seat.may_go_on():
+        self._handler.max_held_bytes = self._max_inflight_bytes if room else floor_bytes
+        self._reader.limit_inbox(INBOX_BYTES_MAX if room else floor_bytes)
+        if room or not self._reader.has_body_above(floor_bytes) or seat.may_go_on():
             return False
         return self._reader.refuse_body(seat.too_much())
 

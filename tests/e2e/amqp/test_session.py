@@ -354,18 +354,13 @@ def test_half_a_body_is_not_held_beyond_the_end_of_its_connection(tmp_path: Path
     """It was until the client had answered connection.close, for up to 5 s: 2.8 times ``--max-held-bytes``."""
     limits = ("--max-held-bytes", "4MiB", "--http", "127.0.0.1:0")
     with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", *limits) as broker, contextlib.ExitStack() as open_wires:
-        ended = 0
         for _ in range(12):
             wire = open_wires.enter_context(AmqpWire(broker.amqp)).login()
             head = frame(HEADER, 1, b"\0\x3c\0\0" + (2_000_000).to_bytes(8) + b"\0\0")
             wire.socket.sendall(methods.encode(1, "basic.publish", routing_key="q") + head)
-            with contextlib.suppress(OSError):
-                wire.socket.sendall(frame(BODY, 1, b"x" * 100_000) * 19)
-            wire.send(2, "channel.open")
-            found = wire.event()
-            assert isinstance(found, Method)
-            ended += found.name == "connection.close"  # which is not answered
-        assert ended == 10, "two have room"
+            wire.socket.sendall(frame(BODY, 1, b"x" * 100_000) * 19)
+            wire.send(1, "basic.qos")
+            assert wire.closed_with("connection.close")[0] == 505  # which is not answered
         (held,) = [each for each in httpx.get(f"{broker.http}v1/broker").json()["limits"] if each["limit"] == "held_bytes"]
         assert held["used"] <= held["max"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toymq_py.amqp.arguments import checked, consumer_priority, topic_settings
+from toymq_py.amqp.arguments import KEPT_BYTES_MAX, checked, consumer_priority, topic_settings
 from toymq_py.amqp.errors import AmqpError
 
 
@@ -74,3 +74,13 @@ def test_a_priority_is_a_number(priority: Any) -> None:
     with pytest.raises(AmqpError, match="invalid arg 'x-priority'") as refused:
         consumer_priority({"x-priority": priority})
     assert refused.value.code == 406
+
+
+def test_what_is_kept_of_arguments_is_bounded() -> None:
+    """20,000 bindings could have 128 KiB each."""
+    room = KEPT_BYTES_MAX - len('{"a": ""}')
+    assert checked({"a": "x" * room}) == {"a": "x" * room}
+    with pytest.raises(AmqpError, match="arguments have 4097 bytes as JSON: at most 4096 are kept"):
+        checked({"a": "x" * (room + 1)})
+    with pytest.raises(AmqpError, match="at most 4096 are kept"):
+        checked({str(number): [{"a": 1}] * 100 for number in range(9)})

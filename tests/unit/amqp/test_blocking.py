@@ -1,4 +1,4 @@
-"""connection.blocked and unblocked, and which publishes wait. ADR 0163. ``tests/e2e/amqp/test_blocked.py`` has the disk."""
+"""connection.blocked and unblocked, and which publishes wait. ADR 0163, 0232; ``tests/e2e/amqp/test_blocked.py``: the disk."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,21 +8,23 @@ import pytest
 
 from tests.support.fake_clock import FakeClock
 from toymq_py.amqp import blocking, methods
-from toymq_py.amqp.blocking import Blocking, DiskAlarm
+from toymq_py.amqp.blocking import Alarm, Blocking
 from toymq_py.amqp.connection import Content
 from toymq_py.amqp.methods import Method
 from toymq_py.storage.commit.space_guard import SpaceGuard
 
 PUBLISH = 1, Content(Method((60, 40), "basic.publish", {}), b"\0\0", b"x")
 ACK = 1, Method((60, 80), "basic.ack", {})
+COMMIT = 1, Method((90, 20), "tx.commit", {})
 
 
 class Disk:
-    """A disk whose free space is set, with its guard."""
+    """A broker whose free space is set, with its guard, and whose memory may be high."""
 
     def __init__(self) -> None:
         self.free = 1000
         self.clock = FakeClock()
+        self.quotas = SimpleNamespace(memory_high=False)
         self.space = SpaceGuard(self, "/data", 100, self.clock)  # type: ignore[arg-type]
 
     def free_bytes(self, path: str) -> int:
@@ -39,9 +41,9 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def alarm_of(disk: Any) -> tuple[DiskAlarm, list[bool]]:
+async def alarm_of(disk: Any) -> tuple[Alarm, list[bool]]:
     changes: list[bool] = []
-    alarm = DiskAlarm(disk, asyncio.get_running_loop(), lambda: changes.append(alarm.is_on))
+    alarm = Alarm(disk, asyncio.get_running_loop(), lambda: changes.append(alarm.is_on))
     return alarm, changes
 
 
@@ -88,4 +90,32 @@ async def test_a_client_that_publishes_is_told_once() -> None:
     disk.set(50)
     assert ignorant.holds(PUBLISH, unconfirmed)
     assert len(sent) == 2
+    alarm.close()
+
+
+async def test_while_memory_is_high_publishes_and_commits_wait_with_confirms_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were refused: a channel without confirms was closed, and its client lost what it had sent behind."""
+    monkeypatch.setattr(blocking, "LOOK_S", 0.0)
+    disk, sent = Disk(), []
+    changes: list[bool] = []
+    alarm = Alarm(disk, asyncio.get_running_loop(), lambda: changes.append(alarm.memory_is_high))  # type: ignore[arg-type]
+    of_connection = Blocking(alarm, sent.append)
+    of_connection.is_known = True
+    disk.quotas.memory_high = True
+    confirmed = SimpleNamespace(tells_refusals=True)
+    assert not of_connection.holds(ACK, confirmed), "reading and acking free memory"
+    assert sent == []
+    assert of_connection.holds(PUBLISH, confirmed)
+    assert of_connection.holds(COMMIT, confirmed)
+    (frame,) = sent
+    assert methods.decode(frame[7:-1])["reason"] == "low on memory"
+    await turns()
+    assert changes == []
+    disk.quotas.memory_high = False
+    async with asyncio.timeout(10):
+        while changes != [False]:  # noqa: ASYNC110 (the alarm has no event, and takes a few passes)
+            await asyncio.sleep(0)
+    of_connection.tell()
+    assert methods.decode(sent[-1][7:-1]).name == "connection.unblocked"
+    assert not of_connection.holds(COMMIT, confirmed)
     alarm.close()

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from toymq_py.auth.quotas import FLOOR_BYTES, Holder, Quotas, Seat, acting_token, network_of
+from toymq_py.auth.quotas import FLOOR_BYTES, FLOOR_BYTES_MIN, Holder, Quotas, Seat, acting_token, network_of
 from toymq_py.errors import QueueFull, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
+from toymq_py.net.bounded_reads import READ_BYTES
 
 
 @dataclass
@@ -360,3 +361,49 @@ def test_no_consumer_is_made_while_memory_is_high() -> None:
     assert rig.reached() == {"memory": 1}
     rig.quotas.memory_high = False
     rig.quotas.admit_consumer("t", "c", ())
+
+
+def test_an_answer_is_made_beside_what_others_hold() -> None:
+    """One that is larger than the limit would never be made, and so many that are made at a time would all be refused."""
+    quotas = Rig(max_held_bytes=1_000_000).quotas
+    one, other = quotas.enter(None), quotas.enter(None)
+    one.grow(2_000_000)
+    other.grow(FLOOR_BYTES)
+    with pytest.raises(QueueFull, match="--max-held-bytes"):
+        other.grow(1)
+    one.grow(1)
+    other.check_answer(FLOOR_BYTES)
+    with pytest.raises(QueueFull):
+        other.check_answer(FLOOR_BYTES + 1)
+    one.settle(0)
+    other.check_answer(9_000_000)
+
+
+def test_who_asks_why_memory_is_high_is_answered() -> None:
+    quotas = Rig(max_held_bytes=1_000_000).quotas
+    quotas.memory_high = True
+    seat = quotas.enter(None)
+    seat.grow(900_000)
+    quotas.enter(None).grow(900_000)
+    with pytest.raises(QueueFull, match="--max-held-bytes"):
+        quotas.enter(None).check_answer(900_000)
+
+
+def test_what_all_may_hold_whatever_others_do_is_the_limit_at_most() -> None:
+    """Three thousand connections with 60 KB each, of which nothing counted, and the kernel killed a broker in 192 MiB."""
+    quotas = Rig(max_connections=1000, max_held_bytes=4 << 20).quotas
+    seats = [quotas.enter(None) for _ in range(64)]
+    assert seats[0].floor_bytes == FLOOR_BYTES
+    seats += [quotas.enter(None) for _ in range(64)]
+    assert seats[0].floor_bytes == quotas.read_bytes == FLOOR_BYTES // 2
+    seats[0].settle(FLOOR_BYTES // 2)
+    assert quotas.held_bytes == 0
+    seats[0].settle(FLOOR_BYTES // 2 + 1)
+    assert quotas.held_bytes == FLOOR_BYTES // 2 + 1
+    seats += [quotas.enter(None) for _ in range(800)]
+    assert seats[0].floor_bytes == FLOOR_BYTES_MIN, "a small message always passes"
+    for seat in seats[1:]:
+        seat.leave()
+    assert (seats[0].floor_bytes, quotas.read_bytes) == (FLOOR_BYTES, READ_BYTES)
+    quotas.limit_memory(FLOOR_BYTES * 4)
+    assert seats[0].floor_bytes == FLOOR_BYTES // 2, "an eighth of it"

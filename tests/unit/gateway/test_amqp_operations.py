@@ -13,7 +13,7 @@ from tests.support.http_tokens import bearer, three_tokens
 from tests.support.sim_disk import SimDisk
 from toymq_py.amqp import AmqpServer
 from toymq_py.clock import SystemClock
-from toymq_py.gateway import amqp_operations
+from toymq_py.gateway import amqp_operations, answer_room
 
 DIR = "/data/d"
 WANTED = {
@@ -48,7 +48,10 @@ async def test_what_was_declared_is_listed_a_page_at_a_time(rig: HttpRig, monkey
     monkeypatch.setattr(amqp_operations, "PER_TURN", 2)
     assert (await rig.ask("POST", "/v1/amqp:declare", json=WANTED)).json() == {"declared": 11}
     assert (await rig.ask("POST", "/v1/amqp:declare", json=WANTED)).json() == {"declared": 0}
+    grown: list[int] = []
+    monkeypatch.setattr(answer_room, "grow", lambda request, size: grown.append(size))
     found = await listed(rig, "queues", max=2)
+    assert grown == [len(json.dumps(each)) for each in found["queues"]], "each row counts when it is made"
     assert (found["served"], found["total"], found["more"]) == (True, 5, True)
     assert [each["name"] for each in found["queues"]] == ["q0", "q1"]
     assert found["queues"][0] == {

@@ -1,6 +1,7 @@
 """``answer_room``: clients that do not read: what they hold is bounded, whatever they asked for."""
 
 import asyncio
+import contextlib
 import json
 import random
 import socket
@@ -11,6 +12,8 @@ from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import HANDSHAKE, frame_of
 from toymq_py.auth.quotas import Seat
+from toymq_py.gateway import answer_room
+from toymq_py.observability.prometheus import OBJECT_BYTES
 
 DIR = "/data/d"
 MESSAGE_BYTES = 8_000_000
@@ -115,3 +118,62 @@ async def test_the_request_of_a_client_that_is_gone_is_not_answered(path: str, m
         assert sum(held) <= 5 * 2_000_000, "a slice each, and not all that was asked for"
         described = rig.broker.topic("t").describe()
         assert all(found["inflight"] == 0 for found in described["consumers"])
+
+
+TOPICS = 2000
+
+
+@pytest.mark.parametrize("path", ["/v1/topics", "/metrics", "/api/queues"])
+async def test_what_tells_of_the_broker_counts_while_it_is_made(path: str) -> None:
+    """Two hundred lists of a MB each were made at a time, and publishes were refused for lack of memory."""
+    disk = SimDisk(random.Random(1))
+    async with listening(DIR, fs=disk, max_held_bytes=1 << 20, dialects=["tinymq"]) as rig, asyncio.timeout(60):
+        for number in range(TOPICS):
+            rig.broker.topic_or_new(f"t{number}")
+        silent = [connect(rig, get(path)) for _ in range(20)]
+        quotas, most, answers = rig.broker.quotas, 0, [b""] * len(silent)
+        before = rig.broker.metrics.errors.get("QUEUE_FULL", 0)
+        while not all(answers):
+            await asyncio.sleep(0)
+            most = max(most, quotas.held_bytes)
+            for place, connection in enumerate(silent):
+                with contextlib.suppress(BlockingIOError):
+                    answers[place] = answers[place] or connection.recv(12)
+        refused = answers.count(b"HTTP/1.1 429")
+        assert 0 < refused < 20
+        assert rig.broker.metrics.errors["QUEUE_FULL"] - before == refused
+        assert most <= (1 << 20) + TOPICS * OBJECT_BYTES, "more than a limit may be exceeded by one"
+        for connection in silent:
+            connection.close()
+        await rig.until(lambda: quotas.held_bytes == 0)
+
+
+async def test_a_watcher_gets_all_topics_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that did not read held the topics of all, and nothing looked at it before."""
+    monkeypatch.setattr(answer_room, "LOOK_S", 0.0)
+    async with listening(DIR, fs=SimDisk(random.Random(1)), max_held_bytes=1 << 20) as rig, asyncio.timeout(60):
+        rig.broker.topic_or_new("t")
+        other = rig.broker.quotas.enter(None)
+        other.settle(2 << 20)
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(get("/v1/events"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 200 " in head
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not reader._buffer  # type: ignore[attr-defined]
+        other.settle(0)
+        assert b"event: snapshot" in await reader.readuntil(b"\n\n")
+        writer.close()
+
+
+async def test_pages_and_answers_that_are_not_read_leave_no_room_for_more() -> None:
+    async with listening(DIR, fs=SimDisk(random.Random(1)), max_held_bytes=1 << 20) as rig:
+        other = rig.broker.quotas.enter(None)
+        for path, status in (("/openapi.json", 200), ("/v1/broker", 200)):
+            assert (await rig.ask("GET", path)).status_code == status
+        other.settle(2 << 20)
+        answer = await rig.ask("GET", "/openapi.json")
+        assert (answer.status_code, answer.json()["code"]) == (429, "QUEUE_FULL")
+        assert (await rig.ask("GET", "/v1/broker")).status_code == 200, "small ones always"
+        assert (await rig.ask("GET", "/static/app.js")).status_code == 200

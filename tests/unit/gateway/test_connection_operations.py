@@ -12,7 +12,7 @@ from tests.support.http_rig import HttpRig, listening, refused
 from tests.support.http_tokens import bearer, three_tokens
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import frames, sessions
-from toymq_py.gateway import connection_operations
+from toymq_py.gateway import answer_room, connection_operations
 
 DIR = "/data/d"
 PATH = "/v1/connections"
@@ -67,13 +67,16 @@ async def test_of_sessions_with_mode_single_each_says_where_it_is_active(rig: Ht
     assert active["third"] in ([], ["t.1"])
 
 
-async def test_a_search_finds_names_topics_and_consumers(rig: HttpRig) -> None:
+async def test_a_search_finds_names_topics_and_consumers(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    grown: list[int] = []
+    monkeypatch.setattr(answer_room, "grow", lambda request, size: grown.append(size))
     for name, topic in ((b"mailer", b"orders"), (b"printer", b"labels.*")):
         wire = await rig.served.connect()
         await wire.ask(b"HELLO 1 name=%b\n" % name)
         assert (await wire.ask(b"SUB %b c-%b\n" % (topic, name))).startswith(b"OK")
     for search, name in (("MAIL", "mailer"), ("labels", "printer"), ("c-printer", "printer"), ("toymq-1", "mailer")):
         assert [each["name"] for each in await listed(rig, search=search)] == [name], search
+    assert len(grown) == 4, "each that is listed counts when it is made"
     assert await listed(rig, search="nothing") == []
     for wrong in ({"search": ""}, {"search": "x" * 101}, {"max": 0}, {"max": 1001}):
         refused(await rig.ask("GET", PATH, params=wrong), 422, "BAD_ARGUMENT")

@@ -62,7 +62,7 @@ class Link:
         self.writable = asyncio.Event()
         self.writable.set()
         self.common_headers = COMMON
-        self.eof = False
+        self.eof = self.is_crowded = False
         self.tasks: list[asyncio.Task[None]] = []
         self.own = self.tasks.append
         self.asked_for_more = 0

@@ -12,16 +12,18 @@ from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import HANDSHAKE
 from toymq_py.gateway import http_protocol, idle_timer
+from toymq_py.gateway.read_ahead import AHEAD_BYTES
 
 PUBLISH = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n%d"
 LEASE = b"GET /v1/topics/t/messages?consumer=c%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ACK = b"DELETE /v1/topics/t/messages/%d?consumer=c HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CONSUME = b"GET /consume/t?timeout=30s%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LAST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture
 async def rig() -> AsyncIterator[HttpRig]:
-    async with listening("/data/d", fs=SimDisk(random.Random(1))) as rig:
+    async with listening("/data/d", fs=SimDisk(random.Random(1)), dialects=["tinymq"]) as rig:
         yield rig
 
 
@@ -215,6 +217,46 @@ async def test_a_long_poll_ends_when_the_client_ends_its_side(rig: HttpRig) -> N
     assert [message["attempt"] for message in await rig.lease("t")] == [1]
 
 
+@pytest.mark.parametrize("vanishes", [False, True])
+@pytest.mark.parametrize(
+    "lease", [LEASE % b"&wait_s=60", CONSUME % b"", CONSUME % b"&auto_ack=true", CONSUME % b"&filter_key=k&filter_val=v"]
+)
+async def test_long_polls_sent_ahead_end_when_the_client_ends_its_side(rig: HttpRig, lease: bytes, *, vanishes: bool) -> None:
+    """No more was read behind the first: each was held for its time, and took messages for a client that was gone."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    async with asyncio.timeout(10):
+        writer.write(lease * 20)
+        if vanishes:
+            writer.close()
+        else:
+            writer.write_eof()
+            assert statuses(await reader.read()) == [204] * 20
+        await rig.until(lambda: not rig.broker.quotas.connections)
+    writer.close()
+    await rig.publish("t", "a")
+    assert [message["attempt"] for message in await rig.lease("t", consumer="tinymq" if b"consume/" in lease else "c")] == [1]
+
+
+@pytest.mark.parametrize("ahead", [LEASE % b"&wait_s=60" * 4000, LEASE % b"&wait_s=60" + b"GARBAGE\r\n\r\n"])
+async def test_no_long_poll_waits_when_no_more_is_read_behind_it(rig: HttpRig, ahead: bytes) -> None:
+    """It is not seen whether the client is gone. Each is answered, and what is there is leased."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    async with asyncio.timeout(20):
+        writer.write(ahead)
+        first = await reader.readuntil(b"\r\n\r\n")
+        assert statuses(first) == [204]
+        writer.close()
+        await rig.until(lambda: not rig.broker.quotas.connections)
+
+
+async def test_what_is_sent_ahead_of_its_turn_counts_as_held(rig: HttpRig) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    writer.write(LEASE % b"&wait_s=60" + (PUBLISH % 0) * 1200)
+    await rig.until(lambda: rig.broker.quotas.held_bytes > AHEAD_BYTES)
+    writer.close()
+    await rig.until(lambda: not rig.broker.quotas.held_bytes)
+
+
 async def test_what_was_leased_is_given_back_when_the_client_ended_its_side_meanwhile(rig: HttpRig) -> None:
     """Its consumer is new, and the lease waits for the disk."""
     await rig.publish("t", "a")
@@ -267,3 +309,22 @@ async def test_the_extensions_of_a_chunk_are_refused_before_they_cost(rig: HttpR
         answer = await exchange(rig.port, begin + b"a" * 40_000)
     assert statuses(answer) == [431]
     assert sum(fed) < 16_384
+
+
+async def test_heads_of_many_connections_are_bounded() -> None:
+    """Nothing of a head counted: three thousand of 60 KB, of clients without a token, took 500 MB."""
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"x%d: %b\r\n" % (n, b"y" * 50) for n in range(900)) + b"z"
+    async with listening("/data/d", fs=SimDisk(random.Random(1)), max_held_bytes=1 << 20) as rig, asyncio.timeout(60):
+        wires = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(40)]
+        for _, writer in wires:
+            writer.write(head)
+        await rig.until(lambda: sum(reader.at_eof() or bool(reader._buffer) for reader, _ in wires) >= 30)  # type: ignore[attr-defined]
+        assert rig.broker.quotas.held_bytes <= (1 << 20) + 2 * 4 * len(head)
+        assert statuses(await exchange(rig.port, LAST)) == [200], "small heads always pass"
+        for _, writer in wires:
+            writer.write_eof()
+        answers = [statuses(await reader.read()) for reader, _ in wires]
+        assert answers.count([429]) >= 30
+        for _, writer in wires:
+            writer.close()
+        await rig.until(lambda: not rig.broker.quotas.held_bytes)

@@ -48,6 +48,17 @@ async def test_who_speaks_no_tls_is_told_so() -> None:
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["detail"] == "this port expects TLS: use https://"
 
 
+async def test_a_client_that_is_gone_behind_polls_sent_ahead_is_seen() -> None:
+    async with listening(DIR, fs=disk(), certificates=certificates()) as rig, asyncio.timeout(TIMEOUT_S):
+        _, writer = await wire(rig, shakes_hands=True)
+        writer.write(b"GET /v1/topics/t/messages?consumer=c&wait_s=60 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
+        await rig.until_polled("t")
+        writer.close()
+        await rig.until(lambda: not rig.broker.quotas.connections)
+        await rig.publish("t", "a")
+        assert [message["attempt"] for message in await rig.lease("t")] == [1]
+
+
 async def test_who_says_nothing_or_stops_halfway_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls, "HANDSHAKE_S", 0.01)
     async with listening(DIR, fs=disk(), certificates=certificates()) as rig, asyncio.timeout(TIMEOUT_S):

@@ -82,6 +82,22 @@ def test_a_reply_that_is_refused_leaves_nothing_behind(replies: Replies) -> None
         gc.enable()
 
 
+def test_a_reply_that_is_counted_is_refused_without_room(replies: Replies) -> None:
+    """DESCRIBE of a topic with thousands of consumers."""
+    grown: list[int] = []
+
+    def grow(size: int) -> None:
+        grown.append(size)
+        if len(grown) > 1:
+            raise QueueFull("no room")
+
+    replies.grow = grow
+    for _ in range(2):
+        replies.counted(lambda: b"x" * 100_000 + b"\n")
+    assert written(replies) == b"x" * 100_000 + b"\nERR QUEUE_FULL no room\n"
+    assert (grown, replies.held_bytes) == ([100_001] * 2, 0)
+
+
 def test_a_push_goes_before_the_replies(replies: Replies) -> None:
     replies.hold()
     replies.push(b"CLOSED\n")

@@ -34,6 +34,8 @@ class LiveTail:
         self._hungry: dict[Topic, None] = {}  # they have messages to read
         self._wake: Callable[[], None] | None = None
         self._unhook: Callable[[], object] = lambda: None
+        self.ended = False
+        """The client is gone, or may be."""
 
     def __enter__(self) -> "LiveTail":
         self.open()
@@ -63,6 +65,12 @@ class LiveTail:
             withdraw()
         self._withdraw.clear()
         self._at.clear()
+
+    def end(self) -> None:
+        """The client is gone, or may be: a wait ends."""
+        self.ended = True
+        if self._wake is not None:
+            self._wake()
 
     @property
     def living(self) -> bool:

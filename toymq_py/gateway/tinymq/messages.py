@@ -21,12 +21,12 @@ from toymq_py.gateway.headers import header_block, header_text
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.message_operations import HEARTBEAT_S
 from toymq_py.gateway.operations import Need
-from toymq_py.gateway.poll_operations import WAIT_S_MAX, LeasedResponse, encode_leased, give_back, lease_for
+from toymq_py.gateway.poll_operations import WAIT_S_MAX, LeasedResponse, encode_leased, give_back, lease_for, watched
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.publish_operations import BATCH_BYTES_MAX, Message, append, check_size
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tinymq.live_tail import LiveTail
-from toymq_py.gateway.tinymq.message_views import Filter, Place, describe, look
+from toymq_py.gateway.tinymq.message_views import Filter, Place, Seen, describe, look
 from toymq_py.gateway.tinymq.names import (
     AUTO_ACK,
     BACKLOG_MAX,
@@ -205,15 +205,12 @@ async def _select(
     gateway: Gateway, request: Request, place: Place, limit: int, wait_s: float, wanted: Filter
 ) -> Response:
     """Messages that a filter selects, not leased. Others stay in the queue, where the original drops them."""
-    until = gateway.loop.time() + wait_s
     acked = AUTO_ACK.of(request) or False
     with LiveTail(gateway, place, wanted) as tail:
         found = await look(gateway, request, place, limit, wanted)
-        while not found and (left_s := until - gateway.loop.time()) > 0 and not gateway.waiting.stopped:
-            grown = await tail.grown(left_s)
-            check_again(gateway, request, "subscribe", place.name)
-            if grown and tail.take():
-                found = await look(gateway, request, place, limit, wanted)
+        if not found and wait_s:
+            wait = partial(_await_selected, gateway, request, tail, limit, wait_s, wanted)
+            found = await watched(request, wait, tail.end, tail.end)
     if await request.is_disconnected():
         return Response(status_code=204)
     if acked:  # without those that another client took meanwhile
@@ -222,6 +219,20 @@ async def _select(
             await _store_acks(gateway, topic.name)
     texts = [json.dumps(shown) for _, _, shown in found]
     return Response(_one_or_all(texts, limit), 200, None, "application/json") if texts else Response(status_code=204)
+
+
+async def _await_selected(
+    gateway: Gateway, request: Request, tail: LiveTail, limit: int, wait_s: float, wanted: Filter
+) -> list[Seen]:
+    """Look whenever a message is published that the filter selects, until one is found. Raises: RequestError, OSError."""
+    until = gateway.loop.time() + wait_s
+    found: list[Seen] = []
+    while not (found or tail.ended or gateway.waiting.stopped) and (left_s := until - gateway.loop.time()) > 0:
+        grown = await tail.grown(left_s)
+        check_again(gateway, request, "subscribe", tail.place.name)
+        if grown and tail.take():
+            found = await look(gateway, request, tail.place, limit, wanted)
+    return found
 
 
 # -- done with a message

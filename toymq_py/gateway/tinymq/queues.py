@@ -12,6 +12,7 @@ from starlette.responses import Response
 from toymq_py.config.webhooks import Webhook
 from toymq_py.consumer_options import EARLIEST
 from toymq_py.errors import BadArgument, TopicExists
+from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import check_topic, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
 from toymq_py.gateway.consumer_operations import redrive
@@ -40,6 +41,9 @@ from toymq_py.gateway.topic_operations import json_response, purge
 from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
 from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
 from toymq_py.topic import Topic
+
+QUEUE_BYTES = 512
+"""Of one that is listed: an object, and its text."""
 
 
 def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
@@ -73,6 +77,7 @@ async def _queues(gateway: Gateway, request: Request) -> list[dict[str, Any]]:
             topic = gateway.broker.topics.get(name)
             if topic is not None and not topic.deleted and (grant is None or grant.sees(name)):
                 found.append(_queue(gateway, topic))
+                answer_room.grow(request, QUEUE_BYTES)
         await gateway.waiting.pause()
     return found
 

@@ -1,0 +1,96 @@
+"""What an HTTP client has sent and is not parsed yet, and whether more is read.
+
+Contract: gateway.md. It is read on behind a request that waits: else the end of the stream is not seen, and neither
+that the client is gone.
+"""
+
+import asyncio
+
+from toymq_py.auth.quotas import Seat
+
+AHEAD_BYTES = 64 * 1024
+"""That wait for the parser, or of a body for the application; beyond, no more is read."""
+
+CROWDED = "toymq.crowded"
+"""A message to the application (ASGI), once in a request: no more is read behind it, and it will not be seen that the client is
+gone. A wait for messages ends."""
+
+HEAD_COST, HEAD_FREE_BYTES = 4, 2048
+"""Bytes that a byte of a head takes, as headers of a few letters do; and heads that are as small are not looked at."""
+
+
+class ReadAhead:
+    """The bytes read of one connection ahead of its parser. The calls of its transport are idempotent."""
+
+    __slots__ = ("_head_bytes", "_stays_bytes", "_transport", "body_waits", "data", "eof", "held", "seat", "stopped")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.seat: Seat | None = None
+        self._stays_bytes = self._head_bytes = 0
+        self.data = b""
+        self.eof = False
+        """The client sends no more: it waits for answers, or is gone."""
+        self.held = False
+        """More waits for the parser than is read ahead."""
+        self.body_waits = False
+        """So much of a body waits for the application."""
+        self.stopped = False
+        """The last answer is known: what else comes is not read."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether more is read."""
+        return not (self.held or self.body_waits or self.stopped)
+
+    def add(self, data: bytes, *, stays: bool) -> None:
+        """Keep what came behind the rest. The first piece has its turn before reading is held."""
+        waits = bool(self.data)
+        self._keep(self.data + data, stays=stays)
+        if waits or stays:
+            self._hold()
+
+    def keep(self, data: bytes, *, stays: bool) -> None:
+        """Set what is left to parse. ``stays``: not before the request ahead is answered; then it counts for the connection."""
+        self._keep(data, stays=stays)
+        self._hold()
+
+    def _keep(self, data: bytes, *, stays: bool) -> None:
+        self.data = data
+        self._stays_bytes = len(data) if stays else 0
+        self._count()
+
+    def head(self, size: int) -> bool:
+        """Count what a head takes, in part or whole, until its request is answered. Returns: whether there is room for it."""
+        self._head_bytes = size * HEAD_COST
+        return self._count()
+
+    def _count(self) -> bool:
+        return self.seat is None or self.seat.arriving(self._stays_bytes + self._head_bytes)
+
+    def _hold(self) -> None:
+        held = len(self.data) > AHEAD_BYTES
+        if held != self.held:
+            self.held = held
+            self.read_or_not()
+
+    def wait_for_body(self, waits: bool) -> None:
+        """The application has more of a body than it took, or takes it."""
+        if waits != self.body_waits:
+            self.body_waits = waits
+            self.read_or_not()
+
+    def stop(self) -> None:
+        """Read no more, and drop what was read."""
+        self.stopped = True
+        self.keep(b"", stays=False)
+        self.read_or_not()
+
+    def read_or_not(self) -> None:
+        """Pause reading, or go on."""
+        if self._transport.is_closing() or self.eof:
+            return
+        if self.reads:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
