@@ -54,7 +54,7 @@ def test_forty_publishers_of_a_megabyte_are_all_served_by_a_limit_of_four(broker
         before = broker.rss_bytes()
         publishing = [publishers.submit(publish, broker.amqp, 3) for _ in range(40)]
         assert {len(body) for body in bodies(consumer, 120)} == {SIZE}
-        assert broker.rss_bytes() - before < 100 << 20
+        assert broker.rss_bytes() - before < 160 << 20, "of 120 MB, each of which is there as a body, in the log and on its way"
         assert sum(each.result() for each in publishing) == 120
 
 
