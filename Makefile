@@ -107,7 +107,7 @@ test-compiled: $(TESTABLE) ## run the end-to-end tests against the compiled whee
 test-amqp-peers: $(READY) ## run the suites of py-amqp and kombu against a broker here; pika's, too: PIKA=DIR; or tutorials: TUTORIALS=DIR
 	$(BIN)/python -m tests.amqp_peers $(if $(PIKA),--pika $(PIKA)) $(addprefix --tutorials ,$(TUTORIALS))
 
-test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, millions of rows
+test-spark-slow: $(TESTABLE) ## run the other Spark tests: jobs, buckets, tables, kills, a cluster, millions of rows
 	$(BIN)/python -m pytest -m spark_slow
 
 test-browser: $(READY) ## run the dashboard's tests in this machine's Chromium

@@ -36,8 +36,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays until the end: no garbage collection of a test, or for one, looks through it."""
-    gc.collect()
+    """What was imported and collected stays until the end: no garbage collection of a test, or for one, looks through it. Nor
+    is there one here, which would look through all of it."""
     gc.freeze()
     gc.enable()
 

@@ -85,8 +85,10 @@ class _Topic:
 class ClusterWorld:
     """A ``workload.World``. A context manager: its clients publish and consume until ``drain``."""
 
-    def __init__(self, groups: Groups, seed: int) -> None:
-        """Topics begin in one group after the other."""
+    def __init__(self, groups: Groups, seed: int, rate: float = HABITS.rate) -> None:
+        """Topics begin in one group after the other. ``rate``: of each publisher, messages a second; what is published while
+        etcd elects is most of what a short test costs."""
+        self._habits = replace(HABITS, rate=rate)
         self._groups = groups
         self._seed = seed
         self._began = MONOTONIC()
@@ -242,7 +244,7 @@ class ClusterWorld:
             self._tasks.append(start(Subscriber(*of(name), of_topic, consumer, habits, mode).run()))
 
         self.recorder("supervisor", "declare", topic=topic, consumer=KEYED, note="keyed")
-        self._publishing.append(start(Publisher(*of(f"p-{topic}"), self._messages(f"p-{topic}", topic), HABITS).run()))
+        self._publishing.append(start(Publisher(*of(f"p-{topic}"), self._messages(f"p-{topic}", topic), self._habits).run()))
         subscribe(f"{EXCLUSIVE}-{topic}", topic, EXCLUSIVE, replace(HABITS, dead=0.01))
         for number in range(2):
             subscribe(f"{KEYED}{number}-{topic}", topic, KEYED, HABITS, "keyed")
