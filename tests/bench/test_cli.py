@@ -15,7 +15,7 @@ from toymq_bench.errors import BenchError
 from toymq_bench.result import Session
 from toymq_bench.traffic import Traffic
 
-SHORT = ["--seconds", "500ms", "--warmup", "50ms"]
+SHORT = ["--seconds", "200ms", "--warmup", "50ms"]
 
 
 def bench(*arguments: str) -> Result:
@@ -159,7 +159,7 @@ def test_goals_measure_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(goals, "IDLE_SESSIONS", 20)
     kept, picture = tmp_path / "goals.json", tmp_path / "goals.png"
     short = ["--messages", "60", "--runs", "1", "--warmup", "10ms", "--data-dir", str(tmp_path)]
-    for duration in ("250ms", "5s"):  # on a machine on which nothing happens for a quarter of a second, longer
+    for duration in ("100ms", "1s", "5s"):  # on a machine on which nothing happens for a tenth of a second, longer
         done = bench("goals", *short, "--seconds", duration, "--json", str(kept), "--plot", str(picture))
         if "no message was completed" not in done.output:
             break

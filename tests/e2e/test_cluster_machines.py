@@ -25,7 +25,7 @@ def kept(outcome: Outcome, *, failovers: int, stored: int = 500) -> None:
 
 def test_a_leader_that_reaches_clients_alone_costs_no_message(tmp_path: Path) -> None:
     """The short form of what follows."""
-    kept(run_round(tmp_path, 1, ["alone_with_clients"], rate=50.0), failovers=1, stored=100)
+    kept(run_round(tmp_path, 1, ["alone_with_clients"], share=4), failovers=1, stored=50)
 
 
 @pytest.mark.torture

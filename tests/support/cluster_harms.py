@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.cluster_rig import CLUSTER, GROUP, MONOTONIC, WAIT_S, ClusterNode, ClusterRig, groups_on_machines
-from tests.support.cluster_world import HABITS, OPTIONS, REPLICA_TIMEOUT_S, ClusterWorld, Groups
+from tests.support.cluster_world import OPTIONS, REPLICA_TIMEOUT_S, ClusterWorld, Groups
 from tests.support.machines import Machine, Machines
 from tests.support.replica_reads import broken_replicas
 from toymq_chaos import history
@@ -224,7 +224,7 @@ class Outcome:
 def run_round(
     directory: Path, seed: int, names: Sequence[str], told: Callable[[str, float], object] = lambda name, gap_s: None,
     *options: str, ttl_s: float = 2.0, groups: Sequence[str] = (GROUP,),
-    rate: float = HABITS.rate,
+    share: int = 1,
 ) -> Outcome:  # fmt: skip
     """One round with these harms, on three machines, each with a node of each group. ``told`` hears of each. A history that is
     broken stays in ``directory``.
@@ -233,7 +233,7 @@ def run_round(
     """
     with Machines(3) as machines:
         with machines.entered(), groups_on_machines(directory, machines, groups, *OPTIONS, *options, ttl_s=ttl_s) as rigs:
-            world = ClusterWorld(rigs, seed, rate)
+            world = ClusterWorld(rigs, seed, share)
             outcome = asyncio.run(_harmed(rigs, machines, world, names, told))
         outcome.stored = world.stored
         for name, rig in rigs.items():

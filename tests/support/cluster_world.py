@@ -85,10 +85,11 @@ class _Topic:
 class ClusterWorld:
     """A ``workload.World``. A context manager: its clients publish and consume until ``drain``."""
 
-    def __init__(self, groups: Groups, seed: int, rate: float = HABITS.rate) -> None:
-        """Topics begin in one group after the other. ``rate``: of each publisher, messages a second; what is published while
-        etcd elects is most of what a short test costs."""
-        self._habits = replace(HABITS, rate=rate)
+    def __init__(self, groups: Groups, seed: int, share: int = 1) -> None:
+        """Topics begin in one group after the other. ``share``: of the messages a short test publishes one in so many, as they
+        are most of what it costs."""
+        self._share = share
+        self._habits = replace(HABITS, rate=HABITS.rate / share)
         self._groups = groups
         self._seed = seed
         self._began = MONOTONIC()
@@ -257,8 +258,8 @@ class ClusterWorld:
         await asyncio.gather(*self._tasks, *self._publishing, return_exceptions=True)
 
     async def more(self, count: int = 100) -> None:
-        """Wait until so many more publishes are stored, of each topic its part."""
-        wanted = {topic: topic.stored + count // len(self.topics) for topic in self.topics.values()}
+        """Wait until so many more publishes are stored, of each topic its part; in a short test, its share."""
+        wanted = {topic: topic.stored + count // self._share // len(self.topics) for topic in self.topics.values()}
         until = MONOTONIC() + WAIT_S
         while any(topic.stored < least for topic, least in wanted.items()):
             for task in (*self._tasks, *self._publishing):

@@ -32,7 +32,7 @@ def test_a_disk_without_room_gets_no_topic_and_the_others_go_on() -> None:
         disk = world.groups[to].disk
         disk.capacity_bytes = disk.used_bytes + 4096
         await asked(world, kept, to)
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(3.0)
         assert await kept.record(TOPIC) == record
         assert not disk.is_dir(f"{DIRECTORY}/topics/{TOPIC}"), "half a copy is removed"
         disk.capacity_bytes = None
