@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from tests.support.elections import CLUSTER, elect
-from tests.support.sim_event_loop import SimEventLoop
 from tests.support.shares import seeds as some
+from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.errors import BadArgument, BeingMoved, EtcdError, Moved, NameBusy, PlacementUnknown, TermEnded, TopicExists
