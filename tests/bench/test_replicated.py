@@ -3,18 +3,16 @@
 import pytest
 from click.testing import CliRunner
 
-from tests.cluster_bench import __main__ as command
+from tests.cluster_bench.__main__ import SHOWN, main
 from tests.support.requirements import require
 
-pytestmark = require("etcd", "proc")
+pytestmark = [require("etcd", "proc"), pytest.mark.torture]
 
 
-@pytest.mark.parametrize("loads", [1, pytest.param(2, marks=pytest.mark.torture)])
-def test_a_pair_is_measured_beside_a_single_node_and_a_resync_under_load(loads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "LOADS", dict(list(command.LOADS.items())[-loads:]))
-    done = CliRunner().invoke(command.main, ["--runs", "1", "--seconds", "0.3", "--resync-mb", "2"], catch_exceptions=False)
+def test_a_pair_is_measured_beside_a_single_node_and_a_resync_under_load() -> None:
+    done = CliRunner().invoke(main, ["--runs", "1", "--seconds", "0.3", "--resync-mb", "2"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    for title in command.SHOWN.values():
-        assert done.output.count(f"\n{title}  ") == loads, "once for each load"
-    assert done.output.count("follower's CPU / leader's: ") == loads
+    for title in SHOWN.values():
+        assert done.output.count(f"\n{title}  ") == 2, "once for each load"
+    assert done.output.count("follower's CPU / leader's: ") == 2
     assert "resync of 2 MB at " in done.output
