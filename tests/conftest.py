@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from tests.support import requirements, scheduling, shares
 
@@ -17,6 +18,10 @@ hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True, 
 hypothesis.settings.register_profile("full", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(shares.PROFILE)
+if shares.PROFILE == "seeded" and hasattr(providers, "_get_local_constants"):
+    # Else it draws constants of the modules that are loaded, too: other examples when a file runs alone, and each worker reads
+    # the sources of all modules for it, a tenth of its collection.
+    providers._get_local_constants = lambda: providers._local_constants
 
 gc.disable()  # until pytest_collection_finish: collecting ten thousand tests leaves nearly no garbage
 INSISTED = pytest.StashKey[frozenset[str]]()
