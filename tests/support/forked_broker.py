@@ -199,8 +199,8 @@ def become(program: str, arguments: list[str], environment: dict[str, str], fold
 
 
 def leave(code: object) -> None:
-    """End as the interpreter does, but without a look at every object of every module: that copies all that is shared, and takes
-    longer than the start of a broker. Returns when the interpreter has something to say at the end."""
+    """End as the interpreter does, but without a look at every object of every module: that copies all that is shared, and
+    takes longer than the start of a broker. Returns when the interpreter has something to say at the end."""
     if not isinstance(code, int | None):
         return
     threading._shutdown()  # type: ignore[attr-defined]
