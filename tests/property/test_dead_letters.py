@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from tests.simulation.world import Killed, MortalDisk
 from tests.support.broker_rig import BrokerRig
-from tests.support.shares import examples
 from toymq_py.errors import NoSuchTopic
 from toymq_py.failure import failure_of
 from toymq_py.topic import Subscription
@@ -164,7 +163,7 @@ class Life:
 SEEN: Counter[str] = Counter()
 
 
-@settings(max_examples=examples(90, 2), derandomize=True, deadline=None, database=None)
+@settings(max_examples=90, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 1 << 30),
     steps=st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 99)), min_size=30, max_size=80),
@@ -177,10 +176,9 @@ def every_message_is_acked_or_one_letter(seed: int, steps: list[tuple[str, int]]
     SEEN.update(life.seen)
 
 
-@pytest.mark.hypothesis
 def test_every_message_is_acked_or_one_letter() -> None:
     SEEN.clear()
     every_message_is_acked_or_one_letter()
     wanted = ("a kill", "a redriven message", "given up", "letters")
-    assert min(SEEN[what] for what in wanted) >= examples(20), f"expected each often, saw {SEEN}"
+    assert min(SEEN[what] for what in wanted) > 20, f"expected each often, saw {SEEN}"
     assert SEEN["a refused REDRIVE"], "expected one at least"
