@@ -198,7 +198,7 @@ def test_the_interpreters_compiler_may_be_gone(hook: ModuleType, monkeypatch: py
 
 
 def test_a_compilation_that_fails_gives_a_pure_wheel(hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_source(tmp_path, "value: int =\n")
+    small_source(tmp_path, "value: int = )\n")
     compile_, screen = compile_hook(hook, tmp_path, "package/one.py")
     run, done = subprocess.run, []
     monkeypatch.setattr(hook.subprocess, "run", lambda *args, **options: done.append(run(*args, **options)) or done[0])
@@ -207,7 +207,7 @@ def test_a_compilation_that_fails_gives_a_pure_wheel(hook: ModuleType, tmp_path:
     assert data == {"force_include": {}}
     assert len(screen.warnings) == 1
     assert screen.warnings[0].startswith("toymq is not compiled: mypyc failed: ")
-    assert "package/one.py:1: error: Invalid syntax" in screen.info[0], "the whole of it for pip --verbose"
+    assert "package/one.py:1: error: " in screen.info[0], "the whole of it for pip --verbose"
     monkeypatch.setattr(hook.subprocess, "run", lambda *_, **__: done[0])  # mypy says the same again
     monkeypatch.setenv("TOYMQ_MYPYC", "1")
     with pytest.raises(RuntimeError, match=r"^TOYMQ_MYPYC=1 asks for a compiled wheel: mypyc failed: "):
