@@ -96,11 +96,12 @@ def without_log() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _clients_logger_is_left_as_it_was() -> Iterator[None]:
-    """A ``toymqctl`` command takes the client's logger for its process, which is ours when it is called in it."""
+    """A command takes the client's logger for its process, which is ours when it is called in it."""
     logger = logging.getLogger("toymq")
-    before = logger.propagate, list(logger.handlers)
+    before = logger.propagate, list(logger.handlers), logger.level
     yield
-    logger.propagate, logger.handlers = before
+    logger.propagate, logger.handlers, level = before
+    logger.setLevel(level)
 
 
 class _Bugs(logging.Handler):
