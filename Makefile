@@ -81,7 +81,7 @@ celery-demo: $(READY) ## run 10,000 Celery tasks, kill -9 broker and workers in 
 # Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again. Four workers
 # for two cores: three left them idle for a third of the time, as tests of processes wait (ADR 0134). The first run keeps an archive
 # of Spark's classes for the next ones (ADR 0214).
-test: $(TESTABLE) ## run the whole test suite, on two cores
+test: $(TESTABLE) ## run the test suite, on two cores; of long runs a short form (make torture, make test-spark-slow: the long one)
 	PYTHONDONTWRITEBYTECODE= $(if $(CI),,TOYMQ_KEEP_CLASSES=1) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-all: ## run the tests on every Python from 3.11 to 3.14 that is installed; name the missing ones
@@ -107,7 +107,7 @@ test-compiled: $(TESTABLE) ## run the end-to-end tests against the compiled whee
 test-amqp-peers: $(READY) ## run the suites of py-amqp and kombu against a broker here; pika's, too: PIKA=DIR; or tutorials: TUTORIALS=DIR
 	$(BIN)/python -m tests.amqp_peers $(if $(PIKA),--pika $(PIKA)) $(addprefix --tutorials ,$(TUTORIALS))
 
-test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, millions of rows
+test-spark-slow: $(TESTABLE) ## run the other Spark tests: jobs, buckets, tables, kills, a cluster, millions of rows
 	$(BIN)/python -m pytest -m spark_slow
 
 test-browser: $(READY) ## run the dashboard's tests in this machine's Chromium

@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from tests.support import requirements, scheduling, shares
 
@@ -17,6 +18,10 @@ hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True, 
 hypothesis.settings.register_profile("full", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(shares.PROFILE)
+if shares.PROFILE == "seeded" and hasattr(providers, "_get_local_constants"):
+    # Else it draws constants of the modules that are loaded, too: other examples when a file runs alone, and each worker reads
+    # the sources of all modules for it, a tenth of its collection.
+    providers._get_local_constants = lambda: providers._local_constants
 
 gc.disable()  # until pytest_collection_finish: collecting ten thousand tests leaves nearly no garbage
 INSISTED = pytest.StashKey[frozenset[str]]()
@@ -36,8 +41,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays until the end: no garbage collection of a test, or for one, looks through it."""
-    gc.collect()
+    """What was imported and collected stays until the end: no garbage collection of a test, or for one, looks through it. Nor
+    is there one here, which would look through all of it."""
     gc.freeze()
     gc.enable()
 
@@ -91,11 +96,12 @@ def without_log() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _clients_logger_is_left_as_it_was() -> Iterator[None]:
-    """A ``toymqctl`` command takes the client's logger for its process, which is ours when it is called in it."""
+    """A command takes the client's logger for its process, which is ours when it is called in it."""
     logger = logging.getLogger("toymq")
-    before = logger.propagate, list(logger.handlers)
+    before = logger.propagate, list(logger.handlers), logger.level
     yield
-    logger.propagate, logger.handlers = before
+    logger.propagate, logger.handlers, level = before
+    logger.setLevel(level)
 
 
 class _Bugs(logging.Handler):

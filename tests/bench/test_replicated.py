@@ -1,11 +1,12 @@
 """``make bench-replicated``, in small: a pair beside a single node, and a resync."""
 
+import pytest
 from click.testing import CliRunner
 
 from tests.cluster_bench.__main__ import SHOWN, main
 from tests.support.requirements import require
 
-pytestmark = require("etcd", "proc")
+pytestmark = [require("etcd", "proc"), pytest.mark.torture]
 
 
 def test_a_pair_is_measured_beside_a_single_node_and_a_resync_under_load() -> None:

@@ -8,23 +8,27 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from toymq_chaos.cli import main
 from toymq_chaos.experiment import TOPICS, token_of
 from toymq_chaos.history import CONFIRM
 
 CHAOS = Path(sys.executable).with_name("toymq-chaos")
-DURATION = "15s"
+DURATION = "6s"
 
 
-def chaos(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([CHAOS, *arguments], capture_output=True, text=True, check=False, timeout=240)
+def chaos(*arguments: str | Path) -> Result:
+    """In this process, but for the broker."""
+    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one run, which every test here looks at."""
     path = tmp_path_factory.mktemp("chaos") / "out"
-    done = chaos("run", "--seed", "1", "--duration", DURATION, "--out", path)
+    words = [CHAOS, "run", "--seed", "1", "--duration", DURATION, "--out", path]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("every promise was kept\n")
     return path
@@ -36,7 +40,7 @@ def events(path: Path) -> list[dict[str, object]]:
 
 def verdict(path: Path) -> tuple[int, dict[str, object], str]:
     done = chaos("check", "--json", path)
-    return done.returncode, json.loads(done.stdout), done.stderr
+    return done.exit_code, json.loads(done.stdout), done.stderr
 
 
 def spoilt(out: Path, path: Path, rows: list[dict[str, object]]) -> Path:
@@ -47,9 +51,9 @@ def spoilt(out: Path, path: Path, rows: list[dict[str, object]]) -> Path:
 def test_a_broker_under_faults_keeps_its_promises(out: Path) -> None:
     rows = events(out / "history.jsonl")
     ops = Counter(row["op"] for row in rows)
-    assert ops["kill"] >= 4
+    assert ops["kill"] >= 2
     answered = sum(row["op"] == "pub" and row["result"] in ("ok", "dup") for row in rows)
-    assert answered >= 300, "20 for each of its seconds: a run lasts until they are answered, however busy the machine is"
+    assert answered >= 120, "20 for each of its seconds: a run lasts until they are answered, however busy the machine is"
     assert ops["deliver"] > ops["pub"], "every topic has two consumers"
     code, found, _ = verdict(out / "history.jsonl")
     assert code == 0
@@ -114,15 +118,15 @@ def test_one_digest_that_is_another_is_found(out: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_tried_is_one_line(out: Path, tmp_path: Path) -> None:
     again = chaos("run", "--duration", "1s", "--out", out)
-    assert (again.returncode, again.stdout) == (2, "")
+    assert (again.exit_code, again.stdout) == (2, "")
     assert again.stderr.splitlines()[-1].endswith("the data directory of an earlier run exists: choose another --out")
     (tmp_path / "h.jsonl").write_text("{")
     torn = chaos("check", tmp_path / "h.jsonl")
-    assert torn.returncode == 2
+    assert torn.exit_code == 2
     assert torn.stderr.splitlines()[-1].startswith(f"toymq-chaos: {tmp_path / 'h.jsonl'}:1: ")
     (tmp_path / "h.jsonl").write_bytes((out / "history.jsonl").read_bytes()[:100_000].rpartition(b"\n")[0])
     cut = chaos("check", tmp_path / "h.jsonl")
-    assert cut.returncode == 2
+    assert cut.exit_code == 2
     assert f"{tmp_path / 'h.jsonl'}: it has no \"drained\"" in cut.stderr.splitlines()[-1]
-    assert chaos("check", "--unfinished", tmp_path / "h.jsonl").returncode == 0
+    assert chaos("check", "--unfinished", tmp_path / "h.jsonl").exit_code == 0
     assert "invalid duration" in chaos("run", "--duration", "soon").stderr

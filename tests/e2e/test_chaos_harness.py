@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.shares import one_in
 from toymq_chaos.supervisor import BrokerFailed, Supervisor
 
 CHAOS = Path(sys.executable).with_name("toymq-chaos")
@@ -48,8 +49,14 @@ def begin(out: Path, command: str) -> "subprocess.Popen[str]":
     return harness
 
 
-@pytest.mark.parametrize("command", ["run", "soak"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("run", signal.SIGTERM), ("soak", signal.SIGINT),
+        pytest.param("run", signal.SIGINT, marks=pytest.mark.torture),
+        pytest.param("soak", signal.SIGTERM, marks=pytest.mark.torture),
+    ],
+)  # fmt: skip
 def test_a_harness_that_is_told_to_end_cleans_up(out: Path, command: str, number: signal.Signals) -> None:
     harness = begin(out, command)
     harness.send_signal(number)
@@ -61,7 +68,7 @@ def test_a_harness_that_is_told_to_end_cleans_up(out: Path, command: str, number
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the broker is left behind")
-@pytest.mark.parametrize("command", ["run", "soak"])
+@pytest.mark.parametrize("command", ["run", pytest.param("soak", marks=pytest.mark.torture)])
 def test_the_broker_dies_with_a_harness_that_is_killed(out: Path, command: str) -> None:
     harness = begin(out, command)
     harness.kill()
@@ -76,10 +83,11 @@ def test_the_broker_dies_with_a_harness_that_is_killed(out: Path, command: str) 
     assert said.endswith(why)
 
 
-async def test_a_signal_that_comes_when_the_broker_has_just_died_does_not_hide_how(tmp_path: Path) -> None:
+@one_in(3)
+async def test_a_signal_that_comes_when_the_broker_has_just_died_does_not_hide_how(tmp_path: Path, share: int) -> None:
     """asyncio's own looks for the end of the process first, takes it from the event loop, and 255 is made up instead."""
     broker = Supervisor(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
-    for n in range(8):
+    for n in range(0, 8, share):
         assert await broker.come_up(None)
         os.kill(broker.pid, signal.SIGKILL)
         until_s = time.perf_counter() + n * 0.001

@@ -319,7 +319,8 @@ def test_an_operator_sees_all_groups(groups: Groups) -> None:
     refused(ctl("--group", "c", "show"), 1, "there is no group c; there are a, b")
 
 
-async def test_kills_of_any_node_lose_nothing_and_no_topic_is_in_two_groups(cluster: Groups) -> None:
+@pytest.mark.parametrize("harms", [2, pytest.param(4, marks=pytest.mark.torture)])
+async def test_kills_of_any_node_lose_nothing_and_no_topic_is_in_two_groups(cluster: Groups, harms: int) -> None:
     """Clients make topics at both groups all the time, while leaders die: each topic is in one group, with all that got OK."""
     a, b = cluster[A], cluster[B]
     acked: dict[str, set[bytes]] = {}
@@ -343,7 +344,7 @@ async def test_kills_of_any_node_lose_nothing_and_no_topic_is_in_two_groups(clus
         for rig in (a, b):
             for number in range(2):
                 tasks.create_task(client(rig, f"{rig.group}{number}"))
-        for harm in ("process", "machine", "process", "machine"):
+        for harm in ("process", "machine") * (harms // 2):
             before = len(acked)
             while len(acked) < before + 20:  # noqa: ASYNC110 (other tasks)
                 await asyncio.sleep(0.02)

@@ -16,13 +16,19 @@ from tests.support.requirements import require
 pytestmark = require("etcd", "proc", "netns")
 
 
-def kept(outcome: Outcome, *, failovers: int) -> None:
+def kept(outcome: Outcome, *, failovers: int, stored: int = 500) -> None:
     """Nothing was broken, and so many harms ended a term."""
     assert outcome.broken == []
     assert outcome.failovers >= failovers
-    assert outcome.stored > 500
+    assert outcome.stored > stored
 
 
+def test_a_leader_that_reaches_clients_alone_costs_no_message(tmp_path: Path) -> None:
+    """The short form of what follows."""
+    kept(run_round(tmp_path, 1, ["alone_with_clients"], share=4), failovers=1, stored=50)
+
+
+@pytest.mark.torture
 def test_cuts_cost_no_message(tmp_path: Path) -> None:
     """One way, and of the leader from its followers, from etcd, or from both."""
     names = ["leader_not_heard", "acknowledgements_lost", "apart_from_etcd", "apart_from_followers", "alone_with_clients"]

@@ -155,8 +155,8 @@ async def test_a_topic_moves_back_and_forth_under_load_while_nodes_die(groups: G
         await client.create("jobs", {"group": A})
     consumer = Consumer()
     consuming = asyncio.get_running_loop().create_task(consumer.run(groups[B]))
-    async with Load(groups[A].urls) as load:
-        await load.more(500)
+    async with Load(groups[A].urls, window=8) as load:
+        await load.more(150)
         for harm in HARMS:
             for to in (B, A):
                 moving = asyncio.get_running_loop().create_task(move(groups, "jobs", to))
@@ -164,7 +164,7 @@ async def test_a_topic_moves_back_and_forth_under_load_while_nodes_die(groups: G
                     await asyncio.sleep(rng.uniform(0.0, 0.2))
                     await kill(groups[harm[0]], harm[1])
                 await moving
-                await load.more(300)
+                await load.more(60)
         await load.stop()
         assert not load.failed
         async with asyncio.timeout(WAIT_S):

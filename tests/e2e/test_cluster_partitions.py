@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -217,8 +217,20 @@ def cluster(tmp_path: Path) -> Iterator[Groups]:
         yield rigs
 
 
-@pytest.mark.parametrize("mode", ["exclusive", pytest.param("keyed", marks=pytest.mark.torture)])
-async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partition(cluster: Groups, mode: Mode) -> None:
+KILLS = ((A, "process"), (B, "machine"), (A, "machine"), (B, "process"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "kills"),
+    [
+        ("exclusive", KILLS[:2]), pytest.param("exclusive", KILLS, marks=pytest.mark.torture),
+        pytest.param("keyed", KILLS, marks=pytest.mark.torture),
+    ],
+    ids=["exclusive", "exclusive-all", "keyed-all"],
+)  # fmt: skip
+async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partition(
+    cluster: Groups, mode: Mode, kills: Sequence[tuple[str, str]]
+) -> None:
     """Producers at both groups, a route each, and consumers, one or two that share by key, while leaders of both die, by
     process and by machine."""
     acked: dict[bytes, int] = {}
@@ -259,7 +271,7 @@ async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partiti
     async with asyncio.TaskGroup() as tasks:
         consumers = [tasks.create_task(consume(group)) for group in ((A,) if mode == "exclusive" else (A, B))]
         producers = [tasks.create_task(produce(name, number)) for name in (A, B) for number in range(3)]
-        for group, harm in ((A, "process"), (B, "machine"), (A, "machine"), (B, "process")):
+        for group, harm in kills:
             before = sum(acked.values())
             while sum(acked.values()) < before + 200:  # noqa: ASYNC110 (other tasks)
                 await asyncio.sleep(0.02)
@@ -287,9 +299,17 @@ async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partiti
         assert places[route] == {f"orders#{crc32(route) % COUNT}"}
 
 
+KILLED_AND_ASKED = ((A, A), (B, A), (A, B), (B, B))
+"""Groups: the one whose leader is killed, and the one at which the command is."""
+
+
+@pytest.mark.parametrize("cases", [(1, 2), pytest.param(range(4), marks=pytest.mark.torture)], ids=["others", "all"])
 @pytest.mark.parametrize("command", ["CREATE", "DELETE"])
-async def test_a_leader_is_killed_within_a_command_and_a_repeat_completes_it(cluster: Groups, command: str) -> None:
-    for number, (group, at) in enumerate([(A, A), (B, A), (A, B), (B, B)]):
+async def test_a_leader_is_killed_within_a_command_and_a_repeat_completes_it(
+    cluster: Groups, command: str, cases: Sequence[int]
+) -> None:
+    for number in cases:
+        group, at = KILLED_AND_ASKED[number]
         name = f"half{number}"
         async with await connected(cluster[at]) as client:
             if command == "DELETE":

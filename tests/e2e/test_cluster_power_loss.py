@@ -24,13 +24,15 @@ pytestmark = require("etcd", "proc", "fuse")
 
 NAMES = ("n1", "n2", "n3")
 HANGS_S = 20.0
+SHARE = 4
+"""Of the messages, in short tests."""
 
 
 Harm = Callable[[ClusterRig, ClusterWorld, dict[str, FuseDisk]], Awaitable[None]]
 """``FuseDisk`` by node."""
 
 
-def harmed(directory: Path, seed: int, nodes: int, harm: Harm) -> list[str]:
+def harmed(directory: Path, seed: int, nodes: int, harm: Harm, share: int = 1) -> list[str]:
     """Do harm to a cluster under load. Returns: what was promised and not kept."""
     with contextlib.ExitStack() as stack:
         etcd = stack.enter_context(running_etcd(directory))
@@ -42,7 +44,7 @@ def harmed(directory: Path, seed: int, nodes: int, harm: Harm) -> list[str]:
             disks[node.name] = stack.enter_context(FuseDisk(path, seed * 10 + number))
             node.data_dir = str(path / "d")
         stack.enter_context(rig.running(min_in_sync=1, ttl_s=2.0))
-        world = ClusterWorld({rig.group: rig}, seed)
+        world = ClusterWorld({rig.group: rig}, seed, share)
         broken = asyncio.run(_harmed(rig, world, disks, harm))
         for node in rig.nodes.values():
             node.kill_machine()
@@ -108,15 +110,16 @@ async def hanging_then_failing(rig: ClusterRig, world: ClusterWorld, disks: dict
 
 
 def test_a_pair_loses_nothing_when_both_lose_their_power(tmp_path: Path) -> None:
-    assert harmed(tmp_path, 1, 2, power_cuts(1)) == []
+    assert harmed(tmp_path, 1, 2, power_cuts(1), SHARE) == []
 
 
+@pytest.mark.torture
 def test_with_disks_that_lie_something_is_lost(tmp_path: Path) -> None:
     assert harmed(tmp_path, 3, 2, power_cuts(1, lies=True)), "the test cannot fail"
 
 
 def test_a_leader_whose_disk_hangs_or_fails_leaves_its_place(tmp_path: Path) -> None:
-    assert harmed(tmp_path, 11, 2, hanging_then_failing) == []
+    assert harmed(tmp_path, 11, 2, hanging_then_failing, SHARE) == []
 
 
 @pytest.mark.torture

@@ -319,9 +319,13 @@ def test_a_command_without_its_extra_names_it_in_one_line() -> None:
     assert done.stderr == "toymq-bench needs hdrh: in a checkout of toymq, pip install '.[bench]'\n"
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("pub", "--help"), ("peers", "--help"), ("--version",)])
+OWN_NAME = "from toymq_bench.__main__ import main"
+OF_TOYMQ = "sys.argv.insert(1, 'bench'); from toymq_py.__main__ import main"
+
+
 @pytest.mark.parametrize(
-    "start", ["from toymq_bench.__main__ import main", "sys.argv.insert(1, 'bench'); from toymq_py.__main__ import main"]
+    ("start", "arguments"),
+    [(OWN_NAME, ("pub", "--help")), (OWN_NAME, ("--version",)), (OF_TOYMQ, ("--help",)), (OF_TOYMQ, ("peers", "--help"))],
 )
 def test_help_of_the_benchmark_needs_no_extra(start: str, arguments: tuple[str, ...]) -> None:
     done = python("-c", f"import sys; sys.modules['hdrh'] = None; {start}; main()", *arguments)

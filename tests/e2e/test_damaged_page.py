@@ -1,4 +1,4 @@
-"""One zeroed page in a log of 100,000 messages: what it held is lost and named, everything else is served."""
+"""One zeroed page in a log of 20,000 messages: what it held is lost and named, everything else is served."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.record import Frame
 
-COUNT = 100_000
+COUNT = 20_000
 PAGE_BYTES = 4096
 CHUNK = 5000
 

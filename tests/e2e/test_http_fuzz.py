@@ -56,7 +56,7 @@ def runner() -> Iterator[tuple[asyncio.Runner, HttpRig]]:
         runner.run(stack.aclose())
 
 
-@settings(max_examples=examples(400), derandomize=True, deadline=None)
+@settings(max_examples=examples(400, 8), derandomize=True, deadline=None)
 @given(data=st.data())
 def test_any_request_gets_a_documented_answer(runner: tuple[asyncio.Runner, HttpRig], data: st.DataObject) -> None:
     loop, rig = runner

@@ -176,7 +176,7 @@ def test_a_delete_that_some_workers_have_done_is_completed_by_a_repeat_at_any(tm
         assert places(data_dir) == {}
 
 
-@pytest.mark.parametrize("left", [0, 1, 2])
+@pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.torture), 1, 2])
 def test_what_some_workers_do_not_know_is_refused_as_such_and_never_moved(tmp_path: Path, left: int) -> None:
     """A person with `nc` and `curl` was sent to another worker, from there to a third, or told that there is no such topic."""
     data_dir, workers = tmp_path / "data", 3

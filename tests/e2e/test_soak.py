@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from tests.support.requirements import require
 from toymq_chaos import vitals
+from toymq_chaos.cli import main
 from toymq_chaos.leaks import complaints
 from toymq_chaos.vitals import Vitals
 
@@ -58,7 +60,10 @@ def test_the_samples_are_what_the_contract_says(out: Path) -> None:
 
 
 def test_what_cannot_be_tried_is_one_line(out: Path) -> None:
-    again = soak("--duration", "1s", "--out", out)
-    assert (again.returncode, again.stdout) == (2, "")
+    def in_process(*words: str) -> Result:
+        return CliRunner().invoke(main, ["soak", *words])
+
+    again = in_process("--duration", "1s", "--out", str(out))
+    assert (again.exit_code, again.stdout) == (2, "")
     assert again.stderr.splitlines()[-1].endswith("the data directory of an earlier run exists: choose another --out")
-    assert "invalid duration" in soak("--duration", "soon").stderr
+    assert "invalid duration" in in_process("--duration", "soon").stderr

@@ -12,6 +12,7 @@ from subprocess import PIPE, Popen
 import pytest
 
 from tests.support.broker_process import TIMEOUT_S, environment, run
+from tests.support.shares import seeds
 from toymq.compat.vsqs import QueueException, QueueFullException, QueueManager
 from toymq_py.errors import BadArgument, BadName, DataDirectoryError
 
@@ -213,29 +214,29 @@ def test_a_delete_outlives_the_process_that_serves(tmp_path: Path) -> None:
     manager.close()
 
 
-def test_a_sink_outlives_the_processes_that_serve(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n", seeds(1, 3))
+def test_a_sink_outlives_the_processes_that_serve(tmp_path: Path, n: int) -> None:
     """``vsqssink`` crashed with ConnectionLost. Whichever moment the kill hits, all that was published is deleted."""
-    for n in range(3):
-        path = str(tmp_path / str(n))
-        with Popen([sys.executable, "-c", CONSUME, path, "1"], env=environment(), stdin=PIPE, stdout=PIPE, text=True) as server:
-            assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n"
-            manager = QueueManager(path)
-            queue = manager.get_queue("jobs")
-            with Popen([sys.executable, "-c", SINK, path], env=environment(), stdout=PIPE, stderr=PIPE, text=True) as sink:
-                assert sink.stdout is not None
-                for job in range(200):
-                    queue.publish(b"%d" % job)
-                seen = [sink.stdout.readline() for _ in range(20 * n + 1)]
-                server.kill()
-                queue.publish(b"end")
-                seen += sink.stdout.readlines()
-                assert sink.stderr is not None
-                trouble = sink.stderr.read()
-            assert (sink.returncode, "Traceback" in trouble) == (0, False), trouble
-            assert set(map(str.strip, seen)) == {*map(str, range(200)), "end"}
-        assert queue.size() == 0
-        manager.close()
+    path = str(tmp_path / "d")
+    with Popen([sys.executable, "-c", CONSUME, path, "1"], env=environment(), stdin=PIPE, stdout=PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        manager = QueueManager(path)
+        queue = manager.get_queue("jobs")
+        with Popen([sys.executable, "-c", SINK, path], env=environment(), stdout=PIPE, stderr=PIPE, text=True) as sink:
+            assert sink.stdout is not None
+            for job in range(200):
+                queue.publish(b"%d" % job)
+            seen = [sink.stdout.readline() for _ in range(20 * n + 1)]
+            server.kill()
+            queue.publish(b"end")
+            seen += sink.stdout.readlines()
+            assert sink.stderr is not None
+            trouble = sink.stderr.read()
+        assert (sink.returncode, "Traceback" in trouble) == (0, False), trouble
+        assert set(map(str.strip, seen)) == {*map(str, range(200)), "end"}
+    assert queue.size() == 0
+    manager.close()
 
 
 def test_a_fork_says_what_to_do(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def moments(seed: int, share: int) -> Iterator[int]:
         yield nth
 
 
-@one_in(9)
+@one_in(20)
 @pytest.mark.parametrize("happens", HAPPENINGS)
 def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(
     happens: Callable[[BrokerRig], None], share: int
@@ -98,7 +98,7 @@ def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(
                     assert places, f"{where}: {msg_id} of {topic} is acked there, and waits nowhere else"
 
 
-@one_in(70)
+@one_in(140)
 @pytest.mark.parametrize("op", ["pwrite", "sync", "rename", "unlink", "sync_dir", "mkdir", "pread"])
 def test_a_backup_that_is_cut_short_is_whole_as_far_as_it_came(op: str, share: int) -> None:
     """Brought up to date over an earlier one, on a disk that fails at any call and then loses its power: what was there before

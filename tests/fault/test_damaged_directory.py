@@ -137,7 +137,7 @@ def check(start: Start, whole: Directory, path: str, hit: set[int]) -> None:
     assert start.next_id >= len(whole.payloads), f"{where}: an id is never used twice"
 
 
-@one_in(31)  # which is every bit of a byte in turn
+@one_in(61)  # which is every bit of a byte in turn
 @pytest.mark.parametrize("path", sorted(path for path in SMALL.files if "other" not in path))
 def test_every_bit_flipped(path: str, share: int) -> None:
     for bit in range(0, 8 * len(SMALL.files[path]), share):
@@ -158,7 +158,7 @@ def test_every_page_zeroed(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(path for path in SMALL.files if "other" not in path))
-@one_in(5)
+@one_in(10)
 def test_cut_at_every_byte_emptied_and_gone(path: str, share: int) -> None:
     data = SMALL.files[path]
     for length in range(0, len(data), share):

@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulation.world import Killed, MortalDisk
 from tests.support.broker_rig import BrokerRig
+from tests.support.shares import one_in
 from toymq_py.errors import BadArgument
 
 pytestmark = pytest.mark.usefixtures("without_log")
@@ -62,9 +63,12 @@ def letters(rig: BrokerRig) -> list[str]:
     return [headers["toymq-origin-id"] for *_, headers in rig.records("t.dlq")]
 
 
+@one_in(3)
 @pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power cut"])
 @pytest.mark.parametrize("dedupe_keys", [65_536, 0])
-def test_a_poison_message_becomes_one_dead_letter_wherever_the_broker_dies(power_cut: bool, dedupe_keys: int) -> None:
+def test_a_poison_message_becomes_one_dead_letter_wherever_the_broker_dies(
+    power_cut: bool, dedupe_keys: int, share: int
+) -> None:
     nth = 0
     while True:
         rig = fresh(dedupe_keys=dedupe_keys)
@@ -81,7 +85,7 @@ def test_a_poison_message_becomes_one_dead_letter_wherever_the_broker_dies(power
         assert after == [], where
         if not died:
             break
-        nth += 1
+        nth += share
     assert nth > 30, "there was something to die at"
 
 
@@ -101,8 +105,9 @@ def test_exactly_so_many_attempts_although_the_broker_is_killed_between_them(pow
     assert letters(rig) == ["0", "1"]
 
 
+@one_in(3)
 @pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power cut"])
-def test_redrive_brings_each_back_once_wherever_the_broker_dies(power_cut: bool) -> None:
+def test_redrive_brings_each_back_once_wherever_the_broker_dies(power_cut: bool, share: int) -> None:
     nth = 0
     while True:
         rig = fresh()
@@ -119,7 +124,7 @@ def test_redrive_brings_each_back_once_wherever_the_broker_dies(power_cut: bool)
         assert rig.redrive("t.dlq") == (0, None), where
         if not died:
             break
-        nth += 1
+        nth += share
     assert nth > 5, "there was something to die at"
 
 

@@ -203,7 +203,7 @@ FAULTS = [
 ]
 
 
-@one_in(9)
+@one_in(18)
 @pytest.mark.parametrize(
     ("op", "retain_ms", "code"), FAULTS, ids=[f"{op}-{retain_ms}-{errno.errorcode[code]}" for op, retain_ms, code in FAULTS]
 )

@@ -50,7 +50,7 @@ def run_history(seed: int) -> int:
     return len(history.records)
 
 
-@one_in(6)
+@one_in(12)
 def test_nothing_acknowledged_is_lost(share: int) -> None:
     acknowledged = sum(map(run_history, range(0, 500, share)))
     assert acknowledged > 1000 // share, "the histories publish next to nothing: they would show nothing"

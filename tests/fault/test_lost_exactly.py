@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.frames import encode_attributes, encode_frame
 from tests.support.logs import PATH, TS_NS, disk_with, ids_of, recover, report_of
+from tests.support.shares import seeds
 from toymq_py.storage import offsets
 from toymq_py.storage.fs import write_all
 from toymq_py.storage.offline.dump import dump_topic
@@ -249,17 +250,17 @@ def check_world(
     return True
 
 
-@pytest.mark.parametrize("seed", range(0, 400, 20))
-def test_exactly_the_damaged_records_are_lost(seed: int) -> None:
-    decided = [check_world(each) for each in range(seed, seed + 20)]
+@pytest.mark.parametrize("number", seeds(8, 20))
+def test_exactly_the_damaged_records_are_lost(number: int) -> None:
+    decided = [check_world(20 * number + each) for each in range(20)]
     assert sum(decided) >= 19
 
 
-@pytest.mark.parametrize("seed", range(0, 1000, 50))
-def test_a_page_over_another_one_loses_what_stood_there(seed: int) -> None:
+@pytest.mark.parametrize("number", seeds(5, 20))
+def test_a_page_over_another_one_loses_what_stood_there(number: int) -> None:
     """A misdirected write. The copied page ends with the head of a record, and all behind it that began before the end that
     this claims was lost, often up to the end of the segment."""
-    for each in range(seed, seed + 50):
+    for each in range(50 * number, 50 * number + 50):
         check_world(each, ("misplaced",), 1, [(500, 3000)] * 4)
 
 

@@ -19,7 +19,7 @@ from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.segment import segment_name
 
 
-@one_in(33)
+@one_in(65)
 def test_one_flipped_bit(share: int) -> None:
     for bit in range(0, 8 * STARTS[-2], share):
         position = bit // 8

@@ -141,14 +141,14 @@ def copy_fuzzily(seed: int) -> int:
     return len(followers)
 
 
-@one_in(6)
+@one_in(12)
 def test_what_was_acknowledged_is_on_the_disk_of_a_follower_that_takes_over(share: int) -> None:
     found = sum(map(run_history, SEEDS[::share]), Counter())
     assert found["acknowledged"] > 500 // share, "the histories publish next to nothing: they would show nothing"
     assert found["take-overs"] > 100 // share, "hardly any follower takes over"
 
 
-@one_in(6)
+@one_in(12)
 def test_a_copy_of_any_moments_and_what_happened_since_are_the_same_bytes(share: int) -> None:
     assert sum(map(copy_fuzzily, SEEDS[::share])) > 1000 // share
 

@@ -26,7 +26,9 @@ def test_a_follower_that_joined_has_the_same_files_within_wider_bounds(bounds: J
     assert searched(bounds) > 100_000
 
 
-@pytest.mark.parametrize("rule", FILE_RULES)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=pytest.mark.torture) if rule == "old_spool" else rule for rule in FILE_RULES]
+)
 def test_a_rule_left_out_is_found(rule: str) -> None:
     bounds = FINDS_FILE_RULE[rule]
     outcome = exhaust(Join(bounds.operations, bounds.breaks, rule), limit=150_000)

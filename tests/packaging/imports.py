@@ -40,7 +40,9 @@ def imports(modules: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def _imported(text: str, modules: Mapping[str, str]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    calls = "import_module" in text
+    for node in ast.walk(tree) if calls else _statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _nearest(alias.name, modules)
@@ -49,6 +51,14 @@ def _imported(text: str, modules: Mapping[str, str]) -> Iterator[str]:
                 yield from _nearest(f"{node.module}.{alias.name}", modules)
         elif isinstance(node, ast.Call) and (name := _loaded(node)) is not None:
             yield from _nearest(name, modules)
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Without what they are made of: a walk over every name takes seconds."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, name, ()):
+            yield node
+            yield from _statements(node)
 
 
 def _loaded(call: ast.Call) -> str | None:

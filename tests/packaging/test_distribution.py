@@ -169,9 +169,10 @@ def test_the_core_runs_without_an_extra(tmp_path: Path) -> None:
 
 
 def fresh(tmp_path: Path, *install: str) -> Path:
-    """The ``bin`` of a new environment in which something was installed."""
+    """The ``bin`` of a new environment in which something was installed. Of bytecode, only of what is used."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    command = [sys.executable, "-m", "pip", "--python", tmp_path / "venv", "--disable-pip-version-check", "install", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--python", tmp_path / "venv", "--disable-pip-version-check"]
+    command = [*pip, "install", "--quiet", "--no-compile"]
     done = subprocess.run([*command, *install], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return tmp_path / "venv" / "bin"

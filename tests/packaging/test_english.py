@@ -11,6 +11,8 @@ SOURCES = ("toymq_py", "clients", "chaos", "tests")
 PERSONS = re.compile(r"\b(who|whom|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
 IS_NO = re.compile(r"(?<!there)(?<!this token) is no \w")
 """As in "x is no stream": "is not a stream". There is no topic; a token is no longer in a file."""
+SEAM = re.compile(r"[\"']\s+[a-z]*[\"']")
+"""Between the lines of a text that takes several."""
 
 
 def sources() -> Iterator[Path]:
@@ -28,9 +30,10 @@ def test_pronouns_for_persons_are_rare() -> None:
 def test_errors_say_what_is_not_a_thing() -> None:
     found = []
     for path in sources():
-        if path.is_relative_to(ROOT / "tests"):
+        source = path.read_text()
+        if path.is_relative_to(ROOT / "tests") or not IS_NO.search(SEAM.sub("", source)):  # to parse all takes seconds
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Raise):
                 constants = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
                 texts = [each for each in constants if isinstance(each, str) and IS_NO.search(each)]

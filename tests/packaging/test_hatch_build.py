@@ -32,14 +32,19 @@ MODULES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hook
 COMPILER = pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="there is no C compiler")
 
 
-@pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """hatch_build.py, on a machine that can compile."""
-    spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+def hook_of(file: Path) -> ModuleType:
+    spec = spec_from_file_location("hatch_build", file)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """hatch_build.py, on a machine that can compile."""
+    module = hook_of(ROOT / "hatch_build.py")
     monkeypatch.delenv("TOYMQ_MYPYC", raising=False)
     monkeypatch.setenv("CC", sys.executable)  # a program that is there
     return module
@@ -193,7 +198,7 @@ def test_the_interpreters_compiler_may_be_gone(hook: ModuleType, monkeypatch: py
 
 
 def test_a_compilation_that_fails_gives_a_pure_wheel(hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_source(tmp_path, "value: int = 'no number'\n")
+    small_source(tmp_path, "value: int = )\n")
     compile_, screen = compile_hook(hook, tmp_path, "package/one.py")
     run, done = subprocess.run, []
     monkeypatch.setattr(hook.subprocess, "run", lambda *args, **options: done.append(run(*args, **options)) or done[0])
@@ -202,8 +207,8 @@ def test_a_compilation_that_fails_gives_a_pure_wheel(hook: ModuleType, tmp_path:
     assert data == {"force_include": {}}
     assert len(screen.warnings) == 1
     assert screen.warnings[0].startswith("toymq is not compiled: mypyc failed: ")
-    assert "package/one.py:1: error: Incompatible types in assignment" in screen.info[0], "the whole of it for pip --verbose"
-    monkeypatch.setattr(hook.subprocess, "run", lambda *_, **__: done[0])  # four seconds of mypy say the same again
+    assert "package/one.py:1: error: " in screen.info[0], "the whole of it for pip --verbose"
+    monkeypatch.setattr(hook.subprocess, "run", lambda *_, **__: done[0])  # mypy says the same again
     monkeypatch.setenv("TOYMQ_MYPYC", "1")
     with pytest.raises(RuntimeError, match=r"^TOYMQ_MYPYC=1 asks for a compiled wheel: mypyc failed: "):
         compile_.initialize("standard", data)
@@ -217,11 +222,15 @@ def test_an_editable_installation_is_the_source(hook: ModuleType, tmp_path: Path
 
 
 @COMPILER
-def test_a_module_is_compiled_beside_its_source(hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The short form of what follows: one module, not the broker's."""
-    monkeypatch.delenv("CC")
+def test_a_module_is_compiled_beside_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short form of what follows: one module, not the broker's. gcc optimizes mypyc's library for three seconds."""
+    monkeypatch.delenv("TOYMQ_MYPYC", raising=False)
+    quick = tmp_path / "hatch_build.py"
+    quick.write_text((ROOT / "hatch_build.py").read_text().replace('OPTIMIZATION = "1"', 'OPTIMIZATION = "0"'))
+    tmp_path = tmp_path / "source"
+    tmp_path.mkdir()
     small_source(tmp_path, "def twice(number: int) -> int:\n    return 2 * number\n")
-    compile_, screen = compile_hook(hook, tmp_path, "package/one.py")
+    compile_, screen = compile_hook(hook_of(quick), tmp_path, "package/one.py")
     data: dict[str, Any] = {"force_include": {}}
     compile_.initialize("standard", data)
     assert screen.warnings == []

@@ -7,11 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.support.broker_rig import BrokerRig
+from tests.support.shares import examples
 from toymq_py.consumer_options import Start
 from toymq_py.topic import Subscription
 
@@ -150,10 +152,11 @@ class DelayMachine(RuleBasedStateMachine):
         assert set(waits) == {i for i in range(len(self.due_at)) if not self._is_due(i)}
 
 
+@pytest.mark.hypothesis
 def test_delay_and_ttl_do_what_the_model_does() -> None:
     DelayMachine.seen.clear()
-    bounded = settings(max_examples=80, stateful_step_count=40, derandomize=True, deadline=None, database=None)
+    bounded = settings(max_examples=examples(80, 2), stateful_step_count=40, derandomize=True, deadline=None, database=None)
     run_state_machine_as_test(DelayMachine, settings=bounded)
-    rare = {what: n for what, n in DelayMachine.seen.items() if n < 10}
+    rare = {what: n for what, n in DelayMachine.seen.items() if n < examples(10)}
     assert len(DelayMachine.seen) == 3, f"expected all three, saw {DelayMachine.seen}"
-    assert not rare, f"expected each in 10 steps or more, saw {rare}"
+    assert not rare, f"expected each in {examples(10)} steps or more, saw {rare}"

@@ -34,7 +34,7 @@ from toymq_py.topic.retention import Retention
 
 pytestmark = pytest.mark.usefixtures("without_log")
 
-SEEDS = 20
+SEEDS = 8
 
 
 def test_every_promise_is_kept() -> None:

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.usefixtures("without_log"),
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
-SEEDS = 8
+SEEDS = 4
 SEVERAL_LIVES = Plan()
 ONE_LIFE = Plan(lives=1)
 """The number of workers does not change."""

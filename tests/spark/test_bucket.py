@@ -20,7 +20,7 @@ from tests.support.requirements import require
 from tests.support.sealed_history import upload
 from toymq import sync
 
-pytestmark = require("java")
+pytestmark = [require("java"), pytest.mark.spark_slow]
 COUNT = 400
 
 

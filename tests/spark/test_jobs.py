@@ -5,12 +5,14 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,7 +22,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
 from tests.unit.spark.test_ledgers import MALFORMED, WELL_FORMED, line
 from toymq import sync
-from toymq_py.errors import ConfigError, DamagedData
+from toymq_py.errors import ConfigError, DamagedData, NoSuchTopic
 from toymq_spark import cli
 from toymq_spark.jobs import archive, compact, replay, report, verify, watch
 from toymq_spark.manifest import Archive, ArchiveMismatch
@@ -111,6 +113,7 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
         write(0, 0, query="another checkpoint")
 
 
+@pytest.mark.spark_slow
 def test_a_range_of_a_topic_is_replayed_in_pieces(spark: SparkSession, url: str, client: sync.Client, tmp_path: Path) -> None:
     publish(client, "ranged", 0, 300)
     source = {
@@ -122,6 +125,7 @@ def test_a_range_of_a_topic_is_replayed_in_pieces(spark: SparkSession, url: str,
     assert sorted(int(frame.payload) for frame in records(client, "range")) == list(range(200))
 
 
+@pytest.mark.spark_slow
 def test_a_report_in_utc_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     records = spark.sql("""
         SELECT CAST(k AS BINARY) AS key, CAST(v AS BINARY) AS value, topic, offset, CAST(at AS TIMESTAMP) AS timestamp,
@@ -178,6 +182,7 @@ def digest(payload: bytes) -> str:
     return hashlib.blake2b(payload, digest_size=8).hexdigest()
 
 
+@pytest.mark.spark_slow
 def test_verify_finds_what_was_planted(
     spark: SparkSession, url: str, client: sync.Client, tmp_path: Path
 ) -> None:
@@ -211,6 +216,7 @@ def test_verify_finds_what_was_planted(
     ], "those that were planted, and none of what an unknown outcome, a missing key or a missing topic explains"  # fmt: skip
 
 
+@pytest.mark.spark_slow
 def test_verify_refuses_what_it_could_not_check(spark: SparkSession, tmp_path: Path) -> None:
     """Spark alone passes such lines over, or makes something of them."""
     bad = {tmp_path / f"bad {n}.jsonl": said for n, (said, _) in enumerate(MALFORMED)}
@@ -230,9 +236,10 @@ def test_verify_refuses_what_it_could_not_check(spark: SparkSession, tmp_path: P
     assert events.where("op = 'pub' AND result = 'ok' AND id = 4").count() == 5
 
 
-def test_the_command_line(
-    monkeypatch: pytest.MonkeyPatch, spark: SparkSession, url: str, console: Path, tmp_path: Path
-) -> None:
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Callable[..., Result]:
+    """``toymq-pipeline``, on the tests' session."""
+
     class Borrowed:
         """The tests' session, which a command must not end."""
 
@@ -243,19 +250,32 @@ def test_the_command_line(
             pass
 
     monkeypatch.setattr("toymq_spark.session.build_session", lambda app, master, settings: Borrowed())
-    with sync.connect(url) as client:
-        publish(client, "cli", 0, 10)
-    run = CliRunner().invoke
+    return lambda *words: CliRunner().invoke(cli.main, [*words])
 
-    def command(*words: str) -> Any:
-        return run(cli.main, [*words])
 
+@pytest.fixture
+def archived(command: Callable[..., Result], url: str, client: sync.Client, tmp_path: Path) -> str:
+    """Where ten records are, by the command."""
+    with suppress(NoSuchTopic):
+        client.delete("cli")  # of another test
+    publish(client, "cli", 0, 10)
     to = str(tmp_path / "a")
     done = command("archive", "--url", url, "--subscribe", "cli", "--to", to, "--once", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.splitlines()[-1])["rows_total"] == 10
-    done = command("replay", "--url", url, "--archive", to, "--to", "cli-copy", "--state", str(tmp_path / "s"))
+    return to
+
+
+def test_the_command_archives_and_replays(command: Callable[..., Result], archived: str, url: str, tmp_path: Path) -> None:
+    done = command("replay", "--url", url, "--archive", archived, "--to", "cli-copy", "--state", str(tmp_path / "s"))
     assert (done.exit_code, done.stdout) == (0, "replayed 10 rows to cli-copy\n")
+
+
+@pytest.mark.spark_slow
+def test_the_command_compacts_reports_and_verifies(
+    command: Callable[..., Result], archived: str, url: str, console: Path, tmp_path: Path
+) -> None:
+    to = archived
     done = command("compact", to)
     assert (done.exit_code, done.stdout) == (0, "merged 0 files into 0 (0 rows), removed 0 old ones\n")
     done = command("report", "--archive", to, "--window", "1 day")
@@ -304,6 +324,7 @@ def test_the_command_line(
         assert (done.exit_code, named in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.spark_slow
 def test_watch_tells_of_gaps_and_of_a_consumer_that_is_stuck(
     spark: SparkSession, url: str, broker: BrokerProcess, client: sync.Client, tmp_path: Path
 ) -> None:

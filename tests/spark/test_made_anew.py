@@ -14,7 +14,7 @@ from tests.spark.test_spark import forget_commit, records
 from tests.support.requirements import require
 from toymq import sync
 
-pytestmark = require("java")
+pytestmark = [require("java"), pytest.mark.spark_slow]
 
 
 def test_a_topic_made_anew_under_an_interrupted_batch(

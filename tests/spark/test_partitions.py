@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from zlib import crc32
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -11,7 +12,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
 from toymq import sync
 
-pytestmark = require("java")
+pytestmark = [require("java"), pytest.mark.spark_slow]
 COUNT = 4
 
 

@@ -88,6 +88,7 @@ def test_a_batch_with_filters_and_a_directory(
     assert over_the_wire.where("offset >= 990").count() == 10, "without push-down, too"
 
 
+@pytest.mark.spark_slow
 def test_a_condition_stays_with_its_query(spark: SparkSession, url: str, numbers: str) -> None:
     """Spark 4.3 keeps what was pushed down for the next query on the DataFrame: it read a part of the topic."""
     rows = read(spark, url, numbers)
@@ -95,6 +96,7 @@ def test_a_condition_stays_with_its_query(spark: SparkSession, url: str, numbers
     assert rows.count() == ROWS
 
 
+@pytest.mark.spark_slow
 def test_refusals_reach_the_user_by_name(spark: SparkSession, url: str, numbers: str) -> None:
     for options, named in (
         ({"kafka.bootstrap.servers": "h:1"}, "is of Kafka's client: write toymq.bootstrap.servers"),
@@ -166,6 +168,7 @@ def test_topic_to_topic_run_again_is_exactly_once(
     assert len(records(client, "copy")) == ROWS, "rows that were dealt out otherwise are not published, nor lost in silence"
 
 
+@pytest.mark.spark_slow
 def test_for_each_batch_and_a_broker_that_restarts(
     spark: SparkSession, url: str, broker: BrokerProcess, client: sync.Client, checkpoint: Path
 ) -> None:
@@ -196,6 +199,7 @@ def test_for_each_batch_and_a_broker_that_restarts(
             assert sorted(int(frame.payload) for frame in records(other, topic)) == list(range(200))
 
 
+@pytest.mark.spark_slow
 def test_retention_that_overtakes_a_stopped_query(
     spark: SparkSession, url: str, client: sync.Client, checkpoint: Path, console: Path
 ) -> None:

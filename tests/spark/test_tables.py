@@ -16,7 +16,7 @@ from toymq_spark.jobs import archive, replay, report, verify, watch
 from toymq_spark.sink import QUERY_ID
 from toymq_spark.tables.opening import open_table
 
-pytestmark = require("java")
+pytestmark = [require("java"), pytest.mark.spark_slow]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,7 @@ from toymq import sync
 from toymq_spark.jobs import archive, report
 from toymq_spark.manifest import Archive, ArchiveMismatch
 
-pytestmark = require("java")
+pytestmark = [require("java"), pytest.mark.spark_slow]
 
 
 @pytest.mark.parametrize("section", ["Typed values", "The newest row of each key", "How far behind"])

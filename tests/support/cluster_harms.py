@@ -224,6 +224,7 @@ class Outcome:
 def run_round(
     directory: Path, seed: int, names: Sequence[str], told: Callable[[str, float], object] = lambda name, gap_s: None,
     *options: str, ttl_s: float = 2.0, groups: Sequence[str] = (GROUP,),
+    share: int = 1,
 ) -> Outcome:  # fmt: skip
     """One round with these harms, on three machines, each with a node of each group. ``told`` hears of each. A history that is
     broken stays in ``directory``.
@@ -232,7 +233,7 @@ def run_round(
     """
     with Machines(3) as machines:
         with machines.entered(), groups_on_machines(directory, machines, groups, *OPTIONS, *options, ttl_s=ttl_s) as rigs:
-            world = ClusterWorld(rigs, seed)
+            world = ClusterWorld(rigs, seed, share)
             outcome = asyncio.run(_harmed(rigs, machines, world, names, told))
         outcome.stored = world.stored
         for name, rig in rigs.items():

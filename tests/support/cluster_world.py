@@ -85,8 +85,11 @@ class _Topic:
 class ClusterWorld:
     """A ``workload.World``. A context manager: its clients publish and consume until ``drain``."""
 
-    def __init__(self, groups: Groups, seed: int) -> None:
-        """Topics begin in one group after the other."""
+    def __init__(self, groups: Groups, seed: int, share: int = 1) -> None:
+        """Topics begin in one group after the other. ``share``: of the messages a short test publishes one in so many, as they
+        are most of what it costs."""
+        self._share = share
+        self._habits = replace(HABITS, rate=HABITS.rate / share)
         self._groups = groups
         self._seed = seed
         self._began = MONOTONIC()
@@ -242,7 +245,7 @@ class ClusterWorld:
             self._tasks.append(start(Subscriber(*of(name), of_topic, consumer, habits, mode).run()))
 
         self.recorder("supervisor", "declare", topic=topic, consumer=KEYED, note="keyed")
-        self._publishing.append(start(Publisher(*of(f"p-{topic}"), self._messages(f"p-{topic}", topic), HABITS).run()))
+        self._publishing.append(start(Publisher(*of(f"p-{topic}"), self._messages(f"p-{topic}", topic), self._habits).run()))
         subscribe(f"{EXCLUSIVE}-{topic}", topic, EXCLUSIVE, replace(HABITS, dead=0.01))
         for number in range(2):
             subscribe(f"{KEYED}{number}-{topic}", topic, KEYED, HABITS, "keyed")
@@ -255,8 +258,8 @@ class ClusterWorld:
         await asyncio.gather(*self._tasks, *self._publishing, return_exceptions=True)
 
     async def more(self, count: int = 100) -> None:
-        """Wait until so many more publishes are stored, of each topic its part."""
-        wanted = {topic: topic.stored + count // len(self.topics) for topic in self.topics.values()}
+        """Wait until so many more publishes are stored, of each topic its part; in a short test, its share."""
+        wanted = {topic: topic.stored + count // self._share // len(self.topics) for topic in self.topics.values()}
         until = MONOTONIC() + WAIT_S
         while any(topic.stored < least for topic, least in wanted.items()):
             for task in (*self._tasks, *self._publishing):

@@ -5,8 +5,8 @@ import os
 import pytest
 
 PROFILE = os.environ.get("TOYMQ_HYPOTHESIS", "seeded")
-"""``seeded``: the first third of the examples of each property. ``full``: all of them. ``explore``: as many, and others each
-time."""
+"""``seeded``: the first examples of each property, a third or fewer. ``full``: all of them. ``explore``: as many, and others
+each time."""
 
 
 def one_in(number: int) -> pytest.MarkDecorator:
@@ -20,6 +20,6 @@ def seeds(some: int, every: int) -> list[object]:
     return [*range(some), *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(some, every))]
 
 
-def examples(number: int) -> int:
-    """How many examples of a property this run tries, where all are ``number``."""
-    return -(-number // 3) if PROFILE == "seeded" else number
+def examples(number: int, share: int = 3) -> int:
+    """How many examples of a property this run tries, where all are ``number``: ``make test`` one in ``share``."""
+    return -(-number // share) if PROFILE == "seeded" else number

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, environment, run, run_program
-from tests.support.forked_broker import ForkedBroker, can_fork
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment, run, run_program
+from tests.support.forked_broker import TOYMQ, ForkedBroker, can_fork
 from tests.support.forked_broker import run as forked_run
 from tests.support.forked_scripts import ForkedScripts
 from toymq.broker_process import StartFailed
@@ -63,6 +63,13 @@ def test_what_the_interpreter_reads_at_its_start_is_a_reason_to_execute(monkeypa
 def test_a_command_says_the_same(arguments: tuple[str, ...]) -> None:
     forked, executed = run(*arguments), run(*arguments, executed=True)
     assert (forked.returncode, forked.stdout, forked.stderr) == (executed.returncode, executed.stdout, executed.stderr)
+
+
+def test_a_command_ends_without_a_look_at_every_object() -> None:
+    """That takes longer than its start; what is registered for the end happens."""
+    at_end = "import atexit\nclass A:\n  def __del__(self): print('seen')\na = A()\na.a = a\natexit.register(print, 'ended')\n"
+    done = forked_run(at_end + TOYMQ, "--version", environment=environment(), timeout_s=TIMEOUT_S)
+    assert (done.returncode, done.stdout.splitlines()[1:], done.stderr) == (0, ["ended"], "")
 
 
 @pytest.mark.parametrize(

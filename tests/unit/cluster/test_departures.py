@@ -10,7 +10,7 @@ CALLS = 400
 """More than a move makes."""
 
 
-@one_in(40)
+@one_in(120)
 def test_a_leader_that_has_the_topic_dies_at_any_call_of_its_disk(share: int) -> None:
     for nth in range(1, CALLS, share):
         simulate(lambda world, nth=nth: killed_while_it_moves(world, "source", nth), nth)  # type: ignore[misc]

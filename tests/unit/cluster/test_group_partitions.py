@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from tests.support.elections import elect
+from tests.support.shares import seeds
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
@@ -315,7 +316,7 @@ async def troubled(world: World, rng: random.Random) -> None:
         await whole(world, topic)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10, 30))
 def test_a_repeat_completes_what_was_interrupted(seed: int) -> None:
     simulate(lambda world: troubled(world, random.Random(seed)), seed)
 

@@ -12,7 +12,7 @@ from toymq_py.consumer.id_set import CHUNK_IDS, IdSet
 def test_it_holds_what_a_set_would(seed: int, span: int) -> None:
     rng = random.Random(f"{seed} {span}")
     ids, model = IdSet(), set[int]()
-    for _ in range(150):
+    for step in range(150):
         first = rng.randrange(span)
         last = min(first + rng.choice([0, 1, 30, span // 3]), span - 1)
         inside = set(range(first, last + 1))
@@ -39,7 +39,9 @@ def test_it_holds_what_a_set_would(seed: int, span: int) -> None:
                 other.add_range(first, last)
                 ids.discard_all(other, 0, last - 1)
                 model -= inside - {last}
-        assert (len(ids), list(ids)) == (len(model), sorted(model))
+        assert len(ids) == len(model)
+        if span < CHUNK_IDS or step % 10 == 9:  # to sort 20,000 ids takes longer than all else
+            assert list(ids) == sorted(model)
         assert ids.next_in(first, last) == min({last} | {i for i in model if first <= i < last})
         assert ids.next_out(first) == next(i for i in range(first, span + 1) if i not in model)
         assert ids.count(first, last) == len(model & inside)

@@ -9,6 +9,7 @@ import ssl
 import pytest
 
 from tests.support.certificates import CERT, CLIENT_CERT, KEY, client_context
+from tests.support.shares import seeds
 from tests.support.sim_event_loop import SimTransport
 from tests.support.sim_served import SimClient, SimServed, SimTlsClient
 from toymq_py.entrance import REFUSED_LINGER_MAX
@@ -39,7 +40,7 @@ def deliveries(received: bytes) -> list[tuple[int, int]]:
     return [(int(line.split()[2]), int(line.split()[3])) for line in received.split(b"\n") if line.startswith(b"MSG ")]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10, 30))
 def test_a_conversation(seed: int) -> None:
     with serving(seed=seed) as served:
         said = b"".join(b"PUB t - %d\n%b\n" % (n * 13, b"x" * (n * 13)) for n in range(300)) + b"SUB t c window=1000\nPING\n"
@@ -53,7 +54,7 @@ def test_a_conversation(seed: int) -> None:
         assert bodies == [b"x" * (n * 13) for n in range(300)]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10, 30))
 def test_what_is_in_our_buffer_when_it_ends_is_no_attempt(seed: int) -> None:
     """A client that stops to read and is lost: what the socket did not take whole comes again as the first attempt."""
     with serving(seed=seed) as served:

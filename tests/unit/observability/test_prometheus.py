@@ -276,7 +276,7 @@ async def test_the_loop_is_given_back_between_topics_and_between_pieces() -> Non
 
 
 @pytest.mark.usefixtures("thawed")
-@one_in(5)
+@one_in(10)
 async def test_five_thousand_topics_do_not_hold_the_loop(share: int) -> None:
     """In CPU time of this thread: what others do on the machine does not count."""
     topics = 5_000 // share

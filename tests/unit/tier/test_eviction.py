@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
+from tests.support.shares import seeds
 from tests.support.tiers import PAYLOAD, TierRig, unnamed
 from toymq_py.runtime.tier_thread import evict, look_at
 from toymq_py.tier.bucket import BucketError
@@ -44,7 +45,7 @@ class Reading:
         assert list(self.delivered) == sorted(self.delivered), "no message was skipped and came later"
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(25, 100))
 def test_kills_and_faults_at_any_call_of_eviction_and_reads(seed: int) -> None:
     chance = random.Random(seed)
     rig = TierRig(bucket := FaultyBucket(MemoryBucket(), chance, 0.0), cache_bytes=chance.choice([1, 1 << 30]))

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from tests.support.buckets import FaultyBucket, Killed, MemoryBucket
+from tests.support.shares import seeds
 from tests.support.tiers import PAYLOAD, TierRig
 from toymq_py.errors import DataDirectoryError
 from toymq_py.runtime.tier_thread import look_at
@@ -210,7 +211,7 @@ def test_a_directory_that_was_away_or_is_another_one_gets_what_is_missing(is_see
     assert (again.records("t"), done["t"].problems) == (rig.records("t")[:5], [])
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(25, 100))
 def test_faults_and_kills_at_any_call_lose_nothing_and_leave_nothing(seed: int) -> None:
     """Upload, states, retention, deletion, with a bucket that fails, times out behind the effect, and a process that dies."""
     chance = random.Random(seed)

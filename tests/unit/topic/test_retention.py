@@ -319,7 +319,7 @@ def test_what_is_acked_and_dropped_is_counted_for_what_was_not_acked() -> None:
     assert [consumer["backlog"] for consumer in rig.numbers("t")["consumers"].values()] == [0, 0]
 
 
-@one_in(3)
+@one_in(6)
 def test_disk_use_of_a_topic_that_is_consumed_stays_bounded_for_an_hour(share: int) -> None:
     """A message a second, acked with a lag, while one consumer of another topic is stuck on one message."""
     rig = BrokerRig(retain_acked_for_ms=60_000, max_attempts=0)
