@@ -42,6 +42,8 @@ WAITED_S = 0.001
 """A poll that took longer had to wait."""
 PAUSE_S = 0.01
 """Behind a longer pause between two calls the connection is looked at before a request is sent on it."""
+READ_AHEAD_S = 0.25
+"""Longest such look: more may come than is read. The call itself goes on reading, until its deadline."""
 WAIT_MAX_S = 86_400.0
 """One wait of ``poll`` or for a connection: they take at most 24.8 days. Longer waits take several."""
 QUICK_S = 0.0002
@@ -188,7 +190,7 @@ class BlockingLink:
         return False
 
     def _answered(self, slots: Sequence[CallSlot], deadline: float) -> bool:
-        self.read_ahead()
+        self.read_ahead(deadline)
         answered = False
         try:
             for slot in slots:
@@ -319,7 +321,7 @@ class BlockingLink:
             self._drop_socket()
             self.conversation.lost(ConnectionLost("the connection was not made"))
             self._torn = False
-            if isinstance(error, OSError) and not isinstance(error, ToymqError) and not _is_time_limit(error):
+            if isinstance(error, OSError) and not isinstance(error, ToymqError) and not sockets.is_time_limit(error):
                 if isinstance(error, TimeoutError):
                     self._route.silent(address)
                     raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from error
@@ -386,20 +388,21 @@ class BlockingLink:
             self._tried = False
             self._torn = False
 
-    def read_ahead(self) -> None:
+    def read_ahead(self, deadline: float = math.inf) -> None:
         """Read what came while no call waited. Where the connection was lost meanwhile, a request waits for the next one: sent
         on this one, its outcome would be unknown, and it would fail although no broker can have read it."""
         if now() - self._polled_at > PAUSE_S:
             self._mend_if_torn()
-            self._read_all()
+            self._read_what_came(deadline)
 
-    def _read_all(self) -> None:
-        while self.conversation.online and self._socket is not None and self._poll.poll(0):
+    def _read_what_came(self, deadline: float = math.inf) -> None:
+        deadline = min(deadline, now() + READ_AHEAD_S)
+        while self.conversation.online and self._socket is not None and self._poll.poll(0) and now() < deadline:
             self.exchange(0.0)
 
     def check(self) -> None:
         """Notice a lost connection, which belongs to the outage that is about to end. The next use reconnects."""
-        self._read_all()
+        self._read_what_came()
         if self._socket is None:
             self._outages.left(self)
 
@@ -410,7 +413,7 @@ class BlockingLink:
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
             return True
         except OSError as error:
-            if _is_time_limit(error):
+            if sockets.is_time_limit(error):
                 raise
             try:  # the broker's last words may still be readable
                 while data := connection.recv(RECEIVE_BYTES):
@@ -418,7 +421,7 @@ class BlockingLink:
             except ProtocolViolation:
                 pass
             except OSError as last:
-                if _is_time_limit(last):
+                if sockets.is_time_limit(last):
                     raise
             self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
             return False
@@ -431,7 +434,7 @@ class BlockingLink:
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
             return
         except OSError as error:
-            if _is_time_limit(error):
+            if sockets.is_time_limit(error):
                 raise
             self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
             return
@@ -478,11 +481,6 @@ class BlockingLink:
 def now() -> float:
     """Seconds of a monotonic clock."""
     return time.perf_counter()
-
-
-def _is_time_limit(error: OSError) -> bool:
-    """Whether it is the TimeoutError of the application's signal handler, which the caller gets: none of a socket."""
-    return isinstance(error, TimeoutError) and error.errno is None and not str(error).endswith("timed out")
 
 
 # -- after a fork
