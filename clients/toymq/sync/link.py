@@ -105,12 +105,13 @@ class BlockingLink:
                 return
 
     def close(self, deadline: float) -> None:
-        """Send QUIT and wait until the deadline for the broker to read everything; then close."""
+        """Send QUIT and wait until the deadline for the broker to read everything; then close. After it nothing is awaited."""
         self.closed = True
         try:
             if self.conversation.online:
                 last = CallSlot(Quit(), OkReply)
                 self.conversation.send_last(last)
+                self.exchange(0.0)
                 while self._socket is not None and not last.done and (left := deadline - now()) > 0:
                     self.exchange(left)
         finally:
@@ -141,7 +142,7 @@ class BlockingLink:
             if left is not None and left <= 0:
                 return False
             if self._socket is None:
-                self._connect_again(left)
+                self._connect_again(math.inf if deadline is None else deadline)
             elif self._route.several:
                 self.exchange(SILENCE_LOOK_S if left is None else min(left, SILENCE_LOOK_S))
                 self._leave_if_silent(began)
@@ -251,16 +252,18 @@ class BlockingLink:
         """Why there is no connection, for the end of an error; "" with one."""
         return "" if self.conversation.online else self._trouble
 
-    def _connect_again(self, left_s: float | None) -> None:
+    def _connect_again(self, deadline: float) -> None:
         if self._tried:
-            delay_s = self._backoff.next_s(self._route.wait_max_s)
+            delay_s = min(self._backoff.next_s(self._route.wait_max_s), max(deadline - now(), 0.0))
             log_wait(delay_s)
-            time.sleep(delay_s if left_s is None else min(delay_s, left_s))
-        self._try_to_connect(left_s)
+            time.sleep(delay_s)
+        self._try_to_connect(deadline)
 
-    def _try_to_connect(self, left_s: float | None) -> None:
+    def _try_to_connect(self, deadline: float) -> None:
+        if now() >= deadline:
+            return
         try:
-            self._connect_round(left_s)
+            self._connect_round(deadline)
         except ToymqError as error:
             logger.debug("no connection: %s", error)
             self._trouble = f" ({error})"
@@ -271,14 +274,14 @@ class BlockingLink:
                 logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
                 self.conversation.close(error)
 
-    def _connect_round(self, left_s: float | None = None) -> None:
-        """Try each address once. Raises: ConnectFailed, RequestError, ProtocolViolation, as the last one failed."""
+    def _connect_round(self, deadline: float = math.inf) -> None:
+        """Try each address once, until the deadline. Raises: ConnectFailed, RequestError, ProtocolViolation: of the last."""
         self._tried = True
         failures: list[ToymqError] = []
         self._route.begin()
-        while (address := self._route.next()) is not None:
+        while (not failures or now() < deadline) and (address := self._route.next()) is not None:
             try:
-                self._connect_to(address, left_s)
+                self._connect_to(address, deadline)
             except ToymqError as error:
                 self._route.failed(address, error)
                 failures.append(as_failure(address, error))
@@ -290,10 +293,8 @@ class BlockingLink:
         finally:
             del failures  # else this frame and the errors hold each other
 
-    def _connect_to(self, address: Address, left_s: float | None) -> None:
-        timeout_s = self._route.timeout_s(address, self.options.connect_timeout_s)
-        if left_s is not None:
-            timeout_s = min(timeout_s, max(left_s, 0.001))
+    def _connect_to(self, address: Address, deadline: float) -> None:
+        timeout_s = min(self._route.timeout_s(address, self.options.connect_timeout_s), max(deadline - now(), 0.001))
         deadline = now() + timeout_s
         answers: list[HelloReply | ToymqError] = []
         self._torn = True
@@ -306,6 +307,7 @@ class BlockingLink:
             sockets.set_up(connection, quick=self._route.several)
             tls = self.options.tls_of(address)
             if tls is not None:
+                connection.settimeout(min(max(deadline - now(), 0.001), WAIT_MAX_S))
                 self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
             connection.setblocking(False)
             self.address = address
@@ -333,11 +335,11 @@ class BlockingLink:
             link.check()
         self._outages.up(self, address)
 
-    def send_off(self) -> None:
+    def send_off(self, deadline: float) -> None:
         """Send what there is, for which it connects: an ack must not wait for a call that waits on this connection."""
         self._mend_if_torn()
         if self._socket is None and not self.conversation.is_closed and not (self._tried and self.conversation.idle):
-            self._try_to_connect(self.options.connect_timeout_s)
+            self._try_to_connect(deadline)
         self.exchange(0.0)
 
     def exchange(self, wait_s: float | None) -> None:

@@ -1,14 +1,31 @@
-"""What the blocking client's ``pub_many`` returns."""
+"""Publishes of the blocking client: what waits for receipts, and what ``pub_many`` returns."""
 
 from collections.abc import Callable, Iterable, Iterator
 
 from toymq.arguments import Seconds
 from toymq.message import Item, Receipt
 from toymq.mixups import PlainAwait, PlainFor
-from toymq.pending_publishes import PublishMany
+from toymq.pending_publishes import Batch, Outcome, PublishMany, Stream
 from toymq.sync.call_guard import CallGuard, one_thread
+from toymq_py.errors import ConnectionLost
 
 PublishAll = Callable[[str, Iterable[Item], tuple[int | None, int | None], int, int], Iterator[Receipt]]
+
+
+class Sent(Batch):
+    """``mended``: when its conversation was mended so often; after the next time there is no answer."""
+
+    __slots__ = ("mended", "stream")
+
+    mended: int
+    stream: Stream
+
+
+def receipt_of(outcome: Outcome | None) -> Receipt:
+    """Raises: why there is none."""
+    if isinstance(outcome, Receipt):
+        return outcome
+    raise outcome or ConnectionLost("the outcome is unknown: an exception interrupted another call of this client")
 
 
 class Publishing(PublishMany, PlainAwait, PlainFor):
