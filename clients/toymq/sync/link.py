@@ -237,14 +237,14 @@ class BlockingLink:
         return self.conversation.idle
 
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
-        """Return the error for an ``until`` that returned False. Leave a connection on which nothing was answered meanwhile:
-        another one may work."""
+        """Return the error of an ``until`` that returned False. Leave a connection without an answer: another one may work."""
         trouble = self.trouble
         silent_s = now() - max(self._answered_at, self._up_since)
         if self._socket is not None and self.conversation.unanswered_count and silent_s >= self.options.timeout_s:
             self._torn = True
             self._lose(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
             self._torn = False
+        self.conversation.drop_done()
         return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
 
     @property
@@ -253,8 +253,9 @@ class BlockingLink:
         return "" if self.conversation.online else self._trouble
 
     def _connect_again(self, deadline: float) -> None:
-        if self._tried:
-            delay_s = min(self._backoff.next_s(self._route.wait_max_s), max(deadline - now(), 0.0))
+        if self._tried:  # each call tries once more, however short it is: it waits half of its time at most
+            left_s = max(deadline - now(), 0.0)
+            delay_s = min(self._backoff.next_s(self._route.wait_max_s), max(left_s / 2, self.options.backoff_min_s), left_s)
             log_wait(delay_s)
             time.sleep(delay_s)
         self._try_to_connect(deadline)
@@ -466,8 +467,7 @@ class BlockingLink:
         error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
         error.__cause__ = None if error is reason else reason
         self.conversation.lost(error)
-        if was_up and not self.closed:
-            assert self.address is not None
+        if was_up and not self.closed and self.address is not None:
             self._outages.down(self, self.address, reason)
 
     def _drop_socket(self) -> None:
