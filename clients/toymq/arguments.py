@@ -277,7 +277,7 @@ def key_bytes(key: str | bytes) -> bytes:
     """Raises: BadArgument, TypeError."""
     if not isinstance(key, str | bytes):
         raise TypeError(f"a key is str or bytes, not {type(key).__name__}: use str(key)")
-    data = key.encode(errors="replace") if isinstance(key, str) else key  # what is replaced is not printable either
+    data = key.encode(errors="surrogatepass") if isinstance(key, str) else key  # what passes is not printable
     if not data:
         raise BadArgument("invalid key: it is empty; key=None publishes without a key")
     if data.startswith(PRODUCER_PREFIX):
@@ -293,7 +293,7 @@ def route_bytes(route: str | bytes) -> bytes:
     """What chooses a partition. Raises: BadArgument, TypeError."""
     if not isinstance(route, str | bytes):
         raise TypeError(f"a route is str or bytes, not {type(route).__name__}: use str(route)")
-    data = route.encode(errors="replace") if isinstance(route, str) else route
+    data = route.encode(errors="surrogatepass") if isinstance(route, str) else route
     if not is_key(data):
         rule = "write 1 to 512 printable ASCII characters without space"
         raise BadArgument(f"invalid route {shown(route)}: {rule}; route=None leaves it to the key")

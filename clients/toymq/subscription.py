@@ -261,6 +261,17 @@ class Subscription(AsyncWith, AsyncFor):
         return self._ack_and_take() if self._auto_ack else self._take()
 
     async def _ack_and_take(self) -> Message:
+        await self._ack_what_is_done()
+        try:
+            message = await self._take()
+        except BaseException:
+            self._holder = None
+            raise
+        self._last = [message]
+        return message
+
+    async def _ack_what_is_done(self) -> None:
+        """Of ``auto_ack``: the task asks for the next messages, so it is done with the last ones."""
         if self._held_by_another():
             raise ConfigError(
                 f"auto_ack acks a message when the next one is asked for; another task still has the last one of {self.topic}:"
@@ -269,20 +280,20 @@ class Subscription(AsyncWith, AsyncFor):
         self._holder = asyncio.current_task()
         try:
             await self._ack_last()
-            message = await self._take()
         except BaseException:
             self._holder = None
             raise
-        self._last = [message]
-        return message
 
     async def _take(self) -> Message:
+        return Message(await self._take_push(), self._feed, self._link)
+
+    async def _take_push(self) -> MessagePush:
         if not self._begun:
             await self._start()
         while True:
             push = self._feed.take() if self._feed.is_kept else await self._next_push()
             if push is not None:
-                return Message(push, self._feed, self._link)
+                return push
             if self._feed.error is not None:
                 raise self._feed.error
             if self._feed.state is FeedState.CLOSED:
@@ -333,27 +344,43 @@ class Subscription(AsyncWith, AsyncFor):
         Raises: SubscriptionEnded.
         """
         max, wait = arguments.count("max", max), arguments.duration_ms("wait", wait) / 1000
-        loop = asyncio.get_running_loop()
         while True:
+            self._link.check_loop()
+            if self._auto_ack:
+                await self._ack_what_is_done()
+            taken: list[MessagePush] = []
             try:
-                batch = [await self.__anext__()]
-            except StopAsyncIteration:
-                return
-            deadline = loop.time() + wait
-            while len(batch) < max:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        push = await self._next_push()
-                        if push is not None:
-                            batch.append(Message(push, self._feed, self._link))
-                            continue
-                        if self._feed.state is not FeedState.LIVE:
-                            break
-                        await self._news()
-                except TimeoutError:
-                    break
+                batch = await self._collect(taken, max, wait)
+            except BaseException as error:
+                for push in reversed(taken):  # the application never had them
+                    self._feed.put_back(push)
+                self._holder = None
+                if isinstance(error, StopAsyncIteration):
+                    return
+                raise
             self._last = batch.copy() if self._auto_ack else []
             yield batch
+
+    async def _collect(self, taken: list[MessagePush], max_count: int, wait_s: float) -> list[Message]:
+        """The next batch; ``taken`` gets each of its deliveries at once. Raises: as ``_take``."""
+        loop = asyncio.get_running_loop()
+        taken.append(await self._take_push())
+        batch = [Message(taken[0], self._feed, self._link)]
+        deadline = loop.time() + wait_s
+        while len(batch) < max_count:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    push = await self._next_push()
+                    if push is not None:
+                        taken.append(push)
+                        batch.append(Message(push, self._feed, self._link))
+                        continue
+                    if self._feed.state is not FeedState.LIVE:
+                        break
+                    await self._news()
+            except TimeoutError:
+                break
+        return batch
 
     async def close(self) -> None:
         """Send acks and end the subscription; unacked messages go back at once. Idempotent.

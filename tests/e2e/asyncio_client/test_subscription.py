@@ -206,6 +206,28 @@ async def test_batches_are_full_or_what_came_in_time(mq: Client) -> None:
     assert sizes == [10, 10, 5]
 
 
+@pytest.mark.parametrize("auto_ack", [False, True])
+async def test_what_a_cancelled_batch_had_collected_comes_with_the_next_call(mq: Client, auto_ack: bool) -> None:
+    """With ``auto_ack`` its first message was acked, and no code ever had it; without, all waited for their leases to end."""
+    await mq.pub_many("t", [b"0", b"1", b"2"])
+    async with mq.sub("t", "c", auto_ack=auto_ack) as messages:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await anext(messages.batches(max=10, wait=60))
+        assert [((got := await messages.next(5)).id, got.attempt) for _ in range(3)] == [(0, 1), (1, 1), (2, 1)]
+    (found,) = (await mq.describe("t"))["consumers"]
+    assert found["backlog"] == (0 if auto_ack else 3)
+
+
+async def test_what_a_cancelled_batch_had_collected_is_not_acked_at_the_end(mq: Client) -> None:
+    await mq.pub("t", b"0")
+    async with mq.sub("t", "c", auto_ack=True) as messages:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(messages.batches(max=10, wait=60))
+    assert (await mq.describe("t"))["consumers"][0]["backlog"] == 1
+
+
 async def test_leases_are_renewed_while_a_handler_runs(broker: InProcess, mq: Client) -> None:
     await mq.pub("t", b"x")
     async with mq.sub("t", "c", visibility=0.5, auto_extend=True) as messages:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import toymq
 from tests.support.obliging_broker import ObligingBroker
 from toymq import arguments, connect, sync
-from toymq.arguments import key_bytes, payload_bytes, to_ms
+from toymq.arguments import key_bytes, payload_bytes, route_bytes, to_ms
 from toymq.message import Outgoing, Sequenced, chunks, format_headers
 from toymq_py.errors import BadArgument, BadName, ConfigError, ToymqError
 from toymq_py.protocol import Config, Create, Nack, Offsets, Publish, Pull, Subscribe, Touch
@@ -414,6 +414,8 @@ def test_a_mistake_is_named_with_its_remedy(call: Callable[[], Any], said: str) 
         (lambda: key_bytes("-"), "invalid key '-': write .*; the key \"-\" alone is reserved; key=None"),
         (lambda: key_bytes(b"\xff"), "invalid key '.xff'|invalid key b'.xff'"),
         (lambda: key_bytes("k" * 513), "invalid key 'kkk"),
+        (lambda: key_bytes("caf\udce9"), r"invalid key 'caf.udce9'"),  # it was `caf?`, as was every other such name
+        (lambda: route_bytes("caf\udce9"), r"invalid route 'caf.udce9'"),
         (lambda: format_headers({"ok": "1", "a:b": "c"}), "invalid header 'a:b': 'c': a name has no colon"),
         (lambda: format_headers({"a": "b\nc"}), r"invalid header 'a': 'b\\nc': a name .* line break"),
     ],
