@@ -150,9 +150,7 @@ class Client(ClientBase, AsyncWith):
                 arguments.headers(headers)
             headers, ended = tracing.publishing(topic, headers)
         item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max, route)
-        if link.crowded:
-            await link.room(topic)
-        batch, done = link.batch(1)
+        batch, done = link.batch(1, await link.room(topic) if link.crowded else None)
         if ended is not None:
             done.add_done_callback(lambda _, ended=ended: ended(batch.outcomes[0]))  # type: ignore[misc]
         link.conversation.publish(topic, (item,), batch)

@@ -116,12 +116,9 @@ class Conversation:
         if hello.has_workers and self.elsewhere is not None:
             self._put((FollowSlot(),))
         self._put([SubscribeSlot(self, feed) for feed in self.feeds])
+        Conversation.drop_done(self)
         waiting, self._waiting = self._waiting, deque()
-        for slot in waiting:
-            if slot.done:
-                slot.dropped()
-            else:
-                self._put((slot,))
+        self._put(waiting)
 
     def lost(self, error: ToymqError) -> None:
         """The connection is gone: commands that cannot be repeated fail with ``error``."""
@@ -493,8 +490,11 @@ class Conversation:
                 slot.failed(RequestTimeout(f"no answer within {timeout_s:g} s: waited for {slot.awaited}{trouble}"))
             elif earliest is None or slot.deadline < earliest:
                 earliest = slot.deadline
-        over = [slot for slot in self._waiting if slot.done]
-        self._waiting = deque(slot for slot in self._waiting if not slot.done)
-        for slot in over:
-            slot.dropped()
+        Conversation.drop_done(self)
         return earliest
+
+    def drop_done(self) -> None:
+        """Drop what waits for a connection, and no caller waits for. Its numbers are not used again."""
+        waiting, self._waiting = self._waiting, deque(slot for slot in self._waiting if not slot.done)
+        for slot in (one for one in waiting if one.done):
+            slot.dropped()

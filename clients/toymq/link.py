@@ -415,10 +415,12 @@ class Link:
             or (wire is not None and not wire.writable)
         )
 
-    async def room(self, topic: str) -> None:
-        """Wait for room to publish, first come first served. Raises: RequestTimeout."""
+    async def room(self, topic: str) -> float:
+        """Wait for room to publish, first come first served. Returns: the deadline of the publish, whose time this is part of.
+        Raises: RequestTimeout."""
+        deadline = self._loop.time() + self.options.timeout_s
         try:
-            async with asyncio.timeout(self.options.timeout_s), self._turn:
+            async with asyncio.timeout_at(deadline), self._turn:
                 while self._crowded and not self.conversation.is_closed:
                     self._room = self._loop.create_future()
                     try:
@@ -428,6 +430,7 @@ class Link:
         except TimeoutError:
             waited = f"no room within {self.options.timeout_s:g} s: waited to publish to {topic}"
             raise RequestTimeout(waited + self.trouble) from None
+        return deadline
 
     def _wake(self) -> None:
         """Wake the tasks in ``room`` and ``quiet`` to check again."""
@@ -448,10 +451,14 @@ class Link:
             self._quiet = None
         return True
 
-    def batch(self, count: int) -> tuple[Batch, asyncio.Future[None]]:
-        """A batch of publishes that begin now, and a future that is done with its last outcome."""
+    def batch(self, count: int, deadline: float | None) -> tuple[Batch, asyncio.Future[None]]:
+        """A batch of publishes that begin now, and a future that is done with its last outcome. ``deadline``: of ``room``."""
         done: asyncio.Future[None] = self._loop.create_future()
-        return Batch(count, self.deadline(), lambda: settle(done, None)), done
+        if deadline is None:
+            deadline = self.deadline()
+        else:
+            self._expire_at(deadline)
+        return Batch(count, deadline, lambda: settle(done, None)), done
 
 
 async def close_all(links: list[Link]) -> None:

@@ -16,6 +16,7 @@ from toymq.message import Delivery, HeaderBlock, Receipt, format_headers
 from toymq.url import Address, is_token
 from toymq_py.errors import BadArgument, ConfigError, ToymqError
 from toymq_py.protocol import Hello, encode_command
+from toymq_py.protocol.frames import PROTOCOL_VERSION
 from toymq_py.records import PRODUCER_PREFIX
 from toymq_py.units import DURATION_MS_MAX
 
@@ -146,7 +147,7 @@ class Options:
         return Backoff(self.backoff_min_s, self.backoff_max_s, self.random)
 
     def hello(self, address: Address) -> Hello:
-        return Hello(1, address.token, self.name)
+        return Hello(PROTOCOL_VERSION, address.token, self.name)
 
     def notify(self, event: Event) -> None:
         """Call ``on_event``; an error of the caller's code is logged and does not end the connection."""

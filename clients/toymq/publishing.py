@@ -50,9 +50,7 @@ class Publishing(PublishMany, AsyncFor):
         for items, error in chunks(self._items, self._size, client._body_bytes_max, header_block, adds, *self._times):
             link = client._home(self._topic)
             if items:  # none before a first item that is wrong: a batch of none would never be done
-                if link.crowded:
-                    await link.room(self._topic)
-                unanswered.append(link.batch(len(items)))
+                unanswered.append(link.batch(len(items), await link.room(self._topic) if link.crowded else None))
                 link.conversation.publish(self._topic, items, unanswered[-1][0])
                 outstanding += len(items)
             while unanswered and (outstanding > self._window - self._size or error is not None):

@@ -20,7 +20,7 @@ from toymq.options import DEFAULT_VISIBILITY_S
 from toymq.pending_replies import CallSlot, PullSlot
 from toymq_py import protocol
 from toymq_py.consumer_options import POLL_MODES, Mode
-from toymq_py.errors import ToymqError
+from toymq_py.errors import ProtocolViolation, ToymqError
 from toymq_py.failure import Failure
 from toymq_py.protocol.frames import DEFAULT_FETCH_BYTES, FETCH_BYTES_MAX
 from toymq_py.records import MSG_ID_MAX, IdRange
@@ -75,11 +75,17 @@ def _nothing(_: object) -> None:
 
 
 def _json(reply: protocol.JsonReply) -> Any:
-    return json.loads(reply.body)
+    try:
+        return json.loads(reply.body)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolViolation(f"the broker sent {reply.body[:60]!r}, which is not JSON: {error}") from error
 
 
 def _settings_in_seconds(reply: protocol.JsonReply) -> dict[str, Any]:
-    return arguments.settings_in_seconds(json.loads(reply.body))
+    found = _json(reply)
+    if not isinstance(found, dict):
+        raise ProtocolViolation(f"the broker sent {reply.body[:60]!r}, not settings by name")
+    return arguments.settings_in_seconds(found)
 
 
 # -- methods of both clients: each function here is the signature and docstring of the method with its name

@@ -77,6 +77,11 @@ def set_up(connection: socket.socket, *, quick: bool = False) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+def is_time_limit(error: OSError) -> bool:
+    """Whether it is the TimeoutError of the application's signal handler, which the caller gets: none of a socket."""
+    return isinstance(error, TimeoutError) and error.errno is None and not str(error).endswith("timed out")
+
+
 def reserved_port(owner: object, count: int = 1) -> int:
     """Reserve a free port while ``owner`` lives, so that a broker that starts again gets it again.
 

@@ -8,10 +8,13 @@ import re
 from toymq_py.errors import ProtocolViolation
 from toymq_py.protocol import replies
 from toymq_py.protocol.buffer import Buffer
-from toymq_py.protocol.frames import LINE_BYTES_MAX, NEWLINE, NO_KEY
+from toymq_py.protocol.frames import LINE_BYTES_MAX, NEWLINE, NO_KEY, PROTOCOL_VERSION
 from toymq_py.protocol.replies import MessagePush, OkReply, Reply
 
 NOT_A_BROKER = "this is not a toymq broker, it sent %r: check host and port"
+ANOTHER_VERSION = (
+    f"the broker speaks version %d of the protocol, this client {PROTOCOL_VERSION}: use a client of the broker's release"
+)
 _MESSAGE = re.compile(rb"MSG ([!-~]+) (\d{1,20}) (\d{1,20}) (\d{1,20}) ([!-~]+) (\d{1,20})\n")
 _OKS = re.compile(rb"(?:OK \d{1,20}\n)+")
 
@@ -121,9 +124,11 @@ class ClientConnection:
                         topic.decode("ascii"), _number(first_id), _number(next_id), found.get("incarnation")
                     )
                 case [b"HELLO", version, *options]:
+                    if _number(version) != PROTOCOL_VERSION:
+                        raise ProtocolViolation(ANOTHER_VERSION % _number(version))
                     found = dict(option.decode("ascii").split("=", 1) for option in options)
                     words = (found.get(word) == "1" for word in ("nack_error", "uncounted", "lease", "workers"))
-                    return replies.HelloReply(_number(version), found["server"], int(found["max_payload"]), *words)
+                    return replies.HelloReply(PROTOCOL_VERSION, found["server"], _number(found["max_payload"].encode()), *words)
                 case _:
                     pass
         except (ValueError, KeyError):
@@ -147,6 +152,8 @@ class ClientConnection:
                     name, _, value = option.partition(b"=")
                     if name == b"hdr":
                         hdr = _number(value)
+                if hdr > len(body):
+                    raise ProtocolViolation(f"the broker sent a message of {len(body)} bytes with hdr={hdr}")
                 key = b"" if head[5] == NO_KEY else head[5]
                 return MessagePush(
                     head[1].decode("ascii"), _number(head[2]), _number(head[3]), _number(head[4]), key,

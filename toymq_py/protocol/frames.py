@@ -9,6 +9,7 @@ from toymq_py.errors import BadArgument
 from toymq_py.records import KEY_BYTES_MAX, IdRange
 from toymq_py.units import DURATION_MS_MAX, parse_number
 
+PROTOCOL_VERSION = 1
 LINE_BYTES_MAX = 4096
 """Of a header line with its newline; checked while the line arrives."""
 DRAIN_BYTES_MAX = 64 * 1024 * 1024

@@ -42,6 +42,7 @@ from toymq_py.protocol import (
     encode_ok,
     encode_pong,
 )
+from toymq_py.protocol.frames import PROTOCOL_VERSION
 from toymq_py.records import IdRange
 from toymq_py.routes import Router
 from toymq_py.session.deliveries import Deliveries
@@ -62,7 +63,6 @@ from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.session")
 
-PROTOCOL_VERSION = 1
 OK_BYTES = 5
 """Of the reply to one command of a ``SettlementRun``."""
 NO_OUTCOME = Refused(1, InternalError())

@@ -6,7 +6,6 @@ directions cannot block itself. Only ``auto_extend`` has a thread, with a connec
 
 import ssl as ssl_module
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
@@ -21,14 +20,14 @@ from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.homes import Following, Homes
 from toymq.keyword_hints import hinted
-from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
+from toymq.message import Item, Key, Receipt, outgoing
 from toymq.mixups import PlainWith
-from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options, times
+from toymq.options import DRAIN_S, GOODBYE_S, InjectHeaders, MessageTracing, OnEvent, Options, times
 from toymq.outages import Outages
-from toymq.pending_publishes import Batch, Outcome, Stream
+from toymq.pending_publishes import Outcome
 from toymq.sync.call_guard import CallGuard, one_thread
 from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
-from toymq.sync.publishing import Publishing
+from toymq.sync.publishing import Publishing, PublishingClient, receipt_of
 from toymq.sync.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, Address, parse_urls
 from toymq_py.consumer_options import Mode
@@ -65,7 +64,7 @@ def _counting(
     return as_method(method, several, int)
 
 
-class Client(ClientBase, PlainWith):
+class Client(PublishingClient, PlainWith):
     """A connection to a broker that reconnects by itself; made by ``connect``. A context manager, for one thread.
 
     A request that is under way when the connection is lost is repeated when that is safe, otherwise it raises ConnectionLost.
@@ -119,22 +118,25 @@ class Client(ClientBase, PlainWith):
         ``pub``.
         """
         self._home(topic).conversation.check_topic(topic)
+        deadline = self._room(topic)
         tracing, ended = self._options.tracing, None
         if tracing is not None:
             if headers is not None:
                 arguments.headers(headers)
             headers, ended = tracing.publishing(topic, headers)
         item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max, route)
-        batch = self._publish(topic, [item])
+        batch = self._publish(topic, [item], deadline)
+        outcome: Outcome | None = None
         try:
-            self._wait_for(topic, batch)
-            return _receipt(batch.outcomes[0])
+            self._wait_for(topic, batch, deadline)
+            outcome = batch.outcomes[0]
+            return receipt_of(outcome)
         except BaseException:
             batch.abandoned = True
             raise
         finally:
             if ended is not None:
-                ended(batch.outcomes[0])
+                ended(outcome)
 
     def pub_value(
         self, topic: str, value: object, *, codec: AnyCodec = "json", key: Key | None = None,
@@ -162,63 +164,6 @@ class Client(ClientBase, PlainWith):
             item and an exception of ``items`` end it: what came before is published and has its receipts first.
         """
         return Publishing(self._guard, self._publish_many, topic, items, delay, ttl, window)
-
-    def _publish_many(
-        self, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int, size: int
-    ) -> Iterator[Receipt]:
-        unanswered: deque[_Sent] = deque()
-        outstanding = 0
-        block, adds = self._options.header_block_of_many(topic), self._options.adds_headers
-        for chunk, error in chunks(items, size, self._body_bytes_max, block, adds, *times):
-            unanswered.append(self._publish(topic, chunk))
-            outstanding += len(chunk)
-            self._home(topic).exchange(0.0)
-            while unanswered and (outstanding > window - size or self._is_full(topic) or error is not None):
-                self._wait_for(topic, unanswered[0])
-                yield from map(_receipt, unanswered[0].outcomes)
-                outstanding -= len(unanswered.popleft().outcomes)
-            if error is not None:
-                raise error
-        for batch in unanswered:
-            self._wait_for(topic, batch)
-            yield from map(_receipt, batch.outcomes)
-
-    def _publish(self, topic: str, items: list[Outgoing]) -> "_Sent":
-        self._open_or_raise()
-        batch = _Sent(len(items), now() + self._options.timeout_s, lambda: None)
-        batch.stream = self._home(topic).conversation.publish(topic, items, batch)
-        batch.mended = self._mended
-        return batch
-
-    @property
-    def _mended(self) -> int:
-        return sum([link.conversation.mended for link in self._links if link is not self._waiting_link])
-
-    def _wait_for(self, topic: str, batch: "_Sent") -> None:
-        """Wait for all outcomes, or until none will come. Raises: RequestTimeout."""
-        deadline = now() + self._options.timeout_s
-        while batch.missing and self._mended == batch.mended:
-            link = self._publishes_at(topic)
-            conversation, leaves = link.conversation, link.conversation.is_leaving(topic)
-            mended = conversation.mended
-
-            def news(link: BlockingLink = link, leaves: bool = leaves, mended: int = mended) -> bool:
-                return (
-                    not batch.missing or link.conversation.mended != mended or link.conversation.is_leaving(topic) != leaves
-                    or (not leaves and self._home(topic) is not link)
-                )  # fmt: skip
-
-            if not link.until(news, deadline):
-                raise link.overdue(batch.stream.awaited)
-            if conversation.is_closed:
-                return
-
-    def _publishes_at(self, topic: str) -> BlockingLink:
-        """The connection on which publishes to a topic are answered: one that they leave, while they do."""
-        return next((link for link in self._links if link.conversation.is_leaving(topic)), None) or self._home(topic)
-
-    def _is_full(self, topic: str) -> bool:
-        return self._home(topic).conversation.outstanding.bytes >= OUTSTANDING_BYTES_MAX
 
     # -- consuming
 
@@ -339,7 +284,7 @@ class Client(ClientBase, PlainWith):
                 if pushes or wait <= 0:  # otherwise a broker that shuts down ended the wait early
                     home = self._home(topic)
                     if pushes:
-                        home.send_off()
+                        home.send_off(request.slot.deadline or 0.0)
                     return [Message(push, feed, home) for push in pushes]
             except ConnectionLost as error:
                 wait = deadline - now()
@@ -428,13 +373,17 @@ class Client(ClientBase, PlainWith):
         return request.result()
 
     def _ask_waiting(self, request: requests.Request[T]) -> T:
-        """Make a request on a connection of its own, after sending what the other connections have to send."""
+        """Make a request on a connection of its own, after sending what the other connections have to send; that has half of
+        the time that the request does not wait."""
         self._open_or_raise()
+        half_s = self._options.timeout_s / 2
+        rest = now() + half_s
+        deadline = request.slot.deadline = rest + half_s + request.wait_s
         for link in list(self._links):
-            link.send_off()
+            link.send_off(rest)
         while True:
             home = self._homes.address(request.topic)
-            self._leave_waiting_link(home)  # an exception may have come while the last call did
+            self._leave_waiting_link(home, deadline)  # an exception may have come while the last call did
             if self._waiting_link is None:
                 self._waiting_link = self._new_link(home)
             waiting = self._waiting_link
@@ -443,9 +392,9 @@ class Client(ClientBase, PlainWith):
                 if not self._goes_on(request, waiting):
                     return request.result()
             finally:
-                self._leave_waiting_link(home)
+                self._leave_waiting_link(home, deadline)
 
-    def _leave_waiting_link(self, home: Address | None) -> None:
+    def _leave_waiting_link(self, home: Address | None, deadline: float) -> None:
         """Close it when the broker may still wait, or gave it up, and when it goes to another worker."""
         waiting = self._waiting_link
         if waiting is not None and (
@@ -454,29 +403,13 @@ class Client(ClientBase, PlainWith):
             if waiting in self._links:
                 self._links.remove(waiting)
             self._outages.left(waiting)
-            waiting.close(now() + GOODBYE_S)
+            waiting.close(min(now() + GOODBYE_S, deadline))
             self._waiting_link = None
             self._link.exchange(0.0)  # sends what it gave back
 
     def _open_or_raise(self) -> None:
         if self._closed:
             raise ClientClosed(FORKED if self._link.forked else CLOSED)
-
-
-def _receipt(outcome: Outcome | None) -> Receipt:
-    """Raises: why there is none."""
-    if isinstance(outcome, Receipt):
-        return outcome
-    raise outcome or ConnectionLost("the outcome is unknown: an exception interrupted another call of this client")
-
-
-class _Sent(Batch):
-    """``mended``: when its conversation was mended so often; after the next time there is no answer."""
-
-    __slots__ = ("mended", "stream")
-
-    mended: int
-    stream: Stream
 
 
 @hinted

@@ -79,6 +79,7 @@ class GuardedConversation(Conversation):
     adopt_feed = _marked(Conversation.adopt_feed)
     adopt_acks = _marked(Conversation.adopt_acks)
     hand_back = _marked(Conversation.hand_back)
+    drop_done = _marked(Conversation.drop_done)
 
     def mend(self) -> None:
         """Make the lists agree again. Repeats what was done when it is interrupted itself."""

@@ -42,6 +42,8 @@ WAITED_S = 0.001
 """A poll that took longer had to wait."""
 PAUSE_S = 0.01
 """Behind a longer pause between two calls the connection is looked at before a request is sent on it."""
+READ_AHEAD_S = 0.25
+"""Longest such look: more may come than is read. The call itself goes on reading, until its deadline."""
 WAIT_MAX_S = 86_400.0
 """One wait of ``poll`` or for a connection: they take at most 24.8 days. Longer waits take several."""
 QUICK_S = 0.0002
@@ -103,12 +105,13 @@ class BlockingLink:
                 return
 
     def close(self, deadline: float) -> None:
-        """Send QUIT and wait until the deadline for the broker to read everything; then close."""
+        """Send QUIT and wait until the deadline for the broker to read everything; then close. After it nothing is awaited."""
         self.closed = True
         try:
             if self.conversation.online:
                 last = CallSlot(Quit(), OkReply)
                 self.conversation.send_last(last)
+                self.exchange(0.0)
                 while self._socket is not None and not last.done and (left := deadline - now()) > 0:
                     self.exchange(left)
         finally:
@@ -139,7 +142,7 @@ class BlockingLink:
             if left is not None and left <= 0:
                 return False
             if self._socket is None:
-                self._connect_again(left)
+                self._connect_again(math.inf if deadline is None else deadline)
             elif self._route.several:
                 self.exchange(SILENCE_LOOK_S if left is None else min(left, SILENCE_LOOK_S))
                 self._leave_if_silent(began)
@@ -188,7 +191,7 @@ class BlockingLink:
         return False
 
     def _answered(self, slots: Sequence[CallSlot], deadline: float) -> bool:
-        self.read_ahead()
+        self.read_ahead(deadline)
         answered = False
         try:
             for slot in slots:
@@ -234,14 +237,14 @@ class BlockingLink:
         return self.conversation.idle
 
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
-        """Return the error for an ``until`` that returned False. Leave a connection on which nothing was answered meanwhile:
-        another one may work."""
+        """Return the error of an ``until`` that returned False. Leave a connection without an answer: another one may work."""
         trouble = self.trouble
         silent_s = now() - max(self._answered_at, self._up_since)
         if self._socket is not None and self.conversation.unanswered_count and silent_s >= self.options.timeout_s:
             self._torn = True
             self._lose(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
             self._torn = False
+        self.conversation.drop_done()
         return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
 
     @property
@@ -249,16 +252,19 @@ class BlockingLink:
         """Why there is no connection, for the end of an error; "" with one."""
         return "" if self.conversation.online else self._trouble
 
-    def _connect_again(self, left_s: float | None) -> None:
-        if self._tried:
-            delay_s = self._backoff.next_s(self._route.wait_max_s)
+    def _connect_again(self, deadline: float) -> None:
+        if self._tried:  # each call tries once more, however short it is: it waits half of its time at most
+            left_s = max(deadline - now(), 0.0)
+            delay_s = min(self._backoff.next_s(self._route.wait_max_s), max(left_s / 2, self.options.backoff_min_s), left_s)
             log_wait(delay_s)
-            time.sleep(delay_s if left_s is None else min(delay_s, left_s))
-        self._try_to_connect(left_s)
+            time.sleep(delay_s)
+        self._try_to_connect(deadline)
 
-    def _try_to_connect(self, left_s: float | None) -> None:
+    def _try_to_connect(self, deadline: float) -> None:
+        if now() >= deadline:
+            return
         try:
-            self._connect_round(left_s)
+            self._connect_round(deadline)
         except ToymqError as error:
             logger.debug("no connection: %s", error)
             self._trouble = f" ({error})"
@@ -269,14 +275,14 @@ class BlockingLink:
                 logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
                 self.conversation.close(error)
 
-    def _connect_round(self, left_s: float | None = None) -> None:
-        """Try each address once. Raises: ConnectFailed, RequestError, ProtocolViolation, as the last one failed."""
+    def _connect_round(self, deadline: float = math.inf) -> None:
+        """Try each address once, until the deadline. Raises: ConnectFailed, RequestError, ProtocolViolation: of the last."""
         self._tried = True
         failures: list[ToymqError] = []
         self._route.begin()
-        while (address := self._route.next()) is not None:
+        while (not failures or now() < deadline) and (address := self._route.next()) is not None:
             try:
-                self._connect_to(address, left_s)
+                self._connect_to(address, deadline)
             except ToymqError as error:
                 self._route.failed(address, error)
                 failures.append(as_failure(address, error))
@@ -288,10 +294,8 @@ class BlockingLink:
         finally:
             del failures  # else this frame and the errors hold each other
 
-    def _connect_to(self, address: Address, left_s: float | None) -> None:
-        timeout_s = self._route.timeout_s(address, self.options.connect_timeout_s)
-        if left_s is not None:
-            timeout_s = min(timeout_s, max(left_s, 0.001))
+    def _connect_to(self, address: Address, deadline: float) -> None:
+        timeout_s = min(self._route.timeout_s(address, self.options.connect_timeout_s), max(deadline - now(), 0.001))
         deadline = now() + timeout_s
         answers: list[HelloReply | ToymqError] = []
         self._torn = True
@@ -304,6 +308,7 @@ class BlockingLink:
             sockets.set_up(connection, quick=self._route.several)
             tls = self.options.tls_of(address)
             if tls is not None:
+                connection.settimeout(min(max(deadline - now(), 0.001), WAIT_MAX_S))
                 self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
             connection.setblocking(False)
             self.address = address
@@ -319,7 +324,7 @@ class BlockingLink:
             self._drop_socket()
             self.conversation.lost(ConnectionLost("the connection was not made"))
             self._torn = False
-            if isinstance(error, OSError) and not isinstance(error, ToymqError) and not _is_time_limit(error):
+            if isinstance(error, OSError) and not isinstance(error, ToymqError) and not sockets.is_time_limit(error):
                 if isinstance(error, TimeoutError):
                     self._route.silent(address)
                     raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from error
@@ -331,11 +336,11 @@ class BlockingLink:
             link.check()
         self._outages.up(self, address)
 
-    def send_off(self) -> None:
+    def send_off(self, deadline: float) -> None:
         """Send what there is, for which it connects: an ack must not wait for a call that waits on this connection."""
         self._mend_if_torn()
         if self._socket is None and not self.conversation.is_closed and not (self._tried and self.conversation.idle):
-            self._try_to_connect(self.options.connect_timeout_s)
+            self._try_to_connect(deadline)
         self.exchange(0.0)
 
     def exchange(self, wait_s: float | None) -> None:
@@ -386,20 +391,21 @@ class BlockingLink:
             self._tried = False
             self._torn = False
 
-    def read_ahead(self) -> None:
+    def read_ahead(self, deadline: float = math.inf) -> None:
         """Read what came while no call waited. Where the connection was lost meanwhile, a request waits for the next one: sent
         on this one, its outcome would be unknown, and it would fail although no broker can have read it."""
         if now() - self._polled_at > PAUSE_S:
             self._mend_if_torn()
-            self._read_all()
+            self._read_what_came(deadline)
 
-    def _read_all(self) -> None:
-        while self.conversation.online and self._socket is not None and self._poll.poll(0):
+    def _read_what_came(self, deadline: float = math.inf) -> None:
+        deadline = min(deadline, now() + READ_AHEAD_S)
+        while self.conversation.online and self._socket is not None and self._poll.poll(0) and now() < deadline:
             self.exchange(0.0)
 
     def check(self) -> None:
         """Notice a lost connection, which belongs to the outage that is about to end. The next use reconnects."""
-        self._read_all()
+        self._read_what_came()
         if self._socket is None:
             self._outages.left(self)
 
@@ -410,7 +416,7 @@ class BlockingLink:
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
             return True
         except OSError as error:
-            if _is_time_limit(error):
+            if sockets.is_time_limit(error):
                 raise
             try:  # the broker's last words may still be readable
                 while data := connection.recv(RECEIVE_BYTES):
@@ -418,7 +424,7 @@ class BlockingLink:
             except ProtocolViolation:
                 pass
             except OSError as last:
-                if _is_time_limit(last):
+                if sockets.is_time_limit(last):
                     raise
             self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
             return False
@@ -431,7 +437,7 @@ class BlockingLink:
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
             return
         except OSError as error:
-            if _is_time_limit(error):
+            if sockets.is_time_limit(error):
                 raise
             self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
             return
@@ -461,8 +467,7 @@ class BlockingLink:
         error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
         error.__cause__ = None if error is reason else reason
         self.conversation.lost(error)
-        if was_up and not self.closed:
-            assert self.address is not None
+        if was_up and not self.closed and self.address is not None:
             self._outages.down(self, self.address, reason)
 
     def _drop_socket(self) -> None:
@@ -478,11 +483,6 @@ class BlockingLink:
 def now() -> float:
     """Seconds of a monotonic clock."""
     return time.perf_counter()
-
-
-def _is_time_limit(error: OSError) -> bool:
-    """Whether it is the TimeoutError of the application's signal handler, which the caller gets: none of a socket."""
-    return isinstance(error, TimeoutError) and error.errno is None and not str(error).endswith("timed out")
 
 
 # -- after a fork

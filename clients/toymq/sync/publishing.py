@@ -1,14 +1,37 @@
-"""What the blocking client's ``pub_many`` returns."""
+"""Publishes of the blocking client: what waits for receipts, and what ``pub_many`` returns."""
 
+from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from toymq.arguments import Seconds
-from toymq.message import Item, Receipt
+from toymq.client_base import ClientBase
+from toymq.errors import RequestTimeout
+from toymq.message import Item, Outgoing, Receipt, chunks
 from toymq.mixups import PlainAwait, PlainFor
-from toymq.pending_publishes import PublishMany
+from toymq.options import OUTSTANDING_BYTES_MAX, UNANSWERED_MAX
+from toymq.pending_publishes import Batch, Outcome, PublishMany, Stream
 from toymq.sync.call_guard import CallGuard, one_thread
+from toymq.sync.link import BlockingLink, now
+from toymq_py.errors import ConnectionLost
 
 PublishAll = Callable[[str, Iterable[Item], tuple[int | None, int | None], int, int], Iterator[Receipt]]
+
+
+class Sent(Batch):
+    """``mended``: when its conversation was mended so often; after the next time there is no answer."""
+
+    __slots__ = ("mended", "stream")
+
+    mended: int
+    stream: Stream
+
+
+def receipt_of(outcome: Outcome | None) -> Receipt:
+    """Raises: why there is none."""
+    if isinstance(outcome, Receipt):
+        return outcome
+    raise outcome or ConnectionLost("the outcome is unknown: an exception interrupted another call of this client")
 
 
 class Publishing(PublishMany, PlainAwait, PlainFor):
@@ -32,3 +55,104 @@ class Publishing(PublishMany, PlainAwait, PlainFor):
     def __next__(self) -> Receipt:
         self._begun = True
         return next(self._receipts)
+
+
+class PublishingClient(ClientBase):
+    """The part of the blocking client that publishes and waits for receipts.
+
+    What is unanswered is bounded, also after its calls timed out: a publish without room waits for it. What was never sent when
+    its call timed out is dropped; what was sent is not repeated, and its number names no other message.
+    """
+
+    _links: list[BlockingLink]
+    _waiting_link: BlockingLink | None
+
+    @abstractmethod
+    def _home(self, topic: str) -> BlockingLink:
+        """The connection to the worker that has a topic, as far as it is known; else the main one."""
+
+    @abstractmethod
+    def _open_or_raise(self) -> None:
+        """Raises: ClientClosed."""
+
+    def _publish_many(
+        self, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int, size: int
+    ) -> Iterator[Receipt]:
+        unanswered: deque[Sent] = deque()
+        outstanding = 0
+        block, adds = self._options.header_block_of_many(topic), self._options.adds_headers
+        try:
+            for chunk, error in chunks(items, size, self._body_bytes_max, block, adds, *times):
+                unanswered.append(self._publish(topic, chunk, self._room(topic) if chunk else None))
+                outstanding += len(chunk)
+                self._home(topic).exchange(0.0)
+                while unanswered and (outstanding > window - size or self._is_full(topic) or error is not None):
+                    self._wait_for(topic, unanswered[0])
+                    yield from map(receipt_of, unanswered[0].outcomes)
+                    outstanding -= len(unanswered.popleft().outcomes)
+                if error is not None:
+                    raise error
+            for batch in unanswered:
+                self._wait_for(topic, batch)
+                yield from map(receipt_of, batch.outcomes)
+        except RequestTimeout:
+            for batch in unanswered:  # their time is over, too
+                batch.abandoned = True
+            raise
+
+    def _publish(self, topic: str, items: list[Outgoing], deadline: float | None) -> Sent:
+        self._open_or_raise()
+        batch = Sent(len(items), deadline, lambda: None)
+        batch.stream = self._home(topic).conversation.publish(topic, items, batch)
+        batch.mended = self._mended
+        return batch
+
+    def _room(self, topic: str) -> float:
+        """Wait for room to publish. Returns: the deadline of the publish, which this is a part of. Raises: RequestTimeout."""
+        deadline = now() + self._options.timeout_s
+        if self._is_full(topic):
+            for link in self._links:
+                link.conversation.drop_done()
+        while self._is_full(topic) and not (link := self._home(topic)).conversation.is_closed:
+
+            def news(link: BlockingLink = link) -> bool:
+                return not self._is_full(topic) or self._home(topic) is not link
+
+            if not link.until(news, deadline):
+                link.overdue("room")  # leaves a connection that is silent
+                waited = f"no room within {self._options.timeout_s:g} s: waited to publish to {topic}"
+                raise RequestTimeout(waited + link.trouble)
+        return deadline
+
+    @property
+    def _mended(self) -> int:
+        return sum([link.conversation.mended for link in self._links if link is not self._waiting_link])
+
+    def _wait_for(self, topic: str, batch: Sent, deadline: float | None = None) -> None:
+        """Wait for all outcomes, or until none will come. ``deadline``: else ``timeout_s`` from now. Raises: RequestTimeout."""
+        if deadline is None:
+            deadline = now() + self._options.timeout_s
+        while batch.missing and self._mended == batch.mended:
+            link = self._publishes_at(topic)
+            conversation, leaves = link.conversation, link.conversation.is_leaving(topic)
+            mended = conversation.mended
+
+            def news(link: BlockingLink = link, leaves: bool = leaves, mended: int = mended) -> bool:
+                return (
+                    not batch.missing or link.conversation.mended != mended or link.conversation.is_leaving(topic) != leaves
+                    or (not leaves and self._home(topic) is not link)
+                )  # fmt: skip
+
+            if not link.until(news, deadline):
+                batch.abandoned = True
+                raise link.overdue(batch.stream.awaited)
+            if conversation.is_closed:
+                return
+
+    def _publishes_at(self, topic: str) -> BlockingLink:
+        """The connection on which publishes to a topic are answered: one that they leave, while they do."""
+        return next((link for link in self._links if link.conversation.is_leaving(topic)), None) or self._home(topic)
+
+    def _is_full(self, topic: str) -> bool:
+        conversation = self._home(topic).conversation
+        return conversation.outstanding.bytes >= OUTSTANDING_BYTES_MAX or conversation.unanswered_count >= UNANSWERED_MAX

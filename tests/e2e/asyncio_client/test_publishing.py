@@ -7,7 +7,9 @@ from datetime import date
 import pytest
 
 import toymq
+from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
+from tests.support.quick_client import connect
 from toymq import Client, Receipt
 from toymq_py.errors import (
     BadArgument,
@@ -233,3 +235,34 @@ async def test_a_value_goes_and_comes_as_json(mq: Client) -> None:
     (third,) = await mq.pull("t", "c")
     with pytest.raises(BadArgument, match="the payload is not JSON"):
         third.json()
+
+
+async def test_a_publish_waits_for_room_and_for_its_answer_within_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had ``timeout_s``: a call took twice as long."""
+    loop, answer = asyncio.get_running_loop(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        for body in ("a", "b"):
+            assert (await peer.line()).startswith("PUB t ")
+            await peer.expect(body)
+            await answer.wait()
+            peer.say(b"OK 0\n")
+        await peer.gone()
+
+    monkeypatch.setattr("toymq.link.OUTSTANDING_BYTES_MAX", 1)
+    async with following(script) as url, connect(url, timeout_s=600) as mq:
+        link, began, deadlines = mq._link, loop.time(), list[float | None]()
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(mq.pub("t", b"a"))
+            tasks.create_task(mq.pub("t", b"b"))
+            while link._room is None:  # noqa: ASYNC110 (a turn of the loop each)
+                await asyncio.sleep(0)
+            monkeypatch.setattr(loop, "time", lambda now=loop.time: now() + 40)
+            answer.set()
+            await first
+            while not deadlines:
+                await asyncio.sleep(0)
+                deadlines = [slot.deadline for slot in link.conversation._unanswered]
+            monkeypatch.undo()
+        assert deadlines == [pytest.approx(began + 600, abs=20)]

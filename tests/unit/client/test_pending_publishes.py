@@ -269,3 +269,20 @@ def test_a_refused_one_and_those_behind_it_while_there_is_no_connection() -> Non
     waiting.deadline = 1.0
     assert peer.conversation.expire(1.0, 1.0, "") is None
     assert numbers(peer.connect()) == [("p-0", "0", "b")]
+
+
+def test_what_waits_without_a_caller_is_dropped_and_its_numbers_name_nothing_else() -> None:
+    """One was sent, and its outcome is unknown; the other one never was."""
+    peer = Conversing()
+    sent = peer.publish("a")
+    peer.said()
+    peer.lose()
+    unsent, waited_for = peer.publish("b"), peer.publish("c")
+    sent.abandoned = unsent.abandoned = True
+    peer.conversation.drop_done()
+    assert peer.conversation.outstanding.bytes == 1
+    assert numbers(peer.connect()) == [("p-0", "2", "c")]
+    peer.hear(b"OK 7\n")
+    assert outcomes(waited_for) == [7]
+    peer.publish("d")
+    assert numbers(peer.said()) == [("p-0", "3", "d")]

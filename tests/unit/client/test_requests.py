@@ -7,7 +7,7 @@ from tests.support.conversing import GREETING_LEASE, GREETING_UNCOUNTED, Convers
 from toymq import Client, requests
 from toymq.delivery_window import Feed
 from toymq.message import RANGES_BESIDE_A_FAILURE, RANGES_PER_LINE
-from toymq_py.errors import BadArgument, ConnectionLost, NoSuchTopic
+from toymq_py.errors import BadArgument, ConnectionLost, NoSuchTopic, ProtocolViolation
 from toymq_py.protocol import JsonReply, MessagePush, OkReply, Pull, Subscribe
 
 SCATTERED = [(one, one) for one in range(0, 400, 2)]
@@ -33,6 +33,19 @@ def test_settings_come_back_in_seconds() -> None:
     assert request.slot.frame() == b"CONFIG t visibility=1500\n"
     request.slot.answered(JsonReply(b'{"visibility": 1500, "dedupe_keys": 7}'))
     assert request.result() == {"visibility": 1.5, "dedupe_keys": 7}
+
+
+@pytest.mark.parametrize("body", [b"{]}", b"\xff", b"[" * 100_000, b"9" * 5000, b""])
+def test_a_json_reply_that_is_none_is_a_violation_of_the_protocol(body: bytes) -> None:
+    """``stats`` raised JSONDecodeError, which is no ToymqError."""
+    for request in (requests.stats(), requests.config("t")):
+        request.slot.answered(JsonReply(body))
+        with pytest.raises(ProtocolViolation, match="which is not JSON"):
+            request.result()
+    request = requests.config("t")
+    request.slot.answered(JsonReply(b"[]"))
+    with pytest.raises(ProtocolViolation, match="not settings by name"):
+        request.result()
 
 
 def test_only_requests_without_an_effect_are_repeated_after_a_lost_connection() -> None:

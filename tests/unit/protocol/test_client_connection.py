@@ -75,6 +75,22 @@ def test_a_port_that_speaks_http_is_named() -> None:
         connection.next_replies()
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"HELLO 2 server=x max_payload=1\n", "speaks version 2 of the protocol, this client 1: use a client of the broker's"),
+        (b"HELLO 2 anything else\n", "speaks version 2 of the protocol"),
+        (b"MSG t 1 1 1 - 3 hdr=99\nabc\n", "a message of 3 bytes with hdr=99"),
+    ],
+)
+def test_another_version_and_headers_longer_than_their_message_are_named(data: bytes, text: str) -> None:
+    """They were taken for version 1, and for a message without a payload."""
+    connection = ClientConnection()
+    connection.receive_data(data)
+    with pytest.raises(ProtocolViolation, match=text):
+        connection.next_replies()
+
+
 def test_inside_a_frame_the_connection_is_not_idle() -> None:
     connection = ClientConnection()
     connection.receive_data(b"JSON 5\nab")
@@ -102,6 +118,7 @@ def test_inside_a_frame_the_connection_is_not_idle() -> None:
         b"HELLO 1\n",
         b"HELLO 1 server\n",
         b"HELLO one server=x max_payload=1\n",
+        b"HELLO 1 server=x max_payload=-5\n",
         b"OFFSETS t 1 x\n",
         b"CLOSED \xff c SEEK\n",
         b"x" * 4096,
