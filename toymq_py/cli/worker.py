@@ -159,6 +159,10 @@ def load(target: str) -> "App":
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
         raise ConfigError(f"{target} names no app: write MODULE:APP, `toymq worker shop.jobs:app` say")
+    if not all(module_name.split(".")) or {"/", "\\"} & set(module_name):
+        raise ConfigError(
+            f"{module_name} is a path: start from the directory that the module is in, as `toymq worker shop.jobs:{name}` say"
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
