@@ -1,4 +1,5 @@
 """A child process that notices the death of its parent, kill -9 included. For supervisors: no thread and no loop in the parent.
+``end_with_parent`` is for a program that another one starts.
 
 The parent has imported all that its children need, so that a new child needs no imports.
 """
@@ -6,6 +7,7 @@ The parent has imported all that its children need, so that a new child needs no
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -71,3 +73,19 @@ def _become_child(run: Callable[[int], int], lives: int) -> NoReturn:
 def how_it_ended(code: int) -> str:
     """An exit code, -N for signal N, for people."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has exited with {code}"
+
+
+def end_with_parent() -> None:
+    """SIGKILL this process when its standard input ends: a pipe whose other end its parent alone holds. On Linux a parent's
+    death could be a signal, but that comes at the end of the thread which has started the process."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the main thread's
+    try:
+        threading.Thread(target=watch, name="toymq-parent", daemon=True).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -11,16 +11,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
+from toymq import arguments
 from toymq.sockets import reserved_port
-from toymq_py.errors import LocalError
+from toymq_py.errors import BadArgument, LocalError
 
 TOYMQ = (sys.executable, "-P", "-c", "from toymq_py.cli import main; main(prog_name='toymq')")
 """The command ``toymq`` of this interpreter. ``-P``: sources in the working directory do not replace the installed ones."""
+TOYMQ_WITH_PARENT = (*TOYMQ[:3], f"from toymq_py.forking import end_with_parent; end_with_parent(); {TOYMQ[3]}")
+"""The same, killed when the process that has started it as a ``BrokerProcess`` is gone, however that ended."""
 READY_S = 60.0
 """Longer than the recovery of a large directory on a busy machine; then the start has failed."""
+Option = str | int | float | os.PathLike[str]
 STOP_S = 60.0
 """Longer than any shutdown."""
 
@@ -31,7 +36,28 @@ class StartFailed(LocalError, RuntimeError):
 
 def _ports(options: Sequence[str]) -> int:
     """How many ports in a row a broker with these options listens on: ``--workers N`` takes N + 1 (ADR 0177)."""
-    return int(options[options.index("--workers") + 1]) + 1 if "--workers" in options else 1
+    count = dict(pairwise(options)).get("--workers", "")
+    return int(count) + 1 if count.isdecimal() else 1  # toymq itself says what is wrong
+
+
+def _word(option: object) -> str:
+    """A part of a command line. Raises: TypeError, BadArgument."""
+    if isinstance(option, bool) or not isinstance(option, str | int | float | os.PathLike):
+        raise TypeError(f"an option is a text, a number or a path, \"--max-payload\", 1024 say, not {arguments.shown(option)}")
+    word = str(option)
+    if "\0" in word:
+        raise BadArgument(f"no option has a null character, as {arguments.shown(word)} has")
+    return word
+
+
+def _path(data_dir: object) -> Path:
+    """Raises: TypeError, BadArgument."""
+    text = f"data_dir is a path, tmp_path / \"data\" say, not {arguments.shown(data_dir)}"
+    if not isinstance(data_dir, str | os.PathLike):
+        raise TypeError(text)
+    if not str(data_dir) or "\0" in str(data_dir):
+        raise BadArgument(text)
+    return Path(data_dir)
 
 
 def serve_command(data_dir: Path | str, listen: str, *options: str, program: Sequence[str] = TOYMQ) -> list[str]:
@@ -46,24 +72,26 @@ class BrokerProcess:
 
     def __init__(
         self,
-        data_dir: Path | str,
-        *options: str,
+        data_dir: os.PathLike[str] | str,
+        *options: Option,
         log: Path | None = None,
         program: Sequence[str] = TOYMQ,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
-            options: of ``toymq serve``, for example ``"--max-payload", "1MiB"``.
+            options: of ``toymq serve``, for example ``"--max-payload", "1MiB"``, ``"--workers", 2``.
             log: the file that stderr is appended to; a temporary file by default.
             program: the command to run instead of ``toymq``.
             environment: variables on top of this process's own. The user's ``toymq.toml`` is never read.
+
+        Raises: TypeError, BadArgument.
         """
-        self.data_dir = Path(data_dir)
-        self.options = list(options)
+        self.data_dir = _path(data_dir)
+        self.options = list(map(_word, options))
         self.program = program
         self.environment = {"TOYMQ_CONFIG": os.devnull, **(environment or {})}
-        self.port = reserved_port(self, _ports(options))
+        self.port = reserved_port(self, _ports(self.options))
         self.ready_line = ""
         """The line that it printed when it was ready; empty while it does not run."""
         self.returncode = 0
@@ -128,18 +156,19 @@ class BrokerProcess:
             raise ProcessLookupError("the broker does not run")
         return self._process.pid
 
-    def start(self, *options: str) -> None:
+    def start(self, *options: Option) -> None:
         """Start it, with extra options, and wait until it accepts connections. Raises: StartFailed, OSError."""
         self.launch(*options)
         self.take_ready_line(self.read_ready_line())
 
-    def launch(self, *options: str) -> None:
+    def launch(self, *options: Option) -> None:
         """Start it without waiting. Raises: StartFailed when it runs already, OSError."""
         if self._process is not None:
             if self._process.poll() is None:
                 raise StartFailed(f"the broker runs already, process {self._process.pid}: stop() or restart() it")
             self.wait()  # it ended by itself
-        command = serve_command(self.data_dir, f"127.0.0.1:{self.port}", *self.options, *options, program=self.program)
+        words = [*self.options, *map(_word, options)]
+        command = serve_command(self.data_dir, f"127.0.0.1:{self.port}", *words, program=self.program)
         self._log = tempfile.TemporaryFile() if self._log_file is None else self._log_file.open("a+b")  # noqa: SIM115 (see wait)
         self._log_start = self._log.seek(0, os.SEEK_END)
         try:
@@ -149,7 +178,8 @@ class BrokerProcess:
             raise
 
     def _popen(self, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=self._log, text=True)
 
     def read_ready_line(self) -> str | None:
         """Wait for the ready line. Changes nothing, so any thread may call it.
@@ -184,6 +214,8 @@ class BrokerProcess:
             self.returncode = self._process.wait(timeout_s)
             assert self._process.stdout is not None
             self._process.stdout.close()
+            if self._process.stdin is not None:
+                self._process.stdin.close()
             self._process = None
             self.ready_line = ""
             with self._log:

@@ -4,27 +4,31 @@ The broker is a process of its own, as in production: a test can kill and restar
 on a free port and in a directory that is removed after the test.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from toymq.broker_process import BrokerProcess
+from toymq.broker_process import TOYMQ_WITH_PARENT, BrokerProcess, Option
 from toymq.client import Client, connect
 from toymq.sync.client import Client as BlockingClient
 from toymq.sync.client import connect as connect_blocking
 
 
 class BrokerUnderTest(BrokerProcess):
-    """``toymq serve``. A restart keeps port and data; both are gone after the test."""
+    """``toymq serve``. A restart keeps port and data; both are gone after the test. It is killed when this process ends."""
 
-    def __init__(self, data_dir: Path, *options: str) -> None:
+    def __init__(self, data_dir: os.PathLike[str] | str, *options: Option) -> None:
         """
         Args:
             data_dir: created by the broker; its log is beside it, ``<name>.log``.
             options: of ``toymq serve``, for example ``"--max-payload", "1MiB"``.
+
+        Raises: TypeError, BadArgument.
         """
-        super().__init__(data_dir, "--min-free-bytes", "0", *options, log=data_dir.with_name(data_dir.name + ".log"))
+        super().__init__(data_dir, "--min-free-bytes", "0", *options, program=TOYMQ_WITH_PARENT)
+        self._log_file = Path(f"{self.data_dir.absolute()}.log")
 
 
 @pytest.fixture

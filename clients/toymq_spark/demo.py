@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toymq import sync
-from toymq.broker_process import BrokerProcess
+from toymq.broker_process import TOYMQ_WITH_PARENT, BrokerProcess
 from toymq_py.errors import LocalError
 from toymq_spark.manifest import Archive
 
@@ -41,7 +41,7 @@ def run(master: str, say: Callable[[str], object]) -> bool:
 def _run(place: Path, master: str, say: Callable[[str], object]) -> bool:
     lines = _lines()
     digest = hashlib.sha256(b"\n".join(lines)).hexdigest()[:16]
-    broker = BrokerProcess(place / "data", "--min-free-bytes", "0", "--log-level", "error")
+    broker = BrokerProcess(place / "data", "--min-free-bytes", "0", "--log-level", "error", program=TOYMQ_WITH_PARENT)
     url = broker.url
     archive = place / "archive"
     words = ["archive", "--url", url, "--subscribe", TOPIC, "--to", str(archive), "--once"]

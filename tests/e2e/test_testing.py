@@ -1,10 +1,17 @@
 """The fixtures that our users get, as they get them: pytest in a directory of their own."""
 
+import os
 import re
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import ROOT
+from tests.support.broker_process import ROOT, TIMEOUT_S, environment
 
 pytest_plugins = ["pytester"]
 
@@ -76,3 +83,32 @@ def test_a_broker_can_be_stopped_killed_and_asked_for_other_options(pytester: py
                 broker.start()
         """,
     ).assert_outcomes(passed=3)
+
+
+KILLED = """
+import sys, time
+from toymq.testing import BrokerUnderTest
+broker = BrokerUnderTest("data", "--workers", sys.argv[1])
+broker.start()
+print(broker.pid, flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the end of a process that is no child is seen by a pidfd")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_no_broker_outlives_tests_that_are_killed(tmp_path: Path, workers: str) -> None:
+    """It ran on, as a child of init."""
+    command = [sys.executable, "-c", KILLED, workers]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, cwd=tmp_path) as tests:
+        assert tests.stdout is not None
+        pid = int(tests.stdout.readline())
+        broker = os.pidfd_open(pid)
+        tests.kill()
+    try:
+        ended, _, _ = select.select([broker], [], [], TIMEOUT_S)
+        assert ended
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(broker, signal.SIGKILL)
+        os.close(broker)

@@ -81,6 +81,8 @@ class ForkedProcess:
 class ForkedBroker(ForkedProcess):
     """What ``toymq.broker_process`` uses of ``subprocess.Popen``."""
 
+    stdin = None
+
     def __init__(
         self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int, *, descriptors: int | None = None
     ) -> None:

@@ -55,3 +55,20 @@ print(*(os.waitstatus_to_exitcode(os.waitpid(fork(run, line), 0)[1]) for run in 
 @pytest.mark.parametrize(("code", "said"), [(-9, "was ended by SIGKILL"), (3, "has exited with 3")])
 def test_how_it_ended(code: int, said: str) -> None:
     assert how_it_ended(code) == said
+
+
+def test_a_program_ends_with_its_standard_input_and_keeps_its_signals() -> None:
+    program = """
+import signal
+from toymq_py.forking import end_with_parent
+end_with_parent()
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)
+signal.pause()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "set()\n"
+        child.communicate("what is read does not end it", timeout=30)
+    assert child.returncode == -signal.SIGKILL

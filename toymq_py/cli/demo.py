@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from toymq import RequestTimeout, sync
-from toymq.broker_process import BrokerProcess
+from toymq.broker_process import TOYMQ_WITH_PARENT, BrokerProcess
 from toymq_py.build import docs_directory
 
 TOPIC = "demo"
@@ -25,7 +25,9 @@ def running_broker() -> Iterator[BrokerProcess]:
     """A broker of our own on a free port, that can be killed. Raises: StartFailed."""
     with (
         tempfile.TemporaryDirectory(prefix="toymq-demo-", ignore_cleanup_errors=True) as directory,
-        BrokerProcess(Path(directory) / "data", "--min-free-bytes", "0", "--log-level", "error") as broker,
+        BrokerProcess(
+            Path(directory) / "data", "--min-free-bytes", "0", "--log-level", "error", program=TOYMQ_WITH_PARENT
+        ) as broker,
     ):
         yield broker
 

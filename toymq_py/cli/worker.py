@@ -8,16 +8,17 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import uvloop
 
 from toymq.click_support import Duration
 from toymq_py.cli import log_output
+from toymq_py.command_group import USAGE
 from toymq_py.config.option_schema import is_public, parse_address
 from toymq_py.config.options import LogFormat
 from toymq_py.errors import ConfigError, ToymqError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("toymq.workers")
 
 FAILED = 1
-"""Exit code: the broker or the topic went away for good, or a job in a thread had to be left."""
+"""Exit code: the broker or the topic went away for good, or something that a job runs had to be left."""
 
 
 @click.command(no_args_is_help=True)
@@ -63,18 +64,50 @@ def worker(
             each = [of_process(metrics_at, number) for number in range(processes)]
             raise SystemExit(_run_processes(own, each, shutdown_timeout, watch=reload))
         app = load(target)
-        try:
-            with _listening(metrics_at) as listeners, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                code = runner.run(_work(app, concurrency, shutdown_timeout, parent, listeners))
-        except ToymqError as error:
-            if isinstance(error, ConfigError):  # the next one would end the same way
-                raise
-            click.echo(f"toymq: {error.code}: {error}", err=True)
-            raise SystemExit(FAILED) from None
-    if code == FAILED:
+        with _listening(metrics_at) as listeners:
+            code, all_ended = _run(_work(app, concurrency, shutdown_timeout, parent, listeners))
+    if not all_ended:
         sys.stdout.flush()
-        os._exit(code)  # Python would wait for the thread
+        os._exit(code)  # Python would wait for what is left
     raise SystemExit(code)
+
+
+def _run(work: Coroutine[Any, Any, bool]) -> tuple[int, bool]:
+    """Run the workers in an event loop of their own. Returns: the exit code, and whether all that jobs run has ended."""
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    code, jobs_ended = 0, True
+    try:
+        jobs_ended = runner.run(work)
+    except ToymqError as error:
+        usage = isinstance(error, ConfigError)  # the next process would end the same way
+        click.echo(f"toymq: {error}" if usage else f"toymq: {error.code}: {error}", err=True)
+        code = USAGE if usage else FAILED
+    rest_ended = runner.run(_end_the_rest())
+    if rest_ended:
+        runner.close()  # which waits for it without a limit
+    elif jobs_ended:
+        logger.error("tasks or threads that jobs have started do not end: the process ends without them")
+    all_ended = jobs_ended and rest_ended
+    return code if all_ended else code or FAILED, all_ended
+
+
+async def _end_the_rest() -> bool:
+    """Cancel what jobs have left in the event loop. Returns: whether it has ended; so has the pool of ``asyncio.to_thread``."""
+    from toymq.workers.runner import STUBBORN_S
+
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    ending = asyncio.get_running_loop().create_task(_until_ended(rest))
+    await asyncio.wait([ending], timeout=STUBBORN_S)
+    return ending.done()
+
+
+async def _until_ended(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
 
 
 def of_process(metrics_at: str | None, number: int) -> list[str]:
@@ -126,6 +159,10 @@ def load(target: str) -> "App":
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
         raise ConfigError(f"{target} names no app: write MODULE:APP, `toymq worker shop.jobs:app` say")
+    if not all(module_name.split(".")) or {"/", "\\"} & set(module_name):
+        raise ConfigError(
+            f"{module_name} is a path: start from the directory that the module is in, as `toymq worker shop.jobs:{name}` say"
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -160,8 +197,8 @@ def _is_of_the_user(filename: str) -> bool:
 
 async def _work(
     app: "App", concurrency: int | None, shutdown_s: float, parent: int | None, listeners: Sequence[socket.socket]
-) -> int:
-    """``listeners``: of /metrics and /healthz. Returns: the exit code. Raises: ToymqError."""
+) -> bool:
+    """``listeners``: of /metrics and /healthz. Returns: whether all jobs ended. Raises: ToymqError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     running = asyncio.current_task()
@@ -181,9 +218,9 @@ async def _work(
         loop.add_reader(parent, stop.set)
     with _serving(app, loop, listeners):
         try:
-            return 0 if await app.run(stop, concurrency=concurrency, shutdown=shutdown_s) else FAILED
+            return await app.run(stop, concurrency=concurrency, shutdown=shutdown_s)
         except asyncio.CancelledError:
-            return FAILED
+            return False
 
 
 def _leave_it_to_the_parent() -> None:

@@ -225,8 +225,11 @@ class Client(PublishingClient, PlainWith):
         if self._keeper is None or self._keeper.ended:
             from toymq.sync.lease_keeper import LeaseKeeper  # imports asyncio, which few command lines need
 
+            if self._keeper is not None:
+                self._keeper.close()
             self._keeper = LeaseKeeper(self._options)
             weakref.finalize(self, self._keeper.close)  # also when the program ends
+            self._keeper.open()
         return self._keeper
 
     def _free_link(self, topic: str) -> BlockingLink:
@@ -341,15 +344,13 @@ class Client(PublishingClient, PlainWith):
     @one_thread
     def close(self) -> None:
         """Send acks and pending requests, then close, within a second. Never raises. Idempotent."""
-        left = [link for link in reversed(self._links) if not (link.closed and link.conversation.is_closed)]
-        if left:
-            deadline = now() + GOODBYE_S
-            if self._keeper is not None:
-                self._keeper.stop()
-            for link in left:
-                link.close(deadline)
-            if self._keeper is not None:
-                self._keeper.join(deadline - now())
+        deadline = now() + GOODBYE_S
+        if self._keeper is not None:
+            self._keeper.stop()
+        for link in [link for link in reversed(self._links) if not (link.closed and link.conversation.is_closed)]:
+            link.close(deadline)
+        if self._keeper is not None:
+            self._keeper.join(deadline - now())
 
     # -- connections and requests
 

@@ -36,36 +36,44 @@ class LeaseKeeper:
     """Renews leases of one client. Only the public methods run outside its thread, which ends with ``stop``."""
 
     def __init__(self, options: Options) -> None:
-        """Connect; retry for as long as a request may take while no broker answers.
-
-        Raises: ConfigError (no thread can be started), ConnectFailed, RequestError, ProtocolViolation.
-        """
+        """Holds no thread and no descriptor before ``open``: its owner has it by then, and closes it wherever an exception of
+        a signal handler interrupts that."""
         self._options = replace(options, wait_s=options.timeout_s)
         self._renewals: dict[Feed, Renewal] = {}
         self._link: Link | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._leaving = False
         self._forked = False
-        self._loop = asyncio.new_event_loop()
-        opened: Future[None] = Future()
+        self._opened: Future[None] = Future()
         # A daemon: a program that exits has no leases to renew.
-        self._thread = threading.Thread(target=self._run, args=(opened,), name="toymq-leases", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            self._loop.close()
-            raise ConfigError(f"auto_extend needs a thread, which cannot be started: {error}") from error
+        self._thread = threading.Thread(target=self._run, name="toymq-leases", daemon=True)
         _keepers.add(self)
+
+    def open(self) -> None:
+        """Start the thread and connect; retry for as long as a request may take while no broker answers. Called once.
+
+        Raises: ConfigError (no thread can be started), ConnectFailed, RequestError, ProtocolViolation.
+        """
         try:
-            opened.result()
+            self._start()
+            self._opened.result()
         except BaseException:
             self.close()
             raise
 
+    def _start(self) -> None:
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise ConfigError(f"auto_extend needs a thread, which cannot be started: {error}") from error
+        except KeyError as error:  # what `Thread.start` makes of an exception of a signal handler, once the thread runs
+            raise error.__context__ or error from None
+
     @property
     def ended(self) -> bool:
-        """Whether it was stopped, or the broker refused its connection."""
-        return self._link is None or self._link.conversation.is_closed
+        """Whether it was stopped, was not opened, or the broker refused its connection."""
+        return self._leaving or not self._opened.done() or self._link is None or self._link.conversation.is_closed
 
     def keep(self, feed: Feed, visibility_s: float) -> None:
         """Renew a feed's leases from now on, for ``visibility_s`` each."""
@@ -77,12 +85,14 @@ class LeaseKeeper:
 
     def stop(self) -> None:
         """Ask the thread to end. Idempotent; without effect in the child of a fork."""
+        self._leaving = True  # where the thread has no event loop yet
         self._call(self._leave)
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread to end after ``stop``, at most ``timeout_s``."""
         if threading.current_thread() is not self._thread:  # where an unclosed client may be garbage-collected
-            self._thread.join(max(timeout_s, 0.0))
+            with suppress(RuntimeError):  # it has not begun
+                self._thread.join(max(timeout_s, 0.0))
 
     def close(self) -> None:
         """``stop`` and ``join``."""
@@ -102,34 +112,42 @@ class LeaseKeeper:
             os.close(nothing)
 
     def _call(self, what: Callable[[], object]) -> None:
-        if not self._forked:
+        loop = self._loop
+        if loop is not None and not self._forked:
             with suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(what)
+                loop.call_soon_threadsafe(what)
 
     # -- in the thread
 
-    def _run(self, opened: "Future[None]") -> None:
-        factory = lambda: self._loop  # noqa: E731 (with one, the runner sets no loop of this thread)
-        with asyncio.Runner(loop_factory=factory) as runner, suppress(asyncio.CancelledError):  # stopped while it was leaving
-            runner.run(self._keep(opened))
+    def _run(self) -> None:
+        try:  # with a factory, the runner sets no loop of this thread
+            with asyncio.Runner(loop_factory=self._new_loop) as runner, suppress(asyncio.CancelledError):  # stopped as it left
+                runner.run(self._keep())
+        except OSError as error:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(error)  # no descriptors for an event loop
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        self._loop = asyncio.new_event_loop()
+        return self._loop
 
     def _leave(self) -> None:
-        self._leaving = True
         if self._task is not None:
             self._task.cancel()
 
-    async def _keep(self, opened: "Future[None]") -> None:
+    async def _keep(self) -> None:
         self._task = asyncio.current_task()
         self._link = link = Link(self._options, _Unreported(self._options))
         try:
             if not self._leaving:
                 await link.open()
-                opened.set_result(None)
-                await self._loop.create_future()  # until stop
+                self._opened.set_result(None)
+                await asyncio.get_running_loop().create_future()  # until stop
         except asyncio.CancelledError:
             pass
         except Exception as error:  # noqa: BLE001 (raised where it was asked for)
-            opened.set_exception(error)
+            self._opened.set_exception(error)
         finally:
             for feed in list(self._renewals):
                 self._end(feed)
@@ -139,7 +157,7 @@ class LeaseKeeper:
         assert self._link is not None, "keep() is called after the connection is open"
         if not self._leaving:
             conversation = self._link.conversation
-            self._renewals[feed] = renewal = Renewal(feed, lambda: conversation, visibility_s, self._loop)
+            self._renewals[feed] = renewal = Renewal(feed, lambda: conversation, visibility_s, asyncio.get_running_loop())
             renewal.start()
 
     def _end(self, feed: Feed) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from toymq.errors import JobProcessEnded
-from toymq.nack_reason import FromProcess
+from toymq.nack_reason import FromProcess, text_of
 from toymq.subscription import Message
 from toymq.workers.job import Job, Unfit
 from toymq.workers.job_messages import Answer, Done, Place, Raised, Refused, Request
@@ -202,12 +202,21 @@ def exception_of(raised: Raised) -> Exception:
             break
     else:
         kind = RuntimeError  # it was none that a job can be expected to raise
-    first_module, first_name = raised.kinds[0]
-    if (kind.__module__, kind.__qualname__) != (first_module, first_name):
-        kind = type(first_name.rpartition(".")[2], (kind,), {"__module__": first_module, "__qualname__": first_name})
+    if (kind.__module__, kind.__qualname__) != raised.kinds[0]:
+        kind = _named(kind, *raised.kinds[0])
     try:
         error: Exception = kind.__new__(kind, raised.text)  # without ``__init__``, which may want other arguments
     except Exception:  # noqa: BLE001 (of the user's class)
         error = RuntimeError(raised.text)
     error.args = (raised.text,)
     return error
+
+
+def failure_for(error: BaseException) -> Exception:
+    """What fails a job in place of an exception that is no ``Exception``, which would end more than the job. It has its name
+    and its text, as one of another process."""
+    return _named(RuntimeError, type(error).__module__, type(error).__qualname__)(text_of(error))
+
+
+def _named(base: type[Exception], module: str, qualname: str) -> type[Exception]:
+    return type(qualname.rpartition(".")[2], (base,), {"__module__": module, "__qualname__": qualname})

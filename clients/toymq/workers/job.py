@@ -280,8 +280,8 @@ class Job(Generic[P, R]):
         """Call a plain function. Raises: what it raises; RuntimeError for what a future cannot hold; TypeError."""
         try:
             found: object = self.function(**arguments)  # type: ignore[call-arg]
-        except StopIteration as error:
-            raise RuntimeError("the function raised StopIteration") from error
+        except (StopIteration, GeneratorExit) as error:
+            raise RuntimeError(f"the function raised {type(error).__name__}") from error
         if inspect.isawaitable(found):
             if inspect.iscoroutine(found):
                 found.close()

@@ -9,7 +9,7 @@ from toymq.client import Client
 from toymq.leased_message import Processing
 from toymq.nack_reason import text_of, traceback_of
 from toymq.subscription import Message, Subscription
-from toymq.workers.calls import caller_of
+from toymq.workers.calls import caller_of, failure_for
 from toymq.workers.job import Job, Unfit
 from toymq.workers.replies import failure_of, is_wanted, reply, result_of
 from toymq.workers.retries import OUT_OF_ATTEMPTS
@@ -192,7 +192,7 @@ class Runner:
                 logger.debug("%s %d is done", message.topic, message.id, extra=self._facts(message))
 
     async def _call(self, message: Message) -> object:
-        """Raises: Unfit, and what the function raises; RuntimeError for what would end more than the job."""
+        """Raises: Unfit, and what the function raises; another exception for what would end more than the job."""
         if message.attempt > 1 and self.job.settings.retries.is_used_up(message.attempt):
             raise Unfit(
                 f"all {message.attempt - 1} attempts are used up; the last one ended without an answer: its worker was killed,"
@@ -200,12 +200,21 @@ class Runner:
             )
         try:
             return await self._caller.call(message)
-        except asyncio.CancelledError as error:
-            if self._stopping:
-                raise
-            raise RuntimeError(f"{self.job.name} raised CancelledError: something that it awaits was cancelled") from error
-        except SystemExit as error:
-            raise RuntimeError(f"{self.job.name} called sys.exit({error.code!r}), which would end the worker") from error
+        except Exception:
+            raise
+        except BaseException as error:
+            name = self.job.name
+            if isinstance(error, asyncio.CancelledError):
+                if self._stopping:
+                    raise
+                failure: Exception = RuntimeError(f"{name} raised CancelledError: something that it awaits was cancelled")
+            elif isinstance(error, SystemExit):
+                failure = RuntimeError(f"{name} called sys.exit({error.code!r}), which would end the worker")
+            elif asyncio.current_task(self._loop) is not self._running[message][0]:
+                raise  # GeneratorExit: the loop is gone, and Python closes this coroutine
+            else:  # KeyboardInterrupt, too: Ctrl-C does not raise it here, but cancels
+                failure = failure_for(error)
+            raise failure.with_traceback(error.__traceback__) from error
 
     def _plan(self, handling: Processing[Message], attempt: int, error: Exception) -> None:
         """Say what becomes of a message whose job has failed."""

@@ -7,16 +7,20 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
+from tests.support.interruptions import Interrupter, TimeLimit
+from tests.support.shares import one_in
 from toymq import ClientClosed, ConfigError, ConnectFailed, sync
 from toymq.sync import Client
 from toymq_py.errors import TooManyConnections
 
 LEASE_S = 0.4
+PLACES_MIN = 99
 NOT_CLOSED = """
 import sys
 from toymq import sync
@@ -27,6 +31,8 @@ print(messages.next(5).attempt)
 """
 FORKED = """
 import os, sys
+from tests.support.interruptions import Interrupter, TimeLimit
+from tests.support.shares import one_in
 from toymq import ClientClosed, sync
 mq = sync.connect(sys.argv[1])
 mq.pub("forked", b"x")
@@ -102,6 +108,49 @@ def test_two_subscriptions_have_one_thread_and_no_thread_is_left(broker: BrokerP
     assert renewing() == []
     with pytest.raises(ClientClosed):
         client.sub("a", "c", auto_extend=True)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_interruption_once_the_thread_runs_leaves_none_behind_the_client(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, masked: bool
+) -> None:
+    """It stayed, with its connection."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        error: BaseException = TimeLimit()
+        if masked:  # as Python's own start does
+            of_python = KeyError(thread)
+            of_python.__context__, error = error, of_python
+        raise error
+
+    with sync.connect(f"127.0.0.1:{broker.port}") as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", interrupted)
+            with pytest.raises(TimeLimit):
+                client.sub("a", "interrupted", auto_extend=True)
+        client.sub("a", "again", auto_extend=True)
+        assert len(renewing()) == 1
+    assert renewing() == []
+
+
+@one_in(13)
+def test_an_interrupted_subscription_leaves_no_thread_behind_its_client(broker: BrokerProcess, share: int) -> None:
+    """Nor a connection; and the same client renews leases with one thread."""
+    for at in count(step=share):
+        interrupter = Interrupter(at)
+        client = sync.connect(f"127.0.0.1:{broker.port}")
+        with interrupter:
+            client.sub("a", "interrupted", mode="shared", auto_extend=True)
+        if at % 2:
+            client.sub("a", "again", mode="shared", auto_extend=True)
+            assert len(renewing()) == 1, interrupter.raised_in
+        client.close()
+        assert renewing() == [], interrupter.raised_in
+        if not interrupter.raised_in:
+            break
+    assert at > PLACES_MIN, f"only {at} places: it was not traced"
 
 
 def test_a_client_that_nobody_closed_leaves_no_thread(broker: BrokerProcess) -> None:

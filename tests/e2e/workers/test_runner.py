@@ -21,6 +21,9 @@ from toymq_py.errors import ModeConflict
 from toymq_py.storage.record import iter_frames
 
 
+class Skipped(BaseException): ...
+
+
 async def letters(mq: Client, topic: str) -> list[tuple[bytes, dict[str, str]]]:
     """Payloads and headers of the dead letters."""
     return [(one.payload, one.headers) for one in await mq.pull(f"{topic}.dlq", "test", 100, wait=10)]
@@ -208,7 +211,7 @@ async def test_keyed_jobs_of_a_key_come_one_after_the_other(app: App) -> None:
     assert done == {"a": list(range(0, 20, 2)), "b": list(range(1, 20, 2))}
 
 
-async def test_plain_functions_run_in_threads_at_once(app: App) -> None:
+async def test_plain_functions_run_in_threads_at_once(app: App, mq: Client) -> None:
     together = threading.Barrier(3, timeout=20)
     done: list[str] = []
 
@@ -218,16 +221,18 @@ async def test_plain_functions_run_in_threads_at_once(app: App) -> None:
         done.append(threading.current_thread().name)
 
     @app.worker("u", retries=0)
-    def stops() -> None:
-        raise StopIteration
+    def stops(again: bool) -> None:
+        raise StopIteration if again else GeneratorExit  # a future holds neither
 
     async with working(app):
         await until(lambda: app.runners != [])
         for _ in range(3):
             await work.send()
-        await stops.send()
-        await until(lambda: len(done) == 3 and app.runners[1].counts.dead == 1)
+        await stops.send(True)
+        await stops.send(False)
+        await until(lambda: len(done) == 3 and app.runners[1].counts.dead == 2)
     assert len(set(done)) == 3
+    assert "the function raised GeneratorExit" in str(await letters(mq, "u"))
 
 
 async def test_at_the_end_running_jobs_are_finished_and_no_other_is_begun(
@@ -401,17 +406,19 @@ async def test_a_job_that_catches_its_cancellation_does_not_keep_the_workers(
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
+    ("error", "kind", "text"),
     [
-        (asyncio.CancelledError(), "raised CancelledError: something that it awaits was cancelled"),
-        (SystemExit(3), "called sys.exit(3), which would end the worker"),
+        (asyncio.CancelledError(), "RuntimeError", "raised CancelledError: something that it awaits was cancelled"),
+        (SystemExit(3), "RuntimeError", "called sys.exit(3), which would end the worker"),
+        (KeyboardInterrupt("stop"), "KeyboardInterrupt", "stop"),
+        (Skipped("not today"), f"{__name__}.Skipped", "not today"),
     ],
 )
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_what_would_end_more_than_the_job_fails_it(
-    app: App, mq: Client, error: BaseException, text: str, in_thread: bool
+    app: App, mq: Client, error: BaseException, kind: str, text: str, in_thread: bool
 ) -> None:
-    """The first was delivered again at once, for ever; the second ended the process."""
+    """Some were delivered again at once until no attempt was left, others ended the process."""
 
     async def coroutine() -> None:
         raise error
@@ -420,13 +427,15 @@ async def test_what_would_end_more_than_the_job_fails_it(
         raise error
 
     function: Callable[[], object] = plain if in_thread else coroutine
-    app.worker("t", retries=0)(function)
+    app.worker("t", retries=1, backoff="1ms")(function)
     async with working(app):
         await until(lambda: app.runners != [])
         await mq.pub("t", b"{}")
         await until(lambda: app.runners[0].counts.dead == 1)
+        assert app.runners[0].counts.failed == 2
     ((_, headers),) = await letters(mq, "t")
-    assert (headers["toymq-error-type"], text in headers["toymq-error"]) == ("RuntimeError", True)
+    assert (headers["toymq-error-type"], text in headers["toymq-error"]) == (kind, True)
+    assert f"in {function.__name__}" in headers["toymq-traceback"]
 
 
 async def test_a_huge_text_of_an_exception_is_a_short_line(app: App, mq: Client, caplog: pytest.LogCaptureFixture) -> None:

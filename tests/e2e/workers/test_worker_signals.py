@@ -45,3 +45,50 @@ def test_ctrl_c_waits_for_jobs_and_the_second_one_does_not(tmp_path: Path, sever
         (message,) = mq.pull("jobs", "workers", wait=10)
         # One of several processes may be given the job between the death of its holder and its own.
         assert message.attempt in ((2, 3) if several else (2,))
+
+
+LEFT = """
+import asyncio
+import sys
+import time
+import toymq
+
+app = toymq.App({url!r})
+
+@app.worker("jobs")
+async def work() -> None:
+    sys.stderr.write("it runs\\n")
+    {does}
+
+async def stubborn() -> None:
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        "await stubborn()",
+        "asyncio.ensure_future(stubborn()); await asyncio.sleep(3600)",
+        "await asyncio.to_thread(time.sleep, 3600)",
+    ],
+)
+def test_a_worker_ends_without_what_does_not_let_itself_be_cancelled(tmp_path: Path, does: str) -> None:
+    """It waited for it, deaf to every further signal."""
+    with BrokerProcess(tmp_path / "d") as broker, sync.connect(broker.url) as mq:
+        (tmp_path / "shop_stubborn.py").write_text(LEFT.format(url=broker.url, does=does))
+        command = [*COMMAND, "worker", "shop_stubborn:app", "--shutdown-timeout", "0.1s"]
+        with subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+            mq.pub("jobs", b"{}")
+            until(process, "it runs")
+            process.terminate()
+            try:
+                assert process.wait(TIMEOUT_S) == 1
+            finally:
+                process.kill()
+        (message,) = mq.pull("jobs", "workers", wait=10)
+        assert message.attempt == 2

@@ -5,11 +5,13 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from toymq import broker_process
 from toymq.broker_process import BrokerProcess, StartFailed
+from toymq_py.errors import BadArgument
 
 READY = "toymq 127.0.0.1:1234 toymqs://127.0.0.1:99 http://127.0.0.1:80/ http://h:81/metrics https://h:82/ ready, data in d"
 
@@ -86,6 +88,35 @@ def test_arguments_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert str(failed.value).removeprefix("the broker did not start: ") == (
         f"{os.devnull} yes serve --data-dir {tmp_path / 'd'} --listen {listen} --http h --fsync never"
     )
+
+
+def test_paths_and_numbers_are_taken_as_they_are(tmp_path: Path) -> None:
+    broker = BrokerProcess(str(tmp_path), "--tls-cert", tmp_path, "--workers", 2, program=shell('echo "$*" >&2'))
+    with pytest.raises(StartFailed, match=rf"--data-dir {tmp_path} --listen \S+ --tls-cert {tmp_path} --workers 2 --q 1"):
+        broker.start("--q", 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "data_dir", "options", "text"),
+    [
+        (TypeError, None, (), r"^data_dir is a path, tmp_path / \"data\" say, not None$"),
+        (TypeError, 5, (), "not 5$"),
+        (BadArgument, "", (), "not ''$"),
+        (BadArgument, "a\0b", (), "data_dir is a path"),
+        (TypeError, "d", (None,), '^an option is a text, a number or a path, "--max-payload", 1024 say, not None$'),
+        (TypeError, "d", ("--cluster", True), "not True$"),
+        (BadArgument, "d", ("\0",), "no option has a null character"),
+    ],
+)
+def test_what_is_no_path_and_no_option_is_named(error: type[Exception], data_dir: Any, options: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        BrokerProcess(data_dir, *options)
+
+
+def test_wrong_workers_are_told_by_the_program(tmp_path: Path) -> None:
+    for options in (["--workers"], ["--workers", "x"]):
+        with pytest.raises(StartFailed, match="--workers"):
+            BrokerProcess(tmp_path / "d", *options).start()
 
 
 def test_a_broker_that_does_not_end_is_an_error_and_can_be_killed(tmp_path: Path) -> None:
