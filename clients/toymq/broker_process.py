@@ -179,7 +179,8 @@ class BrokerProcess:
 
     def _popen(self, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=self._log, text=True)
+        watched = pipe if self.program == TOYMQ_WITH_PARENT else None
+        return subprocess.Popen(command, env=environment, stdin=watched, stdout=pipe, stderr=self._log, text=True)
 
     def read_ready_line(self) -> str | None:
         """Wait for the ready line. Changes nothing, so any thread may call it.

@@ -304,7 +304,7 @@ def test_a_mount_point_without_its_file_system_is_not_filled(tmp_path: Path) -> 
         settled(url, tmp_path / "d")
 
 
-def test_a_start_with_a_terabyte_in_the_bucket_takes_less_than_a_second_of_cpu(tmp_path: Path) -> None:
+def test_a_start_with_a_terabyte_in_the_bucket_takes_two_seconds_of_cpu_at_most(tmp_path: Path) -> None:
     """All of it, Python and imports too. ``python -m tests.e2e.terabyte`` has the wall time."""
     (tmp_path / "bucket").mkdir()
     terabyte.make(tmp_path / "d", None, 1)
@@ -313,7 +313,7 @@ def test_a_start_with_a_terabyte_in_the_bucket_takes_less_than_a_second_of_cpu(t
     with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
         assert mq.describe("t0")["bytes"] == terabyte.SEGMENTS * terabyte.SEGMENT_BYTES
     broker.kill()
-    assert used_s < 1, "0.6 on the machine where it was written"
+    assert used_s < 2, "0.6 on the machine where it was written, 1.0 there beside four busy processes"
 
 
 def diagnosis(broker: BrokerProcess) -> str:
