@@ -273,7 +273,7 @@ def test_a_cluster_of_one_group_goes_on_as_one_of_several(tmp_path: Path) -> Non
     with running_etcd(tmp_path) as etcd, ClusterRig(tmp_path, etcd, ("n1",)).running(1, 2.0) as alone:
         node = alone.nodes["n1"]
         asyncio.run(alone.leader())
-        with toymq.sync.connect(alone.urls) as client:
+        with toymq.sync.connect(alone.urls, wait_s=WAIT_S) as client:  # a connection to the standby may be reset still
             client.pub("old", b"1")
         with running_groups(tmp_path, {"other": ("o1",)}, etcd=etcd) as others:
             other = others["other"]

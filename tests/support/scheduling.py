@@ -10,14 +10,15 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 LONG = (
-    "tests/spark/", "tests/e2e/test_dashboard_axe", "tests/e2e/test_dashboard.py", "tests/e2e/test_cluster",
+    "tests/spark/", "tests/e2e/test_dashboard_axe", "tests/e2e/test_dashboard.py",
     "tests/e2e/test_hostile_peers", "tests/e2e/test_tier", "tests/packaging/test_distribution", "tests/e2e/test_runbook",
     "tests/e2e/test_chaos", "tests/e2e/test_command_lines", "tests/e2e/test_worker_supervisor",
     "tests/e2e/workers/test_job_process", "tests/simulation/", "tests/bench/test_cli",
     "tests/packaging/test_hatch_build", "tests/e2e/test_partitions", "tests/model/",
     "tests/e2e/test_hostile_heads", "tests/packaging/test_guides", "tests/fault/test_forged", "tests/fault/test_backup.py",
     "tests/e2e/test_ended_connections", "tests/e2e/test_restart", "tests/e2e/test_definitions", "tests/e2e/test_hostile",
-    "tests/unit/test_worker_processes", "tests/unit/gateway/test_answer_room", "tests/e2e/test_s", "tests/e2e/test_power_loss",
+    "tests/unit/test_worker_processes", "tests/unit/gateway/test_answer_room", "tests/e2e/test_cluster", "tests/e2e/test_s",
+    "tests/e2e/test_power_loss",
     "tests/fault/", "tests/fuzz/", "tests/e2e/", "tests/property/", "tests/packaging/",
 )  # fmt: skip
 """Files that take long for the tests they have, the longest first: ``make test`` begins with them, or one core waits for the
