@@ -261,7 +261,7 @@ def _consumers(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator
                 yield Finding(
                     f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
                     f"{consumer['inflight']} messages are inflight, the limit (--max-unacked): it gets no new ones",
-                    "let its clients ack what they have done; `toymqctl connections` shows who has how many",
+                    "let its clients ack what they have done; `toymqctl connections` shows how many each connection has",
                 )  # fmt: skip
             attempts = consumer.get("attempts_max", 0)  # missing in older brokers
             if attempts >= ATTEMPTS_MANY and _is_endless(topic, max_attempts):

@@ -1,7 +1,7 @@
 """Consumers at ``max_unacked``, in each order of delivery, against a row per message.
 
 What has to hold beside what holds without: no new message is delivered while so many are with the client or wait to come again,
-those that were delivered come again meanwhile, and who could take is told when there is room.
+those that were delivered come again meanwhile, and sessions and polls are woken when there is room.
 """
 
 from collections import Counter

@@ -154,7 +154,7 @@ class Seat:
 
     def check_answer(self, size: int) -> None:
         """Check that an answer of ``size`` bytes may be made, beside what others hold; where they hold little, also one that is
-        larger than a limit. High memory alone does not stop it, since who looks for the reason asks. Raises: QueueFull."""
+        larger than a limit. High memory alone does not stop it: an operator needs it to find the reason. Raises: QueueFull."""
         if size > self._quotas.floor_bytes and not self._quotas.has_share(self, apart_bytes=self.held_bytes):
             raise self._quotas.too_much(self)
 

@@ -5,6 +5,7 @@ small machine has. All connections of one object read into one buffer, whose con
 """
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable
 
 READ_BYTES = 256 * 1024
@@ -33,9 +34,9 @@ class BoundedProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(self.buffer.view[:nbytes]))
 
+    @abstractmethod
     def data_received(self, data: bytes) -> None:
         """Take what came."""
-        raise NotImplementedError
 
 
 AnyProtocol = asyncio.Protocol | BoundedProtocol
