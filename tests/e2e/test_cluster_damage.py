@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import toymq
-from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterNode, ClusterRig, Load, running_cluster
+from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterNode, ClusterRig, Load, running_cluster, written_bytes
 from tests.support.requirements import require
 from tests.support.sealed_segments import flip_bit, segments_of
 
@@ -45,9 +45,9 @@ async def _rot(rig: ClusterRig) -> None:
 
 
 async def _whole(rig: ClusterRig, good: ClusterNode, other: ClusterNode, path: str) -> None:
-    wanted = (Path(good.data_dir) / path).read_bytes().rstrip(b"\0")
+    wanted = written_bytes(Path(good.data_dir) / path)
     until = MONOTONIC() + WAIT_S
     copy = Path(other.data_dir) / path
-    while not copy.exists() or copy.read_bytes().rstrip(b"\0") != wanted:
+    while written_bytes(copy) != wanted:
         assert MONOTONIC() < until, f"{path} of {other.name} is not whole again\n{rig.logs()}"
         await asyncio.sleep(0.05)

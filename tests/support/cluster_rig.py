@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import time
 import uuid
@@ -220,15 +219,23 @@ class ClusterRig:
     def differences(self) -> list[str]:
         """Shared files in which the directories differ, but for what is reserved at the end of a log."""
         roots = [Path(node.data_dir) for node in self.nodes.values()]
-        names = sorted({str(path.relative_to(root)) for root in roots for path in root.rglob("*") if path.is_file()})
+        walked = [(root, Path(directory, file)) for root in roots for directory, _, files in os.walk(root) for file in files]
         found = []
-        for name in filter(is_file, names):
-            contents = [(root / name).read_bytes() if (root / name).exists() else None for root in roots]
-            if re.search(r"\.log$", name):
-                contents = [content.rstrip(b"\0") if content is not None else None for content in contents]
+        for name in filter(is_file, sorted({str(path.relative_to(root)) for root, path in walked})):
+            contents = [written_bytes(root / name) for root in roots]
             if any(content != contents[0] for content in contents):
                 found.append(f"{name}: {[len(content) if content is not None else None for content in contents]}")
         return found
+
+
+def written_bytes(path: Path) -> bytes | None:
+    """What a file of a node has, without what is reserved at the end of a log; None where it is not, since a running node puts
+    files aside and makes them anew at any time."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return content.rstrip(b"\0") if path.suffix == ".log" else content
 
 
 @contextlib.contextmanager
