@@ -12,7 +12,7 @@ from toymq_py.auth.quotas import Quotas, Seat
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.metrics import Metrics
 from toymq_py.net.acceptor import Acceptor
-from toymq_py.net.bounded_reads import AnyProtocol
+from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.peer import peer_address
 from toymq_py.net.tls import TlsProtocol
@@ -28,7 +28,7 @@ class Entrance:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, quotas: Quotas, metrics: Metrics, certificates: Certificates | None,
-        protocol: Callable[[str], AnyProtocol], refuse: Callable[[asyncio.Transport, RequestError], None],
+        protocol: Callable[[str], BoundedProtocol], refuse: Callable[[asyncio.Transport, RequestError], None],
     ) -> None:  # fmt: skip
         """
         Args:
@@ -77,7 +77,9 @@ class Entrance:
         if (address := _address_of(connection)) is None:
             return
         inner = self._protocol(address)
-        protocol = TlsProtocol(self._certificates.context, inner, self._loop, self._handshake_ended, self._refuse)
+        protocol = TlsProtocol(
+            self._certificates.context, inner, self._loop, self._quotas.read_buffer, self._handshake_ended, self._refuse
+        )
         seat = None
         try:
             seat = self._quotas.enter(address, protocol.abort)
@@ -95,7 +97,7 @@ class Entrance:
         if seat is not None:
             seat.leave()
 
-    async def _connect(self, connection: socket.socket, protocol: AnyProtocol) -> None:
+    async def _connect(self, connection: socket.socket, protocol: BoundedProtocol) -> None:
         """Make a transport of an accepted socket. Do not cancel it: a transport without an owner is never closed."""
         try:
             _set_options(connection)

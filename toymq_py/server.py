@@ -61,9 +61,8 @@ class Server:
         self._fair_queue = FairQueue(clock, loop)
         self._last_number = 0
         self._refused = 0
-        self._entrance = Entrance(
-            loop, broker.quotas, broker.metrics, certificates, partial(SessionProtocol, self._open_session), self._refuse
-        )
+        protocol = partial(SessionProtocol, self._open_session, broker.quotas.read_buffer)
+        self._entrance = Entrance(loop, broker.quotas, broker.metrics, certificates, protocol, self._refuse)
         self._authority = authority
         if authority is not None:
             broker.quotas.guarded = True
@@ -151,7 +150,7 @@ class Server:
     def passed(self, trusted: bool) -> SessionProtocol:
         """The protocol of a connection over which another group passes a client's commands on: as from another worker.
         ``trusted``: with all rights, of a node."""
-        return SessionProtocol(partial(self._open_session, trusted=trusted))
+        return SessionProtocol(partial(self._open_session, trusted=trusted), self._broker.quotas.read_buffer)
 
     def errands(self) -> Errands | None:
         """Commands that are asked of all groups without a client; None without groups."""

@@ -12,6 +12,7 @@ from toymq_py.config.options import BrokerOptions
 from toymq_py.entrance import KEEPALIVE_S, Entrance
 from toymq_py.errors import RequestError
 from toymq_py.metrics import Metrics
+from toymq_py.net.bounded_reads import BoundedProtocol, ReadBuffer
 from toymq_py.net.certificates import Certificates
 
 
@@ -25,11 +26,15 @@ def listening() -> socket.socket:
     return listener
 
 
-class Greeter(asyncio.Protocol):
-    """Keeps its transport."""
+class Greeter(BoundedProtocol):
+    """Tells of its transport."""
 
     def __init__(self, connected: Callable[[asyncio.Transport], None]) -> None:
+        self.buffer = ReadBuffer()
         self._connected = connected
+
+    def data_received(self, data: bytes) -> None:
+        raise AssertionError("nothing is sent")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -66,7 +71,7 @@ async def test_a_burst_of_handshakes_over_the_limit_gives_way_in_one_pass(caplog
     loop.set_exception_handler(lambda _, context: failures.append(context))
     metrics = Metrics()
     quotas = Quotas(BrokerOptions(max_connections=3), metrics)
-    entrance = Entrance(loop, quotas, metrics, Certificates(CERT, KEY), lambda address: asyncio.Protocol(), refuse)
+    entrance = Entrance(loop, quotas, metrics, Certificates(CERT, KEY), lambda address: Greeter(lambda transport: None), refuse)
     listener = listening()
     burst = [socket.create_connection(listener.getsockname()) for _ in range(9)]
     async with asyncio.TaskGroup() as tasks:

@@ -13,7 +13,7 @@ from toymq_py.amqp.errors import RESOURCE_ERROR, AmqpError
 from toymq_py.amqp.methods import Index
 from toymq_py.auth.quotas import FLOOR_BYTES, Quotas, Seat
 from toymq_py.clock import Clock
-from toymq_py.net.bounded_reads import READ_BYTES, ReadBuffer
+from toymq_py.net.bounded_reads import READ_BYTES
 
 LOOK_S = 0.1
 """While connections wait: how often it is looked whether there is room, and whether the one that goes on does."""
@@ -100,7 +100,7 @@ class Room:
 
     def __init__(self, quotas: Quotas, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._quotas = quotas
-        self.buffer = ReadBuffer(lambda: quotas.read_bytes)
+        self.buffer = quotas.read_buffer
         self._clock = clock
         self._deadline = Deadline(loop)
         self._waiting: dict[Intake, float] = {}  # since when

@@ -11,7 +11,7 @@ from typing import Protocol
 from toymq_py.errors import QueueFull, RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
 from toymq_py.names import DEAD_LETTERS
-from toymq_py.net.bounded_reads import READ_BYTES
+from toymq_py.net.bounded_reads import READ_BYTES, ReadBuffer
 from toymq_py.net.open_connections import OpenConnections
 
 RESERVE_PART = 10
@@ -215,7 +215,8 @@ class Quotas:
         self.floor_bytes = FLOOR_BYTES
         """What each connection may hold whatever others do: those of all together are the limit at most."""
         self.read_bytes = READ_BYTES
-        """What a read of each may bring at once, where it is asked for; the same of all together."""
+        """What a read of each may bring at once; the same of all together."""
+        self.read_buffer = ReadBuffer()
         self._goes_on: Seat | None = None
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
         self._beside: set[str] = set()
@@ -322,6 +323,7 @@ class Quotas:
     def _set_floor(self) -> None:
         part = max(FLOOR_BYTES_MIN, self.max_held_bytes // max(self._connections, 1))
         self.floor_bytes, self.read_bytes = min(FLOOR_BYTES, part), min(READ_BYTES, part)
+        self.read_buffer.limit(self.read_bytes)
 
     def settle(self, seat: Seat, held_bytes: int) -> bool:
         """See ``Seat.settle``; counts all of it."""

@@ -24,6 +24,7 @@ from toymq_py.daemon import Files, Listeners, Service
 from toymq_py.errors import EtcdError, PlacementUnknown
 from toymq_py.metrics import ClusterRows
 from toymq_py.names import DEAD_LETTERS, some_of
+from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.replication.agreement import Agreement
 from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL
 from toymq_py.replication.shipping_fs import ShippingFileSystem
@@ -222,7 +223,7 @@ class BrokerOffice:
 
         return divide
 
-    def passed(self, trusted: bool) -> asyncio.Protocol | None:
+    def passed(self, trusted: bool) -> BoundedProtocol | None:
         """See ``Server.passed``; None while this node does not serve."""
         return self._service.passed(trusted) if self._service is not None and self._serving is not None else None
 

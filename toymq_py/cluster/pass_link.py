@@ -15,6 +15,7 @@ from typing import cast
 
 from toymq_py.cluster.replica_listener import connect
 from toymq_py.errors import BadOperation, ProtocolViolation
+from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.certificates import PeerCertificates
 from toymq_py.protocol import Quit, ReplyFrames, encode_command, first_word
 from toymq_py.replication.agreement import LeaderKey
@@ -168,7 +169,7 @@ class PassLink(asyncio.Protocol):
 class _Kept(asyncio.Protocol):
     """The protocol of a session, over the transport of streams that have ended: they close it when they are freed."""
 
-    def __init__(self, session: asyncio.Protocol, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, session: BoundedProtocol, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self.data_received = session.data_received  # type: ignore[method-assign]
         self.eof_received = session.eof_received  # type: ignore[method-assign]
@@ -178,7 +179,7 @@ class _Kept(asyncio.Protocol):
 
 
 async def take_passed(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, here: Pass, session: Callable[[bool], asyncio.Protocol | None],
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, here: Pass, session: Callable[[bool], BoundedProtocol | None],
     leader: Callable[[], str | None],
 ) -> bool:  # fmt: skip
     """Serve what a node of another group has said PASS for; its first bytes are read.

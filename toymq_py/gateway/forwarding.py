@@ -18,7 +18,7 @@ import httptools
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
-from toymq_py.auth.quotas import Seat
+from toymq_py.auth.quotas import Quotas, Seat
 from toymq_py.errors import AuthFailed, ShuttingDown
 from toymq_py.gateway.access import login_of
 from toymq_py.gateway.answers import encode_last
@@ -29,6 +29,7 @@ from toymq_py.gateway.problems import problem
 from toymq_py.gateway.read_ahead import CROWDED
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import is_pattern
+from toymq_py.net.bounded_reads import BoundedProtocol, ReadBuffer
 from toymq_py.partitions import half_made
 
 TURN = "toymq.turn"
@@ -226,10 +227,11 @@ class _Answer:
         self._messages.append({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class _Half(asyncio.Protocol):
+class _Half(BoundedProtocol):
     """One side of a pipe: what it receives goes to the other side, at the pace at which that is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, buffer: ReadBuffer) -> None:
+        self.buffer = buffer
         self.other: _Half
         self.transport: asyncio.Transport
         self.connected = False
@@ -273,6 +275,7 @@ class Room(Protocol):
     """What a pipe needs of its server."""
 
     loop: asyncio.AbstractEventLoop
+    quotas: Quotas
 
     def join(self, connection: "Pipe", protocol: Literal["websocket"], /) -> None: ...
     def leave(self, connection: "Pipe", /) -> None: ...
@@ -285,8 +288,8 @@ class Pipe(_Half):
 
     def __init__(self, forwarding: Forwarding, worker: int, scope: Scope, room: "Room", seat: Seat | None) -> None:
         """``room``: where it is kept while it is open; ``seat``: the connection's share of the limits."""
-        super().__init__()
-        self._far = _Half()
+        super().__init__(room.quotas.read_buffer)
+        self._far = _Half(self.buffer)
         self._far.other, self.other = self, self._far
         self._forwarding, self._worker, self._room = forwarding, worker, room
         self._login = forwarding.login(scope)

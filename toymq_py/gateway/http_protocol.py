@@ -13,7 +13,6 @@ from starlette.types import Scope
 
 from toymq_py.auth.quotas import Seat
 from toymq_py.errors import BadFraming, RequestError, TooManyConnections
-from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, SEAT
 from toymq_py.gateway.http_cycle import Cycle
 from toymq_py.gateway.http_heads import (
@@ -33,10 +32,12 @@ from toymq_py.gateway.http_heads import (
     with_host_of_target,
 )
 from toymq_py.gateway.idle_timer import IdleTimer
-from toymq_py.gateway.problems import TooSlow, problem
-from toymq_py.gateway.read_ahead import AHEAD_BYTES, HEAD_FREE_BYTES, ReadAhead
+from toymq_py.gateway.last_answer import LastAnswer
+from toymq_py.gateway.problems import TooSlow
+from toymq_py.gateway.read_ahead import HEAD_FREE_BYTES, ReadAhead
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S, GatewayWebSocket
+from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.fair_queue import Runnable
 from toymq_py.net.peer import is_unix, peer_of, socket_address
 
@@ -52,17 +53,19 @@ BLANK_BYTES_MAX = 64
 """Empty lines before a request: some clients send one behind a body, and a server ignores it (RFC 9112, 2.2)."""
 
 
-class GatewayProtocol(asyncio.Protocol):
+class GatewayProtocol(BoundedProtocol):
     """One connection, with limits on the size of a head, the time of head and body, an unread body, and pipelined requests.
     A ``Link`` of its cycles, a ``Connection`` of its server, and the parser's callbacks (``on_…``)."""
 
     transport: asyncio.Transport
     _ahead: ReadAhead
     _idle: IdleTimer
+    _last_answer: LastAnswer
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self.loop = serving.loop
+        self.buffer = serving.quotas.read_buffer
         self.application = serving.application
         self.own = serving.own
         self.writable = asyncio.Event()
@@ -109,6 +112,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._idle = IdleTimer(self.loop, self.transport.close)
         self._serving.join(self)
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self._last_answer = LastAnswer(self.transport, self._ahead, self.loop, over_tls=self._scheme == "https")
         self._client = socket_address(transport)
         self.handshake_done()
         try:
@@ -177,6 +181,7 @@ class GatewayProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._parting is not None:
+            self._last_answer.drop(len(data))
             return
         ahead = self._ahead
         if ahead.data or self.pipeline or len(data) > PIECE_BYTES:
@@ -229,7 +234,7 @@ class GatewayProtocol(asyncio.Protocol):
         if self._discarded is not None:
             self._discarded += len(data)
             if self._discarded > DISCARD_BYTES_MAX + BODY_PIECE_BYTES:  # a piece may have the next request
-                self._cut()
+                self._last_answer.cut()
         steps = self._chunk_steps
         self._idle.end()
         self._feed(data)
@@ -287,7 +292,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._ahead.keep(b"", stays=False)
         self._ahead.head(0)
         if frames:
-            cast("asyncio.Protocol", self.transport.get_protocol()).data_received(frames)
+            cast("BoundedProtocol", self.transport.get_protocol()).data_received(frames)
         if self._ahead.eof:  # the WebSocket is not told
             self.transport.close()
 
@@ -343,7 +348,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._body_bytes += len(body)
         self._chunk_steps += 1
         assert self.cycle is not None
-        if not self.cycle.answered and self.cycle.feed(body) > AHEAD_BYTES:
+        if not self.cycle.answered and self.cycle.feed(body) > self._ahead.bytes_max:
             self._ahead.wait_for_body(True)
 
     def on_chunk_header(self) -> None:
@@ -411,7 +416,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.loop.call_soon(self._go_on)  # not deeper in the stack for each request that is answered at once
             return
         if self._parting is not None:
-            self._say_last(self._parting)
+            self._last_answer.say(self._parting, lingers=True)
             return
         self._idle.begin(anonymous=self._serving.quotas.guarded and seat is not None and seat.token is None)
         if self._ahead.data:
@@ -472,22 +477,10 @@ class GatewayProtocol(asyncio.Protocol):
         broken = self.cycle
         if broken is not None and broken.more_body and broken in self.pipeline:
             self.pipeline.remove(broken)
+        self._parting = error
         if self.pipeline or (self._current is not None and not self._current.more_body):
-            self._parting = error
             self._ahead.stop()
             self._set_timer(None)
             self._end_wait_ahead()
         else:
-            self._say_last(error)
-
-    def _say_last(self, error: RequestError) -> None:
-        refusal = problem(error)
-        self.transport.write(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
-        self._cut()
-
-    def _cut(self) -> None:
-        """Close; a client of TLS that goes on sending has a moment to take the answer. The event loop would wait longer for the
-        answer to its own close, and decrypt what comes."""
-        self.transport.close()
-        if self._scheme == "https":
-            self.loop.call_later(DISCARD_S, self.transport.abort)
+            self._last_answer.say(error, lingers=self.seat is not None and self._current is None)

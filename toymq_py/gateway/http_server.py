@@ -25,6 +25,7 @@ from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.tls_listener import TlsListener
 from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.net.acceptor import BACKLOG
+from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import AllowedHosts
 
@@ -129,7 +130,7 @@ class HttpServer:
         """It hands its connections over after the handshake."""
         assert self._certificates is not None
 
-        def connected(shaken: Callable[[], None]) -> asyncio.Protocol:
+        def connected(shaken: Callable[[], None]) -> BoundedProtocol:
             protocol = GatewayProtocol(self._serving)
             protocol.handshake_done = shaken
             return protocol

@@ -43,6 +43,11 @@ class ReadAhead:
         """Whether more is read."""
         return not (self.held or self.body_waits or self.stopped)
 
+    @property
+    def bytes_max(self) -> int:
+        """Beyond, no more is read: ``AHEAD_BYTES``, less where there are so many connections that all would hold too much."""
+        return AHEAD_BYTES if self.seat is None else min(AHEAD_BYTES, self.seat.floor_bytes)
+
     def add(self, data: bytes, *, stays: bool) -> None:
         """Keep what came behind the rest. The first piece has its turn before reading is held."""
         waits = bool(self.data)
@@ -69,7 +74,7 @@ class ReadAhead:
         return self.seat is None or self.seat.arriving(self._stays_bytes + self._head_bytes)
 
     def _hold(self) -> None:
-        held = len(self.data) > AHEAD_BYTES
+        held = len(self.data) > self.bytes_max
         if held != self.held:
             self.held = held
             self.read_or_not()
@@ -83,6 +88,13 @@ class ReadAhead:
     def stop(self) -> None:
         """Read no more, and drop what was read."""
         self.stopped = True
+        self.keep(b"", stays=False)
+        self.read_or_not()
+
+    def drop(self) -> None:
+        """Drop what was read; what comes is read, for its protocol to drop it."""
+        self.stopped = self.body_waits = False
+        self._head_bytes = 0
         self.keep(b"", stays=False)
         self.read_or_not()
 

@@ -14,6 +14,7 @@ from functools import partial
 from toymq_py.auth.quotas import Quotas, Seat
 from toymq_py.errors import TooManyConnections
 from toymq_py.net.acceptor import Acceptor
+from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.peer import peer_address
 
@@ -37,7 +38,7 @@ class TlsListener:
         loop: asyncio.AbstractEventLoop,
         tasks: asyncio.TaskGroup,
         certificates: Certificates,
-        connected: Callable[[Callable[[], None]], asyncio.Protocol],
+        connected: Callable[[Callable[[], None]], BoundedProtocol],
         quotas: Quotas,
         refusal: bytes,
     ) -> None:
@@ -126,7 +127,7 @@ class TlsListener:
         del self._handshakes[connection]
         self._leave(connection)
 
-    def _connect(self, connection: socket.socket) -> asyncio.Protocol:
+    def _connect(self, connection: socket.socket) -> BoundedProtocol:
         """The protocol, which takes a seat of its own after the handshake."""
         return self._connected(partial(self._leave, connection))
 

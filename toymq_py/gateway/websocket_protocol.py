@@ -24,6 +24,7 @@ from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.problems import WEBSOCKET_VERSION, UpgradeRequired, problem
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.websocket import OUTLET
+from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.peer import is_unix
 from toymq_py.topic import Subscription
 
@@ -52,7 +53,7 @@ SILENT: Final = logging.Logger("websockets", logging.CRITICAL)  # noqa: LOG001 (
 """The library's logger. A hostile client must not fill the log."""
 
 
-class GatewayWebSocket(asyncio.Protocol):
+class GatewayWebSocket(BoundedProtocol):
     """One WebSocket. It stops reading from a client that does not read its pongs: a flood of pings would fill the memory with
     pongs, and one read of 40,000 pings would hold the loop. Messages are limited in ``websocket.py``. Unsent deliveries do not
     stop reading: a slow subscriber's acks and pongs must arrive. An ``Outlet`` of the application."""
@@ -63,6 +64,7 @@ class GatewayWebSocket(asyncio.Protocol):
         """``scope`` is that of the handshake."""
         self._serving = serving
         self.loop = serving.loop
+        self.buffer = serving.quotas.read_buffer
         self.seat: Seat | None = scope["state"].get(SEAT)
         self.held: Subscription | None = None
         """The subscription of its application."""

@@ -1,4 +1,4 @@
-"""Reads of a connection that bring no more at once than there is room for. ADR 0232.
+"""Reads of a connection that bring no more at once than there is room for. ADR 0232, 0236.
 
 An event loop reads up to 256 KiB before its protocol can say that it is too much: of a thousand connections that is more than a
 small machine has. All connections of one object read into one buffer, whose content is copied before the next read.
@@ -6,21 +6,25 @@ small machine has. All connections of one object read into one buffer, whose con
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
 
 READ_BYTES = 256 * 1024
 """The most that one read brings, as of uvloop and asyncio."""
 
 
 class ReadBuffer:
-    """What the reads of a server's connections have in common. Belongs to the event loop."""
+    """The memory that all reads of a server's connections go to first. Belongs to the event loop."""
 
-    __slots__ = ("most", "view")
+    __slots__ = ("memory", "room")
 
-    def __init__(self, most: Callable[[], int]) -> None:
-        """``most``: bytes that a read may bring now, up to ``READ_BYTES``."""
-        self.view = memoryview(bytearray(READ_BYTES))
-        self.most = most
+    def __init__(self) -> None:
+        self.memory = memoryview(bytearray(READ_BYTES))
+        self.room = self.memory
+        """What a read may fill."""
+
+    def limit(self, size: int) -> None:
+        """Let each read bring so many bytes from now on, up to ``READ_BYTES``."""
+        if size != len(self.room):
+            self.room = self.memory[:size]
 
 
 class BoundedProtocol(asyncio.BufferedProtocol):
@@ -29,14 +33,12 @@ class BoundedProtocol(asyncio.BufferedProtocol):
     buffer: ReadBuffer
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.buffer.view[: self.buffer.most()]
+        return self.buffer.room
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self.buffer.view[:nbytes]))
+        self.data_received(bytes(self.buffer.memory[:nbytes]))
 
     @abstractmethod
     def data_received(self, data: bytes) -> None:
         """Take what came."""
 
-
-AnyProtocol = asyncio.Protocol | BoundedProtocol

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, cast
 
 from toymq_py.errors import BadFraming, RequestError
-from toymq_py.net.bounded_reads import AnyProtocol
+from toymq_py.net.bounded_reads import BoundedProtocol, ReadBuffer
 from toymq_py.net.certificates import reason_of
 from toymq_py.net.peer import described_peer
 
@@ -34,14 +34,15 @@ class _Stage(Enum):
     ENDED = "the session is gone, or was never made"
 
 
-class TlsProtocol(asyncio.Protocol):
+class TlsProtocol(BoundedProtocol):
     """Forwards decrypted bytes and events to ``inner``, once the handshake is done."""
 
     def __init__(
         self,
         context: ssl.SSLContext,
-        inner: AnyProtocol,
+        inner: BoundedProtocol,
         loop: asyncio.AbstractEventLoop,
+        buffer: ReadBuffer,
         settled: Callable[["TlsProtocol"], None],
         refuse: Callable[[asyncio.Transport, RequestError], None],
     ) -> None:
@@ -53,6 +54,7 @@ class TlsProtocol(asyncio.Protocol):
         self._context = context
         self._inner = inner
         self._loop = loop
+        self.buffer = buffer
         self._settled: Callable[[TlsProtocol], None] | None = settled
         self._refuse = refuse
         self._stage = _Stage.SILENT

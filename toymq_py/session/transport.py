@@ -1,27 +1,32 @@
-"""The ``asyncio.Protocol`` of a session: bytes in, flow control, the end."""
+"""The transport's protocol of a session: bytes in, flow control, the end."""
 
 import asyncio
 from collections.abc import Callable
 from typing import cast
 
 from toymq_py.errors import RequestError
+from toymq_py.net.bounded_reads import BoundedProtocol, ReadBuffer
 from toymq_py.net.half_close import end_writing
 from toymq_py.protocol import encode_error
 from toymq_py.session.session import Session
 
 
-class SessionProtocol(asyncio.Protocol):
+class SessionProtocol(BoundedProtocol):
     """Forwards transport events to the session."""
 
-    __slots__ = ("_accept", "address", "session", "transport")
+    __slots__ = ("_accept", "address", "buffer", "session", "transport")
 
-    def __init__(self, accept: Callable[["SessionProtocol"], Session | None], address: str = "") -> None:
+    def __init__(
+        self, accept: Callable[["SessionProtocol"], Session | None], buffer: ReadBuffer, address: str = ""
+    ) -> None:
         """
         Args:
             accept: makes the session, or returns None to refuse.
+            buffer: what a read fills.
             address: of the client, "" at a Unix socket: the transport of one that is gone does not tell it.
         """
         self._accept = accept
+        self.buffer = buffer
         self.address = address
         self.transport: asyncio.Transport
         self.session: Session | None = None

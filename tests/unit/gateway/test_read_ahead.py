@@ -59,6 +59,26 @@ def test_the_first_piece_of_a_body_has_its_turn_before_reading_is_held(ahead: Re
     assert not transport.reads
 
 
+def test_where_there_are_many_connections_less_is_read_ahead(transport: Transport) -> None:
+    quotas = Quotas(BrokerOptions(max_held_bytes=1 << 20), Metrics())
+    ahead = ReadAhead(transport)  # type: ignore[arg-type]
+    seats = [quotas.enter(None) for _ in range(64)]
+    ahead.seat = seats[0]
+    ahead.keep(bytes(16 * 1024), stays=False)
+    assert transport.reads
+    ahead.keep(bytes(16 * 1024 + 1), stays=False)
+    assert not transport.reads
+
+
+def test_what_is_dropped_leaves_room_and_more_is_read(ahead: ReadAhead, transport: Transport) -> None:
+    assert ahead.seat is not None
+    ahead.add(MUCH, stays=True)
+    ahead.head(len(MUCH))
+    ahead.wait_for_body(True)
+    ahead.drop()
+    assert (ahead.data, ahead.seat.held_bytes, transport.reads) == (b"", 0, True)
+
+
 def test_only_what_stays_counts(ahead: ReadAhead) -> None:
     assert ahead.seat is not None
     ahead.add(MUCH, stays=False)

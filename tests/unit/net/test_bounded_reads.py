@@ -26,7 +26,8 @@ class Reader(BoundedProtocol):
 
 async def read(most: int, sent: bytes) -> list[list[bytes]]:
     """What two connections with one buffer get, each of what was sent."""
-    buffer, loop = ReadBuffer(lambda: most), asyncio.get_running_loop()
+    buffer, loop = ReadBuffer(), asyncio.get_running_loop()
+    buffer.limit(most)
     readers: list[Reader] = []
     for data in (sent, sent[::-1]):
         ended = asyncio.Event()

@@ -10,6 +10,7 @@ import uvloop
 
 from tests.support.certificates import CERT, KEY, client_context
 from toymq_py.errors import TooManyConnections
+from toymq_py.net.bounded_reads import ReadBuffer
 from toymq_py.session.transport import SessionProtocol, refuse
 
 
@@ -49,7 +50,7 @@ async def test_a_refused_connection_hears_why(linger_s: float, calls: list[str])
 
 
 def test_events_of_a_refused_connection_are_dropped() -> None:
-    protocol = SessionProtocol(lambda protocol: None)
+    protocol = SessionProtocol(lambda protocol: None, ReadBuffer())
     transport = Transport()
     protocol.connection_made(transport)
     assert transport.calls == [("high", 0)], "so that not paused means that the socket took everything"
@@ -70,7 +71,7 @@ class Told(SessionProtocol):
     """Answers each read, and remembers whether it was told to pause last."""
 
     def __init__(self) -> None:
-        super().__init__(lambda protocol: None)
+        super().__init__(lambda protocol: None, ReadBuffer())
         self.paused = False
 
     def data_received(self, data: bytes) -> None:
