@@ -1,5 +1,7 @@
 """SIGTERM under load, a second broker, and starts that cannot work."""
 
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -7,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import COMMAND, BrokerProcess, environment, run
+from tests.support.broker_process import COMMAND, BrokerProcess, Wire, environment, run
 from tests.support.certificates import CERT, KEY
 
 
@@ -233,3 +235,29 @@ def test_strict_recovery_refuses_a_hole(tmp_path: Path) -> None:
         size = int(wire.ask(b"DESCRIBE t\n").split()[1])
         assert b'"state": "degraded"' in wire.read(size + 1)
         assert wire.ask(b"PUB t - 1\ny\n") == b"OK 3", "it goes on"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("output", ["a pipe without a reader", "/dev/full"])
+def test_a_broker_whose_output_nothing_takes_serves(tmp_path: Path, output: str, workers: int) -> None:
+    """Whatever started it may be gone when it is ready: a traceback said so, of each worker, and its exit code was 120."""
+    if output == "/dev/full":
+        into = os.open(output, os.O_WRONLY)
+    else:
+        reader, into = os.pipe()
+        os.close(reader)
+    command = [*COMMAND, "serve", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0", "--workers", str(workers)]
+    with subprocess.Popen(command, env=environment(), stdout=into, stderr=subprocess.PIPE, text=True) as broker:
+        os.close(into)
+        assert broker.stderr is not None
+        lines = iter(broker.stderr.readline, "")
+        try:
+            said = next(line for line in lines if "ready" in line or "Traceback" in line)
+            assert "did not take this line" in said
+            port = re.findall(r"127\.0\.0\.1:([0-9]+)", said)[0]
+            with Wire(int(port)) as wire:
+                assert wire.ask(b"PING\n") == b"PONG"
+        finally:
+            broker.terminate()
+        rest = "".join(lines)
+    assert (broker.returncode, "Traceback" in rest, "BrokenPipe" in rest) == (0, False, False), rest

@@ -3,7 +3,9 @@
 import gc
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +14,7 @@ from click.core import ParameterSource
 from toymq_py import build, forking
 from toymq_py.cli import log_output
 from toymq_py.cli.options import doubts, read_file, serve_options, sources, unknown_variables, without_a_clients
+from toymq_py.command_group import said_by
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import LocalError
 
@@ -66,7 +69,13 @@ def _serve(options: ServeOptions, file: str | None, reloads: Mapping[str, Callab
 
 def _say_ready(options: ServeOptions, file: str | None, addresses: list[str]) -> None:
     source = f", options from {file}" if file is not None else ""
-    click.echo(f"toymq {' '.join(addresses)} ready, data in {options.data_dir}{source} (pid {os.getpid()})")
+    line = f"toymq {' '.join(addresses)} ready, data in {options.data_dir}{source} (pid {os.getpid()})"
+    try:
+        click.echo(line)
+    except OSError as error:  # its reader is gone, or its disk is full: the clients need no line
+        with Path(os.devnull).open("wb") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())  # else the end of the process tries again, and fails
+        logger.warning("%s (standard output did not take this line: %s)", line, said_by(error))
     if not build.compiled():
         logger.info("%s", build.FROM_SOURCE)
 
