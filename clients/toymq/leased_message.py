@@ -112,8 +112,13 @@ class Processing(Generic[M]):
     def __init__(self, message: M, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
         """Raises: TypeError, BadArgument."""
         self._message = message
+        self._retry_delay: Seconds | None = None
+        self._dead_on: DeadOn = ()
         self._dead_reason: str | None = None
-        self.retry_delay, self.dead_on = retry_delay, dead_on
+        if retry_delay is not None:  # each message pays for what is done here
+            self.retry_delay = retry_delay
+        if dead_on != ():
+            self.dead_on = dead_on
         self._handling = message._handling()
 
     @property
