@@ -238,17 +238,21 @@ def start(what: str, value: object) -> Start:
 
 
 def exceptions(what: str, value: object) -> None:
-    """Check exception classes, one or a tuple, as ``except`` takes them. Raises: TypeError."""
+    """Check exception classes, one or a tuple, as ``except`` takes them, of which each can match an ``Exception``. Raises:
+    TypeError."""
     for kind in value if isinstance(value, tuple) else (value,):
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise TypeError(f"{what} is an exception's class or a tuple of them, (ValueError,) say, not {shown(value)}")
+        if not (issubclass(kind, Exception) or issubclass(ExceptionGroup, kind)):  # BaseException is a base of both
+            rule = "it ends a task or the program, and the message is delivered again"
+            raise TypeError(f"{what} is for subclasses of Exception, not {kind.__qualname__}: {rule}")
 
 
-def function(what: str, value: object) -> None:
-    """None or one that is called and not awaited. Raises: TypeError."""
-    if value is not None and not callable(value):
-        raise TypeError(f"{what} is a function or None, not {shown(value)}")
-    if inspect.iscoroutinefunction(value):
+def function(what: str, value: object, *, optional: bool = True) -> None:
+    """One that is called and not awaited, or None. Raises: TypeError."""
+    if not callable(value) and not (optional and value is None):
+        raise TypeError(f"{what} is a function{' or None' if optional else ''}, not {shown(value)}")
+    if any(map(inspect.iscoroutinefunction, (value, type(value).__call__))):
         raise TypeError(f"{what} is called and not awaited: write `def`, not `async def`; it may start a task")
 
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from toymq import arguments
 from toymq.sockets import reserved_port
@@ -103,7 +103,7 @@ class BrokerProcess:
         self._log_start = 0
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> "BrokerProcess":
+    def __enter__(self) -> Self:
         self.start()
         return self
 

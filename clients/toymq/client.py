@@ -24,6 +24,7 @@ from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Optio
 from toymq.outages import Outages
 from toymq.pending_replies import CallSlot
 from toymq.publishing import Publishing, receipt_of
+from toymq.spare_links import SpareLinks
 from toymq.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, Address, parse_urls
 from toymq_py.consumer_options import Mode
@@ -76,7 +77,7 @@ class Client(ClientBase, AsyncWith):
         self._links: list[Link] = []
         self._waiting: set[Link] = set()
         """Connections for requests that wait, one at a time on each: the broker holds all replies behind such a request."""
-        self._idle: list[Link] = []
+        self._spare: SpareLinks[Link] = SpareLinks(self._retire)
         """Connections of ``_waiting`` without a request."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._subscriptions: list[Subscription] = []
@@ -267,8 +268,9 @@ class Client(ClientBase, AsyncWith):
         """Lease up to ``max`` messages without a subscription, as one of several workers. Leases end by time, not with the
         connection. A consumer that this call creates is shared.
 
-        Any number of pulls may wait at once, each on its own connection; no other request waits behind one. A cancelled pull
-        gives back what was leased to it. A wait continues after a lost connection.
+        Any number of pulls may wait at once, each on its own connection, which is kept for the next one and closed when none
+        comes; no other request waits behind one. A cancelled pull gives back what was leased to it. A wait continues after a
+        lost connection.
 
         Args:
             topic: a name, or a pattern (``orders.*``, ``events.>``).
@@ -362,6 +364,7 @@ class Client(ClientBase, AsyncWith):
         if self._main is not None:
             self._main.check_loop()
         self._closed = True
+        self._spare.stop()
         for subscription in self._subscriptions:
             subscription._stop()
         leaving = list(self._leaving)
@@ -430,24 +433,22 @@ class Client(ClientBase, AsyncWith):
         while True:
             self._link  # noqa: B018 (raises when closed)
             home = self._homes.address(request.topic)
-            link = next((one for one in self._idle if one.home == home), None)
-            if link is not None:
-                self._idle.remove(link)
-            else:
+            link = self._spare.take(home)
+            if link is None:
                 link = self._started_link(home)
                 self._waiting.add(link)
             try:
                 await link.ask(request.slot, extra_s=request.wait_s)
             finally:
                 if link.conversation.idle and not link.conversation.is_closed:
-                    self._idle.append(link)
+                    self._spare.add(link)
                 elif not self._closed:
                     self._retire(link)
             if not self._goes_on(request, link):
                 return request.result()
 
     def _retire(self, link: Link) -> None:
-        """Close the connection of an abandoned request: that ends the broker's wait."""
+        """Close the connection of an abandoned request, which ends the broker's wait, or one that none takes."""
         self._links.remove(link)
         self._waiting.remove(link)
         self._outages.left(link)

@@ -24,6 +24,12 @@ class Codec:
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
 
+    def __post_init__(self) -> None:
+        """Raises: TypeError."""
+        arguments.text("content_type", self.content_type)
+        arguments.function("encode", self.encode, optional=False)
+        arguments.function("decode", self.decode, optional=False)
+
 
 AnyCodec = Literal["json", "msgpack"] | Codec | Callable[[Any], Any]
 """A name, a ``Codec``, or a function: from a value to bytes where it publishes, from bytes to a value where it reads."""
@@ -74,6 +80,7 @@ def _named(codec: object) -> Codec | None:
     if isinstance(codec, str) and codec in _BY_NAME:
         return _BY_NAME[codec]()
     if callable(codec):
+        arguments.function("codec", codec)
         return None
     names = " or ".join(f'"{name}"' for name in _BY_NAME)
     raise TypeError(f"a codec is {names}, a toymq.Codec or a function, not {arguments.shown(codec)}")

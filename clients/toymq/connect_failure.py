@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from toymq.errors import CertificateRefused, ConnectFailed
 from toymq.url import Address
-from toymq_py.errors import NotLeader, ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import DirectoryLost, NotLeader, ProtocolViolation, RequestError, ToymqError
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL")
 """OpenSSL's reasons where what answered is no TLS."""
@@ -64,5 +64,6 @@ def of_a_round(failures: Sequence[ToymqError]) -> ToymqError:
 
 
 def is_hopeless(error: ToymqError) -> bool:
-    """Whether another round would end as this one did: with a refusal, with what is no broker, or with a certificate."""
-    return isinstance(error, RequestError | ProtocolViolation | CertificateRefused) and not error.retryable
+    """Whether another round would end as this one did: with a refusal, with what is no broker, with a certificate, or without
+    the directory of ``toymq.open``."""
+    return isinstance(error, RequestError | ProtocolViolation | CertificateRefused | DirectoryLost) and not error.retryable

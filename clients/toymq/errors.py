@@ -9,6 +9,7 @@
     ├─ JobProcessEnded             the process of its own that did a job ended before the job
     └─ LocalError
        ├─ ConfigError              an option or URL that makes no sense
+       ├─ DirectoryLost            the directory of ``toymq.open`` was removed or replaced below it
        ├─ ConnectFailed            no broker could be reached (also a builtin ConnectionError)
        │  └─ CertificateRefused    this client does not accept the broker's certificate
        ├─ ConnectionLost           the outcome of a request is unknown

@@ -73,12 +73,8 @@ class LeasedMessage(Delivery, Generic[C]):
         """A TOUCH of this message. Raises: TypeError, BadArgument."""
         return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
 
-    def _handling(self, retry_delay: Seconds | None, dead_on: DeadOn) -> AbstractContextManager[None]:
-        """The span of a handler, if the client traces. Raises: TypeError, BadArgument."""
-        if retry_delay is not None:
-            arguments.to_ms("retry_delay", retry_delay)
-        if dead_on != ():
-            arguments.exceptions("dead_on", dead_on)
+    def _handling(self) -> AbstractContextManager[None]:
+        """The span of a handler, if the client traces."""
         tracing = self._link.options.tracing
         return _NO_SPAN if tracing is None else tracing.processing(self, self._feed.command.consumer)
 
@@ -107,15 +103,49 @@ class Processing(Generic[M]):
     Attributes:
         retry_delay, dead_on: as of ``process``; the block may set them when it knows how it failed.
         dead_reason: what the dead letter says beside the exception; the broker says "rejected" without one.
+
+    Each is checked where it is set: an error at the end of the block would hide the handler's own.
     """
 
-    __slots__ = ("_handling", "_message", "dead_on", "dead_reason", "retry_delay")
+    __slots__ = ("_dead_on", "_dead_reason", "_handling", "_message", "_retry_delay")
 
     def __init__(self, message: M, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
         """Raises: TypeError, BadArgument."""
-        self._message, self.retry_delay, self.dead_on = message, retry_delay, dead_on
-        self._handling = message._handling(retry_delay, dead_on)
-        self.dead_reason: str | None = None
+        self._message = message
+        self._retry_delay: Seconds | None = None
+        self._dead_on: DeadOn = ()
+        self._dead_reason: str | None = None
+        if retry_delay is not None:  # each message pays for what is done here
+            self.retry_delay = retry_delay
+        if dead_on != ():
+            self.dead_on = dead_on
+        self._handling = message._handling()
+
+    @property
+    def retry_delay(self) -> Seconds | None:
+        return self._retry_delay
+
+    @retry_delay.setter
+    def retry_delay(self, value: Seconds | None) -> None:
+        arguments.to_ms("retry_delay", value)
+        self._retry_delay = value
+
+    @property
+    def dead_on(self) -> DeadOn:
+        return self._dead_on
+
+    @dead_on.setter
+    def dead_on(self, value: DeadOn) -> None:
+        arguments.exceptions("dead_on", value)
+        self._dead_on = value
+
+    @property
+    def dead_reason(self) -> str | None:
+        return self._dead_reason
+
+    @dead_reason.setter
+    def dead_reason(self, value: str | None) -> None:
+        self._dead_reason = None if value is None else arguments.text("dead_reason", value)
 
     if not TYPE_CHECKING:  # a type checker says it itself
 

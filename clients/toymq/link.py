@@ -209,6 +209,7 @@ class Link:
         greeted: asyncio.Future[HelloReply | ToymqError] = self._loop.create_future()
         timeout_s = self._route.timeout_s(address, self.options.connect_timeout_s)
         try:
+            self.options.check_not_lost()
             async with asyncio.timeout(timeout_s):
                 if address.path is not None:
                     await self._loop.create_unix_connection(lambda: wire, sock=sockets.connect_unix(address.path))

@@ -116,6 +116,8 @@ class Options:
     tracing: MessageTracing | None
     random: Random = field(repr=False)
     describe_errors: bool = True
+    lost: Callable[[], ToymqError | None] = field(default=lambda: None, repr=False)
+    """Of ``toymq.open``: why the directory is not the one that was opened; None while it is."""
 
     def __post_init__(self) -> None:
         """Raises: ConfigError, BadArgument, TypeError."""
@@ -148,6 +150,11 @@ class Options:
 
     def hello(self, address: Address) -> Hello:
         return Hello(PROTOCOL_VERSION, address.token, self.name)
+
+    def check_not_lost(self) -> None:
+        """Before each attempt to connect. Raises: DirectoryLost: what answers there, if anything, has other data."""
+        if (lost := self.lost()) is not None:
+            raise lost
 
     def notify(self, event: Event) -> None:
         """Call ``on_event``; an error of the caller's code is logged and does not end the connection."""

@@ -128,7 +128,10 @@ class Message(LeasedMessage[Link]):
         Args:
             retry_delay: seconds until redelivery after an exception; None takes the topic's backoff. After a cancellation it
                 is redelivered at once.
-            dead_on: exceptions after which a retry would fail, too: the message goes to the dead letters at once.
+            dead_on: exceptions after which a retry would fail, too: the message goes to the dead letters at once. Subclasses of
+                ``Exception``, one or a tuple.
+
+        Raises: TypeError, BadArgument.
         """
         return _Processing(self, retry_delay, dead_on)
 

@@ -25,16 +25,16 @@ async def _rot(rig: ClusterRig) -> None:
     async with Load(rig.urls) as load:
         await load.more(2000)
     assert await rig.settled_differences() == []
-    first, second = segments_of(Path(leader.data_dir))[:2]
+    first, second = segments_of(leader.data_dir)[:2]
 
-    flip_bit(Path(follower.data_dir), first)
+    flip_bit(follower.data_dir, first)
     await _whole(rig, leader, follower, first)
     await rig.in_sync(2)
     assert (await rig.leader()) is leader, "a follower that rots costs the leader nothing"
-    aside = await asyncio.to_thread(lambda: list(Path(follower.data_dir).glob(f"replaced/*/{first}")))
+    aside = await asyncio.to_thread(lambda: list(follower.data_dir.glob(f"replaced/*/{first}")))
     assert aside, "what rots is put aside"
 
-    flip_bit(Path(leader.data_dir), second)
+    flip_bit(leader.data_dir, second)
     async with await toymq.connect(rig.urls, timeout_s=WAIT_S, wait_s=WAIT_S) as reader:
         await reader.fetch("jobs", int(Path(second).stem), 100)  # maybe before the scrub: what it meets, no other copy believes
     assert await rig.leader(other_than=leader.name) is follower, "its copy is whole, so it leads"
@@ -45,9 +45,9 @@ async def _rot(rig: ClusterRig) -> None:
 
 
 async def _whole(rig: ClusterRig, good: ClusterNode, other: ClusterNode, path: str) -> None:
-    wanted = written_bytes(Path(good.data_dir) / path)
+    wanted = written_bytes(good.data_dir / path)
     until = MONOTONIC() + WAIT_S
-    copy = Path(other.data_dir) / path
+    copy = other.data_dir / path
     while written_bytes(copy) != wanted:
         assert MONOTONIC() < until, f"{path} of {other.name} is not whole again\n{rig.logs()}"
         await asyncio.sleep(0.05)

@@ -109,7 +109,7 @@ def _lose(rig: ClusterRig, harm: Callable[[], None]) -> ClusterNode:
 
 
 def _replica_json(node: ClusterNode) -> Path:
-    return Path(node.data_dir) / "replica.json"
+    return node.data_dir / "replica.json"
 
 
 async def _no_node_leads(rig: ClusterRig) -> None:

@@ -374,7 +374,7 @@ async def test_kills_of_any_node_lose_nothing_and_no_topic_is_in_two_groups(clus
 
 
 async def _on_disk(rig: ClusterRig) -> list[Path]:
-    return await asyncio.to_thread(lambda: list(Path((next(iter(rig.nodes.values()))).data_dir, "topics").iterdir()))
+    return await asyncio.to_thread(lambda: list((next(iter(rig.nodes.values())).data_dir / "topics").iterdir()))
 
 
 TOKENS = EVERYTHING, table("few", 'publish = ["x.*"]\nsubscribe = ["x.*"]')

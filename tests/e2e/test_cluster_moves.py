@@ -54,7 +54,7 @@ async def move(groups: Groups, topic: str, to: str) -> str:
 
 def stored(rig: ClusterRig) -> set[str]:
     """The topics on the disk of a group's first node."""
-    return {path.name for path in Path(next(iter(rig.nodes.values())).data_dir, "topics").iterdir() if path.name[0] != "."}
+    return {path.name for path in (next(iter(rig.nodes.values())).data_dir / "topics").iterdir() if path.name[0] != "."}
 
 
 async def test_a_topic_moves_with_all_that_it_has(groups: Groups) -> None:
@@ -186,7 +186,7 @@ async def test_a_topic_moves_back_and_forth_under_load_while_nodes_die(groups: G
 
 
 def marks(groups: Groups) -> list[str]:
-    return [Path(node.data_dir, "moves.json").read_text() for rig in groups.values() for node in rig.nodes.values()]
+    return [(node.data_dir / "moves.json").read_text() for rig in groups.values() for node in rig.nodes.values()]
 
 
 async def kill(rig: ClusterRig, what: str) -> None:

@@ -42,7 +42,7 @@ def harmed(directory: Path, seed: int, nodes: int, harm: Harm, share: int = 1) -
             path = directory / f"disk-{node.name}"
             path.mkdir()
             disks[node.name] = stack.enter_context(FuseDisk(path, seed * 10 + number))
-            node.data_dir = str(path / "d")
+            node.data_dir = path / "d"
         stack.enter_context(rig.running(min_in_sync=1, ttl_s=2.0))
         world = ClusterWorld({rig.group: rig}, seed, share)
         broken = asyncio.run(_harmed(rig, world, disks, harm))

@@ -190,7 +190,7 @@ def test_trouble_is_said(visit: Visit, start: Start, tmp_path: Path) -> None:
     for i in range(3):
         publish(broker, "broken", f"message {i} with a payload")
         publish(broker, "sound", "x")
-    assert broker.stop()[0] == 0
+    assert broker.stop() == 0
     (segment,) = (tmp_path / "d" / "topics" / "broken").glob("*.log")
     damaged = bytearray(segment.read_bytes())
     damaged[damaged.index(b"message 1")] ^= 1

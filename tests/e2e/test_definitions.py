@@ -128,7 +128,8 @@ def test_webhooks_of_a_running_and_of_a_stopped_broker(tmp_path: Path, monkeypat
         assert definitions("export", f"--url=127.0.0.1:{broker.port}", f"--http-url={broker.http}").stdout.endswith(
             HOOK + "# It is signed: what with, is not told.\n"
         )
-        _, errors = broker.stop()
+        broker.stop()
+        _, errors = broker.ended()
     assert secret not in errors
 
 
@@ -154,7 +155,8 @@ def test_at_every_start(tmp_path: Path, file: str) -> None:
         broker.kill()
         broker.start()
         assert definitions("export", url).stdout == WANTED, "what stands in the file holds again"
-        code, errors = broker.stop()
+        broker.stop()
+        code, errors = broker.ended()
         assert code == 0
         assert f"{file}: ~ topic orders.eu visibility=1ms -> 2m" in errors
 
@@ -180,7 +182,8 @@ def test_a_topic_that_cannot_be_opened_harms_itself_only(tmp_path: Path, file: s
             assert again.ask(b"PUB other - 1\ny\n") == b"OK 1"
             said = again.ask(b"PUB orders.eu - 1\ny\n")
             assert said == b"OK 1" if damage == "settings" else said.startswith(b"ERR STORAGE_FAILED ")
-        code, errors = broker.stop()
+        broker.stop()
+        code, errors = broker.ended()
         assert code == 0
         # a segment that cannot be opened is the log's alone: the topic is there, and its settings are what is defined
         assert ("topic orders.eu: its definition is not applied: " in errors) is (described and damage == "settings")

@@ -77,7 +77,8 @@ def check_it_works(broker: BrokerProcess) -> None:
         assert wire.ask(b"SUB after c\n") == b"OK 1"
         assert wire.message() == (0, 1, b"hello")
         assert wire.ask(b"ACK after c 0 sync=1\n") == b"OK 1"
-    code, errors = broker.stop()
+    broker.stop()
+    code, errors = broker.ended()
     assert code == 0
     assert "Traceback" not in errors
 

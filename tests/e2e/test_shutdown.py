@@ -89,7 +89,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 def test_two_brokers_on_one_directory(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "d") as broker:
-        second = run("serve", "--data-dir", broker.data_dir, "--listen", "127.0.0.1:0")
+        second = run("serve", "--data-dir", str(broker.data_dir), "--listen", "127.0.0.1:0")
         assert second.returncode == 2
         assert second.stderr == (
             f"toymq: {broker.data_dir} is in use by process {broker.pid}, a broker: "

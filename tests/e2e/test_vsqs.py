@@ -1,5 +1,6 @@
 """``toymq.compat.vsqs``: what programs written to vsqs 0.3 rely on, with the faults it has left out (dialects.md)."""
 
+import math
 import signal
 import subprocess
 import sys
@@ -254,6 +255,14 @@ def test_what_is_wrong_is_named(manager: QueueManager, tmp_path: Path) -> None:
         manager.get_queue("jobs", capacity=0)
     with pytest.raises(TypeError):
         manager.get_queue("jobs").publish("text")  # type: ignore[arg-type]
+    queue = manager.get_queue("jobs")
+    with pytest.raises(TypeError, match="visibility_timeout is a number of seconds or a text with a unit, not None"):
+        queue.receive(visibility_timeout=None, timeout=0)  # type: ignore[arg-type]
+    for call in (lambda: queue.receive(timeout=b"5"), lambda: queue.publish(b"x", timeout=[])):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"^timeout is a number of seconds"):
+            call()
+    queue.publish(b"x", timeout=math.inf)
+    assert queue.receive(timeout=math.inf) == ("0", b"x"), "as with vsqs it waits for ever"
     (tmp_path / "file").write_text("")
     with pytest.raises((FileExistsError, DataDirectoryError)):
         QueueManager(tmp_path / "file")

@@ -24,7 +24,8 @@ def test_the_wire_log_shows_the_cause_of_each_redelivery(tmp_path: Path) -> None
             wire.send(b"SUB orders billing\n")
             while not (line := wire.line()).startswith(b"MSG orders 0 "):
                 assert not line.startswith(b"ERR"), line
-        code, log = broker.stop()
+        broker.stop()
+        code, log = broker.ended()
     assert code == 0
     parts = re.split(r"> MSG orders 0 \d ", log)
     assert len(parts) >= 5, log

@@ -81,7 +81,7 @@ def sources(broker: BrokerProcess, bucket: str) -> Iterator[tuple[str, dict[str,
     url = f"toymq://127.0.0.1:{broker.port}"
     for what, options in (
         ("over TCP", {"url": url}),
-        ("from the data directory", {"path": broker.data_dir}),
+        ("from the data directory", {"path": str(broker.data_dir)}),
         ("from a bucket", {"url": url, "tierUrl": bucket}),
     ):
         yield what, options, every

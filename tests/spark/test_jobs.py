@@ -330,7 +330,7 @@ def test_watch_tells_of_gaps_and_of_a_consumer_that_is_stuck(
 ) -> None:
     publish(client, "watched", 0, 100)
     topic = tmp_path / "d" / "topics" / "watched"
-    shutil.copytree(Path(broker.data_dir) / "topics" / "watched", topic, ignore=shutil.ignore_patterns("*.tmp"))
+    shutil.copytree(broker.data_dir / "topics" / "watched", topic, ignore=shutil.ignore_patterns("*.tmp"))
     (segment,) = topic.glob("*.log")
     data = bytearray(segment.read_bytes())
     data[data.index(b"k51") + 1] ^= 1

@@ -59,5 +59,5 @@ def test_a_partitioned_topic_is_read_and_written(spark: SparkSession, broker: Br
     names = {(row.topic, row.partition) for row in as_topics.select("topic", "partition").distinct().collect()}
     assert names == {(f"parted#{number}", 0) for number, length in enumerate(lengths) if length}
 
-    directory = spark.read.format("toymq").options(path=broker.data_dir, subscribe="parted").load()
+    directory = spark.read.format("toymq").options(path=str(broker.data_dir), subscribe="parted").load()
     assert directory.groupBy("partition").count().count() == sum(length > 0 for length in lengths)

@@ -82,7 +82,7 @@ def test_a_batch_with_filters_and_a_directory(
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     chosen = over_the_wire.where("offset >= 990 AND key IS NOT NULL AND timestamp > '2020-01-01'")
     assert [row.offset for row in chosen.orderBy("offset").collect()] == [n for n in range(990, 1000) if n % 3]
-    from_files = spark.read.format("toymq").option("subscribe", numbers).load(broker.data_dir)
+    from_files = spark.read.format("toymq").option("subscribe", numbers).load(str(broker.data_dir))
     assert from_files.where("offset < 5").agg(F.sum("offset"), F.count("*")).first() == (10, 5)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     assert over_the_wire.where("offset >= 990").count() == 10, "without push-down, too"

@@ -66,7 +66,6 @@ class BrokerProcess(broker_process.BrokerProcess):
             "--min-free-bytes", "0", "--max-connections", "1000", *options,
             program=COMMAND if descriptors is None or self._forks() else limited, environment=environment(),
         )  # fmt: skip
-        self.data_dir = str(data_dir)
 
     def _forks(self) -> bool:
         return not self._executed and can_fork(environment())
@@ -92,19 +91,15 @@ class BrokerProcess(broker_process.BrokerProcess):
         return os.pread(log, os.fstat(log).st_size, self._log_start).decode()
 
     def ended(self) -> tuple[int, str]:
-        """Exit code and stderr, once it has ended; without the line that the tests run from source."""
+        """Exit code and stderr, once it has ended, also behind ``stop``; without the line that the tests run from source."""
         code = self.wait(TIMEOUT_S)
         return code, "".join(line for line in self.stderr.splitlines(keepends=True) if FROM_SOURCE not in line)
-
-    def stop(self) -> tuple[int, str]:
-        self.terminate()
-        return self.ended()
 
     def restart(self, *, kill: bool = True) -> None:
         if kill:
             self.kill()
         else:
-            assert self.stop()[0] == 0
+            assert self.stop() == 0
         self.start()
 
     def connect(self, tls: ssl.SSLContext | None = None) -> "Wire":

@@ -50,7 +50,7 @@ def connected(rig: ClusterRig) -> Any:
 
 def stored(rig: ClusterRig) -> set[str]:
     """The topics on the disk of a group's first node."""
-    return {path.name for path in Path(next(iter(rig.nodes.values())).data_dir, "topics").iterdir()}
+    return {path.name for path in (next(iter(rig.nodes.values())).data_dir / "topics").iterdir()}
 
 
 def say(rig: ClusterRig, data: bytes, count: int) -> list[bytes]:

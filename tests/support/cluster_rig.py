@@ -218,7 +218,7 @@ class ClusterRig:
 
     def differences(self) -> list[str]:
         """Shared files in which the directories differ, but for what is reserved at the end of a log."""
-        roots = [Path(node.data_dir) for node in self.nodes.values()]
+        roots = [node.data_dir for node in self.nodes.values()]
         walked = [(root, Path(directory, file)) for root in roots for directory, _, files in os.walk(root) for file in files]
         found = []
         for name in filter(is_file, sorted({str(path.relative_to(root)) for root, path in walked})):

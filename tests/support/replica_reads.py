@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.cluster_rig import ClusterRig
@@ -29,12 +30,12 @@ def records_of(broker: BrokerProcess) -> dict[tuple[str, int], Read]:
     return found
 
 
-def findings_of(data_dir: str, *, torn: bool) -> list[str]:
+def findings_of(data_dir: Path, *, torn: bool) -> list[str]:
     """What ``toymq verify`` finds damaged. ``torn``: but for records that are lost. What a power cut tore out of a batch counts
     as such, although it was never acknowledged (ADR 0204)."""
     return [
         f"{finding.path}: {finding.text}"
-        for report in verify(RealFileSystem(), data_dir)
+        for report in verify(RealFileSystem(), str(data_dir))
         for finding in report.findings
         if finding.damage and not (torn and LOST.fullmatch(finding.text))
     ]

@@ -27,10 +27,10 @@ def fill(bucket: Bucket, edges: Sequence[int], place: Place = PLACE) -> list[byt
     return frames
 
 
-def upload(data_dir: str, url: str, *, tail: bool) -> None:
+def upload(data_dir: Path, url: str, *, tail: bool) -> None:
     """Bring the segments of a data directory into a bucket, as if they had been sealed; ``tail``: the active ones, too."""
     fs = RealFileSystem()
-    bucket, reader = open_bucket(url, fs), DirectoryReader(data_dir)
+    bucket, reader = open_bucket(url, fs), DirectoryReader(str(data_dir))
     for name in reader.topics():
         path = f"{data_dir}/topics/{name}"
         incarnation = topic_settings.load(fs, path).incarnation

@@ -85,7 +85,7 @@ def open(
         idempotent, on_event, inject_headers, tracing, random: as of ``toymq.connect``.
 
     Raises: ConfigError, BadArgument; when it is entered DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError,
-        ConnectFailed.
+        ConnectFailed. When the directory is removed or replaced below it, every call raises DirectoryLost: open it again.
     """
     host = EmbeddedHost(path, options, number_of_seconds("wait_s", wait_s))
     return EmbeddedClient(
@@ -100,5 +100,5 @@ def client_options(
     """Options of a client that connects to the directory's socket. Raises: ConfigError, BadArgument."""
     return Options(
         parse_urls(UNIX + host.socket_path), name, None, *times(timeout_s, CONNECT_TIMEOUT_S, wait_s, RETRY_MIN_S, RETRY_MAX_S),
-        idempotent, on_event, inject_headers, tracing, random or Random(),
+        idempotent, on_event, inject_headers, tracing, random or Random(), lost=host.lost,
     )  # fmt: skip

@@ -61,7 +61,8 @@ def open(
 ) -> EmbeddedClient:  # fmt: skip
     """Open a queue in a directory; arguments as of ``toymq.open``.
 
-    Raises: ConfigError, BadArgument, DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError, ConnectFailed.
+    Raises: ConfigError, BadArgument, DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError, ConnectFailed. Calls raise
+        DirectoryLost when the directory was removed or replaced below it.
     """
     host = EmbeddedHost(path, options, number_of_seconds("wait_s", wait_s))
     return EmbeddedClient(

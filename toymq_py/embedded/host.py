@@ -26,6 +26,7 @@ from random import Random
 
 from toymq import sockets
 from toymq.backoff import Backoff
+from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, DirectoryLost
@@ -96,7 +97,8 @@ class EmbeddedHost:
         self.ended: Future[None] = _promise()
         """The thread has ended and the lock is free."""
         self._closing = False
-        self._inode: tuple[int, int] | None = None  # of the directory that was opened
+        self._inodes: dict[str, tuple[int, int]] = {}  # of the directory that was opened, and of its topics
+        self._lost: str | None = None  # found by the broker that this process served
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,6 +111,12 @@ class EmbeddedHost:
     @property
     def lock_path(self) -> str:
         return f"{self._options.data_dir}/LOCK"
+
+    def lost(self) -> DirectoryLost | None:
+        """Why this is not the directory that was opened; None while it is. Asked by the clients, too, in any thread."""
+        reasons = (not_there(RealFileSystem(), path, inode) for path, inode in self._inodes.items())
+        reason = self._lost or next(filter(None, reasons), None)
+        return None if reason is None else DirectoryLost(f"{reason}: open it again")
 
     def start(self) -> None:
         """Start the thread; then wait for ``ready``. Idempotent. Raises: ConfigError (no thread can be started)."""
@@ -166,14 +174,16 @@ class EmbeddedHost:
         give_up_at, warn_at, warned = loop.time() + self._wait_s, loop.time() + SILENT_S, False
         backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S, Random())
         while not self._closing:
+            if (lost := self.lost()) is not None:  # a new one in its place would look as if nothing had ever been stored
+                logger.critical("%s", lost)
+                return
             if await self._stand_by():
                 backoff.reset()
                 continue
             try:
                 await self._serve()
-            except DirectoryLost as error:  # a new one in its place would look as if nothing had ever been stored
-                logger.critical("%s", error)
-                return
+            except DirectoryLost:
+                continue
             except (DirectoryLocked, DataDirectoryError, OSError) as error:
                 locked = isinstance(error, DirectoryLocked)
                 standalone = isinstance(error, DirectoryLocked) and (error.address or error.command) is not None
@@ -218,14 +228,12 @@ class EmbeddedHost:
         return True
 
     async def _serve(self) -> None:
-        """Serve until closed. Raises: DirectoryLocked, DataDirectoryError, OSError."""
+        """Serve until closed. Raises: DirectoryLocked, DataDirectoryError, OSError; DirectoryLost, which ``lost`` has then."""
         loop, clock = asyncio.get_running_loop(), SystemClock()
         data_dir = self._options.data_dir
-        if self._inode is not None and (reason := not_there(RealFileSystem(), data_dir, self._inode)) is not None:
-            raise DirectoryLost(f"{reason}: open it again")
         with opened_broker(self._options, clock, loop) as broker, self._listener() as listener:
             self._server = server = Server(broker, clock, loop)
-            broker.on_lost = lambda: server.stop(at_once=True)
+            broker.on_lost = partial(self._lose, broker, server)
             loop.call_soon(self._tell_ready)  # by then it listens
             logger.info("%s: served by this process (pid %d)", data_dir, os.getpid())
             try:
@@ -234,6 +242,11 @@ class EmbeddedHost:
                 self._server = None
             if broker.lost is not None:
                 raise broker.lost
+
+    def _lose(self, broker: Broker, server: Server) -> None:
+        """Before the connections end: whoever connects again is told."""
+        self._lost = broker.directory.lost() or str(broker.lost)
+        server.stop(at_once=True)
 
     @contextmanager
     def _listener(self) -> Iterator[socket.socket]:
@@ -254,9 +267,10 @@ class EmbeddedHost:
                         os.unlink(self.socket_path)  # noqa: PTH108 (no Path is needed)
 
     def _tell_ready(self) -> None:
-        if self._inode is None:
+        if not self._inodes:
             with suppress(OSError):
-                self._inode = RealFileSystem().inode(self._options.data_dir)
+                paths = (self._options.data_dir, f"{self._options.data_dir}/topics")
+                self._inodes = {path: RealFileSystem().inode(path) for path in paths}
         if not self.ready.done():
             self.ready.set_result(None)
 

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import toymq
+from toymq import arguments
 from toymq.backoff import Backoff
 from toymq.client import Client
 from toymq.errors import ClientClosed
@@ -192,7 +193,7 @@ class _Engine:
             await self._mq.config(name, wanted)
 
     async def publish(self, name: str, data: bytes, timeout: float | None) -> str:  # noqa: ASYNC109 (vsqs names it)
-        deadline = None if timeout is None else self._loop.time() + timeout
+        deadline = self._deadline(timeout)
         backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S, Random())
         key = secrets.token_hex(8)  # not the client's number: after a lost answer that would not tell which id is its own
         while True:
@@ -207,8 +208,8 @@ class _Engine:
     async def receive(
         self, name: str, visibility_s: float, timeout: float | None  # noqa: ASYNC109 (vsqs names it)
     ) -> tuple[str, bytes] | tuple[None, None]:
-        visibility_s = max(visibility_s, VISIBILITY_S_MIN)
-        deadline = None if timeout is None else self._loop.time() + timeout
+        visibility_s = max(arguments.number_of_seconds("visibility_timeout", visibility_s), VISIBILITY_S_MIN)
+        deadline = self._deadline(timeout)
         while True:
             left_s = WAIT_S if deadline is None else max(deadline - self._loop.time(), 0.0)
             try:
@@ -220,6 +221,10 @@ class _Engine:
                 continue  # another process serves now
             if deadline is not None and self._loop.time() >= deadline:
                 return None, None
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        """Raises: TypeError, BadArgument."""
+        return None if timeout is None else self._loop.time() + arguments.number_of_seconds("timeout", timeout)
 
     async def delete(self, name: str, msg_id: int) -> None:
         while True:

@@ -128,8 +128,7 @@ class BlockingLink:
     @property
     def descriptor(self) -> int | None:
         """Descriptor of its socket; None without a connection."""
-        connection = self._socket
-        return None if connection is None else connection.fileno()
+        return None if self._socket is None else self._socket.fileno()
 
     def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Exchange bytes, reconnecting when needed, until ``done``. Returns: False at the deadline."""
@@ -300,6 +299,7 @@ class BlockingLink:
         answers: list[HelloReply | ToymqError] = []
         self._torn = True
         try:
+            self.options.check_not_lost()
             if address.path is not None:
                 connection = sockets.connect_unix(address.path)
             else:

@@ -143,7 +143,7 @@ class App:
         topic = arguments.topic_or_pattern(topic)
 
         def decorate(function: Callable[P, R]) -> Job[P, R]:
-            if not callable(function) or isinstance(function, Job):
+            if not callable(function) or isinstance(function, Job | type):
                 raise TypeError(f"worker decorates a function, not {arguments.shown(function)}")
             job = Job(self, function, topic, settings)
             for other in self._jobs:
@@ -300,8 +300,13 @@ class App:
         Returns: False when a thread goes on with a job that another worker has now, or a coroutine that catches its
         cancellation.
 
-        Raises: ConfigError (there is no worker, or it is connected), ConnectFailed, RequestError, SubscriptionEnded.
+        Raises: TypeError, BadArgument, ConfigError (there is no worker, or it is connected), ConnectFailed, RequestError,
+            SubscriptionEnded.
         """
+        if not isinstance(stop, asyncio.Event):  # that of threading would hold the loop
+            raise TypeError(f"stop is an asyncio.Event, not {arguments.shown(stop)}")
+        if concurrency is not None:
+            arguments.whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
         if not self._jobs:
             raise ConfigError("this app has no worker: decorate a function with `@app.worker(\"topic\")`")
         shutdown_s = arguments.timeout("shutdown", shutdown)

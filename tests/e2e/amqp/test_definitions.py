@@ -117,7 +117,7 @@ def test_a_backup_has_them(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "d", *SPEAKS) as broker:
         make(broker)
         exported = definitions("export", *where(broker)).stdout
-        assert run("backup", broker.data_dir, str(tmp_path / "copy")).returncode == 0
+        assert run("backup", str(broker.data_dir), str(tmp_path / "copy")).returncode == 0
     assert run("restore", str(tmp_path / "copy"), str(tmp_path / "back")).returncode == 0
     with BrokerProcess(tmp_path / "back", *SPEAKS) as broker:
         assert definitions("export", *where(broker)).stdout == exported

@@ -101,7 +101,8 @@ def test_an_expiration_of_nothing_is_at_once(broker: BrokerProcess, wire: AmqpWi
         wire.publish(b"x", "wait")
     assert bodies(wire, 100) == [b"x"] * 100
     wire.close()
-    _, errors = broker.stop()
+    broker.stop()
+    _, errors = broker.ended()
     assert "Traceback" not in errors
 
 
@@ -119,7 +120,8 @@ def test_a_full_target_is_tried_now_and_then_until_it_has_room(broker: BrokerPro
         wire.send(1, "basic.ack", delivery_tag=number + 1)
     wire.ask(1, "basic.cancel", consumer_tag="q")
     wire.close()
-    _, errors = broker.stop()
+    broker.stop()
+    _, errors = broker.ended()
     assert errors.count("not dead-lettered yet") < 30
 
 

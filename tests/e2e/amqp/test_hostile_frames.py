@@ -36,7 +36,8 @@ def attack(broker: BrokerProcess, seed: int, count: int) -> None:
             replay(broker, mutated(rng.choice(said), rng))
             declare(other, "q")  # others go on
             assert broker.pid, number
-    _, errors = broker.stop()
+    broker.stop()
+    _, errors = broker.ended()
     assert "Traceback" not in errors, f"seed {seed}: {errors[-3000:]}"
     assert " bug" not in errors, f"seed {seed}: {errors[-3000:]}"
 
@@ -77,5 +78,6 @@ def test_ten_thousand_channels_are_served_and_bounded(tmp_path: Path) -> None:
             wire.socket.sendall(b"".join(methods.encode(number, "channel.open") for number in range(2, CHANNELS + 1)))
             for _ in range(2, CHANNELS + 1):
                 wire.expect("channel.open-ok")
-        _, errors = broker.stop()
+        broker.stop()
+        _, errors = broker.ended()
         assert "Traceback" not in errors

@@ -195,7 +195,8 @@ def test_a_queue_that_refuses_to_itself_ends(broker: BrokerProcess, wire: AmqpWi
     while wire.expect("basic.nack")["delivery_tag"] < 3:
         pass
     assert declare(wire, "own", passive=True)["message_count"] == 1
-    _, errors = broker.stop()
+    broker.stop()
+    _, errors = broker.ended()
     assert "Traceback" not in errors
 
 
@@ -208,7 +209,8 @@ def test_a_refused_message_whose_target_is_full_too_is_dropped(broker: BrokerPro
         wire.expect(name)
     until(wire, "q", 1)
     assert declare(wire, "full", passive=True)["message_count"] == 1
-    _, errors = broker.stop()
+    broker.stop()
+    _, errors = broker.ended()
     assert errors.count("queue full is full: 1 refused messages were not dead-lettered") == 1
 
 
@@ -217,7 +219,8 @@ def test_a_queue_that_drops_to_itself_ends(broker: BrokerProcess, wire: AmqpWire
     for _ in range(5):
         wire.publish(b"x", "own")
     until(wire, "own", 1)
-    _, errors = broker.stop()
+    broker.stop()
+    _, errors = broker.ended()
     assert "dropped, without a rejection it goes round" in errors
     assert "Traceback" not in errors
 

@@ -9,7 +9,7 @@ from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
 from tests.support.quick_client import connect
 from tests.support.steps import cancelled_at
-from toymq import Client, Message, RequestTimeout, delivery_window
+from toymq import Client, Message, RequestTimeout, delivery_window, spare_links
 from toymq_py.errors import (
     ModeConflict,
 )
@@ -50,6 +50,23 @@ async def test_nothing_waits_behind_a_pull_that_waits(broker: InProcess, mq: Cli
     assert (await mq.describe("a"))["consumers"][0]["mode"] == "shared"
     assert await mq.pull("a", "c", wait=0.001) == []
     assert len(broker.server._sessions) == 3, "connections of pulls that are answered serve the next ones"
+
+
+async def test_connections_of_pulls_that_waited_are_closed(
+    broker: InProcess, mq: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three hundred at once kept three hundred connections until the client was closed."""
+    monkeypatch.setattr(spare_links, "SPARE_S", 0.0)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(300):
+            tasks.create_task(mq.pull("a", "c", wait=60))
+        await polling(broker, 300)
+        assert len(broker.server._sessions) == 301
+        await mq.pub_many("a", [b"x"] * 300)
+    await connections(broker, 1 + spare_links.SPARE_KEPT)
+    assert len(mq._links) == 1 + spare_links.SPARE_KEPT
+    assert await mq.pull("b", "c", wait=0.001) == []
+    assert len(broker.server._sessions) == 1 + spare_links.SPARE_KEPT, "one that was kept did it"
 
 
 async def test_a_pull_that_is_cancelled_while_it_waits_takes_nothing(broker: InProcess, mq: Client) -> None:

@@ -55,11 +55,13 @@ def test_rules_survive_a_kill_and_write_to_a_topic(web: Ctl, with_gateway: Broke
 def test_a_broker_without_a_gateway_warns_of_rules_that_do_nothing(tmp_path: Path) -> None:
     disk = RealFileSystem()
     with BrokerProcess(tmp_path / "d") as broker:
-        assert "do nothing" not in broker.stop()[1]
+        broker.stop()
+        assert "do nothing" not in broker.ended()[1]
     rule = Alert.from_json({"when": "letters", "topic": ">", "to": "alerts"})
     alerts_file.FILE.write(disk, str(tmp_path / "d"), alerts_file.encode({"dead": rule}))
     with BrokerProcess(tmp_path / "d") as broker:
-        assert "1 alerts are defined and do nothing: they need --http or --https" in broker.stop()[1]
+        broker.stop()
+        assert "1 alerts are defined and do nothing: they need --http or --https" in broker.ended()[1]
 
 
 def test_wrong_usage_names_what_to_write(web: Ctl) -> None:

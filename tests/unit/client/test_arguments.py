@@ -1,11 +1,13 @@
 """What the clients' methods take: every argument of every public method of both, with values that it may not have."""
 
+import asyncio
 import inspect
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -310,11 +312,45 @@ def test_an_exception_is_a_reason(broker: ObligingBroker) -> None:
     assert [(each.reason, each.error_type, each.error) for each in told] == [(None, "ValueError", "no such invoice")] * 3
 
 
+class _Exit(BaseException): ...
+
+
+@pytest.mark.parametrize("wrong", [int, ValueError("x"), [ValueError], None, asyncio.CancelledError, SystemExit, _Exit])
+def test_what_no_failure_can_match_is_refused_as_dead_on(wrong: object) -> None:
+    """Of what is no Exception a message is given back: its class never matched, and nothing said so."""
+    for value in (wrong, (ValueError, wrong)):
+        with pytest.raises(TypeError, match=r"^dead_on is (an exception's class|for subclasses of Exception)"):
+            arguments.exceptions("dead_on", value)
+
+
+def test_each_class_that_a_failure_can_match_is_taken_as_dead_on() -> None:
+    for value in ((), ValueError, (KeyError, OSError), Exception, BaseException, ExceptionGroup, BaseExceptionGroup):
+        arguments.exceptions("dead_on", value)
+
+
+class _Awaited:
+    async def __call__(self, *_: object) -> None: ...
+
+
+def test_what_is_called_and_not_awaited_is_no_coroutine_function() -> None:
+    """An object whose ``__call__`` is one was taken: its calls did nothing."""
+    for value in (_Awaited(), _Awaited().__call__, partial(_Awaited().__call__, 1)):
+        with pytest.raises(TypeError, match="on_event is called and not awaited: write `def`, not `async def`"):
+            connect(URL, on_event=value)
+    with pytest.raises(TypeError, match=r"^encode is a function, not None"):
+        arguments.function("encode", None, optional=False)
+    for taken in (None, print, partial(print), int):
+        arguments.function("on_event", taken)
+
+
 def test_a_mistake_in_process_is_said_before_the_handler_runs(broker: ObligingBroker) -> None:
     """Said behind it, it would hide the handler's own exception."""
     with sync.connect(URL) as mq:
         message = mq.sub("t", "c").next(5)
-        for wrong_one, said in (({"dead_on": "x"}, "dead_on is"), ({"retry_delay": b"5s"}, "retry_delay is")):
+        for wrong_one, said in (
+            ({"dead_on": "x"}, "dead_on is"), ({"dead_on": GeneratorExit}, "dead_on is for"),
+            ({"retry_delay": b"5s"}, "retry_delay is"),
+        ):  # fmt: skip
             with pytest.raises(TypeError, match=said), message.process(**wrong_one):  # type: ignore[arg-type]
                 pytest.fail("the handler ran")
 

@@ -63,6 +63,21 @@ def test_a_function_is_a_codec_and_has_no_content_type() -> None:
         encoded(str, 17, None)
 
 
+def test_a_codec_that_is_awaited_is_refused() -> None:
+    """Where it reads, the value was a coroutine."""
+
+    async def read(payload: bytes) -> str:
+        return payload.decode()
+
+    for use in (lambda: decoded(read, b"x", {}), lambda: encoded(read, "x", None), lambda: Codec("", str.encode, read)):
+        with pytest.raises(TypeError, match="is called and not awaited: write `def`"):
+            use()
+    with pytest.raises(TypeError, match="decode is a function, not None"):
+        Codec("", str.encode, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="content_type is a str, not None"):
+        Codec(None, str.encode, bytes.decode)  # type: ignore[arg-type]
+
+
 def test_a_codec_of_ones_own() -> None:
     assert encoded(UPPER, "a", None) == (b"A", {"content-type": "text/x-upper"})
     assert decoded(UPPER, b"A", {}) == "a"

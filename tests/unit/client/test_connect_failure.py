@@ -3,14 +3,17 @@
 import errno
 import socket
 import ssl
+from dataclasses import replace
 
 import pytest
 
 import toymq
+from tests.support.obliging_broker import ObligingBroker
 from toymq import sync
+from toymq.client import Client
 from toymq.connect_failure import connect_failed, is_hopeless, of_a_round, what_failed
 from toymq.url import Address
-from toymq_py.errors import AuthFailed, ToymqError
+from toymq_py.errors import AuthFailed, DirectoryLost, ToymqError
 
 THERE = Address("h", 1)
 
@@ -79,6 +82,25 @@ def test_a_round_is_hopeless_when_no_certificate_of_it_is_accepted() -> None:
     assert is_hopeless(of_a_round([refused, refused]))
     assert not is_hopeless(of_a_round([refused, down]))
     assert not is_hopeless(of_a_round([down, refused]))
+
+
+async def test_neither_client_connects_to_what_has_other_data(broker: ObligingBroker) -> None:
+    """Not even where it answers: it is no longer the directory that was opened."""
+    lost: list[DirectoryLost] = []
+    options = replace(toymq.connect("unix:/d/toymq.sock")._options, lost=lambda: next(iter(lost), None))
+    blocking = sync.client.Client(options).open()
+    async with Client(options) as mq:
+        await mq.pub("t", b"x")
+        lost.append(DirectoryLost("/d was removed: open it again"))
+        assert is_hopeless(lost[0])
+        broker.close()  # each connects again
+        with pytest.raises(DirectoryLost, match="/d was removed: open it again"):
+            await mq.pub("t", b"x")
+    with pytest.raises(DirectoryLost, match="/d was removed: open it again"):
+        blocking.pub("t", b"x")
+    with pytest.raises(DirectoryLost):
+        await Client(options)
+    blocking.close()
 
 
 async def test_both_clients_name_every_address() -> None:

@@ -9,7 +9,7 @@ import pytest
 import toymq
 from tests.support.conversing import GREETING, GREETING_LEASE, Conversing, message
 from toymq.delivery_window import Feed
-from toymq.leased_message import Connection, LeasedMessage
+from toymq.leased_message import Connection, LeasedMessage, Processing
 from toymq_py.errors import BadArgument
 
 
@@ -81,6 +81,17 @@ def test_without_a_connection_only_what_a_pull_leased_is_given_back_later(
 
 def test_wrong_arguments_are_refused_before_the_handler_runs(leased: LeasedMessage[Connection]) -> None:
     with pytest.raises(BadArgument):
-        leased._handling(-1, ())
+        Processing(leased, -1, ())
     with pytest.raises(TypeError):
-        leased._handling(None, "ValueError")  # type: ignore[arg-type]
+        Processing(leased, None, "ValueError")  # type: ignore[arg-type]
+
+
+def test_what_a_handler_sets_is_checked_where_it_is_set(leased: LeasedMessage[Connection]) -> None:
+    """An int never matched, and a text raised in place of the handler's exception, whose NACK was not sent."""
+    handling = Processing(leased, 5, ValueError)
+    for name, wrong in (("dead_on", int), ("dead_on", "x"), ("retry_delay", b"5s"), ("dead_reason", ValueError("x"))):
+        with pytest.raises(TypeError, match=f"^{name} is "):
+            setattr(handling, name, wrong)
+    assert (handling.retry_delay, handling.dead_on, handling.dead_reason) == (5, ValueError, None)
+    handling.retry_delay, handling.dead_on, handling.dead_reason = "1m", (KeyError,), "no such customer"
+    assert (handling.retry_delay, handling.dead_on, handling.dead_reason) == ("1m", (KeyError,), "no such customer")

@@ -60,6 +60,21 @@ def test_it_serves_until_it_is_closed(tmp_path: Path) -> None:
     assert not Path(host.socket_path).exists(), "only the serving process has a socket there"
 
 
+@pytest.mark.parametrize("part", ["", "/topics"])
+def test_a_directory_that_is_not_the_one_that_was_opened_is_lost(tmp_path: Path, part: str) -> None:
+    host = EmbeddedHost(tmp_path / "d", None, 5.0)
+    assert host.lost() is None, "it is not opened"
+    host.start()
+    host.ready.result(10)
+    assert host.lost() is None
+    path = Path(f"{tmp_path}/d{part}")
+    path.rename(tmp_path / "elsewhere")
+    assert str(host.lost()) == f"{path} was removed below the running broker: open it again"
+    path.mkdir()
+    assert str(host.lost()) == f"{path} was replaced below the running broker: open it again"
+    host.close()
+
+
 def test_the_socket_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
     """Another user connected and took messages where the application's umask is 0."""
     directory = tmp_path / "d"

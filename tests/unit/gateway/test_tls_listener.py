@@ -172,7 +172,8 @@ def test_a_process_and_its_certificates_read_again(tmp_path: Path) -> None:
             with connect(f"wss://127.0.0.1:{port}/v1/topics/t/ws", ssl=trusting) as socket:
                 socket.send('{"op": "publish", "payload": "y"}')
                 assert json.loads(socket.recv(TIMEOUT_S))["id"] == 2
-            code, errors = broker.stop()
+            broker.stop()
+            code, errors = broker.ended()
     assert (code, "Traceback" in errors) == (0, False), errors
 
 

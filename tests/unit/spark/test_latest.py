@@ -92,7 +92,7 @@ def test_a_table_of_a_topic(broker: BrokerProcess, place: str) -> None:
         for seq, (key, value) in enumerate(rows):
             block = f"toymq-key: {key}\n".encode()
             list(client.pub_many(topic, [Sequenced("p", seq, block + value, len(block))]))
-    at = {"url": broker.url} if place == "url" else {"path": broker.data_dir}
+    at = {"url": broker.url} if place == "url" else {"path": str(broker.data_dir)}
     options = parse_source({**at, "subscribe": topic, "startingOffsets": "latestByKey"}, "batch")
     reader = batch_reader(options, KEY_VALUE)
     assert type(reader) is BatchReader, "filters do not choose among the rows of a key"

@@ -74,7 +74,7 @@ def buckets(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> 
 def place(request: pytest.FixtureRequest, broker: BrokerProcess) -> dict[str, str]:
     """Records of one broker, however they are read."""
     if "bucket" not in request.param:
-        return {"url": url_of(broker)} if request.param == "wire" else {"path": broker.data_dir}
+        return {"url": url_of(broker)} if request.param == "wire" else {"path": str(broker.data_dir)}
     buckets = request.getfixturevalue("buckets")
     if request.param == "bucket":
         return {"path": buckets["all"]}

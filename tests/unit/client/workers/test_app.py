@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from random import Random
 from typing import Any, cast
 
@@ -49,7 +50,7 @@ def test_a_wrong_argument_of_worker_is_refused(arguments: dict[str, Any], error:
 def test_worker_decorates_functions_once() -> None:
     app = App()
     job = app.worker("t")(lambda: None)
-    for wrong in ("t", job):
+    for wrong in ("t", job, Random):
         with pytest.raises(TypeError, match="worker decorates a function, not"):
             app.worker("u")(wrong)  # type: ignore[arg-type]
 
@@ -92,6 +93,16 @@ def test_the_environment_names_the_broker(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_an_app_without_workers_does_not_run() -> None:
     with pytest.raises(ConfigError, match="this app has no worker"):
         await App().run(asyncio.Event())
+
+
+async def test_run_refuses_what_would_hang() -> None:
+    """The event of a thread held the loop, and with a concurrency of 0 no job was begun."""
+    app = App()
+    app.worker("a")(of_a_module)
+    with pytest.raises(TypeError, match=r"stop is an asyncio.Event, not <threading.Event"):
+        await app.run(threading.Event())  # type: ignore[arg-type]
+    with pytest.raises(BadArgument, match="concurrency is a whole number from 1 to 10000, not 0"):
+        await app.run(asyncio.Event(), concurrency=0)
 
 
 def test_a_decorator_without_its_argument_says_how_it_is_written() -> None:

@@ -48,6 +48,7 @@ def test_without_a_number_the_topic_says_which_is_the_last() -> None:
         ((1, "5", ()), BadArgument, "backoff needs a unit"),
         ((1, 0, ()), BadArgument, "backoff is a duration in seconds, from 0.001"),
         ((1, None, "ValueError"), TypeError, "dead_on is an exception's class"),
+        ((1, None, (ValueError, SystemExit)), TypeError, "dead_on is for subclasses of Exception, not SystemExit: it ends"),
     ],
 )
 def test_a_wrong_argument_is_refused(arguments: tuple[object, object, object], error: type[Exception], text: str) -> None:

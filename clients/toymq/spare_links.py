@@ -1,0 +1,66 @@
+"""Connections of requests that wait, between two of them: the next one takes one, and those that none takes are closed.
+
+ADR 0237. For the asyncio client: the blocking one has at most one of them, since one call waits at a time.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from toymq.url import Address
+
+SPARE_KEPT = 4
+"""So many are not closed: what waits now and then does not connect each time."""
+SPARE_S = 10.0
+"""How long the others are kept. Longer than the pause between two pulls of a loop, which would connect for each."""
+
+
+class Closable(Protocol):
+    """A connection of the client."""
+
+    @property
+    def home(self) -> Address | None: ...
+
+
+L = TypeVar("L", bound=Closable)
+
+
+class SpareLinks(Generic[L]):
+    """Of one client and its event loop; the one that was used last is taken first, so that the others grow old."""
+
+    def __init__(self, close: Callable[[L], None]) -> None:
+        self._close = close
+        self._links: list[tuple[L, float]] = []
+        """The one that is spare for longest first, with the end of its time."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, home: Address | None) -> L | None:
+        """One to this worker; None where none is spare."""
+        for index in reversed(range(len(self._links))):
+            if self._links[index][0].home == home:
+                return self._links.pop(index)[0]
+        return None
+
+    def add(self, link: L) -> None:
+        """Keep it for the next one."""
+        loop = asyncio.get_running_loop()
+        self._links.append((link, loop.time() + SPARE_S))
+        if self._timer is None and len(self._links) > SPARE_KEPT:
+            self._timer = loop.call_at(self._links[0][1], self._close_old)
+
+    def _close_old(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        while len(self._links) > SPARE_KEPT:
+            link, ends = self._links[0]
+            if ends > loop.time():
+                self._timer = loop.call_at(ends, self._close_old)
+                return
+            del self._links[0]
+            self._close(link)
+
+    def stop(self) -> None:
+        """The client closes them all."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
