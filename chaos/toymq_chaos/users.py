@@ -246,9 +246,11 @@ class User(ABC):
         down = outages.down
 
         def told(link: Any, address: Address, reason: ToymqError) -> None:
-            since_ns = diary.since_ns
+            since_ns, losses = diary.since_ns, diary.losses
             down(link, address, reason)
             diary.close()
+            if diary.losses == losses:  # another one is lost already: what is repeated over this one may be stored, too
+                diary.losses += 1
             if not link.conversation.feeds:
                 diary.since_ns = since_ns
 

@@ -142,6 +142,22 @@ def test_with_workers_only_the_loss_of_its_own_connection_begins_a_subscription_
         assert (sent_ns > began_ns) == bool(feeds)
 
 
+def test_with_workers_a_loss_within_an_outage_explains_a_duplicate_too() -> None:
+    """The client tells of the first connection that is lost alone. It looked as if a new key had been answered DUP."""
+    written = Written()
+    diary, where = written.diary, Surroundings(*[None] * 8, workers=True)  # type: ignore[arg-type]
+    user = AsyncPublisher(where, diary, random.Random(1), iter(()))
+    outages = SimpleNamespace(down=lambda link, address, reason: None)
+    user.client = SimpleNamespace(_outages=outages)  # type: ignore[assignment]
+    user.tell_each_loss()
+    diary.on_event(UP)
+    diary.on_event(DOWN)
+    sent_ns, losses = diary.now_ns, diary.losses
+    outages.down(SimpleNamespace(conversation=SimpleNamespace(feeds=[])), "b", ConnectionLost("gone"))
+    diary.published(KEYED, sent_ns, losses, Receipt(7, duplicate=True))
+    assert check(written.events).violations == []
+
+
 def test_a_stalled_one_says_which() -> None:
     written = Written()
     written.diary.on_event(UP)
