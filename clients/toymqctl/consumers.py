@@ -12,8 +12,8 @@ from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, fitting, print_json, screen_room
 
 _COLUMNS = ("topic", "consumer", "last acked", "backlog", "ready", "inflight", "scheduled", "oldest", "sessions", "mode")
-_SPARE = (9, 6, 5, 2)
-"""Columns that go first where the terminal is narrow: mode, scheduled, inflight, last acked."""
+_SPARE = (9, 2, 5, 6)
+"""Columns that go first where the terminal is narrow: mode, last acked, inflight, scheduled."""
 
 
 def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
