@@ -10,6 +10,7 @@ import click
 from toymq_py.cli.verify import print_reports
 from toymq_py.clock import SystemClock
 from toymq_py.errors import DataDirectoryError
+from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.backup_directory import read_mark, utc
@@ -105,6 +106,7 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
     fs = RealFileSystem()
     if not fs.is_dir(backup_directory):
         raise DataDirectoryError(f"there is no directory {backup_directory}")
+    check_owner(fs, directory, "toymq restore")
     total = log_bytes(fs, backup_directory)
     with click.progressbar(length=total, label="copying", file=sys.stderr) as bar:
         reports = restore_directory(

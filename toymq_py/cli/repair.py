@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.repair import TopicRepair
 from toymq_py.storage.offline.repair import repair as repair_directory
@@ -27,6 +28,7 @@ def repair(directory: str, as_json: bool) -> None:
     """
     fs = RealFileSystem()
     check_data_directory(fs, directory)
+    check_owner(fs, directory, "toymq repair")
     repaired: list[TopicRepair] = []
     failed: OSError | None = None
     with click.progressbar(length=log_bytes(fs, directory), label="checking", file=sys.stderr) as bar:

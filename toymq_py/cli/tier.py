@@ -10,6 +10,7 @@ from toymq_py.cli.verify import print_reports
 from toymq_py.clock import SystemClock
 from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import ConfigError
+from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup_directory import utc
 from toymq_py.storage.offline.verify import check_data_directory, lost_topics, verify_topic
@@ -79,6 +80,8 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
     fs = RealFileSystem()
     check_data_directory(fs, directory)
     directory = directory.rstrip("/") or "/"
+    if repair or delete:  # the directory says who writes into the bucket, which may be one of this machine
+        check_owner(fs, directory, "toymq tier check")
     bucket = open_bucket(url, fs, read_only=True)  # --repair writes to it, and makes no directory for a URL that is misspelt
     Marker(fs, bucket, url, directory).check()
     open_findings = count = 0
@@ -99,6 +102,7 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
 def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = None) -> None:
     """Make a data directory from a bucket, and verify it. Raises: SystemExit when something is damaged or missing."""
     fs, directory = RealFileSystem(), directory.rstrip("/") or "/"
+    check_owner(fs, directory, "toymq restore")
     at_ns = None if at is None else _past_ns(at)
     restored = restore(
         fs, open_bucket(url, fs, read_only=True), directory,
