@@ -25,8 +25,7 @@
        ├─ ConfigError               an invalid option or setting
        ├─ DirectoryLocked           another broker owns the data directory
        ├─ DataDirectoryError        missing, read-only, not a directory
-       │  ├─ DirectoryLost          removed or replaced under the running broker
-       │  └─ NotOwner               it belongs to another user than root, which would write there
+       │  └─ DirectoryLost          removed or replaced under the running broker
        ├─ DamagedData               bytes on disk that fail their checks
        ├─ ProtocolViolation         the broker violates the protocol (client side)
        ├─ BadOperation              a frame between two replicas that is invalid
@@ -429,12 +428,6 @@ class DataDirectoryError(LocalError):
 
 class DirectoryLost(DataDirectoryError):
     """The directory was removed or replaced under the running broker: nothing that it writes is kept."""
-
-
-class NotOwner(DataDirectoryError):
-    """Root would write into the directory of another user, whose broker could not read it."""
-
-    code = "NOT_OWNER"
 
 
 class DamagedData(LocalError):

@@ -182,15 +182,10 @@ class SimDisk:
     """
 
     def __init__(
-        self,
-        rng: random.Random,
-        *,
-        capacity_bytes: int | None = None,
-        ordered_metadata: bool = True,
-        torn_sectors: bool = False,
-        root: str = "/data",
-        tracing: bool = True,
-    ) -> None:
+        self, rng: random.Random, *,
+        capacity_bytes: int | None = None, ordered_metadata: bool = True, torn_sectors: bool = False,
+        root: str = "/data", tracing: bool = True,
+    ) -> None:  # fmt: skip
         self.rng = rng
         self.ordered_metadata = ordered_metadata
         self.torn_sectors = torn_sectors

@@ -3,10 +3,14 @@
 import os
 import pwd
 
-from toymq_py.errors import NotOwner
+from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.fs import FileSystem
 
 ROOT = 0
+
+
+class NotOwner(DataDirectoryError):
+    """Root would write into the directory of another user."""
 
 
 def other_owner(fs: FileSystem, data_dir: str, uid: int) -> int | None:
