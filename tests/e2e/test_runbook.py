@@ -1,7 +1,7 @@
 """docs/operations.md, each chapter tried as it is written: its commands run in a shell, against a broker with that trouble.
 
-What stands for the machine: paths below the test's directory, and a ``systemctl`` that starts and stops a real broker. There is no
-user ``toymq``: what would run as it, or be given to it, is the test's own. ``test_directory_owner.py`` has real users.
+What stands for the machine: paths below the test's directory, and a ``systemctl`` that starts and stops a real broker. There is
+no user ``toymq``: what would run as it, or be given to it, is the test's own. ``test_directory_owner.py`` has real users.
 """
 
 import os
