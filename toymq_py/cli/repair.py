@@ -9,6 +9,7 @@ import click
 
 from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.id_ranges import record_range
 from toymq_py.storage.offline.repair import TopicRepair
 from toymq_py.storage.offline.repair import repair as repair_directory
 from toymq_py.storage.offline.verify import check_data_directory, log_bytes, lost_topics
@@ -46,7 +47,7 @@ def repair(directory: str, as_json: bool) -> None:
         aside = counted(len(each.quarantined), "file")
         click.echo(f"{each.topic}: {done}, {counted(lost, 'record')} lost, {aside} in quarantine")
         for first, last in each.lost:
-            click.echo(f"  lost: records {first} to {last}")
+            click.echo(f"  lost: {record_range(first, last)}")
         for name in each.forgotten:
             click.echo(f"  lost: the acks of consumer {name}")
         for note in each.notes:
