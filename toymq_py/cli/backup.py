@@ -15,7 +15,7 @@ from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.backup_directory import read_mark, utc
 from toymq_py.storage.offline.restore import restore as restore_directory
-from toymq_py.storage.offline.verify import log_bytes, lost_topics
+from toymq_py.storage.offline.verify import check_data_directory, log_bytes, lost_topics
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.workers_file import divided_directory
 from toymq_py.units import counted
@@ -39,6 +39,7 @@ def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
     """
     directory, to = _apart(directory, to)
     fs = RealFileSystem()
+    check_data_directory(fs, directory)  # before a bar says that something is copied
     with click.progressbar(length=log_bytes(fs, directory), label="copying", file=sys.stderr) as copying:
         checking = click.progressbar(length=0, label="checking", file=sys.stderr)
 
