@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from toymq_py import broker_stats
+from toymq_py import broker_stats, units
 from toymq_py.auth.quotas import Quotas, acting_token
 from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
@@ -41,7 +41,7 @@ from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Placement
 from toymq_py.records import IdRange
 from toymq_py.shutdown import Shutdown
-from toymq_py.storage import offsets, topic_settings
+from toymq_py.storage import id_ranges, offsets, topic_settings
 from toymq_py.storage.commit.commit_place import CommitPlace
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
@@ -217,12 +217,12 @@ class Broker:
         if log.degraded and self.options.strict_recovery:
             what = f"is damaged: {next(iter(log.problems), '')}"
             for first, last in (log.lost or log.unreadable)[:1]:
-                what = f"has a hole, records {first} to {last} are {'lost' if log.lost else 'unreadable'}"
+                what = f"has a hole, {id_ranges.record_range(first, last, 'are lost' if log.lost else 'are unreadable')}"
             raise DataDirectoryError(f"topic {name} {what}, and --strict-recovery is on")
         if log.degraded:
             unreadable = sum(last - first + 1 for first, last in log.unreadable)
-            logger.error("topic %s is degraded: %d records are lost, %d unreadable%s", name, log.lost_count(), unreadable,
-                         "".join(f"; {problem}" for problem in log.problems[:1]))  # fmt: skip
+            what = f"{units.counted(log.lost_count(), 'record', 'are lost')}, {unreadable} unreadable"
+            logger.error("topic %s is degraded: %s", name, "; ".join([what, *log.problems[:1]]))
 
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
         make = Topic if self._tracer is None else partial(TracedTopic, self._tracer)

@@ -117,6 +117,9 @@ def explain(error: click.UsageError, ctx: click.Context | None) -> str:
         if ctx is not root and any(error.option_name in one.opts for one in root.command.params):
             option = error.option_name
             return f"{option} goes before the command: `{root.command_path} {option} … {ctx.info_name}`"
+        known = error.possibilities or []  # best first, and some that are far off
+        close = get_close_matches(error.option_name, known, cutoff=CLOSE) or known[:1]
+        return click.exceptions.NoSuchOption(error.option_name, error.message, close).format_message()
     return error.format_message()
 
 

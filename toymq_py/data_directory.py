@@ -13,7 +13,7 @@ from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DamagedData, DataDirectoryError, RequestError, StorageFailed
 from toymq_py.names import check_name
-from toymq_py.storage import alerts_file, amqp_file, moves_file, partitions_file, webhooks_file
+from toymq_py.storage import alerts_file, amqp_file, directory_owner, moves_file, partitions_file, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
@@ -256,6 +256,8 @@ def made_and_locked(fs: FileSystem, path: str, pid: int, address: str | None) ->
     parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
     try:
         known = fs.is_dir(path)
+        if (doubt := directory_owner.doubt(fs, path)) is not None:
+            logger.warning("%s: `chown -R` it before that user's broker starts again", doubt)
         if not known:
             fs.mkdir(path)
         try:

@@ -13,6 +13,7 @@ from toymq_py.storage.active_file import find_cut, was_overwritten
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.fs import FileSystem, Stamp
+from toymq_py.storage.id_ranges import record_range
 from toymq_py.storage.segment import Segment, parse_segment_name
 from toymq_py.storage.segment_heads import head_of, judge
 from toymq_py.topic import Topic
@@ -194,8 +195,8 @@ class DirectoryCheck:
         if missing is not segment.missing:
             segment.missing = missing
             what = "was removed below the running broker" if missing else "is back"
-            logger.error("topic %s: %s %s: records %d to %d",
-                         topic.log.topic, segment.path, what, segment.base_id, segment.next_id - 1)  # fmt: skip
+            logger.error("topic %s: %s %s: %s",
+                         topic.log.topic, segment.path, what, record_range(segment.base_id, segment.next_id - 1))  # fmt: skip
         if stamp is not None and (back or stamp != segment.stamp):  # of one that was away, readers may have been refused
             segment.stamp = stamp
             if anew:

@@ -11,6 +11,8 @@ DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_OF_ONE = {"are": "is", "were": "was"}
+_PLURAL = re.compile(rf"\b({'|'.join(_OF_ONE)})\b")
 _QUANTITY = re.compile(r"(\d{1,19})\s*([A-Za-z]*)\Z", re.ASCII)
 
 
@@ -30,9 +32,15 @@ def check_number(what: str, value: object, low: int = 0, high: int = MSG_ID_MAX)
     return value
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 record``, ``2 records``, ``0 records``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, predicate: str = "") -> str:
+    """``1 record``, ``2 records``, ``0 records``; with a predicate in the plural, ``are lost``: ``1 record is lost``."""
+    words = f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{words} {agreeing(predicate, count)}" if predicate else words
+
+
+def agreeing(predicate: str, count: int) -> str:
+    """A predicate in the plural as it is said of so many: ``is lost`` of one, else ``are lost``."""
+    return _PLURAL.sub(lambda verb: _OF_ONE[verb[0]], predicate) if count == 1 else predicate
 
 
 def parse_duration_ms(text: str) -> int:

@@ -15,6 +15,7 @@ Spark shows an error of a Python data source by class and text: each text has it
 """
 
 from toymq_py.errors import ConfigError, LocalError
+from toymq_py.storage.id_ranges import record_range
 
 
 class OptionError(ConfigError):
@@ -29,8 +30,8 @@ class DataLoss(LocalError):
     """Ids ``first_id`` to ``last_id`` of a topic are gone; ``last_id`` None: all from the first on."""
 
     def __init__(self, topic: str, first_id: int, last_id: int | None, why: str) -> None:
-        which = f"from {first_id} on" if last_id is None else f"{first_id} to {last_id}"
-        super().__init__(f"topic {topic}: records {which} are gone: {why}")
+        gone = f"records from {first_id} on are gone" if last_id is None else record_range(first_id, last_id, "are gone")
+        super().__init__(f"topic {topic}: {gone}: {why}")
         self.topic = topic
         self.first_id = first_id
         self.last_id = last_id

@@ -11,7 +11,7 @@ from toymqctl.broker import Broker
 from toymqctl.gateway import gateway_of, path_of
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import print_json, screen_room, table
+from toymqctl.tables import duration, print_json, screen_room, table
 from toymqctl.webhooks import say_tested, secret_member, secret_options
 
 _COLUMNS = ("alert", "when", "topic", "threshold", "for", "goes to", "state")
@@ -89,7 +89,13 @@ def _trouble(found: dict[str, Any], trouble: dict[str, Any]) -> str:
     if trouble["consumer"]:
         where = f"consumer {trouble['consumer']} of {where}"
     value = trouble["value"]
-    return f"{where}: {rounded_size(value) if found['unit'] == 'bytes' else _value(found, value)}"
+    match found["unit"]:
+        case "bytes":
+            return f"{where}: {rounded_size(value)}"
+        case "ms":
+            return f"{where}: {duration(value / 1000)}"
+        case _:
+            return f"{where}: {value}"
 
 
 def _value(found: dict[str, Any], value: int) -> str:

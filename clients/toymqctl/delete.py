@@ -2,6 +2,7 @@
 
 import click
 
+from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.confirmation import confirm, yes_option
 from toymqctl.quantities import TOPIC
@@ -16,4 +17,4 @@ def delete(broker: Broker, topic: str, yes: bool) -> None:
     with broker.connect() as client:
         if not yes:
             confirm(client, topic, "delete", "deleted")
-        click.echo(f"deleted {topic} with {client.delete(topic)} messages")
+        click.echo(f"deleted {topic} with {counted(client.delete(topic), 'message')}")

@@ -237,7 +237,8 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
         elif topic["state"] != "ok" or topic["lost"]:
             fine = False
             yield Finding(
-                name, "FAIL", f"{topic['state']}: {topic['lost']} messages are lost to damage, the others are served",
+                name, "FAIL",
+                f"{topic['state']}: {counted(topic['lost'], 'message', 'are lost to damage')}, the others are served",
                 "`toymq verify DATA_DIR` names files and ids; look at the disk, publish again what you have elsewhere; stop the"
                 " broker, and `toymq repair DATA_DIR` accepts the loss",
             )  # fmt: skip
@@ -260,7 +261,8 @@ def _consumers(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator
             if max_unacked is not None and consumer["ready"] and consumer["inflight"] >= max_unacked:
                 yield Finding(
                     f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
-                    f"{consumer['inflight']} messages are inflight, the limit (--max-unacked): it gets no new ones",
+                    f"{counted(consumer['inflight'], 'message', 'are inflight')}, the limit (--max-unacked): it gets no new "
+                    "ones",
                     "let its clients ack what they have done; `toymqctl connections` shows how many each connection has",
                 )  # fmt: skip
             attempts = consumer.get("attempts_max", 0)  # missing in older brokers

@@ -2,6 +2,7 @@
 
 import click
 
+from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.confirmation import confirm, yes_option
 from toymqctl.quantities import TOPIC
@@ -16,4 +17,4 @@ def purge(broker: Broker, topic: str, yes: bool) -> None:
     with broker.connect() as client:
         if not yes:
             confirm(client, topic, "purge", "purged")
-        click.echo(f"purged {topic} of {client.purge(topic)} messages")
+        click.echo(f"purged {topic} of {counted(client.purge(topic), 'message')}")

@@ -158,7 +158,7 @@ def test_repair_says_what_is_lost_and_verify_is_clean(tmp_path: Path) -> None:
     assert run("verify", str(data)).returncode == 1
     done = run("repair", str(data))
     assert (done.returncode, done.stdout) == (
-        0, "t: repaired, 1 record lost, 1 file in quarantine\n  lost: records 1 to 1\n"
+        0, "t: repaired, 1 record lost, 1 file in quarantine\n  lost: record 1\n"
     )  # fmt: skip
     assert run("verify", str(data)).returncode == 0
     assert (data / "quarantine" / "1" / "t" / segment_name(0)).read_bytes() == bytes(content)

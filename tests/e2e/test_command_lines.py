@@ -161,7 +161,7 @@ def test_verify_names_what_is_damaged(stopped: Path) -> None:
     assert good.exit_code == 0
     assert good.stdout.splitlines() == [
         "a: ok, 3 records in 1 segment, 108 bytes, ids 0 to 2",
-        "b: ok, 1 record in 1 segment, 31 bytes, ids 0 to 0",
+        "b: ok, 1 record in 1 segment, 31 bytes, id 0",
     ]
     (log,) = (stopped / "topics" / "a").glob("*.log")
     data = bytearray(log.read_bytes())
@@ -170,7 +170,7 @@ def test_verify_names_what_is_damaged(stopped: Path) -> None:
     bad = CliRunner().invoke(toymq, ["verify", str(stopped)])
     assert bad.exit_code == 1
     assert "a: DAMAGED, 2 records in 1 segment, 108 bytes, ids 0 to 2, 1 lost" in bad.stdout
-    assert f"  damage: {log}: damage from byte 42 to 74: records 1 to 1 are lost" in bad.stdout
+    assert f"  damage: {log}: damage from byte 42 to 74: record 1 is lost" in bad.stdout
     rows = CliRunner().invoke(toymq, ["verify", str(stopped), "--json"]).stdout.splitlines()
     assert [json.loads(row)["lost"] for row in rows] == [1, 0]
 
@@ -217,7 +217,7 @@ def test_dump_prints_records(stopped: Path) -> None:
     data[50] ^= 1
     log.write_bytes(data)
     damaged = CliRunner().invoke(toymq, ["dump", str(stopped), "a"])
-    assert '{"note": "byte 42 to 74: records 1 to 1 are lost"}' in damaged.stdout
+    assert '{"note": "byte 42 to 74: record 1 is lost"}' in damaged.stdout
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def _java() -> str | None:
 
 
 PROBES: Mapping[str, Callable[[], str | None]] = {
+    "root": lambda: None if os.geteuid() == 0 else "only root can become other users",
     "tmpfs": _tmpfs,
     "fuse": _fuse,
     "java": _java,

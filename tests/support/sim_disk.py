@@ -26,6 +26,7 @@ What is durable
 """
 
 import errno
+import os
 import random
 import threading
 
@@ -34,7 +35,7 @@ from tests.support.sim_names import Directory, NameTree, Node, inodes, refuse, s
 from toymq_py.storage.fs import File, FileSystem, Stamp
 
 SEAM_OPS = {name for seam in (File, FileSystem) for name in vars(seam) if not name.startswith("_")}
-FAULT_OPS = SEAM_OPS - {"exists", "is_dir", "is_open_to_others", "close"}  # those never raise
+FAULT_OPS = SEAM_OPS - {"exists", "is_dir", "is_open_to_others", "owner", "close"}  # those never raise
 UNLIMITED_FREE_BYTES = 1 << 40  # what free_bytes says of a disk without a capacity
 
 
@@ -181,15 +182,10 @@ class SimDisk:
     """
 
     def __init__(
-        self,
-        rng: random.Random,
-        *,
-        capacity_bytes: int | None = None,
-        ordered_metadata: bool = True,
-        torn_sectors: bool = False,
-        root: str = "/data",
-        tracing: bool = True,
-    ) -> None:
+        self, rng: random.Random, *,
+        capacity_bytes: int | None = None, ordered_metadata: bool = True, torn_sectors: bool = False,
+        root: str = "/data", tracing: bool = True,
+    ) -> None:  # fmt: skip
         self.rng = rng
         self.ordered_metadata = ordered_metadata
         self.torn_sectors = torn_sectors
@@ -333,6 +329,9 @@ class SimDisk:
 
     def is_open_to_others(self, path: str) -> bool:
         return False
+
+    def owner(self, path: str) -> int:
+        return os.geteuid()
 
     def file_size(self, path: str) -> int:
         with self._lock:

@@ -221,7 +221,7 @@ def test_a_hole_degrades_the_topic_and_nothing_else(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.ERROR):
         rig.reopen()
     assert (rig.broker.topic("t").state, rig.broker.topic("other").state) == ("degraded", "ok")
-    assert "topic t is degraded: 1 records are lost" in caplog.text
+    assert "topic t is degraded: 1 record is lost" in caplog.text
     assert rig.take(rig.subscribe("t")) == [(0, 1), (2, 1)]
     described = rig.broker.topic("t").describe()
     assert (described["lost"], described["messages"], described["state"]) == (1, 2, "degraded")
@@ -229,7 +229,7 @@ def test_a_hole_degrades_the_topic_and_nothing_else(caplog: pytest.LogCaptureFix
 
 def test_strict_recovery_does_not_start_on_a_hole() -> None:
     rig = with_hole(strict_recovery=True)
-    with pytest.raises(DataDirectoryError, match="records 1 to 1 are lost, and --strict-recovery"):
+    with pytest.raises(DataDirectoryError, match="record 1 is lost, and --strict-recovery"):
         rig.reopen()
 
 

@@ -41,6 +41,14 @@ def verify() -> None:
 
 
 @tool.command()
+@click.option("--data-dir")
+@click.option("--tier")
+@click.option("--token-file")
+def serve(data_dir: str, tier: str, token_file: str) -> None:
+    pass
+
+
+@tool.command()
 def sub() -> None:
     raise click.UsageError("--a excludes --b")
 
@@ -59,6 +67,8 @@ def sub() -> None:
         (["verify", "--url", "x"], "--url goes before the command: `tool --url … verify` (see `tool verify --help`)"),
         (["verify", "--nothing"], "No such option '--nothing' (see `tool verify --help`)"),
         (["--ulr", "x", "verify"], "No such option '--ulr'. Did you mean '--url'? (see `tool --help`)"),
+        (["serve", "--datadir", "x"], "No such option '--datadir'. Did you mean '--data-dir'? (see `tool serve --help`)"),
+        (["serve", "--token", "x"], "No such option '--token'. Did you mean '--token-file'? (see `tool serve --help`)"),
         (["sub"], "--a excludes --b (see `tool sub --help`)"),
     ],
 )

@@ -208,6 +208,23 @@ def test_a_directory_that_others_can_read_is_left_and_said_once(tmp_path: Path, 
     assert not caplog.records, "others do not get below it"
 
 
+def test_root_serves_the_directory_of_another_user_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume of a container may belong to another user on purpose; so it is no error, as it is for `toymq repair`."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(RealFileSystem, "owner", lambda fs, path: 4711)
+    data = tmp_path / "data"
+    served(data)[0].close()
+    assert not caplog.records, "root has made it"
+    served(data)[0].close()
+    (warning,) = caplog.records
+    assert warning.getMessage() == (
+        f"{data} belongs to user 4711, whose broker cannot read what root writes there: `chown -R` it before that user's "
+        "broker starts again"
+    )
+
+
 @pytest.mark.parametrize("name", ["partitions.json", "moves.json"])
 def test_a_file_without_which_no_broker_starts_is_named_with_the_remedy(name: str) -> None:
     """Of ``moves.json`` the line had neither."""

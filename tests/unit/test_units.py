@@ -6,6 +6,7 @@ from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.units import (
     DURATION_MS_MAX,
     check_number,
+    counted,
     format_duration,
     format_setting,
     format_size,
@@ -99,3 +100,10 @@ def test_times(text: str, ns: int) -> None:
 def test_times_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match="write 2026-11-28T09:30:00Z"):
         parse_time_ns(text)
+
+
+def test_what_is_said_of_one_is_in_the_singular() -> None:
+    """The log said `1 records are lost`."""
+    assert [counted(count, "record") for count in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
+    assert counted(1, "record", "are lost, were there") == "1 record is lost, was there"
+    assert counted(2, "record", "are lost, were there") == "2 records are lost, were there"

@@ -10,11 +10,12 @@ import click
 from toymq_py.cli.verify import print_reports
 from toymq_py.clock import SystemClock
 from toymq_py.errors import DataDirectoryError
+from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.backup_directory import read_mark, utc
 from toymq_py.storage.offline.restore import restore as restore_directory
-from toymq_py.storage.offline.verify import log_bytes, lost_topics
+from toymq_py.storage.offline.verify import check_data_directory, log_bytes, lost_topics
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.workers_file import divided_directory
 from toymq_py.units import counted
@@ -38,6 +39,7 @@ def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
     """
     directory, to = _apart(directory, to)
     fs = RealFileSystem()
+    check_data_directory(fs, directory)  # before a bar says that something is copied
     with click.progressbar(length=log_bytes(fs, directory), label="copying", file=sys.stderr) as copying:
         checking = click.progressbar(length=0, label="checking", file=sys.stderr)
 
@@ -105,6 +107,7 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
     fs = RealFileSystem()
     if not fs.is_dir(backup_directory):
         raise DataDirectoryError(f"there is no directory {backup_directory}")
+    check_owner(fs, directory, "toymq restore")
     total = log_bytes(fs, backup_directory)
     with click.progressbar(length=total, label="copying", file=sys.stderr) as bar:
         reports = restore_directory(

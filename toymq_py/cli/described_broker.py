@@ -35,6 +35,8 @@ from toymq_py.errors import BadArgument, ConfigError, DamagedData, DataDirectory
 from toymq_py.partitions import PARTITIONS, wholes_of
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, partition_counts, read_alerts, read_webhooks
+from toymq_py.storage.directory_owner import check_owner
+from toymq_py.storage.fs import RealFileSystem
 from toymq_py.units import DURATION_MS_MAX, format_setting
 
 TIMEOUT_S = 30.0
@@ -289,6 +291,7 @@ def open_described(
     if data_dir is not None:
         if not Path(data_dir).is_dir():
             raise DataDirectoryError(f"there is no directory {data_dir}")
+        check_owner(RealFileSystem(), data_dir, "toymq definitions")
         yield StoppedBroker(data_dir)
         return
     address = address_with_token(url, os.environ.get("TOYMQ_TOKEN"), token_file)

@@ -7,7 +7,9 @@ from dataclasses import asdict
 
 import click
 
+from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.id_ranges import record_range
 from toymq_py.storage.offline.repair import TopicRepair
 from toymq_py.storage.offline.repair import repair as repair_directory
 from toymq_py.storage.offline.verify import check_data_directory, log_bytes, lost_topics
@@ -27,6 +29,7 @@ def repair(directory: str, as_json: bool) -> None:
     """
     fs = RealFileSystem()
     check_data_directory(fs, directory)
+    check_owner(fs, directory, "toymq repair")
     repaired: list[TopicRepair] = []
     failed: OSError | None = None
     with click.progressbar(length=log_bytes(fs, directory), label="checking", file=sys.stderr) as bar:
@@ -44,7 +47,7 @@ def repair(directory: str, as_json: bool) -> None:
         aside = counted(len(each.quarantined), "file")
         click.echo(f"{each.topic}: {done}, {counted(lost, 'record')} lost, {aside} in quarantine")
         for first, last in each.lost:
-            click.echo(f"  lost: records {first} to {last}")
+            click.echo(f"  lost: {record_range(first, last)}")
         for name in each.forgotten:
             click.echo(f"  lost: the acks of consumer {name}")
         for note in each.notes:

@@ -10,7 +10,9 @@ from toymq_py.cli.verify import print_reports
 from toymq_py.clock import SystemClock
 from toymq_py.config.tier_url import parse_tier
 from toymq_py.errors import ConfigError
+from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.id_ranges import record_range
 from toymq_py.storage.offline.backup_directory import utc
 from toymq_py.storage.offline.verify import check_data_directory, lost_topics, verify_topic
 from toymq_py.storage.topic_directories import topic_names
@@ -52,7 +54,7 @@ def list_topics(url: str, as_json: bool) -> None:
             ids = {"first_id": topic.first_id, "next_id": topic.next_id}
             click.echo(json.dumps({**topic.place._asdict(), **ids, "segments": segments, "state_at_ns": at}))
             continue
-        ids_text = f"records {topic.first_id} to {topic.next_id - 1}" if topic.next_id > topic.first_id else "no records"
+        ids_text = record_range(topic.first_id, topic.next_id - 1) if topic.next_id > topic.first_id else "no records"
         state = "no state" if at is None else f"consumers and settings as of {utc(at)}"
         click.echo(f"{topic.place.topic}: {ids_text} in {counted(segments, 'segment')}, {state}")
     if not as_json and not names:
@@ -79,6 +81,8 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
     fs = RealFileSystem()
     check_data_directory(fs, directory)
     directory = directory.rstrip("/") or "/"
+    if repair or delete:  # the directory says who writes into the bucket, which may be one of this machine
+        check_owner(fs, directory, "toymq tier check")
     bucket = open_bucket(url, fs, read_only=True)  # --repair writes to it, and makes no directory for a URL that is misspelt
     Marker(fs, bucket, url, directory).check()
     open_findings = count = 0
@@ -99,6 +103,7 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
 def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = None) -> None:
     """Make a data directory from a bucket, and verify it. Raises: SystemExit when something is damaged or missing."""
     fs, directory = RealFileSystem(), directory.rstrip("/") or "/"
+    check_owner(fs, directory, "toymq restore")
     at_ns = None if at is None else _past_ns(at)
     restored = restore(
         fs, open_bucket(url, fs, read_only=True), directory,
@@ -112,8 +117,8 @@ def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = No
         for problem in each.problems:
             click.echo(f"toymq: topic {each.place.topic}: {problem}", err=True)
         for first, last in each.unsealed:
-            text = f"topic {each.place.topic}: records {first} to {last} were not sealed, or are gone from the bucket"
-            click.echo(f"toymq: {text}", err=True)
+            text = record_range(first, last, "were not sealed, or are gone from the bucket")
+            click.echo(f"toymq: topic {each.place.topic}: {text}", err=True)
         if each.unnamed:
             which = f"{counted(each.unnamed, 'segment')} without a seal that names the topic"
             click.echo(f"toymq: topic {each.place.topic}: {which}: that nothing was exchanged is not known", err=True)

@@ -9,6 +9,7 @@ import click
 
 from toymq_py.storage.dirlock import holder
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.id_ranges import record_range
 from toymq_py.storage.offline.verify import TopicReport, check_data_directory, log_bytes
 from toymq_py.storage.offline.verify import verify as verify_directory
 from toymq_py.units import counted
@@ -43,8 +44,8 @@ def print_reports(reports: Sequence[TopicReport], *, as_json: bool) -> None:
             click.echo(json.dumps(asdict(report)))
             continue
         state = "DAMAGED" if report.damaged else "ok"
-        is_empty = report.next_id is None or report.next_id == report.first_id
-        ids = "empty" if is_empty or report.next_id is None else f"ids {report.first_id} to {report.next_id - 1}"
+        first, end = report.first_id, report.next_id
+        ids = "empty" if first is None or end is None or first == end else record_range(first, end - 1, noun="id")
         click.echo(
             f"{report.topic}: {state}, {counted(report.records, 'record')} in {counted(report.segments, 'segment')}, "
             f"{counted(report.bytes, 'byte')}, {ids}"

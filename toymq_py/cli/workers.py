@@ -6,6 +6,7 @@ import click
 
 from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import DataDirectoryError
+from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.redistribute import present, redistribute
 from toymq_py.units import counted
@@ -28,6 +29,7 @@ def workers(directory: str, number: int | None) -> None:
         on = f", on its way to {division.following}: `--set {division.following}` completes that" if division.following else ""
         click.echo(f"{directory}: {counted(division.number, 'worker')}{on}")
         return
+    check_owner(fs, directory, "toymq workers")
     lock = made_and_locked(fs, directory, os.getpid(), "toymq workers")
     try:
         count = 0

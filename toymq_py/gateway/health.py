@@ -7,6 +7,7 @@ from toymq_py.gateway.operations import Answer, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.names import some_of
+from toymq_py.units import counted
 from toymq_py.version import __version__
 
 FSYNC_P99_S_MAX = 1.0
@@ -46,7 +47,7 @@ def unready(gateway: Gateway) -> list[str]:
         reasons.append(LEASE_OVER)
     bad = sorted({*broker.unopened, *(topic.name for topic in broker.topics.values() if topic.state != "ok")})
     if bad and gateway.authority is not None:
-        reasons.append(f"{len(bad)} topics are degraded or failed")  # the probe has no token: no names
+        reasons.append(counted(len(bad), "topic", "are degraded or failed"))  # the probe has no token: no names
     elif bad:
         reasons.append(f"degraded or failed: {some_of(bad, NAMED_MAX)}")
     stats = broker.stats()

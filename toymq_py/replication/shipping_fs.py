@@ -255,6 +255,9 @@ class ShippingFileSystem:
     def is_open_to_others(self, path: str) -> bool:
         return self._fs.is_open_to_others(path)
 
+    def owner(self, path: str) -> int:
+        return self._fs.owner(path)
+
     def file_size(self, path: str) -> int:
         return self._fs.file_size(path)
 

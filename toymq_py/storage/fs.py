@@ -88,6 +88,9 @@ class FileSystem(Protocol):
     def is_open_to_others(self, path: str) -> bool:
         """Whether other users of the machine may read, write or enter a file or directory."""
 
+    def owner(self, path: str) -> int:
+        """The number of the user that a file or directory belongs to."""
+
     def file_size(self, path: str) -> int: ...
 
     def inode(self, path: str) -> tuple[int, int]:
@@ -262,6 +265,9 @@ class RealFileSystem:
 
     def is_open_to_others(self, path: str) -> bool:
         return bool(Path(path).stat().st_mode & 0o077)
+
+    def owner(self, path: str) -> int:
+        return Path(path).stat().st_uid
 
     def file_size(self, path: str) -> int:
         return Path(path).stat().st_size

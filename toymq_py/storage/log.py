@@ -16,7 +16,7 @@ from toymq_py.records import IdRange, Records
 from toymq_py.storage.examinations import Examinations
 from toymq_py.storage.frame_positions import FramePositions
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.id_ranges import above, last_of_range, subtract, union
+from toymq_py.storage.id_ranges import above, last_of_range, record_range, subtract, union
 from toymq_py.storage.open_files import OpenFiles
 from toymq_py.storage.reader_hints import ReaderHints
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, scan, to_records
@@ -491,8 +491,8 @@ class Log:
     def _pass_over(self, segment: Segment, from_id: int, after: int, why: object) -> None:
         """Skip records that the disk refuses, until a restart. That is not damage."""
         self.unreadable = union([*self.unreadable, *subtract([(from_id, after - 1)], self.lost)])
-        logger.error("topic %s: records %d to %d cannot be read (%s: %s); passed over until restart",
-                     self.topic, from_id, after - 1, segment.path, why)  # fmt: skip
+        logger.error("topic %s: %s (%s: %s); passed over until restart",
+                     self.topic, record_range(from_id, after - 1, "cannot be read"), segment.path, why)  # fmt: skip
 
 
 def _run_now(job: Callable[[], None], done: Callable[[], None]) -> None:

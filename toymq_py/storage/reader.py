@@ -15,7 +15,7 @@ from toymq_py.names import check_name
 from toymq_py.records import IdRange
 from toymq_py.storage import topic_settings
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem
-from toymq_py.storage.id_ranges import above, subtract, union
+from toymq_py.storage.id_ranges import above, record_range, subtract, union
 from toymq_py.storage.offline.verify import check_data_directory
 from toymq_py.storage.offsets import load
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
@@ -140,7 +140,7 @@ class TopicReader:
     def _read_segment(self, segment: Segment, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
         to_id = min(to_id, segment.next_id)
         if segment.is_away:
-            text = f"records {segment.base_id} to {segment.next_id - 1} are in the bucket of --tier alone: read by a broker"
+            text = record_range(segment.base_id, segment.next_id - 1, "are in the bucket of --tier alone: read by a broker")
             raise OSError(errno.ENODATA, text, segment.path)
         for examined in (False, True):
             try:
@@ -157,7 +157,7 @@ class TopicReader:
             if not left:
                 return
             if examined:
-                raise OSError(errno.EIO, f"records {left[0][0]} to {left[0][1]} cannot be read", segment.path)
+                raise OSError(errno.EIO, record_range(*left[0], "cannot be read"), segment.path)
             # What the sidecar knows of the file is not so any more: the scanner looks at every byte.
             scanned = rescan(self._fs, segment, segment.next_id)
             adopt(segment, scanned, segment.end, segment.keyed, segment.expiring)

@@ -26,7 +26,7 @@ from typing import TypeVar
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage.fs import FileSystem, write_again
-from toymq_py.storage.id_ranges import above, subtract
+from toymq_py.storage.id_ranges import above, record_range, subtract
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
 from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name, removed_name
@@ -154,7 +154,7 @@ def recover_log(
         if next_id > first_id:
             gone = (found.next_id if found.segments else first_id, next_id - 1)
             missing.append(gone)
-            logger.error("%s: records %d to %d are gone from the end of the log", path, *gone)
+            logger.error("%s: %s", path, record_range(*gone, "are gone from the end of the log"))
         found.roll_first = bool(found.segments)
         found.next_id = next_id
     found.first_id = min(first_id, found.next_id)

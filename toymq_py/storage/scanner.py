@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from toymq_py.storage.fs import File, FileSystem
+from toymq_py.storage.id_ranges import record_range
 from toymq_py.storage.record import (
     ATTRIBUTE_DELIVER_AT,
     ATTRIBUTE_EXPIRES_AT,
@@ -31,6 +32,7 @@ from toymq_py.storage.segment import (
     join_producers,
     parse_segment_name,
 )
+from toymq_py.units import counted
 
 WINDOW_BYTES = 1 << 20
 """Scans read in windows of this size: 8 MiB falls out of the cache (performance.md)."""
@@ -165,10 +167,11 @@ def damage_report(damages: Sequence[Damage], known_id: int | None = None) -> Ite
             continue
         what = "cannot be read (EIO) until a restart" if damage.unreadable else "are damaged and lost"
         unless = UNLESS_UNACKNOWLEDGED if damage.is_open(known_id) else ""
-        yield f"records {damage.first_id} to {damage.last_id} {what}, {where}{unless}"
+        yield f"{record_range(damage.first_id, damage.last_id, what)}, {where}{unless}"
     if len(damages) > REPORTED_MAX:
         more = damages[REPORTED_MAX:]
-        yield f"and {sum(d.last_id - d.first_id + 1 for d in more)} records in {len(more)} more places"
+        records = counted(sum(d.last_id - d.first_id + 1 for d in more), "record")
+        yield f"and {records} in {counted(len(more), 'more place')}"
 
 
 def keep_sidecar(fs: FileSystem, found: ScanResult) -> OSError | None:

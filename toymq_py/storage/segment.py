@@ -21,6 +21,7 @@ from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import File, FileSystem, Stamp, replace_file
+from toymq_py.storage.id_ranges import record_range
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -111,7 +112,7 @@ class Damage:
         """What became of the records."""
         if self.is_surplus:
             return f"these bytes {'cannot be read' if self.unreadable else 'are no part of the log'}, and no record is lost"
-        return f"records {self.first_id} to {self.last_id} {'cannot be read' if self.unreadable else 'are lost'}"
+        return record_range(self.first_id, self.last_id, "cannot be read" if self.unreadable else "are lost")
 
 
 @dataclass(slots=True)

@@ -19,6 +19,14 @@ FILE_NAME = "workers.json"
 OF_A_NEW_DIRECTORY = frozenset(("LOCK", "topics", "workers", f"{FILE_NAME}.tmp"))
 """What an empty data directory may have: the lock, no topics, and what a kill left of a division."""
 
+UNDIVIDABLE = {
+    "amqp.json": "workers serve no AMQP: `toymq definitions export --data-dir {0} > FILE` keeps its exchanges, queues and "
+    "bindings for `import`; then move {0}/amqp.json away, and the messages of its queues stay, as those of topics",
+    "replica.json": "it is one copy of a cluster: divide what `toymq restore` makes of a backup of it",
+    "topics.restoring": "a restore into it was interrupted: run `toymq restore` again",
+}
+"""What belongs to a broker that ``--workers`` cannot serve, or to a copy that is not complete; and what to do."""
+
 
 def worker_path(data_dir: str, worker: int) -> str:
     """The data directory of a worker."""
@@ -123,6 +131,15 @@ def check_undivided(fs: FileSystem, data_dir: str) -> None:
         )
 
 
+def check_dividable(fs: FileSystem, directory: str) -> None:
+    """Raise DataDirectoryError when the directory of one process has what cannot be divided over workers. Blocks."""
+    for name, remedy in UNDIVIDABLE.items():
+        if fs.exists(f"{directory}/{name}"):
+            raise DataDirectoryError(
+                f"{directory} has {name}, and cannot be divided over workers: {remedy.format(directory)}"
+            )
+
+
 def divide(fs: FileSystem, data_dir: str, number: int) -> None:
     """Divide a directory without topics over workers, or check that it is divided so. Blocks.
 
@@ -132,6 +149,7 @@ def divide(fs: FileSystem, data_dir: str, number: int) -> None:
     homes = [worker_path(data_dir, worker) for worker in range(number)]
     if found is None:
         if there := _used(fs, data_dir):
+            check_dividable(fs, data_dir)
             raise DataDirectoryError(
                 f"{data_dir} holds {there}, and only an empty directory can be divided over workers: "
                 f"serve it without --workers, or divide it with `toymq workers {data_dir} --set {number}`"

@@ -10,6 +10,7 @@ from toymq_py.errors import DamagedData
 from toymq_py.storage import topic_settings
 from toymq_py.storage.evicted import list_log
 from toymq_py.storage.fs import FileSystem, read_if_there
+from toymq_py.storage.id_ranges import record_range
 from toymq_py.storage.offline.backup_directory import utc
 from toymq_py.storage.segment import Segment, segment_name
 from toymq_py.storage.topic_directories import topic_names
@@ -19,6 +20,7 @@ from toymq_py.tier.keys import Holding, Place, deleted_key, keys_of, seal_key, s
 from toymq_py.tier.objects import Part, Seal, State
 from toymq_py.tier.plan import plan
 from toymq_py.tier.uploads import delete_segment, known_of_copies, parts_of, store_segment
+from toymq_py.units import counted
 
 
 @dataclass(slots=True)
@@ -112,7 +114,8 @@ def _check_lost(bucket: Bucket, place: Place, segment: Segment, *, repair: bool)
     data = bucket.get(key)
     if data is None or segment.sha256 != hashlib.sha256(data).hexdigest():
         why = "is gone from the bucket" if data is None else "is damaged"
-        text = f"{key} {why}, and the segment had left the disk: records {segment.base_id} to {segment.next_id - 1} are lost"
+        lost = record_range(segment.base_id, segment.next_id - 1, "are lost")
+        text = f"{key} {why}, and the segment had left the disk: {lost}"
         return Finding(place, text)
     finding = Finding(place, f"{key} has no seal")
     if repair:
@@ -203,9 +206,9 @@ def _check_deletion(bucket: Bucket, place: Place, holding: Holding, *, is_here: 
 def _check_absent(bucket: Bucket, place: Place, holding: Holding, *, repair: bool, unwanted: bool) -> Finding:
     count = len(holding.segments)
     if not holding.deleted and not unwanted:
-        text = f"topic {place.topic}, incarnation {place.incarnation}, is in the bucket alone, with {count} segments"
+        text = f"topic {place.topic}, incarnation {place.incarnation}, is in the bucket alone, with {counted(count, 'segment')}"
         return Finding(place, f"{text}: it is kept, since the disk may have lost it")
-    finding = Finding(place, f"topic {place.topic} was deleted, and {count} segments are still in the bucket")
+    finding = Finding(place, f"topic {place.topic} was deleted, and {counted(count, 'segment', 'are still in the bucket')}")
     if repair or unwanted:
         for key in keys_of(place, holding):
             bucket.delete(key)

@@ -14,7 +14,7 @@ from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.fs import FileSystem, write_synced
-from toymq_py.storage.id_ranges import last_of_range, subtract, union
+from toymq_py.storage.id_ranges import last_of_range, record_range, subtract, union
 from toymq_py.storage.record import Columns, Stop, scan
 from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket
@@ -63,7 +63,7 @@ def restore_topic_at(
     missing = subtract([(first_id, until - 1)], [*known.removed, *held]) if until > first_id else []
     since = _removed_since(bucket, place, holding, missing)
     done.problems += [
-        f"records {first} to {last} were there, were removed by retention or PURGE since, and are not in the bucket any more"
+        record_range(first, last, "were there, were removed by retention or PURGE since, and are not in the bucket any more")
         for first, last in since
     ]
     done.unsealed += [(max(first, end), last) for first, last in subtract(missing, since) if last >= end]

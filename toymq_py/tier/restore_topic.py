@@ -7,7 +7,7 @@ from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.fs import FileSystem, replace_file, write_synced
-from toymq_py.storage.id_ranges import subtract
+from toymq_py.storage.id_ranges import record_range, subtract
 from toymq_py.storage.record import scan
 from toymq_py.storage.segment import segment_name
 from toymq_py.tier.bucket import Bucket, BucketError
@@ -97,13 +97,13 @@ def fetch(bucket: Bucket, place: Place, first_id: int, holding: Holding, done: R
             done.problems.append(f"{seal_key(place, first_id)}: {error}")
     next_id = 0 if seal is None else seal.next_id
     if data is None:
-        records = "" if seal is None else f": records {first_id} to {next_id - 1} were in it"
+        records = "" if seal is None else f": {record_range(first_id, next_id - 1, 'were in it')}"
         done.problems.append(f"{key} is gone from the bucket{records}")
         return None, next_id
     if seal is None:  # it was cut off behind the segment, which is whole: its records have checksums of their own
         next_id = scan(data, 0, first_id)[1]
     elif (misfit := seal.misfit(data)) is not None:
-        done.problems.append(f"{key} is damaged: {misfit}: records {first_id} to {next_id - 1} are left out")
+        done.problems.append(f"{key} is damaged: {misfit}: {record_range(first_id, next_id - 1, 'are left out')}")
         return None, next_id
     if next_id <= first_id:
         done.problems.append(f"{key} has no seal and no record: it is left out")

@@ -13,5 +13,5 @@ def test_delete_asks(ctl: Ctl) -> None:
     assert "nothing was deleted: use --yes to delete without asking" in unanswered.stderr
     assert ctl("delete", "doomed", stdin="y\n").stdout == "deleted doomed with 2 messages\n"
     ok(ctl("pub", "doomed", "c"))
-    assert ok(ctl("delete", "doomed", "--yes")) == "deleted doomed with 1 messages\n"
+    assert ok(ctl("delete", "doomed", "--yes")) == "deleted doomed with 1 message\n"
     refused(ctl("delete", "doomed"), 1, "NO_SUCH_TOPIC")

@@ -32,7 +32,7 @@ def test_doctor_finds_damage_and_says_what_to_do(tmp_path: Path) -> None:
         broker.start()
         result = CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{broker.port}", "doctor"])
     assert result.exit_code == 1
-    assert "FAIL  topic hurt: degraded: 1 messages are lost to damage, the others are served\n      do: `toymq" in result.stdout
+    assert "FAIL  topic hurt: degraded: 1 message is lost to damage, the others are served\n      do: `toymq" in result.stdout
     assert "warn  durability: --fsync interval: OK does not mean" in result.stdout
 
 

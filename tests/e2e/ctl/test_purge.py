@@ -12,6 +12,6 @@ def test_purge_asks(ctl: Ctl) -> None:
     assert "nothing was purged: use --yes to purge without asking" in ctl("purge", "full", stdin="").stderr
     assert ctl("purge", "full", stdin="y\n").stdout == "purged full of 2 messages\n"
     ok(ctl("pub", "full", "c"))
-    assert ok(ctl("purge", "full", "--yes")) == "purged full of 1 messages\n"
+    assert ok(ctl("purge", "full", "--yes")) == "purged full of 1 message\n"
     assert "visibility=5s" in ok(ctl("config", "full")), "its settings stay"
     refused(ctl("purge", "nowhere", "--yes"), 1, "NO_SUCH_TOPIC")

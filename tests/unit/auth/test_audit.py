@@ -4,11 +4,13 @@ import errno
 import json
 import logging
 import random
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from tests.support.broker_process import run_program
+from tests.support.broker_process import ROOT, run_program
 from tests.support.fake_clock import FakeClock
 from tests.support.http_rig import gateway
 from tests.support.sim_disk import SimDisk
@@ -225,3 +227,9 @@ async def test_a_topic_that_cannot_be_stored_has_one_line_and_its_error(
     assert said(lines) == [
         f"action=createTopic topic=t token=- address=127.0.0.1 via=http result={result}" for result in ("STORAGE_FAILED", "OK")
     ]
+
+
+def test_the_page_names_every_transport() -> None:
+    """AMQP was missing."""
+    (row,) = re.findall(r"^\| `via` \| (.*) \|$", (ROOT / "docs/security.md").read_text(), re.MULTILINE)
+    assert row == ", ".join(f"`{via}`" for via in get_args(audit.Via))

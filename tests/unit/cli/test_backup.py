@@ -6,6 +6,7 @@ from click.testing import CliRunner
 
 from tests.support.frames import encode_frame
 from toymq_py.cli.backup import backup, restore
+from toymq_py.cli.main import main
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup_directory import BackupMark, read_mark, write_mark
 from toymq_py.storage.segment import segment_name
@@ -46,3 +47,9 @@ def test_an_interrupted_backup_is_not_said_to_be_as_it_was(tmp_path: Path) -> No
     assert "is as it was" not in done.output
     told = "back has what was copied, and may lack what was acknowledged before 1970-01-01 00:00:00 UTC, when the backup"
     assert f"{told} {to} began" in done.output
+
+
+def test_a_backup_of_what_is_not_there_says_nothing_of_copying(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["backup", f"{tmp_path}/none", f"{tmp_path}/b"])
+    assert (done.exit_code, done.output) == (2, f"toymq: there is no directory {tmp_path}/none\n")
+    assert not (tmp_path / "b").exists()

@@ -19,7 +19,7 @@ def test_an_empty_topic_has_no_ids(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == [
         "new: ok, 0 records in 0 segments, 0 bytes, empty",
         "made: ok, 0 records in 1 segment, 0 bytes, empty",
-        "one: ok, 1 record in 1 segment, 9 bytes, ids 4 to 4",
+        "one: ok, 1 record in 1 segment, 9 bytes, id 4",
     ]
 
 

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from toymq_py.cli.main import main
+from toymq_py.storage.workers_file import UNDIVIDABLE
 
 
 def test_it_shows_and_changes_the_number(tmp_path: Path) -> None:
@@ -82,3 +83,42 @@ def test_the_parts_of_a_divided_directory_are_restored_one_by_one(tmp_path: Path
     assert run(main, ["workers", "new", "--set", "2"]).output.startswith("new: 2 workers, 0 topics moved; ")
     assert run(main, ["workers", "new", "--set", "1"]).exit_code == 0
     assert sorted(path.name for path in Path("new/topics").iterdir()) == ["events", "orders"]
+
+
+@pytest.mark.parametrize("name", ["amqp.json", "replica.json", "topics.restoring"])
+def test_what_cannot_be_divided_is_told_by_both_commands_with_a_way_out(tmp_path: Path, name: str) -> None:
+    """`serve --workers` named `workers --set`, which named no remedy."""
+    data = tmp_path / "data"
+    (data / "topics/orders").mkdir(parents=True)
+    for each in ("alerts.json", name):
+        (data / each).write_text("{}")
+    told = set()
+    for command in (
+        ["serve", "--workers", "2", "--data-dir", str(data), "--listen", "127.0.0.1:0"], ["workers", str(data), "--set", "2"],
+    ):  # fmt: skip
+        ended = CliRunner().invoke(main, command)
+        assert ended.exit_code == 2
+        told.add(ended.stderr.splitlines()[-1])
+    (line,) = told
+    assert line.startswith(f"toymq: {data} has {name}, and cannot be divided over workers: ")
+    assert line.endswith(UNDIVIDABLE[name].format(data))
+    assert not (data / "workers").exists()
+
+
+def test_the_way_out_for_a_directory_that_had_amqp_keeps_what_was_declared(tmp_path: Path) -> None:
+    data, mails = tmp_path / "data", tmp_path / "mails.toml"
+    mails.write_text('[[exchange]]\nname = "mail"\ntype = "direct"\n\n[[queue]]\nname = "mails"\n')
+    run = CliRunner().invoke
+    data.mkdir()
+    assert run(main, ["definitions", "import", str(mails), "--data-dir", str(data)]).exit_code == 0
+    refused = run(main, ["workers", str(data), "--set", "2"]).stderr
+    assert f"`toymq definitions export --data-dir {data} > FILE` keeps its exchanges, queues and bindings" in refused
+    kept = run(main, ["definitions", "export", "--data-dir", str(data)]).stdout
+    (data / "amqp.json").unlink()
+    assert run(main, ["workers", str(data), "--set", "2"]).exit_code == 0
+    assert len([*data.glob("workers/*/topics/mails")]) == 1, "its messages"
+    assert run(main, ["workers", str(data), "--set", "1"]).exit_code == 0
+    mails.write_text(kept)
+    assert run(main, ["definitions", "import", str(mails), "--data-dir", str(data)]).exit_code == 0
+    assert run(main, ["definitions", "export", "--data-dir", str(data)]).stdout == kept
+    assert (data / "amqp.json").exists()

@@ -292,7 +292,7 @@ async def test_a_probe_learns_no_names(rig: HttpRig) -> None:
     assert (await rig.ask("PUT", "/v1/topics/secret-plan", headers=bearer("operator"))).status_code == 201
     rig.broker.unopened["secret-plan"] = StorageFailed("it cannot be read")
     answer = await rig.ask("GET", "/readyz")
-    assert (answer.status_code, answer.json()["reasons"]) == (503, ["1 topics are degraded or failed"])
+    assert (answer.status_code, answer.json()["reasons"]) == (503, ["1 topic is degraded or failed"])
 
 
 async def test_pages_and_probes_need_no_token(rig: HttpRig) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toymq_py.records import IdRange
-from toymq_py.storage.id_ranges import above, last_of_range, subtract, union
+from toymq_py.storage.id_ranges import above, last_of_range, record_range, subtract, union
 
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=6)
 
@@ -36,3 +36,12 @@ def test_above_keeps_the_ids_from_one_on(some: list[IdRange], first_id: int) -> 
 def test_the_range_of_an_id_is_told_by_its_last(some: list[IdRange], msg_id: int) -> None:
     joined = union(some)
     assert last_of_range(joined, msg_id) == next((last for first, last in joined if first <= msg_id <= last), None)
+
+
+def test_a_range_in_words() -> None:
+    """It said `records 4 to 4 are lost`."""
+    assert record_range(4, 6) == "records 4 to 6"
+    assert record_range(4, 4) == "record 4"
+    assert record_range(4, 6, "were there, and are lost") == "records 4 to 6 were there, and are lost"
+    assert record_range(4, 4, "were there, and are lost") == "record 4 was there, and is lost"
+    assert record_range(4, 4, "cannot be read, as the weather") == "record 4 cannot be read, as the weather"

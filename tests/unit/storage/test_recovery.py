@@ -253,12 +253,12 @@ def test_a_hole_behind_what_was_surely_stored_may_be_of_a_torn_batch(caplog: pyt
     frames = some_frames(9)
     torn = b"".join(frames[:5]) + bytes(len(frames[5])) + b"".join(frames[6:])
     assert recover_log(disk_with({0: torn}), PATH, next_id=5).lost == [(5, 5)], "what is whole behind it is kept"
-    assert "records 5 to 5 are damaged and lost" in caplog.text
+    assert "record 5 is damaged and lost" in caplog.text
     assert UNLESS_UNACKNOWLEDGED in caplog.text
     (finding,) = report_of(disk_with({0: torn})).findings
-    assert finding.text.endswith(f"records 5 to 5 are lost{UNLESS_UNACKNOWLEDGED}")
+    assert finding.text.endswith(f"record 5 is lost{UNLESS_UNACKNOWLEDGED}")
     caplog.clear()
     recover_log(disk_with({0: torn}), PATH, next_id=6)
     recover_log(disk_with({0: torn, 9: some_frames(1, first_id=9)[0]}), PATH)
-    assert "records 5 to 5 are damaged and lost" in caplog.text
+    assert "record 5 is damaged and lost" in caplog.text
     assert UNLESS_UNACKNOWLEDGED not in caplog.text, "the offsets, or the next segment, say that it was stored"

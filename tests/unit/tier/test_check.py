@@ -160,7 +160,7 @@ def test_a_topic_of_the_bucket_alone_is_kept_unless_it_is_marked_or_named() -> N
     assert [found.mended for found in check(rig.disk, bucket, rig.options.data_dir, delete=["gone"])] == ["deleted"]
     assert rig.findings() == []
     bucket.objects |= {segment_key(other, 0): b"x", deleted_key(other): encode(other, 7)}
-    assert ["was deleted, and 1 segments are still" in text for text in rig.findings(repair=True)] == [True]
+    assert ["was deleted, and 1 segment is still" in text for text in rig.findings(repair=True)] == [True]
     assert rig.findings() == []
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.id_ranges import subtract
+from toymq_py.storage.id_ranges import record_range, subtract
 from toymq_py.storage.offsets import load
 from toymq_py.storage.record import Frame, decode_frame
 from toymq_py.storage.segment import Segment
@@ -30,11 +30,11 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
         if each.missing is not None:
             lost = subtract([each.missing], removed)
             for first, last in sorted([*lost, *subtract([each.missing], lost)]):
-                yield f"records {first} to {last} {'are lost' if (first, last) in lost else 'were removed by retention'}"
+                yield record_range(first, last, "are lost" if (first, last) in lost else "were removed by retention")
         if each.status is SegmentStatus.COPY:
             yield f"{segment.path} is {each.status.value}"
         elif segment.is_away:
-            yield f"records {segment.base_id} to {segment.next_id - 1} are in the bucket of --tier alone"
+            yield record_range(segment.base_id, segment.next_id - 1, "are in the bucket of --tier alone")
         elif each.status is SegmentStatus.UNREADABLE:
             yield f"{segment.path} {each.status.value}"
         else:

@@ -26,6 +26,7 @@ from toymq_py.storage.topic_directories import check_topics, no_directories, top
 from toymq_py.storage.workers_file import (
     Division,
     UnknownDivision,
+    check_dividable,
     check_worker,
     drop_empty_topics,
     forget,
@@ -34,9 +35,6 @@ from toymq_py.storage.workers_file import (
     worker_path,
     workers_there,
 )
-
-UNDIVIDABLE = ("replica.json", "amqp.json", "topics.restoring")
-"""What belongs to a broker that ``--workers`` cannot serve, or to a copy that is not complete."""
 
 
 def present(fs: FileSystem, root: str) -> Division:
@@ -124,9 +122,7 @@ def _check(fs: FileSystem, root: str) -> dict[str, dict[str, StoredPartitions]]:
     webhooks: dict[str, Webhook] = {}
     for directory in _directories(fs, root):
         tables[directory] = partitions_file.load(fs, directory)
-        for name in UNDIVIDABLE:
-            if fs.exists(f"{directory}/{name}"):
-                raise DataDirectoryError(f"{directory} has {name}, and cannot be divided over workers")
+        check_dividable(fs, directory)
         for _, text in no_directories(fs, directory):
             raise DataDirectoryError(text)
         for topic in topic_names(fs, directory):

@@ -13,7 +13,7 @@ from toymq_py.partitions import wholes_of, without_number
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets, partitions_file, topic_settings
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.id_ranges import above, subtract
+from toymq_py.storage.id_ranges import above, record_range, subtract
 from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.scanner import Progress
@@ -132,7 +132,7 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
     for each in segment_inventory(fs, path, files, state.first_id, state.next_id, sidecars=False, progress=progress):
         if each.missing is not None:
             for first, last in subtract([each.missing], state.removed):
-                report.findings.append(Finding(each.segment.path, f"records {first} to {last} before it are missing"))
+                report.findings.append(Finding(each.segment.path, record_range(first, last, "before it are missing")))
             gaps.append(each.missing)
         _check_segment(fs, each, report, gaps, state.next_id)
         end_unknown = each.following is None and (each.scan is None or each.scan.unreadable_tail)

@@ -75,7 +75,7 @@ def test_a_hole_is_damage_with_its_place() -> None:
     assert report.damaged
     assert (report.lost, report.records) == (1, 19)
     assert f"damage from byte {at} to " in report.findings[0].text
-    assert "records 4 to 4 are lost" in report.findings[0].text
+    assert "record 4 is lost" in report.findings[0].text
 
 
 def test_a_missing_segment_is_damage_unless_retention_took_it() -> None:
@@ -85,7 +85,7 @@ def test_a_missing_segment_is_damage_unless_retention_took_it() -> None:
     for removed, said in [
         (((10, 19),), []),
         (((10, 12), (13, 25)), []),
-        (((10, 18),), ["records 19 to 19 before it are missing"]),
+        (((10, 18),), ["record 19 before it is missing"]),
         (((12, 13),), ["records 10 to 11 before it are missing", "records 14 to 19 before it are missing"]),
     ]:
         put(disk, "offsets.json", offsets.encode(OffsetsState(0, 30, {"c": consumer(19)}, removed)))

@@ -1,0 +1,59 @@
+"""Which user a data directory belongs to: root can write there, and the broker of that user cannot read it then. ADR 0242."""
+
+import os
+import pwd
+
+from toymq_py.errors import DataDirectoryError
+from toymq_py.storage.fs import FileSystem
+
+ROOT = 0
+
+
+class NotOwner(DataDirectoryError):
+    """Root would write into the directory of another user."""
+
+
+def other_owner(fs: FileSystem, data_dir: str, uid: int) -> int | None:
+    """The user that a data directory belongs to, where root runs and it is not root's; None otherwise, and for a missing one.
+
+    The owner is that of what a broker made in it: a mounted volume may itself belong to another user. Other users than root are
+    refused by the system, and could not become the owner.
+
+    Args:
+        uid: the user that this process runs as.
+
+    Raises: OSError.
+    """
+    if uid != ROOT:
+        return None
+    for path in (f"{data_dir}/topics", f"{data_dir}/workers", data_dir):
+        if fs.is_dir(path):
+            owner = fs.owner(path)
+            return None if owner == uid else owner
+    return None
+
+
+def doubt(fs: FileSystem, data_dir: str) -> str | None:
+    """Why this process should not write into a data directory; None when it may. Raises: OSError."""
+    owner = other_owner(fs, data_dir, os.geteuid())
+    return None if owner is None else _doubt(data_dir, owner)
+
+
+def check_owner(fs: FileSystem, data_dir: str, command: str) -> None:
+    """Before a command writes into the directory of a stopped broker. Raises: NotOwner, with how to run it; OSError."""
+    owner = other_owner(fs, data_dir, os.geteuid())
+    if owner is not None:
+        name = _name(owner)
+        become = f"runuser -u {name}" if name is not None else f"setpriv --reuid {owner} --clear-groups"
+        raise NotOwner(f"{_doubt(data_dir, owner)}: run it as its owner, `{become} -- {command} …`")
+
+
+def _doubt(data_dir: str, owner: int) -> str:
+    return f"{data_dir} belongs to {_name(owner) or f'user {owner}'}, whose broker cannot read what root writes there"
+
+
+def _name(uid: int) -> str | None:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None
