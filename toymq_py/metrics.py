@@ -101,6 +101,8 @@ TABLE: tuple[Metric, ...] = (
     Metric("consumer_oldest_unacked_seconds", Kind.GAUGE, "seconds",
            "How long the oldest message that a consumer has not acked has been due; 0 without a backlog.", CONSUMER),
     Metric("consumer_sessions", Kind.GAUGE, "sessions", "Sessions that are subscribed as a consumer.", CONSUMER),
+    Metric("consumer_attached", Kind.GAUGE, "0 or 1",
+           "Whether a session, a PULL that waits or a lease takes a consumer's messages.", CONSUMER),
     Metric("alerts_firing", Kind.GAUGE, "topics", "Topics that fire an alert rule; 1 for a low disk.", ("alert",)),
     Metric("alert_notices_total", Kind.COUNTER, "notices",
            "Notices of alerts by outcome: sent, or failed when the last attempt was not taken.", ("outcome",)),

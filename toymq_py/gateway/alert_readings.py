@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from toymq_py.config.alerts import Condition
 from toymq_py.gateway.alert_states import Reading
 from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
-from toymq_py.topic import Topic
+from toymq_py.topic import Topic, is_attached
 
 NOTHING = Reading(0)
 
@@ -50,5 +50,5 @@ def _of_consumers(when: Condition, topic: Topic) -> Iterator[Reading]:
             yield Reading(counts.backlog, name)
         elif when == "age":
             yield Reading(round(topic.describe_consumer(name)["oldest_unacked_age_s"] * 1000), name)
-        elif not channel.takers and not counts.inflight:  # a worker that pulls has a lease while it works
+        elif not is_attached(channel, counts):
             yield Reading(counts.backlog, name)

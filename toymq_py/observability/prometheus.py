@@ -44,6 +44,7 @@ OF_CONSUMER = {
     "scheduled": "consumer_scheduled_messages",
     "backlog": "consumer_backlog_messages",
     "sessions": "consumer_sessions",
+    "attached": "consumer_attached",
 }
 
 Rows = dict[tuple[str, ...], float]

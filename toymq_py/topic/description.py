@@ -7,7 +7,7 @@ be wrong, and nothing to restore after a restart.
 import contextlib
 from typing import Any
 
-from toymq_py.consumer import Consumer
+from toymq_py.consumer import Consumer, MessageCounts
 from toymq_py.storage.log import READ_BYTES, Log
 from toymq_py.storage.record import ATTRIBUTE_DELIVER_AT, iter_frames
 from toymq_py.topic.channel import Channel
@@ -34,12 +34,18 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
         "backlog": counts.backlog,
         "oldest_unacked_age_s": 0.0 if oldest_ns is None else round(max(now_ns - oldest_ns, 0) / 1e9, 3),
         "sessions": len(sessions),
+        "attached": is_attached(channel, counts),
         "paused": bool(sessions) and all(session.paused for session in sessions),
         "attempts_max": attempts,
         "attempts_max_id": attempted_id if attempts else None,
         "acked_total": channel.acked_total,
         "redelivered_total": channel.redelivered_total,
     }
+
+
+def is_attached(channel: Channel, counts: MessageCounts) -> bool:
+    """Whether something takes a consumer's messages: a session, a PULL that waits, or a client that works on what it pulled."""
+    return channel.takers > 0 or counts.inflight > 0
 
 
 def oldest_due_ns(log: Log, consumer: Consumer) -> int | None:
