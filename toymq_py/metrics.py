@@ -98,6 +98,8 @@ TABLE: tuple[Metric, ...] = (
            "Not due for a consumer: delayed, or given back for a time. No backlog.", CONSUMER),
     Metric("consumer_backlog_messages", Kind.GAUGE, "messages",
            "Due and not acked by a consumer: ready and inflight.", CONSUMER),
+    Metric("consumer_retrying_messages", Kind.GAUGE, "messages",
+           "Not acked after a delivery that failed: by a NACK, or a lease that ended.", CONSUMER),
     Metric("consumer_oldest_unacked_seconds", Kind.GAUGE, "seconds",
            "How long the oldest message that a consumer has not acked has been due; 0 without a backlog.", CONSUMER),
     Metric("consumer_sessions", Kind.GAUGE, "sessions", "Sessions that are subscribed as a consumer.", CONSUMER),

@@ -125,9 +125,10 @@ def _whole_consumer(name: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, 
         "consumer": name,
         "mode": parts[0]["mode"],
         **{word: sum(part[word] for part in parts) for word in summed},
+        "retrying": sum(part.get("retrying", 0) for part in parts),  # an older broker does not say it
         "oldest_unacked_age_s": max(part["oldest_unacked_age_s"] for part in parts),
         "sessions": max(part["sessions"] for part in parts),
-        "attached": any(part.get("attached", part["sessions"]) for part in parts),  # an older broker does not say it
+        "attached": any(part.get("attached", part["sessions"]) for part in parts),  # nor this
         "paused": all(part["paused"] for part in parts),
         "attempts_max": max(part["attempts_max"] for part in parts),
     }

@@ -146,8 +146,9 @@ def describe(topic: str) -> Request[dict[str, Any]]:
     ``dead_lettered_total`` and ``dropped_total``.
 
     Each consumer is a dict: ``consumer``, ``mode``, ``last_acked`` (``has_acked`` tells whether it is one), ``ready``,
-    ``inflight``, ``scheduled``, ``backlog``, ``oldest_unacked_age_s``, ``sessions``, ``attached``, ``paused``.
-    Times in ``settings`` are milliseconds; ``config(topic)`` returns settings in seconds, as ``create`` and ``config`` take them.
+    ``inflight``, ``scheduled``, ``backlog``, ``retrying``, ``oldest_unacked_age_s``, ``sessions``, ``attached``, ``paused``.
+    Times in ``settings`` are milliseconds; ``config(topic)`` returns settings in seconds, as ``create`` and ``config`` take
+    them.
 
     Raises: NoSuchTopic, RequestTimeout.
     """

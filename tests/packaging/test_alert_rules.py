@@ -13,15 +13,13 @@ from tests.support.broker_process import ROOT
 from tests.support.broker_rig import BrokerRig
 from toymq_py.observability.prometheus import render
 
-RULES = {
-    rule["alert"]: rule["expr"]
-    for group in yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"] for rule in group["rules"]
-}  # fmt: skip
+GROUPS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]
+RULES = {rule["alert"]: rule["expr"] for group in GROUPS for rule in group["rules"]}
 COMPARED = {"==": operator.eq, ">": operator.gt}
 
 
 async def firing(rig: BrokerRig, alert: str) -> set[str]:
-    """The consumers for which a rule of the form ``metric == 0 and metric > 0`` holds now."""
+    """The consumers for which a rule of the form ``metric == 0 and metric > 0``, or one of the two, holds now."""
     body, _ = await render(rig.broker, rig.clock)
     samples = [sample for family in text_string_to_metric_families(body.decode()) for sample in family.samples]
     found = []
@@ -49,3 +47,19 @@ async def test_a_consumer_is_gone_when_nothing_takes_its_messages_and_not_while_
     assert await firing(rig, "ToymqConsumerGone") == {"hook"}, "nothing is attached, and its lease is over"
     rig.subscribe("t", "hook")
     assert await firing(rig, "ToymqConsumerGone") == set()
+
+
+async def test_a_consumer_that_fails_at_everything_is_told_while_its_messages_wait_to_come_again() -> None:
+    """Found by trials: they are no backlog then, and no rule fired before the dead letters, an hour later."""
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b")
+    subscription = rig.subscribe("t", "hook")
+    for attempt in range(1, 8):
+        assert rig.take(subscription) == [(0, attempt), (1, attempt)]
+        assert await firing(rig, "ToymqConsumerFailing") == ({"hook"} if attempt > 1 else set()), "while it is tried again, too"
+        rig.nack("t", 0, 1, "hook", delay_s=300.0)
+        assert await firing(rig, "ToymqConsumerFailing") == {"hook"}
+        rig.advance(301)
+    rig.take(subscription)
+    rig.ack("t", 0, 1, "hook")
+    assert await firing(rig, "ToymqConsumerFailing") == set()

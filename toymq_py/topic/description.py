@@ -32,6 +32,7 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
         "inflight": counts.inflight,
         "scheduled": counts.scheduled,
         "backlog": counts.backlog,
+        "retrying": consumer.retrying,
         "oldest_unacked_age_s": 0.0 if oldest_ns is None else round(max(now_ns - oldest_ns, 0) / 1e9, 3),
         "sessions": len(sessions),
         "attached": is_attached(channel, counts),
@@ -48,11 +49,12 @@ def is_attached(channel: Channel, counts: MessageCounts) -> bool:
     return channel.takers > 0 or counts.inflight > 0
 
 
-def oldest_due_ns(log: Log, consumer: Consumer) -> int | None:
+def oldest_due_ns(log: Log, consumer: Consumer, *, given_back: bool = False) -> int | None:
     """Since when the oldest message is due, of those that are due, not acked and readable, in unix nanoseconds; None when there
-    is none. Only the first of each kind is read: a later one is no older, unless its delay was shorter."""
+    is none. Only the first of each kind is read: a later one is no older, unless its delay was shorter. With ``given_back``
+    also of those that were due and wait for a time to be delivered again."""
     for _ in range(PASSES_MAX):
-        due = consumer.first_due(log.committed_id)
+        due = consumer.first_due(log.committed_id, given_back=given_back)
         found = [since_ns for msg_id in due if (since_ns := _due_since_ns(log, msg_id)) is not None]
         if found or not due:
             return min(found, default=None)

@@ -15,7 +15,7 @@ def test_describe_is_exact() -> None:
     (consumer,) = topic.describe()["consumers"]
     assert consumer == {
         "consumer": "c", "mode": "exclusive", "has_acked": True, "last_acked": 1, "ready": 2, "inflight": 1, "scheduled": 1,
-        "backlog": 3, "oldest_unacked_age_s": 5.0, "sessions": 1, "attached": True, "paused": False,
+        "backlog": 3, "retrying": 1, "oldest_unacked_age_s": 5.0, "sessions": 1, "attached": True, "paused": False,
         "attempts_max": 1, "attempts_max_id": 2, "acked_total": 2, "redelivered_total": 0,
     }  # fmt: skip
     stats = rig.broker.stats()
