@@ -123,6 +123,9 @@ def test_a_whole_is_described_by_its_partitions() -> None:
     (consumer,) = described_whole("orders", 3, [_part(1), _part(2)])["consumers"]
     shown = ("backlog", "oldest_unacked_age_s", "sessions", "attached", "retrying", "attempts_max")
     assert [consumer[word] for word in shown] == [6, 1.0, 2, True, 3, 2]
+    alone = [_part(n, consumers=[], backlog=n, scheduled=1) for n in (1, 2)]
+    assert [described_whole("orders", 2, alone)[word] for word in ("backlog", "scheduled")] == [3, 2], "without a consumer"
+    assert described_whole("orders", 2, [_part(1), _part(2)])["backlog"] == 6, "of the consumer with the most, over all parts"
     empty = described_whole("orders", 3, [])
     assert (empty["messages"], empty["settings"], empty["consumers"], empty["state"]) == (0, {}, [], "ok")
 

@@ -36,7 +36,7 @@ def measure(when: Condition, topic: Topic) -> Reading:
         case "letters":
             return Reading(topic.describe(consumers=False)["letters"])
         case "unattached" if not topic.channels:
-            return NOTHING if topic.context.is_stream else Reading(topic.next_id - topic.first_id)
+            return Reading(topic.unconsumed()[0])
     worst = max(_of_consumers(when, topic), key=lambda reading: reading.value, default=NOTHING)
     return worst if worst.value else NOTHING
 

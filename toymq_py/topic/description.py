@@ -5,15 +5,32 @@ be wrong, and nothing to restore after a restart.
 """
 
 import contextlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from toymq_py.consumer import Consumer, MessageCounts
+from toymq_py.consumer import Consumer, IdSet, MessageCounts
 from toymq_py.storage.log import READ_BYTES, Log
 from toymq_py.storage.record import ATTRIBUTE_DELIVER_AT, iter_frames
 from toymq_py.topic.channel import Channel
+from toymq_py.topic.deliverer import ChannelContext
+from toymq_py.topic.redrive_consumer import RedriveConsumer
 
 PASSES_MAX = 8
 """Reads that find nothing but lost records, which count as acked afterwards."""
+
+
+def unconsumed(log: Log, scheduled: IdSet, redriver: RedriveConsumer, context: ChannelContext) -> tuple[int, int]:
+    """What waits in a topic without any consumer: its backlog, which is what is due, and what is scheduled beside it. Of dead
+    letters those wait that did not go back, of a stream none (ADR 0175)."""
+    later = scheduled.count(log.first_id, log.committed_id - 1)
+    return 0 if context.is_stream else redriver.waiting() - later, later
+
+
+def describe_consumers(channels: Mapping[str, Channel], alone: Callable[[], tuple[int, int]]) -> dict[str, Any]:
+    """A topic's consumers, with the largest of their backlogs and of what is scheduled for them; without any: ``alone``."""
+    found = [describe_channel(channel) for channel in channels.values()]
+    backlog, scheduled = [max(each[word] for each in found) for word in ("backlog", "scheduled")] if found else alone()
+    return {"backlog": backlog, "scheduled": scheduled, "consumers": found}
 
 
 def describe_channel(channel: Channel) -> dict[str, Any]:
@@ -97,6 +114,7 @@ def unopened_topic(name: str, reason: str) -> dict[str, Any]:
     return {
         "topic": name, "first_id": 0, "next_id": 0, "messages": 0, "bytes": 0, "segments": 0, "state": "failed",
         "incarnation": None, "settings": {},
+        "backlog": 0, "scheduled": 0,
         "consumers": [], "expired_total": 0, "dead_lettered_total": 0, "dropped_total": 0, "lost": 0,
         "problem": reason,
     }  # fmt: skip

@@ -12,6 +12,8 @@ from toymq_py.consumer_options import EARLIEST
 from toymq_py.gateway.alert_readings import NOTHING, Subjects, measure
 from toymq_py.gateway.alert_states import Reading
 
+LATER = {"X-Delay-Ms": "3600000"}
+
 
 @pytest.mark.parametrize(
     ("when", "topic", "measured"),
@@ -83,7 +85,7 @@ async def test_what_is_published_for_later_is_no_lag() -> None:
     async with gateway("/data/d", fs=SimDisk(random.Random(1))) as rig:
         topic = rig.broker.topic_or_new("t")
         topic.seek("c", EARLIEST)
-        assert (await rig.ask("POST", "/v1/topics/t/messages", content="a", headers={"X-Delay-Ms": "3600000"})).status_code == 201
+        assert (await rig.ask("POST", "/v1/topics/t/messages", content="a", headers=LATER)).status_code == 201
         assert {measure(when, topic) for when in ("lag", "age", "retrying", "unattached")} == {NOTHING}
 
 
@@ -92,6 +94,9 @@ async def test_messages_without_any_consumer_have_nothing_attached() -> None:
         await rig.publish("t", "a", "b")
         topic = rig.broker.topic("t")
         assert (measure("unattached", topic), measure("lag", topic)) == (Reading(2), NOTHING)
+        for _ in range(2):
+            assert (await rig.ask("POST", "/v1/topics/t/messages", content="c", headers=LATER)).status_code == 201
+        assert measure("unattached", topic) == Reading(2), "what is not due waits for its time, and for no consumer"
         topic.context.is_stream = True
         assert measure("unattached", topic) == NOTHING, "its readers come and go, and nothing waits for them"
 
