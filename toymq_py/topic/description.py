@@ -13,17 +13,20 @@ from toymq_py.storage.log import READ_BYTES, Log
 from toymq_py.storage.record import ATTRIBUTE_DELIVER_AT, iter_frames
 from toymq_py.topic.channel import Channel
 from toymq_py.topic.deliverer import ChannelContext
-from toymq_py.topic.redrive_consumer import RedriveConsumer
 
 PASSES_MAX = 8
 """Reads that find nothing but lost records, which count as acked afterwards."""
 
 
-def unconsumed(log: Log, scheduled: IdSet, redriver: RedriveConsumer, context: ChannelContext) -> tuple[int, int]:
-    """What waits in a topic without any consumer: its backlog, which is what is due, and what is scheduled beside it. Of dead
-    letters those wait that did not go back, of a stream none (ADR 0175)."""
+def unconsumed(log: Log, scheduled: IdSet, waiting: Callable[[], int], context: ChannelContext) -> tuple[int, int]:
+    """What waits in a topic without any consumer: its backlog, which is what is due, and what is scheduled beside it. A
+    stream has no backlog (ADR 0175).
+
+    Args:
+        waiting: how many messages there are; of dead letters, those that did not go back.
+    """
     later = scheduled.count(log.first_id, log.committed_id - 1)
-    return 0 if context.is_stream else redriver.waiting() - later, later
+    return 0 if context.is_stream else waiting() - later, later
 
 
 def describe_consumers(channels: Mapping[str, Channel], alone: Callable[[], tuple[int, int]]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Topic:
         self.read, self.fetch, self.messages = self.log.read, self.log.read_frames, self.log.messages
         self.when_committed, self.flush_offsets = self.commits.when_committed, self.offsets.flush
         self.due_times = partial(due_times, self.log)
-        self.unconsumed = partial(unconsumed, self.log, self.delays.schedule.ids, self.redrive_consumer, self.context)
+        self.unconsumed = partial(unconsumed, self.log, self.delays.schedule.ids, self.redrive_consumer.waiting, self.context)
         self.is_settled, self.discard_letters = self.redrive_consumer.has_acked, self.redrive_consumer.discard
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
