@@ -78,8 +78,9 @@ class Entrance:
             return
         inner = self._protocol(address)
         protocol = TlsProtocol(
-            self._certificates.context, inner, self._loop, self._quotas.read_buffer, self._handshake_ended, self._refuse
-        )
+            self._certificates.context, inner, self._loop, self._quotas.read_buffer, self._handshake_begins,
+            self._handshake_ended, self._refuse,
+        )  # fmt: skip
         seat = None
         try:
             seat = self._quotas.enter(address, protocol.abort)
@@ -90,6 +91,10 @@ class Entrance:
                 return
         self.handshakes[protocol] = seat
         self._tasks.create_task(self._connect(connection, protocol))
+
+    def _handshake_begins(self, protocol: TlsProtocol) -> bool:
+        seat = self.handshakes.get(protocol)
+        return seat is None or seat.begin_handshake()
 
     def _handshake_ended(self, protocol: TlsProtocol) -> None:
         """Free the handshake's seat; its session takes one of its own."""

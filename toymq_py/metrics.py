@@ -45,9 +45,10 @@ MESSAGES_BOUNDS = tuple(float(4**power) for power in range(9))
 LIMITS = (
     "connections", "address_connections", "token_connections", "reserve_connections", "topics", "token_topics",
     "reserve_topics", "held_bytes", "holder_held_bytes", "memory", "consumers", "token_consumers", "reserve_consumers",
-    "unacked",
+    "unacked", "handshakes",
 )  # fmt: skip
-"""The limits of ``auth.quotas``: of the broker, an address, a token, and the reserve for admins; and that of a consumer."""
+"""The limits of ``auth.quotas``: of the broker, an address, a token, and the reserve for admins; that of a consumer, and of
+handshakes of TLS."""
 TOPIC = ("topic",)
 CONSUMER = ("topic", "consumer")
 

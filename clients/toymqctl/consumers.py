@@ -13,8 +13,8 @@ from toymqctl.tables import duration, fitting, print_json, screen_room
 
 _COLUMNS = ("topic", "consumer", "last acked", "backlog", "ready", "inflight", "scheduled", "retrying", "oldest",
             "sessions", "mode")  # fmt: skip
-_SPARE = (10, 6, 4, 5, 2)
-"""Columns that go first where the terminal is narrow: mode, scheduled, ready (backlog minus inflight), inflight, last acked."""
+_SPARE = (10, 2, 4, 5, 6)
+"""Columns that go first where the terminal is narrow: mode, last acked, ready (backlog minus inflight), inflight, scheduled."""
 
 
 def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:

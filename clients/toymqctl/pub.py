@@ -54,7 +54,7 @@ def pub(
     whole: bool,
     no_dedupe: bool,
 ) -> None:
-    """Publish to TOPIC: each PAYLOAD, or every line of --file or of stdin.
+    """Publish to TOPIC: a message for each PAYLOAD, or for every line of --file or of stdin. Quote a PAYLOAD of several words.
 
     \b
         toymqctl pub orders '{"id": 17}' --key order-17
@@ -111,6 +111,9 @@ def pub(
             finally:
                 _say_published(topic, published)
         elif payloads:
+            if len(payloads) > 1 and sys.stderr.isatty():
+                each = "one for each PAYLOAD: quotes make one of several words"
+                click.echo(f"toymqctl: {len(payloads)} messages, {each}", err=True)
             for payload in payloads:
                 one(payload.encode(errors="surrogateescape"))
         elif path is not None:

@@ -1,5 +1,6 @@
 """``toymqctl pull``."""
 
+import sys
 from dataclasses import replace
 
 import click
@@ -62,6 +63,10 @@ def pull(
             terminal.write(replace(Row.delivered(message), lease=message.lease).format(form, topic))
             if acks:
                 message.ack()
+    if found and not acks and sys.stderr.isatty():
+        first = found[0]
+        ack = f"`toymqctl ack {first.topic} {consumer} {first.id}`, or pull with --ack"
+        click.echo(f"toymqctl: leased, not acked; what is not acked comes again when its lease ends: {ack}", err=True)
     if not found:
         click.echo(f"toymqctl: nothing is ready in {topic} for {consumer}", err=True)
         if fails:

@@ -32,10 +32,7 @@ def table(rows: Sequence[Sequence[str]], text: Collection[int] = (0,), room: int
         widths = [min(width, PADDED_MAX) if at in text else width for at, width in enumerate(widths)]
     lines = []
     for row in shown:
-        cells = [
-            cell if room is None or len(cell) <= width else cell[: width - 1] + "…"
-            for cell, width in zip(row, widths, strict=True)
-        ]
+        cells = row if room is None else [cut(cell, width) for cell, width in zip(row, widths, strict=True)]
         padded = zip(cells, widths, strict=True)
         lines.append("  ".join(cell.ljust(width) if i in text else cell.rjust(width) for i, (cell, width) in enumerate(padded)))
     return "\n".join(map(str.rstrip, lines))
@@ -59,6 +56,15 @@ def fitting(
     if not out:
         return shown
     return f"{shown}\nthe terminal is narrow: --json has {', '.join(rows[0][at] for at in sorted(out))}, too"
+
+
+def cut(text: str, width: int) -> str:
+    """A text of ``width`` characters at most: a name without its middle, as long ones differ at their ends, and a sentence
+    without its end."""
+    if len(text) <= width:
+        return text
+    tail = 0 if " " in text else (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def _widths(shown: Sequence[Sequence[str]]) -> list[int]:

@@ -8,10 +8,14 @@ from toymq_py.names import PARTITION_MARK
 from toymqctl.broker import Broker
 from toymqctl.partitions import grouped
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import duration, print_json, screen_room, size, table
+from toymqctl.tables import duration, fitting, print_json, screen_room, size
 
 _COLUMNS = ("topic", "messages", "size", "consumers", "backlog", "oldest", "inflight", "state")
 """The words of the dashboard."""
+_SPARE = (6, 2, 3, 5, 1)
+"""Columns that go first where the terminal is narrow: inflight, size, consumers, oldest, messages."""
+_NAME_CHARS_MIN = 16
+"""Characters of a name for which a column is left out."""
 
 
 def _row(topic: dict[str, Any]) -> tuple[str, ...]:
@@ -31,7 +35,7 @@ def _row(topic: dict[str, Any]) -> tuple[str, ...]:
 def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
     """List topics: stored messages, consumers and backlog.
 
-    Names that are too long for the terminal are cut; --json has them whole.
+    A narrow terminal gets names without their middle, and fewer columns; --json has all.
 
     `backlog` is that of the consumer with the most, without any consumer all messages that are due, of dead letters those that
     wait, of a stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum.
@@ -43,6 +47,6 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
         print_json(found)
     elif found:
         shown = found if pattern is not None and PARTITION_MARK in pattern else grouped(found)
-        click.echo(table([_COLUMNS, *map(_row, shown)], text=(0, 7), room=screen_room()))
+        click.echo(fitting([_COLUMNS, *map(_row, shown)], (0, 7), screen_room(), _SPARE, least=_NAME_CHARS_MIN))
     else:
         click.echo(f"no topics{broker.as_far_as_seen}")

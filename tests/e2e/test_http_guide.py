@@ -1,4 +1,4 @@
-"""docs/http.md tells the truth: its transcript is what happens."""
+"""docs/http.md and docs/dialects.md tell the truth: their transcripts are what happens."""
 
 import base64
 import json
@@ -17,27 +17,45 @@ from toymq_py.gateway.problems import STATUS
 from toymq_py.gateway.websocket import MEMBERS
 
 GUIDE = (ROOT / "docs" / "http.md").read_text()
+DIALECTS = (ROOT / "docs" / "dialects.md").read_text()
 ADDRESS = "http://127.0.0.1:7800/"
+UUID = re.compile(r"\w{8}(?:-\w{4}){3}-\w{12}")
 
 
-def exchanges() -> list[tuple[str, str]]:
+def exchanges(guide: str) -> list[tuple[str, str]]:
     """(command, what it prints)."""
-    (block,) = re.findall(r"^```console\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
-    return [tuple(part.split("\n", 1)) for part in block.split("$ ")[1:]]
+    blocks = re.findall(r"^```console\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    return [tuple(part.split("\n", 1)) for block in blocks for part in block.split("$ ")[1:]]
+
+
+def printed_by(command: str, broker: BrokerProcess) -> str:
+    done = subprocess.run(
+        ["bash", "-c", command.replace(ADDRESS, broker.http)], capture_output=True, timeout=TIMEOUT_S, check=False
+    )
+    return done.stdout.decode().replace("\r\n", "\n")
 
 
 @require("curl")
 def test_the_transcript(tmp_path: Path) -> None:
-    assert len(exchanges()) > 10
+    assert len(exchanges(GUIDE)) > 10
     with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0") as broker:
-        for command, expected in exchanges():
-            done = subprocess.run(
-                ["bash", "-c", command.replace(ADDRESS, broker.http)],
-                capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-            )  # fmt: skip
-            said = re.sub(r'"time_ms": \d{13}', '"time_ms": 1795285965938', done.stdout)
+        for command, expected in exchanges(GUIDE):
+            said = re.sub(r'"time_ms": \d{13}', '"time_ms": 1795285965938', printed_by(command, broker))
             said = re.sub(r'"lease": \d+', '"lease": 203859302847392', said)
             assert said.rstrip("\n") == expected.rstrip("\n"), command
+
+
+@require("curl")
+def test_the_transcripts_of_the_dialects(tmp_path: Path) -> None:
+    (documented,) = set(UUID.findall(DIALECTS))
+    given = documented
+    (served,) = re.findall(r"^toymq serve --http 127.0.0.1:7800 (.*?) *#", DIALECTS, re.MULTILINE)
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0", *served.split()) as broker:
+        for command, expected in exchanges(DIALECTS):
+            said = printed_by(command.replace(documented, given), broker)
+            given = (UUID.findall(said) or [given])[0]
+            said = re.sub(r'"timestamp": "[^"]+"', '"timestamp": "2026-11-29T22:00:06.277096241Z"', said)
+            assert said.replace(given, documented).rstrip("\n") == expected.rstrip("\n"), command
 
 
 async def test_the_transcript_of_the_websocket() -> None:

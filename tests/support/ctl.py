@@ -48,7 +48,7 @@ def on_a_terminal(broker: BrokerProcess, *arguments: str) -> str:
     program = [sys.executable, "-c", "from toymqctl.cli import main; main()"]
     command = [*program, "--url", f"127.0.0.1:{broker.port}", *arguments]
     surroundings = {name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES")}
-    done = subprocess.run(command, env=surroundings, stdin=theirs, stdout=theirs, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(command, env=surroundings, stdin=theirs, stdout=theirs, stderr=theirs, timeout=TIMEOUT_S, check=False)
     os.close(theirs)
     shown = os.read(ours, 65_536).decode()
     os.close(ours)

@@ -123,7 +123,10 @@ class Declarations:
             arguments.checked(method["arguments"]),
         )  # fmt: skip
         self._owner.rights.declare(wanted.topic)
-        counts = await self.queues.declare(wanted, self._owner, lambda: self._may_make(method, {"topic": wanted.topic}))
+        if self.queues.is_undeclared(wanted) and not self._owner.rights.is_admin:
+            counts = self.queues.counts(name, self.queues.topic(name, self._owner))
+        else:
+            counts = await self.queues.declare(wanted, self._owner, lambda: self._may_make(method, {"topic": wanted.topic}))
         self._last_queue = name
         self._declared(method, name, *counts)
 

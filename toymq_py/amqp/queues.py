@@ -193,6 +193,14 @@ class Queues:
         queue = self.topology.queues.get(name)
         return queue is not None and is_stream(queue.arguments)
 
+    def is_undeclared(self, wanted: Queue) -> bool:
+        """Whether a queue is a topic that another protocol made, and wanted as a topic is: nothing need be stored then. A
+        topic is durable, and so is a queue that says that it is not."""
+        arguments = dict(wanted.arguments)
+        as_a_topic = arguments.pop("x-queue-type", "classic") in ("classic", "quorum") and not arguments
+        is_there = wanted.name not in self.topology.queues and self.broker.has(wanted.topic)
+        return is_there and as_a_topic and not wanted.goes_by_itself
+
     def refuse_stream(self, name: str, method: str) -> None:
         """Raises: AmqpError (NOT_IMPLEMENTED)."""
         if self.is_stream(name):

@@ -13,6 +13,7 @@ from typing import Literal
 from toymq_py.errors import Moved
 
 logger = logging.getLogger("toymq_py.audit")
+logger.addHandler(logging.NullHandler())  # a program that embeds a broker and sets up no log has no trail on its stderr
 
 REFUSED = frozenset(("AUTH_REQUIRED", "AUTH_FAILED", "FORBIDDEN"))
 """Refusals with these codes are always recorded."""

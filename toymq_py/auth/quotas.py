@@ -22,6 +22,8 @@ FLOOR_BYTES = 64 * 1024
 """Every connection may hold so much whatever others do, so that small messages still pass; less where there are so many
 connections that all of theirs would be more than the limit (``Quotas.floor_bytes``)."""
 FLOOR_BYTES_MIN = 8 * 1024
+HANDSHAKE_BYTES = 64 * 1024
+"""What OpenSSL has for a handshake that is under way, about, with a record that has come in part."""
 HELD_OF_MEMORY = 8
 """Bodies are held beside what they become on their way: as parts of a batch, as the bytes that are written, as the tail of the
 log."""
@@ -100,6 +102,11 @@ class Seat:
     def idle(self) -> None:
         """The connection has no request: it may be evicted."""
         self._quotas.idle(self)
+
+    def begin_handshake(self) -> bool:
+        """A handshake of TLS begins, until ``leave``. So many may be under way as ``max_held_bytes`` has room for; the oldest
+        gives way, as one that is honest takes a moment. Returns: False while memory is high: close the connection."""
+        return self._quotas.begin_handshake(self)
 
     @property
     def floor_bytes(self) -> int:
@@ -218,6 +225,7 @@ class Quotas:
         """What a read of each may bring at once; the same of all together."""
         self.read_buffer = ReadBuffer()
         self._goes_on: Seat | None = None
+        self._handshakes: dict[Seat, None] = {}  # under way, the oldest first
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
         self._beside: set[str] = set()
         """Dead-letter topics whose origin exists: the broker creates them, and they do not count (ADR 0074)."""
@@ -294,9 +302,21 @@ class Quotas:
             self._evictable.pop(seat, None)
             self._evictable[seat] = None
 
+    def begin_handshake(self, seat: Seat) -> bool:
+        """See ``Seat.begin_handshake``."""
+        if self.memory_high:
+            self._metrics.limit_reached("memory")
+            return False
+        while len(self._handshakes) >= max(self.max_held_bytes // HANDSHAKE_BYTES, 1):
+            self._metrics.limit_reached("handshakes")
+            next(iter(self._handshakes)).evict()
+        self._handshakes[seat] = None
+        return True
+
     def leave(self, seat: Seat) -> None:
         """See ``Seat.leave``."""
         self._connections -= 1
+        self._handshakes.pop(seat, None)
         self._set_floor()
         self.settle(seat, 0)
         self._evictable.pop(seat, None)

@@ -19,7 +19,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from toymq_py.auth.quotas import Quotas, Seat
-from toymq_py.errors import AuthFailed, ShuttingDown
+from toymq_py.errors import AuthFailed, PlacementUnknown, ShuttingDown
 from toymq_py.gateway.access import login_of
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.http_heads import FORWARDED, INTERNAL
@@ -35,6 +35,11 @@ from toymq_py.partitions import half_made
 TURN = "toymq.turn"
 """Key in the ASGI scope's ``state``: the worker whose turn a lease is; it is looked at twice."""
 PIECE_BYTES = 64 * 1024
+REACH_S = 20.0
+"""How long a worker may take to answer at all, as over TCP (``session.upstream``)."""
+FRESH_S = 1.0
+"""One that has answered a moment ago is up. Any other is asked before a request is sent to it: of one that does not answer, it
+is known then that it has done nothing (ADR 0225)."""
 LOOK_S = 60.0
 """How often a login is looked at that has not been ended: its time may be over."""
 PIPE_BYTES_MAX = 256 * 1024
@@ -57,6 +62,7 @@ class Forwarding:
         self._gateway = gateway
         self._placement = gateway.broker.placement
         self._turn = self._placement.worker - 1
+        self._answered: dict[int, float] = {}  # when, by worker
 
     def place(self, scope: Scope) -> int | None:
         """The worker that a request is to be passed on to; None: it is for this one."""
@@ -114,13 +120,36 @@ class Forwarding:
             raise ShuttingDown(f"worker {worker} cannot be reached ({error.strerror or error}): try again") from error
         return connection
 
+    async def _reach(self, worker: int) -> None:
+        """Wait until a worker answers, unless it has a moment ago. Raises: PlacementUnknown."""
+        loop, neighbours = self._gateway.loop, self._gateway.neighbours
+        if neighbours is None or loop.time() - self._answered.get(worker, -FRESH_S) < FRESH_S:
+            return
+        try:
+            await neighbours.knock(worker, REACH_S)
+        except ShuttingDown as error:
+            raise PlacementUnknown(str(error)) from error
+        self._answered[worker] = loop.time()
+
+    async def _first_piece(self, reader: asyncio.StreamReader, worker: int) -> bytes:
+        """Of an answer, which may take as long as its worker is alive. Raises: OSError, PlacementUnknown."""
+        reading = asyncio.ensure_future(reader.read(PIECE_BYTES))
+        try:
+            while not (await asyncio.wait({reading}, timeout=REACH_S))[0]:
+                await self._reach(worker)
+        finally:
+            reading.cancel()
+        self._answered[worker] = self._gateway.loop.time()
+        return reading.result()
+
     async def forward(self, worker: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on (ASGI)."""
         lacks = (404, 421) if scope["state"].get(ROUTED) else (421,)
         answer = _Answer(scope["method"] == "HEAD", lacks)
         try:
+            await self._reach(worker)
             reader, writer = await asyncio.open_unix_connection(sock=self.connect(worker), limit=PIECE_BYTES)
-        except ShuttingDown as error:
+        except (PlacementUnknown, ShuttingDown) as error:
             await problem(error)(scope, receive, send)
             return
         sized = any(name == b"content-length" for name, _ in scope["headers"])
@@ -140,9 +169,11 @@ class Forwarding:
                 asking = [tasks.create_task(_send_body(receive, writer, chunked=chunked))]
                 if login is not None:
                     asking.append(tasks.create_task(end_with(login)))
-                with suppress(OSError, httptools.HttpParserError):
-                    while not (answer.whole or answer.lacks_it) and (data := await reader.read(PIECE_BYTES)):
-                        for message in answer.feed(data):
+                with suppress(OSError, httptools.HttpParserError, PlacementUnknown):
+                    data = await self._first_piece(reader, worker)
+                    while not (answer.whole or answer.lacks_it) and (data := data or await reader.read(PIECE_BYTES)):
+                        piece, data = data, b""
+                        for message in answer.feed(piece):
                             await send(message)
                 for task in asking:
                     task.cancel()

@@ -4,6 +4,15 @@ from collections.abc import Iterable
 
 from toymq_py.errors import BadArgument
 
+_MEANT = {
+    b"x-delay": "X-Delay-Ms", b"x-ttl": "X-Ttl-Ms", b"x-expir": "X-Ttl-Ms", b"x-dedup": "Idempotency-Key",
+    b"x-idempoten": "Idempotency-Key", b"x-key": "Idempotency-Key", b"x-message-key": "Idempotency-Key",
+    b"x-routing-key": "X-Route", b"x-partition": "X-Route", b"x-group": "X-Header-Toymq-Group",
+    b"x-toymq-group": "X-Header-Toymq-Group",
+}  # fmt: skip
+"""How the header of a publish that is misspelled begins, and its name. A proxy's own headers begin otherwise."""
+_OURS = frozenset((b"x-delay-ms", b"x-ttl-ms"))
+
 
 def header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
     """A message's header block (protocol.md, PUB). Raises: BadArgument for a header that would be read as another."""
@@ -29,14 +38,28 @@ def parse_block(block: bytes) -> dict[str, str]:
 
 
 def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The header block from a request's or part's headers: ``X-Header-<name>`` without its prefix, and ``traceparent``."""
+    """The header block from a publish's or part's headers: ``X-Header-<name>`` without its prefix, and ``traceparent``.
+
+    Raises: BadArgument; also for a misspelled ``X-Delay-Ms``, which would deliver at once.
+    """
     pairs = []
     for name, value in raw:
-        if name.startswith(b"x-header-"):
-            pairs.append((name[9:].decode("latin-1"), header_text(value)))
+        if name.startswith(b"x-"):
+            if name.startswith(b"x-header-"):
+                pairs.append((name[9:].decode("latin-1"), header_text(value)))
+            elif name not in _OURS:
+                _refuse_misspelled(name)
         elif name == b"traceparent":
             pairs.append(("traceparent", header_text(value)))
     return header_block(pairs) if pairs else b""
+
+
+def _refuse_misspelled(name: bytes) -> None:
+    """Raises: BadArgument."""
+    for start, meant in _MEANT.items():
+        if name.startswith(start):
+            shown = name[:50].decode("latin-1")
+            raise BadArgument(f"unknown header {shown!a}: use {meant}, or X-Header-… for one of the message")
 
 
 def header_text(value: bytes) -> str:

@@ -84,12 +84,17 @@ class Neighbours:
             raise ShuttingDown(f"worker {worker} answers {status} to {method} {path}: try again")
         return answer
 
+    async def knock(self, worker: int, within_s: float) -> None:
+        """Wait until one answers at all. The system takes the connection of one that is not up, and keeps what is sent for the
+        next. Raises: ShuttingDown."""
+        await self._exchange(worker, "/healthz", "GET", b"", within_s=within_s)
+
     async def _exchange(
-        self, worker: int, path: str, method: str, body: bytes, media: str = "application/json"
+        self, worker: int, path: str, method: str, body: bytes, media: str = "application/json", within_s: float = WITHIN_S
     ) -> tuple[int, bytes]:
         """Raises: ShuttingDown."""
         try:
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(within_s):
                 return await _exchange(self._placement.http_sockets[worker], method, path, body, media)
         except (OSError, TimeoutError, ValueError) as error:
             raise ShuttingDown(f"worker {worker} does not answer ({str(error) or 'in time'}): try again") from error
@@ -114,7 +119,10 @@ async def _exchange(socket_path: str, method: str, path: str, body: bytes, media
         head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()
-    return int(head.split(b" ", 2)[1]), answer
+    status = head.split(b" ", 2)[1:2]
+    if not status:
+        raise ConnectionResetError("it ended before it answered")
+    return int(status[0]), answer
 
 
 def labelled_metrics(texts: Sequence[bytes]) -> bytes:

@@ -56,7 +56,7 @@ class TlsListener:
         self._quotas = quotas
         self._refusal = refusal
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._handshakes: dict[socket.socket, asyncio.Task[None]] = {}
+        self._handshakes: set[socket.socket] = set()
         self._seats: dict[socket.socket, Seat | None] = {}
 
     def start(self) -> None:
@@ -73,8 +73,9 @@ class TlsListener:
         if connection in self._silent:
             self._forget(connection)
             self._close(connection)
-        elif (handshake := self._handshakes.get(connection)) is not None:
-            handshake.cancel()
+        elif connection in self._handshakes:
+            with suppress(OSError):  # it finds the stream's end. Cancelled, it would wait for the client's answer to a close
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _close(self, connection: socket.socket) -> None:
         self._leave(connection)
@@ -112,19 +113,21 @@ class TlsListener:
         first = b""
         with suppress(OSError):
             first = connection.recv(1, socket.MSG_PEEK)
-        if first == HANDSHAKE_RECORD:
-            handshake = self._tasks.create_task(self._shake_hands(connection))
-            self._handshakes[connection] = handshake
-            handshake.add_done_callback(lambda _: self._handshook(connection))
+        seat = self._seats.get(connection)
+        if first == HANDSHAKE_RECORD and seat is not None and not seat.begin_handshake():
+            logger.info("no TLS handshake: the broker's memory is at its limit (--memory-max)")
+        elif first == HANDSHAKE_RECORD:
+            self._handshakes.add(connection)
+            self._tasks.create_task(self._shake_hands(connection)).add_done_callback(lambda _: self._handshook(connection))
             return
-        if first:
+        elif first:
             with suppress(OSError):
                 connection.recv(CLEARED_BYTES)  # with unread bytes a close resets the connection, and the response is lost
                 connection.send(self._refusal)
         self._close(connection)
 
     def _handshook(self, connection: socket.socket) -> None:
-        del self._handshakes[connection]
+        self._handshakes.remove(connection)
         self._leave(connection)
 
     def _connect(self, connection: socket.socket) -> BoundedProtocol:

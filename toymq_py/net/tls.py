@@ -43,11 +43,13 @@ class TlsProtocol(BoundedProtocol):
         inner: BoundedProtocol,
         loop: asyncio.AbstractEventLoop,
         buffer: ReadBuffer,
+        may_begin: Callable[["TlsProtocol"], bool],
         settled: Callable[["TlsProtocol"], None],
         refuse: Callable[[asyncio.Transport, RequestError], None],
     ) -> None:
         """
         Args:
+            may_begin: whether there is memory for a handshake, before it takes any.
             settled: called once when the handshake has succeeded or failed, before ``inner`` gets the connection.
             refuse: writes an error without TLS and closes the connection.
         """
@@ -55,6 +57,7 @@ class TlsProtocol(BoundedProtocol):
         self._inner = inner
         self._loop = loop
         self.buffer = buffer
+        self._may_begin = may_begin
         self._settled: Callable[[TlsProtocol], None] | None = settled
         self._refuse = refuse
         self._stage = _Stage.SILENT
@@ -78,6 +81,10 @@ class TlsProtocol(BoundedProtocol):
             if data[0] != HANDSHAKE_RECORD:
                 self._end("the client sent something else instead of TLS")  # perhaps a token: none of it is logged
                 self._refuse(self._transport, BadFraming("this port speaks TLS: use toymqs://"))
+                return
+            if not self._may_begin(self):
+                self._end("the broker's memory is at its limit (--memory-max)")
+                self._transport.abort()
                 return
             self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
             self._stage = _Stage.HANDSHAKE

@@ -214,12 +214,15 @@ class Passing:
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES))
         places = self._placement.places()
         self._turn += 1
+        asked: list[Expected] = []
 
         def ask(place: Place, command: Command, answered: Callable[[bytes], None]) -> None:
-            place_of = held if isinstance(command, Pull) else None
-            self.links.send(self.links.to(place), [encode_command(command)], Expected(place_of, 1, share=answered))
+            asked.append(Expected(held if isinstance(command, Pull) else None, 1, share=answered))
+            self.links.send(self.links.to(place), [encode_command(command)], asked[-1])
 
         def done(reply: bytes) -> None:
+            for late in asked:
+                late.held = None
             self._pulls.popleft()
             self._replies.fill(held, lambda: told(command.topic, NO_TOPIC[:1], reply))
             if self._pulls:
@@ -228,7 +231,8 @@ class Passing:
                 self.links.finish()
 
         order = [places[(self._turn + at) % len(places)] for at in range(len(places))]
-        pull = PatternPull(command, order, ask, self.links.connected, done, lambda: self.links.lost_reply(held))
+        lost = partial(self.links.lost_reply, held)
+        pull = PatternPull(command, order, ask, self.links.connected, done, lost, self._loop.call_later)
         self._pulls.append(pull)
         if len(self._pulls) == 1:
             pull.begin()

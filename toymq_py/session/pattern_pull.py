@@ -1,12 +1,14 @@
 """One PULL of a pattern, for a session of a broker with several workers: each has a part of the topics. ADR 0157.
 
-1. The workers are asked one after the other, without waiting, for what is still missing.
+1. The workers are asked one after the other, without waiting, for what is still missing. One that does not answer is passed
+   over after a while, since the leases of what the others gave run meanwhile. If it answers later, that is given back.
 2. Where none has a message, all are asked at once, each over a connection of its own, to wait. The first that has messages ends
    the others' wait. What one of them leased meanwhile is given back at once, and counts no attempt.
 
 A group that is away is left out; only where all are, that is the reply.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +16,8 @@ from functools import partial
 
 from toymq_py.errors import PlacementUnknown, ShuttingDown
 from toymq_py.placement import Place, PlaceLink
-from toymq_py.protocol import Command, Nack, Pull, encode_command, encode_ok, first_word
+from toymq_py.protocol import Command, Nack, Pull, ReplyFrames, encode_command, encode_ok, first_word
+from toymq_py.session.spread_subscription import PATIENCE_S
 
 AWAY = b"ERR PLACEMENT_UNKNOWN "
 """How it is told that a group does not answer."""
@@ -22,6 +25,8 @@ Ask = Callable[[Place, Command, Callable[[bytes], None]], None]
 """Asks a worker, and gives the answer: the deliveries, and the OK or ERR behind them."""
 Connect = Callable[[Place, Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
 """Makes a connection to a worker, which has been greeted. Raises: ShuttingDown, PlacementUnknown."""
+Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+"""Calls a function after seconds."""
 
 
 class PatternPull:
@@ -29,17 +34,21 @@ class PatternPull:
 
     def __init__(
         self, command: Pull, workers: Sequence[Place], ask: Ask, connect: Connect, done: Callable[[bytes], None],
-        lost: Callable[[], None],
+        lost: Callable[[], None], later: Later,
     ) -> None:  # fmt: skip
         """
         Args:
             workers: in the order in which they are asked.
+            later: as ``call_later`` of an event loop.
             lost: called when a worker dies that was waited for.
         """
         self._command = command
         self._left = list(workers)
         self._there = list(workers)
-        self._asked: Place = workers[0]
+        self._asked: Place | None = None
+        """The one whose answer is missing."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._later = later
         self._ask = ask
         self._connect = connect
         self._done = done
@@ -54,22 +63,40 @@ class PatternPull:
         """Ask the next worker."""
         worker = self._asked = self._left.pop(0)
         missing = self._command.max_count - self._count
+        if len(self._there) > 1:
+            self._timer = self._later(PATIENCE_S, self._pass_over)
         try:
-            self._ask(worker, replace(self._command, max_count=missing, wait_ms=0), self._answered)
+            self._ask(worker, replace(self._command, max_count=missing, wait_ms=0), partial(self._answered, worker))
         except (PlacementUnknown, ShuttingDown):
             self._fail()
 
-    def _fail(self) -> None:
+    def _pass_over(self) -> None:
+        if self._asked is not None:
+            self._there.remove(self._asked)
+            self._asked = None
+            self._go_on()
+
+    def _stop(self) -> None:
+        """No more answers are wanted."""
         self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fail(self) -> None:
+        self._stop()
         self.end_wait()
         self._lost()
 
-    def _answered(self, answer: bytes) -> None:
-        if self._over:
+    def _answered(self, worker: Place, answer: bytes) -> None:
+        if self._over or worker != self._asked:
+            self._give_back(worker, [frame for frame in ReplyFrames().split(answer) if first_word(frame) == b"MSG"])
             return
         deliveries, last = _split(answer)
+        self._asked = None
+        if self._timer is not None:
+            self._timer.cancel()
         if last.startswith(AWAY) and len(self._there) > 1:
-            self._there.remove(self._asked)
+            self._there.remove(worker)
         elif last.startswith(b"ERR"):
             if not self._count:
                 self._finish(answer)
@@ -77,6 +104,9 @@ class PatternPull:
         elif count := int(last.split()[1]):
             self._found.append(deliveries)
             self._count += count
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._count >= self._command.max_count or (not self._left and (self._count or self._waits_none)):
             self._finish(b"".join(self._found) + encode_ok(self._count))
         elif self._left:
@@ -112,7 +142,7 @@ class PatternPull:
             self._fail()
 
     def _finish(self, reply: bytes) -> None:
-        self._over = True
+        self._stop()
         self.end_wait()
         self._done(reply)
 
@@ -125,7 +155,7 @@ class PatternPull:
 
     def close(self) -> None:
         """The session has ended."""
-        self._over = True
+        self._stop()
         for link, _ in list(self._waits.values()):
             link.close()
         self._waits.clear()

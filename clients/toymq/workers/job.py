@@ -4,6 +4,7 @@ The payload is a JSON object of the arguments by name, ``{"path": "a.png", "widt
 """
 
 import inspect
+import logging
 import typing
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -22,8 +23,12 @@ from toymq.workers.retries import Retries
 from toymq_py.consumer_options import Mode
 from toymq_py.errors import BadArgument, ConfigError
 
+logger = logging.getLogger("toymq.workers")
+
 P = ParamSpec("P")
 R = TypeVar("R")
+GROUP = "toymq-group"
+"""The header that names the group of a job, for ``mode="keyed"``."""
 Executor = Literal["thread", "process"]
 _NO_RETRIES_OF_ITS_OWN = Retries()
 EXECUTORS: tuple[Executor, ...] = ("thread", "process")
@@ -113,6 +118,7 @@ class Job(Generic[P, R]):
         self.__wrapped__ = function
         self._connection = connection
         self._options = PublishOptions()
+        self._warned_of_key = False
         self._read_signature()
 
     def _check_executor(self, qualname: str) -> None:
@@ -181,11 +187,24 @@ class Job(Generic[P, R]):
 
     @hinted
     def options(
-        self, *, key: Key | None = None, headers: Mapping[str, str] | None = None, delay: Seconds | None = None,
-        ttl: Seconds | None = None, timeout: Seconds = 30.0,
+        self, *, key: Key | None = None, group: str | None = None, headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None, ttl: Seconds | None = None, timeout: Seconds = 30.0,
     ) -> "Job[P, R]":  # fmt: skip
-        """The same job, published with options of ``Client.pub``: ``resize.options(delay="5m").send("a.png")``. ``timeout``:
-        how long ``call`` waits."""
+        """The same job, published with options of ``Client.pub``: ``resize.options(delay="5m").send("a.png")``.
+
+        Args:
+            key: the topic stores a job once for each key; what ``mode="keyed"`` keeps in order is a ``group``.
+            group: the header ``toymq-group``: a worker with ``mode="keyed"`` does the jobs of a group one after the other.
+            timeout: how long ``call`` waits.
+        """
+        if group is not None:
+            headers = {**(headers or {}), GROUP: group}
+        elif key is not None and self.settings.mode == "keyed" and not self._warned_of_key and GROUP not in (headers or {}):
+            self._warned_of_key = True
+            logger.warning(
+                "%s: key=%r: the topic stores one job for each key and drops the next ones; to do the jobs of a key in order,"
+                " use options(group=…)", self.name, key,
+            )  # fmt: skip
         other = copy(self)
         other._options = PublishOptions(key, headers, delay, ttl, arguments.duration_ms("timeout", timeout, 1) / 1000)
         return other

@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from toymq_py.errors import ToymqError
 from toymq_py.names import DEAD_LETTERS
 from toymqctl.lines import Row
-from toymqctl.tables import NARROWEST
+from toymqctl.tables import NARROWEST, cut
 from toymqctl.top.figures import (
     CONSUMER_COLUMNS,
     LETTER_COLUMNS,
@@ -221,17 +221,22 @@ class Top(App[None]):
 
     def _text(self, cell: Cell, column: Column) -> Text:
         """Cut names and reasons to leave room for numbers; filter and heading have them whole."""
-        text = Text(cell.text, "bold red" if cell.bad else "", justify="right" if column.number else "left", no_wrap=True)
+        most = max(self.size.width // 3, NARROWEST)
+        text = Text(cell.text if column.number else cut(cell.text, most), "bold red" if cell.bad else "", no_wrap=True)
+        text.justify = "right" if column.number else "left"
         if not column.number:
-            text.truncate(max(self.size.width // 3, NARROWEST), overflow="ellipsis")
+            text.truncate(most, overflow="ellipsis")  # characters of two columns
         return text
 
     def _show_where(self, found: int | None = None) -> None:
         parts = [Text(self._feed.address, "bold")]
         if self._topic is not None:
             parts.append(Text(self._topic))
-            parts.append(Text("dead letters" if self._in_letters else "consumers"))
-            if self._figures is not None and not self._figures.has(self._topic):
+            figures = self._figures
+            is_there = figures is not None and figures.has(self._topic)
+            alone = figures is not None and is_there and not figures.consumers(self._topic)
+            parts.append(Text("dead letters" if self._in_letters else "no consumers" if alone else "consumers"))
+            if figures is not None and not is_there:
                 parts.append(Text("this topic was deleted", "bold red"))
         if self._wanted:
             parts.append(Text(f"/{self._wanted}"))

@@ -199,3 +199,26 @@ def test_a_token_without_a_right_to_a_queue_does_not_learn_that_it_is_there(tmp_
                         wire.expect("queue.declare-ok")
                     else:
                         assert wire.closed_with()[0] == 403, (name, passive, queue)
+
+
+def test_a_topic_that_another_protocol_made_may_be_declared_as_it_is_with_any_right_to_it(tmp_path: Path, auth: Path) -> None:
+    """Each tutorial begins with a declare. It stores nothing, so an admin may still declare the queue otherwise."""
+    auth.write_text(table("all", RIGHTS) + table("works", 'publish = ["orders"]\nsubscribe = ["orders"]'))
+    options = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--auth-file", str(auth))
+    with BrokerProcess(tmp_path / "d", *options) as broker:
+        url = f"{broker.http}v1/topics/orders/messages"
+        httpx.post(url, content=b"tea", headers={"authorization": f"Bearer {token('works')}"}).raise_for_status()
+        for arguments in ({"x-message-ttl": 1000}, {"x-queue-type": "stream"}):
+            with AmqpWire(broker.amqp).login(password=token("works")) as wire:
+                wire.send(1, "queue.declare", queue="orders", durable=True, arguments=arguments)
+                assert "it may not administer there" in wire.closed_with()[1], arguments
+        with AmqpWire(broker.amqp).login(password=token("works")) as wire:
+            wire.send(1, "queue.declare", queue="orders", auto_delete=True)
+            assert wire.closed_with()[0] == 405
+        with AmqpWire(broker.amqp).login(password=token("works")) as wire:
+            for wanted in ({"durable": True}, {}, {"durable": True, "arguments": {"x-queue-type": "quorum"}}):
+                assert wire.ask(1, "queue.declare", queue="orders", **wanted)["message_count"] == 1
+            wire.send(1, "basic.get", queue="orders", no_ack=True)
+            assert wire.content().body == b"tea"
+        with AmqpWire(broker.amqp).login(password=token("all")) as wire:
+            wire.ask(1, "queue.declare", queue="orders", durable=True, arguments={"x-max-priority": 3})

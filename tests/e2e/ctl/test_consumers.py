@@ -27,12 +27,12 @@ def test_one_that_acked_nothing_has_no_last_ack(ctl: Ctl) -> None:
 
 
 def test_the_table_fits_a_terminal_of_80_columns(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was 91 wide, and every line became two."""
+    """It was 91 wide, and every line became two. It has `scheduled`, which the page on delays names."""
     monkeypatch.setattr("toymqctl.consumers.screen_room", lambda: 80)
     for _ in range(3):
         ok(ctl("pub", "orders.of.a.long.name", "x"))
     ok(ctl("pull", "orders.of.a.long.name", "billing-of-europe", "--ack"))
     shown = ok(ctl("consumers", "orders.of.a.long.name"))
     assert max(map(len, shown.splitlines())) <= 80
-    assert " ".join(shown.splitlines()[0].split()) == "topic consumer last acked backlog inflight retrying oldest sessions"
-    assert shown.splitlines()[-1] == "the terminal is narrow: --json has ready, scheduled, mode, too"
+    assert " ".join(shown.splitlines()[0].split()) == "topic consumer backlog inflight scheduled retrying oldest sessions"
+    assert shown.splitlines()[-1] == "the terminal is narrow: --json has last acked, ready, mode, too"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess, environment
-from tests.support.ctl import Ctl, ok, refused, values
+from tests.support.ctl import Ctl, ok, on_a_terminal, refused, values
 from toymq import sync
 from toymq.errors import BadArgument
 
@@ -166,3 +166,10 @@ def test_an_interrupted_stream_says_what_is_open(tmp_path: Path) -> None:
         assert (process.returncode, out) == (130, b"published 1\n")
         assert b"toymqctl: the outcome of the next 2 lines is unknown\n" in err
         broker.signal(signal.SIGCONT)
+
+
+def test_a_terminal_says_that_several_words_are_several_messages(ctl: Ctl, broker: BrokerProcess) -> None:
+    note = "toymqctl: 2 messages, one for each PAYLOAD: quotes make one of several words"
+    assert on_a_terminal(broker, "pub", "greetings", "hello", "world").splitlines()[0] == note
+    assert on_a_terminal(broker, "pub", "greetings", "hello world").splitlines() == ["OK 2"]
+    assert ok(ctl("pub", "greetings", "hello", "world")) == "OK 3\nOK 4\n", "a script is told nothing"

@@ -1,6 +1,7 @@
 """``toymqctl pull``."""
 
-from tests.support.ctl import Ctl, ok, refused, rows, values
+from tests.support.broker_process import BrokerProcess
+from tests.support.ctl import Ctl, ok, on_a_terminal, refused, rows, values
 
 
 def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
@@ -30,3 +31,12 @@ def test_a_misspelled_topic_is_said(ctl: Ctl) -> None:
     note = "toymqctl: mispulled was not there and is made now: `toymqctl delete mispulled` removes it\n"
     assert ctl("pull", "mispulled", "w").stderr == note + "toymqctl: nothing is ready in mispulled for w\n"
     assert ctl("pull", "mispulled", "w").stderr == "toymqctl: nothing is ready in mispulled for w\n"
+
+
+def test_a_terminal_says_that_what_is_pulled_is_not_acked(ctl: Ctl, broker: BrokerProcess) -> None:
+    """It prints as `sub` does, which acks."""
+    for job in ("tea", "cake"):
+        ok(ctl("pub", "leased", job))
+    note = "toymqctl: leased, not acked; what is not acked comes again when its lease ends: `toymqctl ack leased w 0`"
+    assert note in on_a_terminal(broker, "pull", "leased", "w")
+    assert "not acked" not in on_a_terminal(broker, "pull", "leased", "w", "--ack")

@@ -4,9 +4,11 @@ import errno
 import json
 import logging
 import random
+from pathlib import Path
 
 import pytest
 
+from tests.support.broker_process import run_program
 from tests.support.fake_clock import FakeClock
 from tests.support.http_rig import gateway
 from tests.support.sim_disk import SimDisk
@@ -52,6 +54,20 @@ def test_each_command_that_changes_something_has_a_line(lines: pytest.LogCapture
             ("delete topic=t", "NO_SUCH_TOPIC"),
         )
     )  # fmt: skip
+
+
+def test_a_program_that_embeds_a_broker_and_sets_up_no_log_has_no_trail_on_its_stderr(tmp_path: Path) -> None:
+    """Each refused call of ``toymq.open`` put a line on stderr beside the exception."""
+    program = (
+        "import toymq.sync\n"
+        "with toymq.sync.open('queue') as mq:\n"
+        "    try:\n"
+        "        mq.delete('nothing')\n"
+        "    except toymq.RequestError as error:\n"
+        "        print(error)\n"
+    )
+    done = run_program(program, tmp_path, preloaded=("toymq.sync.client", "toymq_py.embedded.blocking"))
+    assert (done.stdout, done.stderr) == ("there is no topic nothing\n", "")
 
 
 def test_who_was_refused_over_tcp(lines: pytest.LogCaptureFixture) -> None:

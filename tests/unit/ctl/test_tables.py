@@ -2,7 +2,7 @@
 
 import pytest
 
-from toymqctl.tables import NARROWEST, PADDED_MAX, fitting, table
+from toymqctl.tables import NARROWEST, PADDED_MAX, cut, fitting, table
 
 ROWS = [("topic", "messages", "consumer"), ("t" * 200, "12345", "c" * 190), ("orders", "7", "billing")]
 
@@ -26,7 +26,23 @@ def test_without_a_terminal_nothing_is_cut() -> None:
 
 
 def test_on_the_narrowest_terminal_something_of_a_name_is_left() -> None:
-    assert table(ROWS, text=(0, 2), room=5).split("\n")[1].split()[0] == "t" * (NARROWEST - 1) + "…"
+    assert table(ROWS, text=(0, 2), room=5).split("\n")[1].split()[0] == "tttt…ttt"
+    assert len("tttt…ttt") == NARROWEST
+
+
+def test_long_names_that_differ_at_their_end_look_different() -> None:
+    names = "n" * 195 + "a", "n" * 195 + "b"
+    _, first, second = table([("topic",), *((name,) for name in names)], room=40).split("\n")
+    assert (first, second) == (f"{'n' * 20}…{'n' * 18}a", f"{'n' * 20}…{'n' * 18}b")
+
+
+@pytest.mark.parametrize(("width", "shown"), [(6, "abcdef"), (5, "ab…ef"), (4, "ab…f"), (3, "a…f"), (2, "a…"), (1, "…")])
+def test_a_name_is_cut_in_the_middle(width: int, shown: str) -> None:
+    assert cut("abcdef", width) == shown
+
+
+def test_a_sentence_is_cut_at_its_end() -> None:
+    assert cut("ValueError: no template: x", 20) == "ValueError: no temp…"
 
 
 def test_what_is_not_printable_is_a_dot() -> None:

@@ -8,7 +8,8 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +18,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.tokens import table, token
 from tests.support.worker_processes import Workers, serving, topic_of
+from toymq_py.gateway import forwarding
+from toymq_py.gateway.forwarding import Forwarding
+from toymq_py.gateway.neighbours import Neighbours
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.placement import Placement
 
 HERE, THERE = topic_of(0, 2), topic_of(1, 2)
 OPEN = ("--http", "127.0.0.1:0")
@@ -184,3 +190,67 @@ async def test_tokens_and_logins_hold_at_the_other_worker(tmp_path: Path) -> Non
         assert workers.stop() == 0
         workers.join()
         assert f"action=deleteTopic topic={THERE} token=boss address=127.0.0.1 via=http result=OK" in workers.said
+
+
+async def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a trial: the system takes the connection of a worker that is not up. A request had no answer for as long as it
+    was away, and what was sent was done by the next one, when its client had gone."""
+    monkeypatch.setattr(forwarding, "REACH_S", 0.02)
+    paths = str(tmp_path / "0"), str(tmp_path / "1")
+    placement = Placement(0, ("a", "b"), (), paths)
+    neighbours = Neighbours(placement)
+    gateway = SimpleNamespace(
+        broker=SimpleNamespace(placement=placement), logins=None, neighbours=neighbours, loop=asyncio.get_running_loop()
+    )
+    forward = Forwarding(cast("Gateway", gateway))
+    received: list[bytes] = []
+    ended = asyncio.Event()
+
+    async def only_healthy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append((await reader.readuntil(b"\r\n\r\n")).partition(b" HTTP")[0])
+        if received[-1] == b"GET /healthz":
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        else:
+            await reader.read()
+            ended.set()
+        writer.close()
+        await writer.wait_closed()
+
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(paths[1])
+        silent.listen()
+        assert await post(forward) == (503, "PLACEMENT_UNKNOWN")
+        silent.setblocking(False)
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(9999).startswith(b"GET /healthz "), "nothing else was sent"
+    os.unlink(paths[1])  # noqa: PTH108 (one system call)
+    async with await asyncio.start_unix_server(only_healthy, paths[1]) as server:
+        asked = asyncio.ensure_future(post(forward))
+        while received.count(b"GET /healthz") < 2:  # noqa: ASYNC110 (one before, and while it waits)
+            await asyncio.sleep(0.01)
+        assert not asked.done(), "one that is up may take its time"
+        server.close()
+        os.unlink(paths[1])  # noqa: PTH108 (one system call)
+        assert await asked == (503, "SHUTTING_DOWN")
+        await ended.wait()
+    assert received[1] == b"POST /v1/topics/t/messages"
+
+
+async def post(forward: Forwarding) -> tuple[int, str]:
+    """Status and code of a publish that worker 1 is to have."""
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/topics/t/messages", "raw_path": b"/v1/topics/t/messages",
+        "query_string": b"", "headers": [(b"content-length", b"1")], "scheme": "http", "client": None, "state": {},
+    }  # fmt: skip
+    received: asyncio.Queue[Any] = asyncio.Queue()
+    received.put_nowait({"type": "http.request", "body": b"x", "more_body": False})
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await forward.forward(1, scope, received.get, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])["code"]

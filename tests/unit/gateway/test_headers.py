@@ -32,3 +32,24 @@ def test_only_prefixed_headers_and_the_trace_become_a_messages() -> None:
     assert headers_of(raw[:1]) == b""
     with pytest.raises(BadArgument, match=r"b'\\xff'"):
         headers_of([(b"x-header-a", b"\xff")])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("x-delay", "X-Delay-Ms"), ("x-delay-s", "X-Delay-Ms"), ("x-ttl", "X-Ttl-Ms"), ("x-expires", "X-Ttl-Ms"),
+        ("x-key", "Idempotency-Key"), ("x-dedupe-key", "Idempotency-Key"), ("x-idempotency-key", "Idempotency-Key"),
+        ("x-partition-key", "X-Route"), ("x-toymq-group", "X-Header-Toymq-Group"),
+    ],
+)  # fmt: skip
+def test_a_misspelled_header_of_a_publish_is_refused_with_the_right_one(name: str, meant: str) -> None:
+    with pytest.raises(BadArgument, match=f"unknown header '{name}': use {meant}"):
+        headers_of([(name.encode(), b"5000")])
+
+
+def test_headers_of_proxies_and_our_own_are_taken() -> None:
+    passed = (
+        "x-delay-ms", "x-ttl-ms", "x-route", "x-request-id", "x-forwarded-for", "x-real-ip", "x-requested-with",
+        "x-amzn-trace-id", "x-b3-traceid", "x-envoy-expected-rq-timeout-ms", "x-correlation-id", "x-api-key", "x-topic",
+    )  # fmt: skip
+    assert headers_of([(name.encode(), b"1") for name in passed]) == b""

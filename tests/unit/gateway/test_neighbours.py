@@ -115,6 +115,17 @@ async def test_one_that_does_not_answer(tmp_path: Path) -> None:
     assert await neighbours.topics() == await neighbours.known_topics() == [{"topic": "t", "consumers": []}]
     server.close()
     (tmp_path / "1").unlink()
+
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_unix_server(die, tmp_path / "1")
+    with pytest.raises(ShuttingDown, match="it ended before it answered"):
+        await neighbours.topics()
+    server.close()
+    (tmp_path / "1").unlink()
     assert await neighbours.known_topics() == [{"topic": "t", "consumers": []}], "what it said last"
 
 

@@ -1,6 +1,7 @@
 """A PULL of a pattern over several workers, with workers that answer what the test wants."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,9 +38,10 @@ class Workers:
         self.replies: list[bytes] = []
         self.lost = 0
         self.away = False
+        self.timers: list[tuple[float, Callable[[], None]]] = []
         self.pull = PatternPull(
             Pull("t.*", "c", max_count, wait_ms, lease=7), range(count), self._ask, self._connect, self.replies.append,
-            self._lose,
+            self._lose, self._later,
         )
         self.pull.begin()
 
@@ -53,6 +55,16 @@ class Workers:
             raise ShuttingDown
         self.links.append(Link(heard, ended))
         return self.links[-1]
+
+    def _later(self, delay_s: float, run: Callable[[], None]) -> Any:
+        self.timers.append(timer := (delay_s, run))
+        return SimpleNamespace(cancel=lambda: self.timers.remove(timer) if timer in self.timers else None)
+
+    def pass_time(self) -> None:
+        """What was to be done later is due."""
+        timers, self.timers = self.timers, []
+        for _, run in timers:
+            run()
 
     def _lose(self) -> None:
         self.lost += 1
@@ -157,6 +169,34 @@ def test_a_group_that_is_away_is_left_out() -> None:
     for number in range(3):
         alone.answer(b"ERR PLACEMENT_UNKNOWN group %d does not answer\n" % number)
     assert alone.replies == [b"ERR PLACEMENT_UNKNOWN group 2 does not answer\n"]
+
+
+def test_one_that_does_not_answer_is_passed_over_since_leases_run() -> None:
+    """Found by a trial: what a worker gave waited 20 s for another one that hung; its leases ended, and its attempts were used
+    up without a client that saw them."""
+    workers = Workers()
+    workers.answer(message("t.a", 0) + b"OK 1\n")
+    late = workers.asked[-1]
+    workers.pass_time()
+    workers.answer(message("t.c", 2) + b"OK 1\n")
+    assert workers.replies == [message("t.a", 0) + message("t.c", 2) + b"OK 2\n"]
+    assert workers.timers == []
+    late[2](message("t.b", 7) + message("t.b", 8) + b"OK 2\n")
+    given = [(worker, command) for worker, command, _ in workers.asked if isinstance(command, Nack)]
+    assert given == [
+        (1, Nack("t.b", "c", ((number, number),), uncounted=True, lease=7)) for number in (7, 8)
+    ]  # fmt: skip
+    assert len(workers.replies) == 1
+
+
+def test_the_last_that_is_there_is_waited_for() -> None:
+    workers = Workers(wait_ms=500)
+    for _ in range(2):
+        workers.pass_time()
+    workers.pass_time()
+    assert (len(workers.asked), workers.replies, workers.links) == (3, [], []), "the two before it were passed over"
+    workers.answer(b"OK 0\n")
+    assert len(workers.links) == 1
 
 
 def test_a_session_that_ends_leaves_nothing() -> None:

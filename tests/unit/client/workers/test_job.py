@@ -124,6 +124,27 @@ def test_options_make_another_job_and_leave_the_first() -> None:
     assert later._options != resize._options
 
 
+@app.worker("book", mode="keyed")
+async def book(number: int) -> None:
+    """Takes one job of a group at a time."""
+
+
+def test_a_group_is_the_header_that_mode_keyed_orders_by() -> None:
+    assert book.options(group="ann", headers={"a": "b"})._options.headers == {"a": "b", "toymq-group": "ann"}
+
+
+def test_a_key_on_a_keyed_job_is_warned_of_once_as_the_topic_drops_the_next_jobs(caplog: pytest.LogCaptureFixture) -> None:
+    for options in ({"group": "ann"}, {"headers": {"toymq-group": "ann"}}):
+        book.options(key="1", **options)  # type: ignore[arg-type]  # an idempotent job of a group
+    resize.options(key="ann")
+    assert caplog.messages == []
+    for _ in range(3):
+        book.options(key="ann").options(key="ann")
+    (said,) = caplog.messages
+    assert "key='ann': the topic stores one job for each key and drops the next ones" in said
+    assert "options(group=…)" in said
+
+
 async def test_send_needs_a_connection() -> None:
     with pytest.raises(toymq.ClientClosed, match="publish within `async with` it, or in a worker"):
         await resize.send("a", Size(1))

@@ -75,6 +75,13 @@ async def test_down_to_the_letters_and_up_again() -> None:
         assert names(app) == ["audit", "orders", "orders.dlq"], "there is nothing above"
 
 
+async def test_a_topic_without_consumers_says_so() -> None:
+    """The screen was empty, as if it were loading."""
+    async with shown(ToldFeed(BROKER)) as (app, pilot):
+        await pilot.press("enter")
+        assert said(app, "#where").startswith("broker:6789 · audit · no consumers")
+
+
 async def test_letters_that_may_not_be_read_say_so_and_a_topic_without_any_has_none() -> None:
     feed = ToldFeed(BROKER)
     feed.letters = Forbidden("the token of ops may not subscribe to orders.dlq")
@@ -195,11 +202,11 @@ async def test_help_and_quit() -> None:
 async def test_a_long_name_leaves_room_for_the_numbers_and_is_found_and_headed_whole() -> None:
     long = "t" * 190 + "-end"
     async with shown(ToldFeed(stats(topic(long, consumer("c" * 196))))) as (app, pilot):
-        assert names(app) == ["t" * 39 + "…"], "a third of the screen"
+        assert names(app) == ["t" * 20 + "…" + "t" * 15 + "-end"], "a third of the screen"
         await pilot.press("slash", *"-end", "enter")
         assert len(names(app)) == 1
         await pilot.press("enter")
-        assert names(app) == ["c" * 39 + "…"]
+        assert names(app) == ["c" * 20 + "…" + "c" * 19]
         assert long in said(app, "#where")
 
 
