@@ -102,13 +102,19 @@ def described_whole(name: str, count: int, parts: Sequence[Mapping[str, Any]]) -
     for part in parts:
         for consumer in part["consumers"]:
             by_consumer.setdefault(consumer["consumer"], []).append(consumer)
+    consumers = [_whole_consumer(consumer, found) for consumer, found in by_consumer.items()]
+    largest = {  # an older broker does not say what waits without a consumer
+        word: max([each[word] for each in consumers], default=sum(part.get(word, 0) for part in parts))
+        for word in ("backlog", "scheduled")
+    }
     return {
         "topic": name,
         PARTITIONS: count,
         **{word: sum(part[word] for part in parts) for word in summed},
         "state": next((state for state in ("failed", "degraded") if state in states), "ok"),
         "settings": common_settings([part["settings"] for part in parts]),
-        "consumers": [_whole_consumer(consumer, found) for consumer, found in by_consumer.items()],
+        **largest,
+        "consumers": consumers,
         "parts": list(parts),
     }
 
@@ -125,8 +131,10 @@ def _whole_consumer(name: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, 
         "consumer": name,
         "mode": parts[0]["mode"],
         **{word: sum(part[word] for part in parts) for word in summed},
+        "retrying": sum(part.get("retrying", 0) for part in parts),  # an older broker does not say it
         "oldest_unacked_age_s": max(part["oldest_unacked_age_s"] for part in parts),
         "sessions": max(part["sessions"] for part in parts),
+        "attached": any(part.get("attached", part["sessions"]) for part in parts),  # nor this
         "paused": all(part["paused"] for part in parts),
         "attempts_max": max(part["attempts_max"] for part in parts),
     }

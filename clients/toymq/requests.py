@@ -142,12 +142,14 @@ def topics(pattern: str | None = None) -> Request[list[dict[str, Any]]]:
 
 def describe(topic: str) -> Request[dict[str, Any]]:
     """Return a dict that describes a topic: ``first_id`` and ``next_id``, ``messages``, ``bytes``, ``segments``, ``state``
-    ("ok", "degraded" or "failed"), ``settings``, ``consumers``, and totals since the broker started, ``expired_total``,
+    ("ok", "degraded" or "failed"), ``settings``, ``consumers``, ``backlog`` and ``scheduled`` (of the consumer with the most;
+    without any: what is due, and what is not), and totals since the broker started, ``expired_total``,
     ``dead_lettered_total`` and ``dropped_total``.
 
     Each consumer is a dict: ``consumer``, ``mode``, ``last_acked`` (``has_acked`` tells whether it is one), ``ready``,
-    ``inflight``, ``scheduled``, ``backlog``, ``oldest_unacked_age_s``, ``sessions``, ``paused``. Times in ``settings`` are
-    milliseconds; ``config(topic)`` returns settings in seconds, as ``create`` and ``config`` take them.
+    ``inflight``, ``scheduled``, ``backlog``, ``retrying``, ``oldest_unacked_age_s``, ``sessions``, ``attached``, ``paused``.
+    Times in ``settings`` are milliseconds; ``config(topic)`` returns settings in seconds, as ``create`` and ``config`` take
+    them.
 
     Raises: NoSuchTopic, RequestTimeout.
     """

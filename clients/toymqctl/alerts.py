@@ -15,8 +15,11 @@ from toymqctl.tables import duration, print_json, screen_room, table
 from toymqctl.webhooks import say_tested, secret_member, secret_options
 
 _COLUMNS = ("alert", "when", "topic", "threshold", "for", "goes to", "state")
-CONDITIONS = ("lag", "age", "letters", "unattached", "disk")
-NEEDED = {"lag": "a number of messages, 10000", "age": "a duration with its unit, 15m", "disk": "a size with its unit, 10GiB"}
+CONDITIONS = ("lag", "age", "retrying", "letters", "unattached", "disk")
+NEEDED = {
+    "lag": "a number of messages, 10000", "age": "a duration with its unit, 15m", "retrying": "a number of messages, 10",
+    "disk": "a size with its unit, 10GiB",
+}  # fmt: skip
 """Thresholds that have no default."""
 
 
@@ -29,6 +32,7 @@ def alerts(ctx: click.Context, *, as_json: bool) -> None:
     \b
         toymqctl alerts set late lag 'orders.*' 10000 --for 5m --url https://example.com/hook
         toymqctl alerts set old age orders 15m --url https://example.com/hook
+        toymqctl alerts set failing retrying 'orders.*' 10 --for 5m --url https://example.com/hook
         toymqctl alerts set dead letters '>' --to alerts        write to the topic alerts
         toymqctl alerts set lost unattached jobs --for 2m --to alerts
         toymqctl alerts set full disk 10GiB --url https://example.com/hook
@@ -37,8 +41,9 @@ def alerts(ctx: click.Context, *, as_json: bool) -> None:
         toymqctl alerts delete late
 
     \b
-        lag         a consumer's backlog: due and not acked, in messages
-        age         how long the oldest message of a consumer's backlog has been due
+        lag         messages of a consumer that are or were due and are not acked, those that were given back among them
+        age         how long the oldest of these has been due
+        retrying    messages of a consumer that are not acked after a failed delivery: a NACK, or a lease that ended
         letters     dead letters of a topic that were not redriven (threshold 1)
         unattached  messages of a consumer that nothing is attached to, or of a topic without a consumer (threshold 1)
         disk        free space where the data directory is: 10GiB

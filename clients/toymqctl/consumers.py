@@ -11,9 +11,10 @@ from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, fitting, print_json, screen_room
 
-_COLUMNS = ("topic", "consumer", "last acked", "backlog", "ready", "inflight", "scheduled", "oldest", "sessions", "mode")
-_SPARE = (9, 2, 5, 6)
-"""Columns that go first where the terminal is narrow: mode, last acked, inflight, scheduled."""
+_COLUMNS = ("topic", "consumer", "last acked", "backlog", "ready", "inflight", "scheduled", "retrying", "oldest",
+            "sessions", "mode")  # fmt: skip
+_SPARE = (10, 2, 4, 5, 6)
+"""Columns that go first where the terminal is narrow: mode, last acked, ready (backlog minus inflight), inflight, scheduled."""
 
 
 def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
@@ -22,6 +23,7 @@ def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
         consumer["consumer"],
         str(consumer["last_acked"]) if consumer["has_acked"] else "-",
         *(str(consumer[name]) for name in ("backlog", "ready", "inflight", "scheduled")),
+        str(consumer.get("retrying", "-")),  # an older broker does not say it
         duration(consumer["oldest_unacked_age_s"]) if consumer["backlog"] else "-",
         str(consumer["sessions"]),
         _mode(consumer),
@@ -38,7 +40,7 @@ def _mode(consumer: dict[str, Any]) -> str:
 def consumer_table(topics: list[dict[str, Any]]) -> str:
     """Of topics as DESCRIBE tells them; one line without any consumer."""
     rows = [_row(topic["topic"], consumer) for each in topics for topic in parts_of(each) for consumer in topic["consumers"]]
-    return fitting([_COLUMNS, *rows], (0, 1, 9), screen_room(), _SPARE) if rows else "no consumers"
+    return fitting([_COLUMNS, *rows], (0, 1, 10), screen_room(), _SPARE) if rows else "no consumers"
 
 
 @click.command()
@@ -48,7 +50,8 @@ def consumer_table(topics: list[dict[str, Any]]) -> str:
 def consumers(broker: Broker, topic: str | None, as_json: bool) -> None:
     """List consumers: position, backlog and subscriptions of each.
 
-    `backlog` is what is due and not acked yet, `oldest` how long the oldest of it has been due. `scheduled` is not due.
+    `backlog` is what is due and not acked yet, `oldest` how long the oldest of it has been due. `scheduled` is not due: its
+    delay is not over, or it was given back for a time. `retrying` is not acked after a delivery that failed.
     `mode` is that of what is attached, or was last; `-` for none.
     """
     with broker.connect() as client:

@@ -37,6 +37,8 @@ STALE_S = 24 * 3600.0
 """Age of unacked messages without a subscriber above which a check warns: an abandoned consumer keeps them on the disk."""
 SLOW_S = 60.0
 """Age of messages that wait for an attached consumer above which it is behind, as on the dashboard."""
+ATTEMPTS_NOTED = 5
+"""Deliveries of a message without an ack that are worth a look, as on the dashboard: a quarter of the default's attempts."""
 NAMED_MAX = 3
 """The worst of a kind have their name; the others are a number."""
 ATTEMPTS_MANY = 100
@@ -79,6 +81,7 @@ def examine(
     yield from _topics(stats["topics"])
     yield from _consumers(stats["topics"], stats["limits"])
     yield _lag(stats["topics"])
+    yield _retries(stats["topics"])
     yield _letters(stats["topics"])
 
 
@@ -297,6 +300,23 @@ def _lag(topics: list[dict[str, Any]]) -> Finding:
     return Finding("lag", "warn", _worst(said), advice)
 
 
+def _retries(topics: list[dict[str, Any]]) -> Finding:
+    """What was given back with a delay is no backlog until it is due: a consumer that fails at everything has no lag."""
+    failing = [
+        (consumer["retrying"], f"{consumer['consumer']} of {topic['topic']}", consumer["attempts_max"])
+        for topic in topics if not topic["topic"].endswith(DEAD_LETTERS) for consumer in topic["consumers"]
+        if consumer.get("retrying") and consumer["attempts_max"] >= ATTEMPTS_NOTED  # an older broker does not say it
+    ]  # fmt: skip
+    if not failing:
+        return Finding("retries", "ok", f"no message was delivered {ATTEMPTS_NOTED} times without an ack")
+    failing.sort(key=lambda row: -row[0])
+    said = [
+        f"{name} retries {counted(count, 'message')} after failed deliveries, one of them {attempts} times"
+        for count, name, attempts in failing
+    ]
+    return Finding("retries", "warn", _worst(said), "see why its handler fails: its log, or of a webhook `toymqctl webhooks`")
+
+
 def _letters(topics: list[dict[str, Any]]) -> Finding:
     found = [(waiting(topic), topic["topic"].removesuffix(DEAD_LETTERS)) for topic in topics if _has_letters(topic)]
     if not found:
@@ -350,7 +370,7 @@ def _look(broker: Broker) -> Iterator[Finding]:
 @click.pass_obj
 def doctor(broker: Broker, as_json: bool) -> None:
     """Check the broker and suggest remedies: reachability, versions, disk, bucket, limits, clock, tokens, degraded topics, lag
-    of consumers, dead letters.
+    and retries of consumers, dead letters.
 
     Exit code 1 when a check FAILs; warnings alone exit with 0.
     """

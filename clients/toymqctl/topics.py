@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from toymq_py.names import DEAD_LETTERS, PARTITION_MARK
+from toymq_py.names import PARTITION_MARK
 from toymqctl.broker import Broker
-from toymqctl.letters import waiting
-from toymqctl.partitions import grouped, parts_of
+from toymqctl.partitions import grouped
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, fitting, print_json, screen_room, size
 
@@ -21,9 +20,7 @@ _NAME_CHARS_MIN = 16
 
 def _row(topic: dict[str, Any]) -> tuple[str, ...]:
     consumers = topic["consumers"]
-    letters = topic["topic"].endswith(DEAD_LETTERS)
-    alone = sum(map(waiting, parts_of(topic))) if letters else 0 if topic.get("stream") else topic["messages"]
-    backlog = max((each["backlog"] for each in consumers), default=alone)
+    backlog = max((each["backlog"] for each in consumers), default=topic.get("backlog", 0))  # an older broker has none here
     oldest_s = max((each["oldest_unacked_age_s"] for each in consumers if each["backlog"]), default=None)
     return (
         topic["topic"], str(topic["messages"]), size(topic["bytes"]), str(len(consumers)), str(backlog),
@@ -40,9 +37,9 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
 
     A narrow terminal gets names without their middle, and fewer columns; --json has all.
 
-    `backlog` is that of the consumer with the most, without any consumer all messages, of dead letters those that wait, of a
-    stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum. PATTERN:
-    `orders.*`, `events.>`. The partitions of a topic are one line; `orders#*` lists each.
+    `backlog` is that of the consumer with the most, without any consumer all messages that are due, of dead letters those that
+    wait, of a stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum.
+    PATTERN: `orders.*`, `events.>`. The partitions of a topic are one line; `orders#*` lists each.
     """
     with broker.connect() as client:
         found = client.topics(pattern)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -96,6 +97,33 @@ def test_a_bare_number_is_seconds_and_no_time_to_live_is_refused(broker: BrokerP
     dialog.get_by_role("button", name="Save settings").click()
     toast(page, "timed has its new settings.")
     assert httpx.get(f"{broker.http}v1/topics/timed").json()["settings"] == {"visibility": 90_000}
+
+
+def fact(page: Any, name: str) -> str:
+    """A figure of a topic's page."""
+    return str(page.locator(".facts div").filter(has=page.get_by_text(name, exact=True)).locator("dd").inner_text())
+
+
+def test_what_is_published_for_later_is_scheduled_and_no_backlog_before_there_is_a_consumer(
+    broker: BrokerProcess, visit: Visit
+) -> None:
+    for _ in range(2):
+        publish(broker, "remind", "x", **{"X-Delay-Ms": "3600000"})
+    page = visit(f"{broker.http}#/topics/remind")
+    page.get_by_text("Nothing consumes this topic yet.").wait_for()
+    assert (fact(page, "Messages"), fact(page, "Backlog"), fact(page, "Scheduled")) == ("2", "0", "2")
+
+
+def test_a_consumer_says_how_many_messages_it_retries(broker: BrokerProcess, visit: Visit) -> None:
+    """What it gave back is no backlog, so it looked healthy."""
+    publish(broker, "failing", "a")
+    path = f"{broker.http}v1/topics/failing/messages"
+    assert httpx.get(path, params={"consumer": "worker", "wait_s": 5}).status_code == 200
+    assert httpx.post(f"{path}/0:nack", params={"consumer": "worker", "delay_s": 3600}).is_success
+    page = visit(f"{broker.http}#/topics/failing")
+    line = page.locator(".consumers tbody tr")
+    line.locator(".badge", has_text="1 retrying").wait_for()
+    assert line.locator('[data-label="Backlog"]').inner_text() == "0"
 
 
 def test_consumers_have_their_lag_and_can_be_moved_and_forgotten(broker: BrokerProcess, visit: Visit) -> None:

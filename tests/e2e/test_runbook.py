@@ -172,6 +172,16 @@ def slow_consumer(machine: Machine) -> None:
     assert '"backlog": 0' in machine.sh("toymqctl consumers orders --json")
 
 
+def failing_consumer(machine: Machine) -> None:
+    with sync.connect(machine.environment["TOYMQ_URL"]) as mq:
+        for delay_s in (0, 0, 0, 0, 300):
+            for message in mq.pull("orders", "billing", max=9, wait=10):
+                message.nack(delay_s)
+    (look,) = chapter("Failing consumer")
+    seen = machine.sh(look)
+    assert "warn  retries: billing of orders retries 9 messages after failed deliveries, one of them 5 times" in seen
+
+
 def dead_letters(machine: Machine) -> None:
     with sync.connect(machine.environment["TOYMQ_URL"]) as mq:
         for message in mq.pull("orders", "billing", max=3, wait=10):
@@ -200,7 +210,7 @@ def upgrade(machine: Machine) -> None:
     assert "pip install --force-reinstall --no-deps toymq-*.whl" in machine.sh(install)
 
 
-@pytest.mark.parametrize("tried", [poisoned, slow_consumer, dead_letters, moving, upgrade])
+@pytest.mark.parametrize("tried", [poisoned, failing_consumer, slow_consumer, dead_letters, moving, upgrade])
 def test_chapter(machine: Machine, tried: Callable[[Machine], None]) -> None:
     tried(machine)
 

@@ -103,8 +103,8 @@ def test_members() -> None:
 def _part(number: int, **changed: Any) -> dict[str, Any]:
     consumer = {
         "consumer": "c", "mode": "shared", "ready": 1, "inflight": 2, "scheduled": 0, "backlog": 3, "acked_total": 4,
-        "redelivered_total": 5, "oldest_unacked_age_s": 0.5 * number, "sessions": number, "paused": False,
-        "attempts_max": number,
+        "redelivered_total": 5, "oldest_unacked_age_s": 0.5 * number, "sessions": number, "attached": number > 1,
+        "retrying": number, "paused": False, "attempts_max": number,
     }  # fmt: skip
     described: dict[str, Any] = {
         "topic": f"orders#{number}", "messages": 10, "bytes": 100, "segments": 1, "state": "ok",
@@ -121,8 +121,11 @@ def test_a_whole_is_described_by_its_partitions() -> None:
     assert (found["topic"], found["partitions"], found["messages"], found["dead_lettered_total"]) == ("orders", 11, 20, 2)
     assert (found["state"], found["settings"]) == ("degraded", {"ttl": 5})
     (consumer,) = described_whole("orders", 3, [_part(1), _part(2)])["consumers"]
-    shown = ("backlog", "oldest_unacked_age_s", "sessions", "attempts_max")
-    assert [consumer[word] for word in shown] == [6, 1.0, 2, 2]
+    shown = ("backlog", "oldest_unacked_age_s", "sessions", "attached", "retrying", "attempts_max")
+    assert [consumer[word] for word in shown] == [6, 1.0, 2, True, 3, 2]
+    alone = [_part(n, consumers=[], backlog=n, scheduled=1) for n in (1, 2)]
+    assert [described_whole("orders", 2, alone)[word] for word in ("backlog", "scheduled")] == [3, 2], "without a consumer"
+    assert described_whole("orders", 2, [_part(1), _part(2)])["backlog"] == 6, "of the consumer with the most, over all parts"
     empty = described_whole("orders", 3, [])
     assert (empty["messages"], empty["settings"], empty["consumers"], empty["state"]) == (0, {}, [], "ok")
 

@@ -21,10 +21,10 @@ from toymq_py.units import (
     rounded_size,
 )
 
-Condition = Literal["lag", "age", "letters", "unattached", "disk"]
+Condition = Literal["lag", "age", "retrying", "letters", "unattached", "disk"]
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 UNITS: dict[Condition, str] = {
-    "lag": "messages", "age": "ms", "letters": "messages", "unattached": "messages", "disk": "bytes",
+    "lag": "messages", "age": "ms", "retrying": "messages", "letters": "messages", "unattached": "messages", "disk": "bytes",
 }  # fmt: skip
 """What a threshold counts."""
 DEFAULT_THRESHOLDS: dict[Condition, int] = {"letters": 1, "unattached": 1}

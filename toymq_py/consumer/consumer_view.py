@@ -77,6 +77,17 @@ class ConsumerView:
         """Messages that wait for redelivery."""
         return self._runs.messages(READY)
 
+    @property
+    def given_back(self) -> int:
+        """Messages that were given back for a time that is not over."""
+        return self._runs.messages(DELAYED)
+
+    @property
+    def retrying(self) -> int:
+        """Messages that are not acked after a delivery that failed: a NACK, or a lease that ended. Not those on their way to
+        the dead letters. Cost grows with the runs."""
+        return self._runs.retrying()
+
     def next_unread(self, from_id: int, limit: int) -> IdRange | None:
         """The lowest range of ids from ``from_id`` on and below ``limit`` that are due and not acked, delivered or not."""
         while (gap := self._acks.next_gap(from_id, limit)) is not None:
@@ -167,8 +178,7 @@ class ConsumerView:
     def counts(self, next_id: int) -> MessageCounts:
         """Count messages by what they wait for. Assumes that no id at or above ``next_id`` was delivered."""
         inflight = self.inflight + self._runs.messages(HELD)
-        scheduled = self._runs.messages(DELAYED)
-        scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
+        scheduled = self.given_back + self._scheduled.count(self.floor, next_id - 1, self._settled)
         backlog = self._acks.open_below(next_id) - scheduled
         return MessageCounts(backlog - inflight, inflight, scheduled, backlog)
 
@@ -176,7 +186,7 @@ class ConsumerView:
         """Messages in the queue: neither acked nor with a taker, nor published with a delay that is not over. What was given
         back with a delay is among them. Assumes what ``counts`` assumes."""
         counts = self.counts(next_id)
-        return counts.ready + self._runs.messages(DELAYED)
+        return counts.ready + self.given_back
 
     def most_attempted(self) -> tuple[int, int]:
         """The highest number of deliveries of a message that is not acked, and the lowest id that has it; zeros for none."""

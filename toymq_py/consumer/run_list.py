@@ -70,10 +70,10 @@ class RunList:
                     spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
         return spans
 
-    def first_due(self) -> int | None:
-        """The lowest id that waits neither for a time nor for the disk."""
+    def first_due(self, *, given_back: bool = False) -> int | None:
+        """The lowest id that waits neither for the disk nor, unless ``given_back``, for a time."""
         for run in self._runs:
-            if run.state is not DELAYED and not (run.state is INFLIGHT and run.deadline == inf):
+            if (given_back or run.state is not DELAYED) and not (run.state is INFLIGHT and run.deadline == inf):
                 return run.first
         return None
 
@@ -84,6 +84,13 @@ class RunList:
             if run.attempt > attempt:
                 attempt, msg_id = run.attempt, run.first
         return attempt, msg_id
+
+    def retrying(self) -> int:
+        """How many ids have a delivery that failed, and are delivered again: now or later."""
+        return sum(
+            run.last + 1 - run.first for run in self._runs
+            if run.state is not HELD and run.attempt > (run.state is INFLIGHT and run.deadline != inf)
+        )  # fmt: skip
 
     def attempts(self) -> IdRows:
         """Attempts that count after a kill, in id order, neighbours with equal attempts joined: rows of ``AttemptRange``."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from toymq_py.config.alerts import Condition
 from toymq_py.gateway.alert_states import Reading
 from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
-from toymq_py.topic import Topic
+from toymq_py.topic import Topic, is_attached, oldest_due_ns
 
 NOTHING = Reading(0)
 
@@ -36,19 +36,24 @@ def measure(when: Condition, topic: Topic) -> Reading:
         case "letters":
             return Reading(topic.describe(consumers=False)["letters"])
         case "unattached" if not topic.channels:
-            return NOTHING if topic.context.is_stream else Reading(topic.next_id - topic.first_id)
-    return max(_of_consumers(when, topic), key=lambda reading: reading.value, default=NOTHING)
+            return Reading(topic.unconsumed()[0])
+    worst = max(_of_consumers(when, topic), key=lambda reading: reading.value, default=NOTHING)
+    return worst if worst.value else NOTHING
 
 
 def _of_consumers(when: Condition, topic: Topic) -> Iterator[Reading]:
+    """What was due and was given back counts for a lag and an age, until it is acked: a consumer that fails at everything has
+    no other backlog most of the time (ADR 0243)."""
     end = topic.next_id
     for name, channel in topic.channels.items():
-        counts = channel.consumer.counts(end)
-        if not counts.backlog:
-            continue
-        if when == "lag":
-            yield Reading(counts.backlog, name)
+        consumer = channel.consumer
+        counts, given_back = consumer.counts(end), consumer.given_back
+        if when == "retrying":
+            yield Reading(consumer.retrying, name)
+        elif when == "lag":
+            yield Reading(counts.backlog + given_back, name, given_back)
         elif when == "age":
-            yield Reading(round(topic.describe_consumer(name)["oldest_unacked_age_s"] * 1000), name)
-        elif not channel.takers and not counts.inflight:  # a worker that pulls has a lease while it works
+            since_ns = oldest_due_ns(topic.log, consumer, given_back=True) if counts.backlog + given_back else None
+            yield Reading(0 if since_ns is None else max(channel.context.clock.wall_ns() - since_ns, 0) // 1_000_000, name)
+        elif not is_attached(channel, counts):
             yield Reading(counts.backlog, name)

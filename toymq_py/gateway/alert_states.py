@@ -23,10 +23,12 @@ State = Literal["firing", "resolved", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was measured: the value, and the consumer that has it where it is one's."""
+    """What was measured: the value, and the consumer that has it where it is one's. ``given_back``: messages of a backlog that
+    wait for a time to be delivered again."""
 
     value: int
     consumer: str | None = None
+    given_back: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,12 @@ def _said(alert: Alert, subject: str, reading: Reading) -> str:
     value, what = alert.shown(reading.value), f"consumer {reading.consumer} of {subject}" if reading.consumer else f"{subject}"
     match alert.when:
         case "lag":
-            return f"{what} has a backlog of {value}"
+            resting = f", {reading.given_back} of them given back to be delivered again later" if reading.given_back else ""
+            return f"{what} has a backlog of {value}{resting}"
         case "age":
             return f"the oldest unacked message of {what} has waited {value}"
+        case "retrying":
+            return f"{what} has {value} to retry after a failed delivery"
         case "letters":
             return f"{subject} has {counted(reading.value, 'dead letter')}"
         case "unattached":

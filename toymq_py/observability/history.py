@@ -181,8 +181,8 @@ class History:
                 if len(lagging) < LAGGING_MAX:
                     lagging[topic.name, name] = lag
             await slices.turn()
-        if not topic.channels and not topic.context.is_stream:
-            backlog = topic.redrive_consumer.waiting() if topic.is_dead_letters else log.messages()
+        if not topic.channels:
+            backlog, _ = topic.unconsumed()
         letters = topic if topic.is_dead_letters else self._broker.topics.get(topic.name + DEAD_LETTERS)
         in_letters = 0 if letters is None else letters.redrive_consumer.waiting()
         await slices.turn()

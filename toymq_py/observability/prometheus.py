@@ -43,7 +43,9 @@ OF_CONSUMER = {
     "inflight": "consumer_inflight_messages",
     "scheduled": "consumer_scheduled_messages",
     "backlog": "consumer_backlog_messages",
+    "retrying": "consumer_retrying_messages",
     "sessions": "consumer_sessions",
+    "attached": "consumer_attached",
 }
 
 Rows = dict[tuple[str, ...], float]

@@ -3,7 +3,7 @@
 from toymq_py.storage.commit.batch import Appended, Commit, CommitState
 from toymq_py.topic.channel import Channel, DeliveredIds, Delivery, Subscription
 from toymq_py.topic.delivery_permit import DeliveryPermit
-from toymq_py.topic.description import oldest_due_ns, unopened_topic
+from toymq_py.topic.description import is_attached, oldest_due_ns, unopened_topic
 from toymq_py.topic.publisher import Duplicate, Published, Refused
 from toymq_py.topic.registration import Registration
 from toymq_py.topic.services import TopicServices
@@ -30,6 +30,7 @@ __all__ = [
     "TopicServices",
     "TracedTopic",
     "Tracer",
+    "is_attached",
     "oldest_due_ns",
     "unopened_topic",
 ]

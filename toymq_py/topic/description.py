@@ -5,15 +5,35 @@ be wrong, and nothing to restore after a restart.
 """
 
 import contextlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from toymq_py.consumer import Consumer
+from toymq_py.consumer import Consumer, IdSet, MessageCounts
 from toymq_py.storage.log import READ_BYTES, Log
 from toymq_py.storage.record import ATTRIBUTE_DELIVER_AT, iter_frames
 from toymq_py.topic.channel import Channel
+from toymq_py.topic.deliverer import ChannelContext
 
 PASSES_MAX = 8
 """Reads that find nothing but lost records, which count as acked afterwards."""
+
+
+def unconsumed(log: Log, scheduled: IdSet, waiting: Callable[[], int], context: ChannelContext) -> tuple[int, int]:
+    """What waits in a topic without any consumer: its backlog, which is what is due, and what is scheduled beside it. A
+    stream has no backlog (ADR 0175).
+
+    Args:
+        waiting: how many messages there are; of dead letters, those that did not go back.
+    """
+    later = scheduled.count(log.first_id, log.committed_id - 1)
+    return 0 if context.is_stream else waiting() - later, later
+
+
+def describe_consumers(channels: Mapping[str, Channel], alone: Callable[[], tuple[int, int]]) -> dict[str, Any]:
+    """A topic's consumers, with the largest of their backlogs and of what is scheduled for them; without any: ``alone``."""
+    found = [describe_channel(channel) for channel in channels.values()]
+    backlog, scheduled = [max(each[word] for each in found) for word in ("backlog", "scheduled")] if found else alone()
+    return {"backlog": backlog, "scheduled": scheduled, "consumers": found}
 
 
 def describe_channel(channel: Channel) -> dict[str, Any]:
@@ -32,8 +52,10 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
         "inflight": counts.inflight,
         "scheduled": counts.scheduled,
         "backlog": counts.backlog,
+        "retrying": consumer.retrying,
         "oldest_unacked_age_s": 0.0 if oldest_ns is None else round(max(now_ns - oldest_ns, 0) / 1e9, 3),
         "sessions": len(sessions),
+        "attached": is_attached(channel, counts),
         "paused": bool(sessions) and all(session.paused for session in sessions),
         "attempts_max": attempts,
         "attempts_max_id": attempted_id if attempts else None,
@@ -42,11 +64,17 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
     }
 
 
-def oldest_due_ns(log: Log, consumer: Consumer) -> int | None:
+def is_attached(channel: Channel, counts: MessageCounts) -> bool:
+    """Whether something takes a consumer's messages: a session, a PULL that waits, or a client that works on what it pulled."""
+    return channel.takers > 0 or counts.inflight > 0
+
+
+def oldest_due_ns(log: Log, consumer: Consumer, *, given_back: bool = False) -> int | None:
     """Since when the oldest message is due, of those that are due, not acked and readable, in unix nanoseconds; None when there
-    is none. Only the first of each kind is read: a later one is no older, unless its delay was shorter."""
+    is none. Only the first of each kind is read: a later one is no older, unless its delay was shorter. With ``given_back``
+    also of those that were due and wait for a time to be delivered again."""
     for _ in range(PASSES_MAX):
-        due = consumer.first_due(log.committed_id)
+        due = consumer.first_due(log.committed_id, given_back=given_back)
         found = [since_ns for msg_id in due if (since_ns := _due_since_ns(log, msg_id)) is not None]
         if found or not due:
             return min(found, default=None)
@@ -89,6 +117,7 @@ def unopened_topic(name: str, reason: str) -> dict[str, Any]:
     return {
         "topic": name, "first_id": 0, "next_id": 0, "messages": 0, "bytes": 0, "segments": 0, "state": "failed",
         "incarnation": None, "settings": {},
+        "backlog": 0, "scheduled": 0,
         "consumers": [], "expired_total": 0, "dead_lettered_total": 0, "dropped_total": 0, "lost": 0,
         "problem": reason,
     }  # fmt: skip

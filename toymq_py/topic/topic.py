@@ -27,7 +27,7 @@ from toymq_py.topic.consumer_offsets import ConsumerOffsets
 from toymq_py.topic.consumer_recovery import restore, skip_missing
 from toymq_py.topic.delays import Delays
 from toymq_py.topic.deliverer import ChannelContext
-from toymq_py.topic.description import describe_channel, due_times
+from toymq_py.topic.description import describe_channel, describe_consumers, due_times, unconsumed
 from toymq_py.topic.publisher import Publisher
 from toymq_py.topic.redrive_consumer import REDRIVER, RedriveConsumer
 from toymq_py.topic.registration import Registration
@@ -111,6 +111,7 @@ class Topic:
         self.read, self.fetch, self.messages = self.log.read, self.log.read_frames, self.log.messages
         self.when_committed, self.flush_offsets = self.commits.when_committed, self.offsets.flush
         self.due_times = partial(due_times, self.log)
+        self.unconsumed = partial(unconsumed, self.log, self.delays.schedule.ids, self.redrive_consumer.waiting, self.context)
         self.is_settled, self.discard_letters = self.redrive_consumer.has_acked, self.redrive_consumer.discard
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
@@ -454,7 +455,7 @@ class Topic:
             "state": self.state,
             "incarnation": self.settings_queue.incarnation,
             "settings": self.settings.to_json(),
-            "consumers": [describe_channel(channel) for channel in self.channels.values()] if consumers else [],
+            **(describe_consumers(self.channels, self.unconsumed) if consumers else {"consumers": []}),
             "expired_total": self.context.expired_total,
             "dead_lettered_total": self.context.dead_lettered_total,
             "dropped_total": self.retention.dropped_total,

@@ -65,7 +65,10 @@ def test_a_broker_without_a_gateway_warns_of_rules_that_do_nothing(tmp_path: Pat
 
 
 def test_wrong_usage_names_what_to_write(web: Ctl) -> None:
-    refused(web("alerts", "set", "a", "slow", "t"), 2, "'slow' is not one of 'lag', 'age', 'letters', 'unattached', 'disk'")
+    refused(
+        web("alerts", "set", "a", "slow", "t"), 2,
+        "'slow' is not one of 'lag', 'age', 'retrying', 'letters', 'unattached', 'disk'",
+    )  # fmt: skip
     refused(web("alerts", "set", "a", "lag"), 2, "lag needs a TOPIC: a name or a pattern, '>' for every topic")
     refused(web("alerts", "set", "a", "disk", "t", "1GiB"), 2, "too many arguments: disk takes a threshold")
     refused(web("alerts", "set", "a", "lag", "t", "--to", "x"), 2, "lag needs a THRESHOLD: a number of messages, 10000")

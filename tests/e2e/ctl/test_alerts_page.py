@@ -27,7 +27,7 @@ def test_the_examples_are_taken(web: Ctl) -> None:
     (block,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     lines = [shlex.split(line, comments=True) for line in block.splitlines()]
     rules = [arguments[2:] for arguments in lines if arguments[2] == "set"]
-    assert [rule[2] for rule in rules] == ["lag", "age", "letters", "unattached", "disk"] == list(CONDITIONS)
+    assert [rule[2] for rule in rules] == ["lag", "age", "retrying", "letters", "unattached", "disk"] == list(CONDITIONS)
     for rule in rules:
         changed = {"--url": "--to", "https://example.com/hook": "alerts"}  # a test has no name server
         taken = [changed.get(word, word) for word in rule]

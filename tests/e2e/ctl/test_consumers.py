@@ -14,7 +14,7 @@ def test_the_consumers_of_a_topic_of_a_pattern_and_of_all(ctl: Ctl) -> None:
     assert [row["topic"] for row in values(ctl("consumers", "a.*", "--json"))] == ["a.x", "a.y"]
     head, row = rows(ctl("consumers", "b"))
     assert head[:4] == ["topic", "consumer", "last", "acked"]
-    assert (row[:7], row[8:]) == (["b", "one", "1", "1", "1", "0", "1"], ["0", "-"]), "a mode is one of what is attached"
+    assert (row[:8], row[9:]) == (["b", "one", "1", "1", "1", "0", "1", "0"], ["0", "-"]), "a mode is one of what is attached"
 
 
 def test_one_that_acked_nothing_has_no_last_ack(ctl: Ctl) -> None:
@@ -22,7 +22,7 @@ def test_one_that_acked_nothing_has_no_last_ack(ctl: Ctl) -> None:
     assert ok(ctl("consumers", "fresh")) == "no consumers\n"
     ok(ctl("seek", "fresh", "new", "earliest", "--create"))
     (_, row) = rows(ctl("consumers", "fresh"))
-    assert row[2:8] == ["-", "0", "0", "0", "0", "-"]
+    assert row[2:9] == ["-", "0", "0", "0", "0", "0", "-"]
     refused(ctl("consumers", "nothing"), 1, "`toymqctl topics` lists")
 
 
@@ -34,5 +34,5 @@ def test_the_table_fits_a_terminal_of_80_columns(ctl: Ctl, monkeypatch: pytest.M
     ok(ctl("pull", "orders.of.a.long.name", "billing-of-europe", "--ack"))
     shown = ok(ctl("consumers", "orders.of.a.long.name"))
     assert max(map(len, shown.splitlines())) <= 80
-    assert " ".join(shown.splitlines()[0].split()) == "topic consumer backlog ready inflight scheduled oldest sessions"
-    assert shown.splitlines()[-1] == "the terminal is narrow: --json has last acked, mode, too"
+    assert " ".join(shown.splitlines()[0].split()) == "topic consumer backlog inflight scheduled retrying oldest sessions"
+    assert shown.splitlines()[-1] == "the terminal is narrow: --json has last acked, ready, mode, too"

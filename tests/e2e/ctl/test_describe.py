@@ -13,7 +13,7 @@ def test_describe_and_consumers(ctl: Ctl) -> None:
     head, row = (line.split() for line in lines[-2:])
     assert head[:3] == ["topic", "consumer", "last"]
     assert row[:7] == ["seen", "one", "1", "1", "1", "0", "0"]
-    assert row[8:] == ["0", "-"]
+    assert row[9:] == ["0", "-"]
     (consumer,) = values(ctl("consumers", "seen", "--json"))
     assert (consumer["topic"], consumer["consumer"], consumer["last_acked"], consumer["backlog"]) == ("seen", "one", 1, 1)
     assert [row[:2] for row in rows(ctl("consumers")) if row[0] == "seen"] == [["seen", "one"]]

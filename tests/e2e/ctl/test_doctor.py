@@ -13,7 +13,8 @@ def test_doctor_of_a_sound_broker(ctl: Ctl) -> None:
     findings = values(ctl("doctor", "--json"))
     checks = {str(finding["check"]): finding for finding in findings}
     assert set(checks) == {
-        "reachable", "round trip", "version", "durability", "disk", "fsync", "limits", "clock", "topics", "lag", "dead letters",
+        "reachable", "round trip", "version", "durability", "disk", "fsync", "limits", "clock", "topics", "lag",
+        "retries", "dead letters",
     }  # fmt: skip
     assert {str(checks[name]["state"]) for name in ("reachable", "version", "durability", "clock", "topics")} == {"ok"}
     assert "ok    durability: OK means on the disk" in ok(ctl("doctor")).splitlines()

@@ -33,3 +33,12 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_line_of_it_wraps(
     assert told == f"the terminal is narrow: --json has {left_out}, too"
     assert [len(line.split()[0]) >= 16 for line in shown[1:]] == [True, True]
     assert shown[1] != shown[2], "names that differ at their end"
+
+
+def test_what_is_published_for_later_is_no_backlog_before_its_time(ctl: Ctl) -> None:
+    for delay in ("1h", "1h", "0"):
+        ok(ctl("pub", "remind", "x", "--delay", delay))
+    head, row = rows(ctl("topics", "remind"))
+    assert row[head.index("backlog")] == "1"
+    (told,) = values(ctl("topics", "remind", "--json"))
+    assert (told["messages"], told["backlog"], told["scheduled"]) == (3, 1, 2)

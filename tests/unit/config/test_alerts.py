@@ -33,7 +33,7 @@ def test_what_is_not_said_has_a_default() -> None:
     ("body", "says"),
     [
         ({}, "when is missing"),
-        ({"when": "slow", "topic": "t"}, "invalid when 'slow': write lag, age, letters, unattached, disk"),
+        ({"when": "slow", "topic": "t"}, "invalid when 'slow': write lag, age, retrying, letters, unattached, disk"),
         ({"when": "lag", "topic": "t"}, "threshold is missing: an alert on lag fires at so many messages"),
         ({"when": "lag", "threshold": 1}, "an alert on lag needs a topic, or a pattern: > is every topic"),
         ({"when": "disk", "topic": "t", "threshold": 1}, "an alert on the disk has no topic: leave it out"),

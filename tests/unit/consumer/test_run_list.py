@@ -43,6 +43,14 @@ def test_the_lowest_due_id_is_not_one_that_waits_for_a_time() -> None:
     assert runs.first_due() == 0
     runs.remove(0, 8)
     assert runs.first_due() is None
+    assert runs.first_due(given_back=True) == 9, "unless that is asked for"
+
+
+def test_failed_deliveries_are_those_before_the_present_one_and_no_dead_letters() -> None:
+    runs = table()
+    assert runs.retrying() == 4 + 1 + 1, "0 to 3 are delivered again, 6 and 9 will be; 4 and 5 are with their first client"
+    runs.append_ready(10, 12, 0)
+    assert runs.retrying() == 6, "what is given back uncounted did not fail"
 
 
 def test_attempts_are_those_that_a_kill_leaves() -> None:

@@ -75,7 +75,7 @@ def test_a_sound_broker_has_no_trouble() -> None:
     findings = found(stats())
     assert {finding.state for finding in findings} == {"ok"}
     assert [finding.check for finding in findings] == [
-        "round trip", "version", "durability", "disk", "fsync", "limits", "clock", "topics", "lag", "dead letters",
+        "round trip", "version", "durability", "disk", "fsync", "limits", "clock", "topics", "lag", "retries", "dead letters",
     ]  # fmt: skip
     assert not any(finding.advice for finding in findings), "there is nothing to do"
 
@@ -120,6 +120,10 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ),
         ({"topics": [topic(consumers=[BEHIND])]}, "lag", "warn", "1.0m, and nothing is attached", "start its workers"),
         (
+            {"topics": [topic(consumers=[consumer(sessions=1, retrying=94, attempts_max=7)])]}, "retries", "warn",
+            "c of t retries 94 messages after failed deliveries, one of them 7 times", "see why its handler fails",
+        ),
+        (
             {"topics": [topic(topic=f"t{n}.dlq", messages=9, letters=n) for n in range(6)]}, "dead letters", "warn",
             "5 of t5; 4 of t4; 3 of t3; and 2 more", "`toymqctl dlq list t5 --group` says why",
         ),
@@ -149,7 +153,8 @@ def test_what_we_measure_ourselves(measured: dict[str, Any], check: str, text: s
 
 @pytest.mark.parametrize(
     "quiet",
-    [consumer(backlog=5, inflight=5, oldest_unacked_age_s=9e5, sessions=1), BEHIND | {"oldest_unacked_age_s": 60.0}],
+    [consumer(backlog=5, inflight=5, oldest_unacked_age_s=9e5, sessions=1), BEHIND | {"oldest_unacked_age_s": 60.0},
+     consumer(retrying=3, attempts_max=4)],
 )
 def test_a_consumer_that_works_is_no_trouble(quiet: dict[str, Any]) -> None:
     assert {finding.state for finding in found(stats(topics=[topic(consumers=[quiet])]))} == {"ok"}

@@ -4,12 +4,15 @@ import random
 
 import pytest
 
+from tests.support.fake_clock import FakeClock
 from tests.support.http_rig import HttpRig, gateway
 from tests.support.sim_disk import SimDisk
 from toymq_py.config.alerts import Condition
 from toymq_py.consumer_options import EARLIEST
 from toymq_py.gateway.alert_readings import NOTHING, Subjects, measure
 from toymq_py.gateway.alert_states import Reading
+
+LATER = {"X-Delay-Ms": "3600000"}
 
 
 @pytest.mark.parametrize(
@@ -61,11 +64,39 @@ async def test_the_worst_consumer_counts() -> None:
         assert (measure("lag", topic), measure("age", topic)) == (NOTHING, NOTHING)
 
 
+async def test_what_a_consumer_fails_at_and_gives_back_is_lag_and_grows_old_until_it_is_acked() -> None:
+    """Found by trials: an endpoint was dead, and alerts on lag and age were resolved, since all was given back for a time."""
+    async with gateway("/data/d", fs=SimDisk(random.Random(1))) as rig:
+        await rig.publish("t", "a", "b", "c")
+        topic = rig.broker.topic("t")
+        assert len(await rig.lease("t", max=3)) == 3
+        assert measure("retrying", topic) == NOTHING, "nothing has failed yet"
+        assert topic.nack("c", [(0, 2)], 300.0) == 3
+        assert (topic.channel("c").consumer.counts(topic.next_id).backlog, measure("lag", topic)) == (0, Reading(3, "c", 3))
+        assert measure("retrying", topic) == Reading(3, "c")
+        topic.context.clock = FakeClock(topic.context.clock.wall_ns() + 900 * 10**9)
+        aged = measure("age", topic)
+        assert (aged.consumer, 900_000 <= aged.value < 960_000) == ("c", True), "since it was due first"
+        topic.ack("c", [(0, 2)], unseen=True)
+        assert {measure(when, topic) for when in ("lag", "age", "retrying")} == {NOTHING}
+
+
+async def test_what_is_published_for_later_is_no_lag() -> None:
+    async with gateway("/data/d", fs=SimDisk(random.Random(1))) as rig:
+        topic = rig.broker.topic_or_new("t")
+        topic.seek("c", EARLIEST)
+        assert (await rig.ask("POST", "/v1/topics/t/messages", content="a", headers=LATER)).status_code == 201
+        assert {measure(when, topic) for when in ("lag", "age", "retrying", "unattached")} == {NOTHING}
+
+
 async def test_messages_without_any_consumer_have_nothing_attached() -> None:
     async with gateway("/data/d", fs=SimDisk(random.Random(1))) as rig:
         await rig.publish("t", "a", "b")
         topic = rig.broker.topic("t")
         assert (measure("unattached", topic), measure("lag", topic)) == (Reading(2), NOTHING)
+        for _ in range(2):
+            assert (await rig.ask("POST", "/v1/topics/t/messages", content="c", headers=LATER)).status_code == 201
+        assert measure("unattached", topic) == Reading(2), "what is not due waits for its time, and for no consumer"
         topic.context.is_stream = True
         assert measure("unattached", topic) == NOTHING, "its readers come and go, and nothing waits for them"
 

@@ -158,6 +158,11 @@ def test_a_storm_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     ("alert", "reading", "text"),
     [
         (ALERT, Reading(120, "billing"), "consumer billing of orders has a backlog of 120 messages (threshold 100 messages"),
+        (ALERT, Reading(130, "billing", 94),
+         "consumer billing of orders has a backlog of 130 messages, 94 of them given back to be delivered again"
+         " later (threshold"),
+        (Alert("retrying", ">", 10, 8, url="http://a/"), Reading(94, "b"),
+         "consumer b of orders has 94 messages to retry after a failed delivery (threshold 10 messages"),
         (Alert("age", ">", 60_000, 1, url="http://a/"), Reading(65_000, "b"),
          "the oldest unacked message of consumer b of orders has waited 65s (threshold 1m"),
         (Alert("letters", ">", 1, 0, url="http://a/"), Reading(3), "orders has 3 dead letters (threshold 1 message,"),

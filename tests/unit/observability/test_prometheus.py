@@ -125,6 +125,7 @@ async def test_the_numbers_are_those_of_the_broker() -> None:
     assert {rows.keys() == {("c", "t")} for rows in consumer.values()} == {True}
     assert {name.removeprefix("toymq_consumer_"): rows["c", "t"] for name, rows in consumer.items()} == {
         "ready_messages": 0, "inflight_messages": 1, "scheduled_messages": 1, "backlog_messages": 1, "sessions": 1,
+        "attached": 1, "retrying_messages": 1,
         "oldest_unacked_seconds": 7,
     }  # fmt: skip
 

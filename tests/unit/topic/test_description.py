@@ -15,8 +15,8 @@ def test_describe_is_exact() -> None:
     (consumer,) = topic.describe()["consumers"]
     assert consumer == {
         "consumer": "c", "mode": "exclusive", "has_acked": True, "last_acked": 1, "ready": 2, "inflight": 1, "scheduled": 1,
-        "backlog": 3, "oldest_unacked_age_s": 5.0, "sessions": 1, "paused": False, "attempts_max": 1, "attempts_max_id": 2,
-        "acked_total": 2, "redelivered_total": 0,
+        "backlog": 3, "retrying": 1, "oldest_unacked_age_s": 5.0, "sessions": 1, "attached": True, "paused": False,
+        "attempts_max": 1, "attempts_max_id": 2, "acked_total": 2, "redelivered_total": 0,
     }  # fmt: skip
     stats = rig.broker.stats()
     assert (stats["publish_total"], stats["deliver_total"], stats["ack_total"], stats["nack_total"]) == (6, 4, 2, 1)
@@ -50,3 +50,38 @@ def test_the_message_that_was_delivered_most_often_is_told() -> None:
     rig.ack("t", 1, 1)
     assert told()[1] == 0
     assert rig.broker.stats()["limits"]["max_attempts"] == 0
+
+
+def test_a_topic_without_a_consumer_has_a_backlog_of_what_is_due() -> None:
+    """Found by trials: reminders for the next hour were a backlog until a consumer came, and an alert."""
+    rig = BrokerRig()
+    rig.publish("t", b"now")
+    rig.broker.topic("t").publish([b""] * 2, [b"a", b"b"], None, [3600_000] * 2)
+    rig.loop.drain()
+
+    def told() -> tuple[int, int]:
+        described = rig.broker.topic("t").describe()
+        return described["backlog"], described["scheduled"]
+
+    assert told() == (1, 2)
+    rig.broker.topic("t").context.is_stream = True
+    assert told() == (0, 2), "nothing waits in a stream"
+    rig.broker.topic("t").context.is_stream = False
+    rig.reopen()
+    assert told() == (1, 2), "after a restart, too"
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 0)
+    assert told() == (0, 2), "that of the consumer with the most"
+    rig.advance(3601)
+    assert told() == (2, 0)
+
+
+def test_the_backlog_of_dead_letters_is_what_did_not_go_back() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b")
+    rig.take(rig.subscribe("t"))
+    rig.nack("t", 0, 1, dead=True)
+    rig.advance(1)
+    assert rig.broker.topic("t.dlq").describe()["backlog"] == 2
+    assert rig.redrive("t.dlq", max_count=1) == (1, None)
+    assert rig.broker.topic("t.dlq").describe()["backlog"] == 1

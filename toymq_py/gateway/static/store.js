@@ -59,8 +59,9 @@ export class Topic {
     this.sample(seconds ? steps / seconds : NaN, this.#acks(before, described, seconds));
     this.oldestMs = null;
     this.inflight = 0;
-    this.scheduled = 0;
-    this.backlog = described.consumers.length || described.stream ? 0 : this.isLetters ? this.letters : described.messages; // a letter that went back waits no longer
+    const alone = described.consumers.length ? {} : described; // what waits without a consumer; an older node does not say it
+    this.backlog = alone.backlog ?? 0;
+    this.scheduled = alone.scheduled ?? 0;
     for (const consumer of described.consumers) {
       this.backlog = Math.max(this.backlog, consumer.backlog);
       const at = consumer.oldest_unacked_at_ms;

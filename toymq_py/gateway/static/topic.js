@@ -44,7 +44,7 @@ class ConsumerRow {
     say(cells.sessions, count(consumer.sessions));
     for (const cell of Object.values(cells)) cell.classList.toggle("zero", cell.textContent === "0" || cell.textContent === "–");
     cells.age.classList.toggle("slow", consumer.backlog > 0 && age >= 60);
-    const badges = [consumer.mode !== "exclusive" && consumer.mode, consumer.paused && "paused", consumer.backlog > 0 && !consumer.sessions && !consumer.inflight && "nothing attached"].filter(Boolean);
+    const badges = [consumer.mode !== "exclusive" && consumer.mode, consumer.paused && "paused", consumer.retrying > 0 && `${count(consumer.retrying)} retrying`, consumer.backlog > 0 && !consumer.sessions && !consumer.inflight && "nothing attached"].filter(Boolean);
     if (this.badges.textContent !== badges.join("")) fill(this.badges, badges.map((word) => el("span.badge", {}, word)));
     this.spark.draw(series);
   }

@@ -61,6 +61,13 @@ def test_a_topic_shows_what_is_scheduled_beside_its_backlog() -> None:
     assert (shown["backlog"], shown["scheduled"], shown["letters"]) == ("1", "7", "0")
 
 
+def test_a_topic_without_a_consumer_shows_what_waits_in_it() -> None:
+    """`toymqctl topics` showed 3, and this 0."""
+    (line,) = Figures(stats(topic("orders", backlog=3, scheduled=2))).topics()
+    shown = {column.name: cell.text for column, cell in zip(TOPIC_COLUMNS, line.cells, strict=True)}
+    assert (shown["backlog"], shown["scheduled"]) == ("3", "2")
+
+
 def test_the_overview_says_what_is_wrong() -> None:
     sound = [cell for line in Figures(stats(topic("a"))).overview() for cell in line]
     assert not any(cell.bad for cell in sound)

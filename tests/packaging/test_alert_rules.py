@@ -1,0 +1,65 @@
+"""The rules of deploy/prometheus/alerts.yml about consumers, evaluated on scrapes of a broker.
+
+There is no promtool here: the few operators that these rules have are evaluated below.
+"""
+
+import operator
+import re
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.broker_process import ROOT
+from tests.support.broker_rig import BrokerRig
+from toymq_py.observability.prometheus import render
+
+GROUPS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]
+RULES = {rule["alert"]: rule["expr"] for group in GROUPS for rule in group["rules"]}
+COMPARED = {"==": operator.eq, ">": operator.gt}
+
+
+async def firing(rig: BrokerRig, alert: str) -> set[str]:
+    """The consumers for which a rule of the form ``metric == 0 and metric > 0``, or one of the two, holds now."""
+    body, _ = await render(rig.broker, rig.clock)
+    samples = [sample for family in text_string_to_metric_families(body.decode()) for sample in family.samples]
+    found = []
+    for term in RULES[alert].split(" and "):
+        asked = re.fullmatch(r"(\w+) (==|>) (\d+)", term)
+        assert asked is not None, f"{term} has an operator that this test does not know"
+        name, compared, value = asked.groups()
+        rows = [sample for sample in samples if sample.name == name]
+        assert rows, f"{name} has no samples"
+        found.append({row.labels["consumer"] for row in rows if COMPARED[compared](row.value, int(value))})
+    return set.intersection(*found)
+
+
+async def test_a_consumer_is_gone_when_nothing_takes_its_messages_and_not_while_one_that_pulls_works() -> None:
+    """Found by trials: a webhook or an HTTP worker has no session, and fired although it worked."""
+    rig = BrokerRig()
+    poll = rig.poll("t", "hook", visibility_s=30)
+    rig.publish("t", b"a", b"b")
+    assert await firing(rig, "ToymqConsumerGone") == set(), "a PULL waits"
+    assert rig.shown(*poll.take(1, 1 << 20)) == ["t 0-0 x1"]
+    poll.close()
+    assert rig.numbers("t")["consumers"]["hook"]["sessions"] == 0
+    assert await firing(rig, "ToymqConsumerGone") == set(), "it works on what it pulled"
+    rig.advance(31)
+    assert await firing(rig, "ToymqConsumerGone") == {"hook"}, "nothing is attached, and its lease is over"
+    rig.subscribe("t", "hook")
+    assert await firing(rig, "ToymqConsumerGone") == set()
+
+
+async def test_a_consumer_that_fails_at_everything_is_told_while_its_messages_wait_to_come_again() -> None:
+    """Found by trials: they are no backlog then, and no rule fired before the dead letters, an hour later."""
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b")
+    subscription = rig.subscribe("t", "hook")
+    for attempt in range(1, 8):
+        assert rig.take(subscription) == [(0, attempt), (1, attempt)]
+        assert await firing(rig, "ToymqConsumerFailing") == ({"hook"} if attempt > 1 else set()), "while it is tried again, too"
+        rig.nack("t", 0, 1, "hook", delay_s=300.0)
+        assert await firing(rig, "ToymqConsumerFailing") == {"hook"}
+        rig.advance(301)
+    rig.take(subscription)
+    rig.ack("t", 0, 1, "hook")
+    assert await firing(rig, "ToymqConsumerFailing") == set()
