@@ -128,6 +128,7 @@ class Topic:
         restored = restore(offsets, self.log, self.delays.schedule.ids)
         self.retention.stored = restored.stored
         self.offsets.problem, self.offsets.lacks_consumers = restored.problem, restored.lacks_consumers
+        self.offsets.generation = offsets.state.generation or 0
         for first, last in self.log.lost:
             self.delays.schedule.drop(first, last)
         for consumer in restored.consumers:

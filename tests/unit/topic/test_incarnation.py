@@ -202,7 +202,7 @@ def test_files_of_an_older_toymq_are_taken_and_named_with_the_next_commit() -> N
     rig.broker.close()
     heads = list_segment_files(rig.disk, PATH).heads
     segment_heads.store(rig.disk, PATH, heads)
-    state = replace(offsets.load(rig.disk, PATH).state, incarnation=None)
+    state = replace(offsets.load(rig.disk, PATH).state, incarnation=None, generation=None)
     for name in ("offsets.json", "offsets.json.prev"):
         rig.put(f"topics/t/{name}", offsets.encode(state, "t"))
     rig.restart()
