@@ -50,6 +50,8 @@ class TopicReport:
     unreadable: int = 0
     """Ids that the disk refuses to give."""
     findings: list[Finding] = field(default_factory=list)
+    lost_is_least: bool = False
+    """Some are gone from the end of the log, and nothing says how many: ``lost`` are those that are known."""
 
     @property
     def damaged(self) -> bool:
@@ -148,7 +150,7 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
             known = "the offsets know" if state.next_id == next_id else f"{HEADS_NAME} knows"
         report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}; {MORE_MAY_BE_GONE}"))
         gaps.append((end, next_id - 1))
-        report.next_id = next_id
+        report.next_id, report.lost_is_least = next_id, True
         if report.first_id is None:  # no file is there, and the log begins as DESCRIBE says
             report.first_id = files.begin(state.first_id)
     gaps = sorted(above(gaps, files.begin(state.first_id)))
