@@ -49,7 +49,7 @@ def print_reports(reports: Sequence[TopicReport], *, as_json: bool) -> None:
         click.echo(
             f"{report.topic}: {state}, {counted(report.records, 'record')} in {counted(report.segments, 'segment')}, "
             f"{counted(report.bytes, 'byte')}, {ids}"
-            + (f", {report.lost} lost" if report.lost else "")
+            + (f", {'at least ' if report.lost_is_least else ''}{report.lost} lost" if report.lost else "")
         )
         for finding in report.findings:
             click.echo(f"  {'damage' if finding.damage else 'note'}: {finding.path}: {finding.text}")

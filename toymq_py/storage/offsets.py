@@ -5,10 +5,13 @@ Contract: storage.md, "offsets.json"; ADR 0004. The consumers' own form is their
 
 import contextlib
 import errno
+import logging
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData
 from toymq_py.id_rows import IdRows
 from toymq_py.records import IdRange
@@ -17,6 +20,8 @@ from toymq_py.storage.fs import FileSystem, write_synced
 from toymq_py.storage.segment import topic_of
 from toymq_py.storage.segment_heads import log_incarnation
 
+logger = logging.getLogger("toymq_py.storage")
+
 FILE_NAME = "offsets.json"
 PREVIOUS_NAME = "offsets.json.prev"
 TEMPORARY_NAME = "offsets.json.tmp"
@@ -24,6 +29,9 @@ DAMAGED_NAME = "offsets.json.damaged"
 MARK_NAME = "has-offsets"
 """Empty: a generation was written. Tells a topic whose generations are both gone from one that never had one (ADR 0070)."""
 VERSION = 1
+PEEK_BYTES = 512
+"""The generation stands before the consumers, at most 350 bytes from the beginning."""
+_GENERATION = re.compile(rb'"generation": ([0-9]{1,20}),')
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,9 @@ class OffsetsState:
     removed: tuple[IdRange, ...] = ()
     incarnation: str | None = field(default=None, compare=False)
     """Of the log that the ids are of (ADR 0218); None in a file of an older toymq."""
+    generation: int | None = field(default=None, compare=False)
+    """Number of this write, which rises with each: a file that is older than ``offsets.json.prev`` is known by it (ADR 0240).
+    None in a file of an older toymq, and where only one is ever written: backups, the bucket."""
 
     def has_removed(self, msg_id: int) -> bool:
         """Whether retention or PURGE took an id, so that its absence is no loss."""
@@ -105,6 +116,7 @@ def encode(state: OffsetsState, topic: str | None = None) -> bytes:
     """Encode the file. Many ranges take long, but hold the interpreter for no more than a millisecond at a time."""
     fields: dict[str, Any] = {"version": VERSION} if topic is None else {"version": VERSION, "topic": topic}
     fields |= {} if state.incarnation is None else {"incarnation": state.incarnation}
+    fields |= {} if state.generation is None else {"generation": state.generation}
     fields |= {
         "first_id": state.first_id,
         "next_id": state.next_id,
@@ -133,7 +145,10 @@ def decode(data: bytes, topic: str | None = None) -> OffsetsState:
         removed = tuple((first, last) for first, last in map(checked_json.numbers, found.get("removed", ())))
     except (DamagedData, TypeError, ValueError):
         raise DamagedData("removed of the offsets must hold pairs of ids") from None
-    return OffsetsState(first_id, next_id, consumers, removed, checked_json.incarnation_of(found))
+    generation = found.get("generation")
+    if generation is not None and (type(generation) is not int or generation < 0):
+        raise DamagedData("generation of the offsets must be a whole number from 0 on")
+    return OffsetsState(first_id, next_id, consumers, removed, checked_json.incarnation_of(found), generation)
 
 
 def read(fs: FileSystem, path: str) -> OffsetsState | None:
@@ -169,6 +184,9 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     for name, source in ((FILE_NAME, OffsetsSource.CURRENT), (PREVIOUS_NAME, OffsetsSource.PREVIOUS)):
         try:
             state = read(fs, f"{directory}/{name}")
+            if state is not None and source is OffsetsSource.CURRENT and (problem := _stale(fs, directory, state)) is not None:
+                problems.append(problem)
+                continue
             if state is not None:
                 return LoadedOffsets(state, source, "; ".join(problems) or None)
         except DamagedData as error:
@@ -181,6 +199,46 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     if problems:
         return LoadedOffsets(OffsetsState(), OffsetsSource.LOST, "; ".join(problems))
     return LoadedOffsets(OffsetsState(), OffsetsSource.NEW)
+
+
+def _stale(fs: FileSystem, directory: str, state: OffsetsState) -> str | None:
+    """Why ``state``, of the present file, is not the newest that was written: the previous generation is sound and no older.
+    None: it is, as far as both are numbered. Reads no more than the beginning of the previous one where all is well.
+
+    Raises: OSError of a passing shortage.
+    """
+    path, previous, generation = f"{directory}/{FILE_NAME}", f"{directory}/{PREVIOUS_NAME}", state.generation
+    if generation is None or (seen := _peek_generation(fs, previous)) is None or seen < generation:
+        return None
+    if _peek_generation(fs, path) != generation:
+        return None  # a broker runs, and has written since: what was read was the newest then
+    try:
+        before = read(fs, previous)
+    except DamagedData:
+        return None
+    if before is None or before.generation is None or before.generation < generation:
+        return None
+    if before.generation == generation:
+        return f"{FILE_NAME}: it is no newer than {PREVIOUS_NAME}, both are generation {generation}: one is a copy of the other"
+    return f"{FILE_NAME}: it is older than {PREVIOUS_NAME}: generation {generation}, and {before.generation}"
+
+
+def _peek_generation(fs: FileSystem, path: str) -> int | None:
+    """The generation that a file claims, not checked; None where it claims none, or cannot be read.
+
+    Raises: OSError of a passing shortage.
+    """
+    try:
+        file = fs.open(path, write=False)
+        try:
+            found = _GENERATION.search(file.pread(PEEK_BYTES, 0))
+        finally:
+            file.close()
+    except OSError as error:
+        if not is_lasting(error):
+            raise
+        return None
+    return None if found is None else int(found[1])
 
 
 def _was_removed(fs: FileSystem, directory: str) -> bool:
@@ -230,7 +288,8 @@ def note_lost(fs: FileSystem, directory: str) -> None:
 def write(fs: FileSystem, directory: str, data: bytes) -> None:
     """Write a new generation: temp file, sync, the present one becomes the previous, rename, sync of the directory.
 
-    A kill between the two renames leaves the previous generation alone, which is the last one that was finished.
+    A kill between the two renames leaves the previous generation alone, which is the last one that was finished. So at no time
+    the previous one is as new as the present one.
 
     Raises: OSError; nothing of the present generations is lost then. EFBIG: ``load`` would not read it.
     """
@@ -241,6 +300,8 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
     if not fs.exists(path):  # the directory may be there and its name not on the disk yet: a first commit is making it
         fs.mkdir(directory)
         fs.sync_dir(directory.rpartition("/")[0])
+    for place in (temporary, f"{directory}/{PREVIOUS_NAME}"):
+        _clear(fs, place)
     try:
         write_synced(fs, temporary, data)
         if fs.exists(path):
@@ -253,6 +314,17 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
             if fs.exists(path) or not fs.exists(f"{directory}/{PREVIOUS_NAME}"):  # else it tells that the renames were begun
                 fs.unlink(temporary)  # on a full disk the torn temp file would hold space that acks need
         raise
+
+
+def _clear(fs: FileSystem, path: str) -> None:
+    """Move a directory in the place of a file aside: one generation alone could be written, and then no more. Raises: OSError;
+    then none is written, and the topic stays degraded where its offsets were lost."""
+    if fs.is_dir(path):
+        try:
+            fs.rename(path, f"{path}.damaged")
+        except OSError as error:
+            raise OSError(error.errno, f"{path} is a directory, and cannot be moved away: {error.strerror}", path) from None
+        logger.error("%s was a directory, which is in the way of the offsets: moved to %s.damaged", path, path)
 
 
 def _mark(fs: FileSystem, directory: str) -> None:

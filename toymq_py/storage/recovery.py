@@ -30,7 +30,7 @@ from toymq_py.storage.id_ranges import above, record_range, subtract
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
 from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name, removed_name
-from toymq_py.storage.segment_heads import Head, SegmentFiles, list_segment_files
+from toymq_py.storage.segment_heads import MORE_MAY_BE_GONE, Head, SegmentFiles, list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
 
 logger = logging.getLogger("toymq_py.storage")
@@ -154,7 +154,7 @@ def recover_log(
         if next_id > first_id:
             gone = (found.next_id if found.segments else first_id, next_id - 1)
             missing.append(gone)
-            logger.error("%s: %s", path, record_range(*gone, "are gone from the end of the log"))
+            logger.error("%s: %s; %s", path, record_range(*gone, "are gone from the end of the log"), MORE_MAY_BE_GONE)
         found.roll_first = bool(found.segments)
         found.next_id = next_id
     found.first_id = min(first_id, found.next_id)

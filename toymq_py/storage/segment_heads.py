@@ -2,7 +2,8 @@
 
 A frame's checksum covers neither topic nor log. The head of a segment does: time in nanoseconds and checksum of its first
 record, which never change. ``segments.json`` keeps them, by first id. It is written behind the commit that began a segment, and
-only when that record is on stable storage: it never claims more than a power cut leaves (``--fsync never``: it gets no heads).
+only when that record is on stable storage: it never claims more than a power cut leaves. With ``--fsync never`` nothing else
+syncs that record, so the writer of the heads does, once a segment (ADR 0241).
 It is no manifest:
 
     a head that is known        the file is this log's if its first record is that one, or is damaged
@@ -43,6 +44,10 @@ SECTOR_BYTES, PAGE_BYTES = 512, 4096
 """What a disk writes to a wrong place at most."""
 HEAD_SEARCH_BYTES = 4 << 20
 """So far records are looked for behind such a page."""
+
+MORE_MAY_BE_GONE = "there may have been more behind them, whose ids are given out again"
+"""Of ids that are known and have no file at the end of the log. Heads know the first record of a segment, and offsets what
+there was at their last write."""
 
 Head = tuple[int, int]
 """Time in nanoseconds and checksum of a segment's first record."""
@@ -329,6 +334,8 @@ class HeadsWriter:
         known: Mapping[int, Head],
         run_behind: Callable[[Callable[[], None], Callable[[], None]], None],
         incarnation: str | None = None,
+        *,
+        syncs: bool = False,
     ) -> None:
         """
         Args:
@@ -336,6 +343,7 @@ class HeadsWriter:
             known: heads that are on stable storage.
             run_behind: runs a job on a sync thread, then the other one on the loop.
             incarnation: of the log, where the file says that; see ``name``.
+            syncs: segments before their heads are written: nothing else does (``--fsync never``).
         """
         self._fs = fs
         self._path = path
@@ -345,6 +353,9 @@ class HeadsWriter:
         """A segment may have begun whose head is not known."""
         self._writing = False
         self._incarnation = self._stored_incarnation = incarnation
+        self._syncs = syncs
+        self._sync_failed = False
+        """No sync is tried again: it would succeed without the record (ADR 0002)."""
 
     def name(self, incarnation: str) -> None:
         """Have the file name the log's incarnation from the next commit on."""
@@ -357,7 +368,7 @@ class HeadsWriter:
     def record(self, bases: Sequence[int], keep: Callable[[int], bool]) -> None:
         """Write the heads of the segments with these first ids; of others that are known those to ``keep``, and those whose
         files are still there: a segment that retention took out of the log may be in it again after a kill. Assumes that their
-        first records are on stable storage."""
+        first records are on stable storage, unless this object syncs them."""
         self.due = self._writing
         if self._writing:  # two writers of one temp file; what began meanwhile comes with the next commit
             return
@@ -367,12 +378,16 @@ class HeadsWriter:
         incarnation = self._incarnation
         if known.keys() >= present and not others and incarnation == self._stored_incarnation:
             return
+        if self._sync_failed:
+            return
         fs, path = self._fs, self._path
         stored: list[dict[int, Head]] = []
 
         def job() -> None:
             try:
-                heads = known | read_heads(fs, path, bases, known)
+                heads = dict(known)
+                if not self._syncs or self._sync([base_id for base_id in bases if base_id not in known]):
+                    heads |= read_heads(fs, path, bases, known)
                 heads |= {base_id: others[base_id] for base_id in others if fs.exists(f"{path}/{segment_name(base_id)}")}
                 store(fs, path, heads, incarnation)
                 stored.append(heads)
@@ -388,3 +403,17 @@ class HeadsWriter:
 
         self._writing = True
         self._run_behind(job, done)
+
+    def _sync(self, bases: Iterable[int]) -> bool:
+        """Sync segments. Blocks. Returns: whether their records are on stable storage. Raises: OSError of opening one."""
+        for base_id in bases:
+            file = self._fs.open(f"{self._path}/{segment_name(base_id)}", write=False)
+            try:
+                file.sync()
+            except OSError as error:
+                self._sync_failed = True
+                logger.warning("%s not synced (%s): %s gets no more heads until a restart", file.path, error, FILE_NAME)
+                return False
+            finally:
+                file.close()
+        return True

@@ -11,7 +11,7 @@ an unknown outcome: the next round makes it again, and finds what is there.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from toymq_py.errors import DamagedData
@@ -94,7 +94,7 @@ def known_of_copies(fs: FileSystem, path: str) -> tuple[offsets.OffsetsState, bo
     loaded = offsets.load(fs, path)
     lost_ids = given_up.load(fs, path).ids
     state = given_up.without(loaded.state, lost_ids) if lost_ids else loaded.state
-    return state, loaded.source is offsets.OffsetsSource.LOST
+    return replace(state, generation=None), loaded.source is offsets.OffsetsSource.LOST
 
 
 def delete_segment(bucket: Bucket, place: Place, first_id: int, holding: Holding) -> None:

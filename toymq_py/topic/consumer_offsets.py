@@ -48,6 +48,8 @@ class ConsumerOffsets:
         """What was wrong with the file at the last start."""
         self.lacks_consumers = False
         """It was damaged: new consumers may be missing ones, and begin at the first id until the next restart."""
+        self.generation = 0
+        """Of the last write."""
         self.watch: OffsetsWatch | None = None
         self.on_stored: Callable[[OffsetsState], None] = lambda state: None
         """A state is on stable storage."""
@@ -99,6 +101,7 @@ class ConsumerOffsets:
     def offsets_snapshot(self) -> OffsetsState:
         if self.watch is not None:
             self.watch.offsets_writing()
+        self.generation += 1
         return self._state()
 
     def _state(self) -> OffsetsState:
@@ -108,6 +111,7 @@ class ConsumerOffsets:
             {consumer.name: consumer.snapshot().to_json() for consumer in self.consumers()},
             tuple(self._log.removed),
             self._incarnation,
+            self.generation,
         )
 
     def offsets_flushed(self, state: OffsetsState) -> None:

@@ -95,8 +95,8 @@ class Topic:
         self.retention = Retention(
             self.context, path, self.channels,
             committer=self.committer, delays=self.delays, backlog=self.backlog, redrive_consumer=self.redrive_consumer,
-            fs=services.fs, space=services.space, segment_bytes_max=options.segment_bytes, flush_offsets=self.offsets.flush,
-            keys_kept=keys_kept,
+            fs=services.fs, space=services.space, segment_bytes_max=options.segment_bytes, keys_kept=keys_kept,
+            flush_offsets=self.offsets.flush,
         )  # fmt: skip
         self.offsets.on_stored, self.offsets.on_full = self.retention.offsets_stored, self.retention.apply_on_full_disk
         self.commits = self._commit_listener()
@@ -129,6 +129,7 @@ class Topic:
         restored = restore(offsets, self.log, self.delays.schedule.ids)
         self.retention.stored = restored.stored
         self.offsets.problem, self.offsets.lacks_consumers = restored.problem, restored.lacks_consumers
+        self.offsets.generation = offsets.state.generation or 0
         for first, last in self.log.lost:
             self.delays.schedule.drop(first, last)
         for consumer in restored.consumers:
@@ -146,8 +147,7 @@ class Topic:
 
     @property
     def end_is_unrecorded(self) -> bool:
-        """The offsets on the disk do not know where the log ends. Of damaged ones that is how it stays: what the damage says
-        must not be overwritten."""
+        """The offsets on the disk do not know where the log ends. Damaged ones stay so, and are not overwritten."""
         stored = self.retention.stored
         return self.offsets.problem is None and self.log.committed_id > (0 if stored is None else stored.next_id)
 

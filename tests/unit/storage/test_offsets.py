@@ -3,6 +3,8 @@
 import errno
 import json
 import random
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DamagedData
 from toymq_py.id_rows import ID_ROWS_BLOCK, IdRows
 from toymq_py.storage import checked_json, offsets
+from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView, OffsetsSource, OffsetsState
 
 CONSUMER = {"since_ns": 1, "start": 0, "has_acked": True, "last_acked": 0, "acked_above": [[2, 3]], "attempts": [[1, 1, 2]]}
@@ -134,6 +137,9 @@ def test_one_flipped_bit_is_seen() -> None:
         {"removed": 1},
         {"removed": [[1]]},
         {"removed": [["a", 1]]},
+        {"generation": -1},
+        {"generation": "3"},
+        {"generation": True},
     ],
     ids=str,
 )
@@ -208,3 +214,65 @@ def test_a_shortage_of_descriptors_sets_no_offsets_aside() -> None:
     disk.fail("read_file", 1, errno.EMFILE)
     with pytest.raises(OSError, match="Too many open files"):
         offsets.load(disk, PATH)
+
+
+def numbered(generation: int) -> bytes:
+    return offsets.encode(replace(state(generation), generation=generation))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_crash_leaves_a_previous_generation_that_is_as_new_as_the_present_one(seed: int) -> None:
+    rng = random.Random(seed)
+    disk = disk_with({})
+    written = 0
+    for generation in range(1, 60):
+        ops = ("open", "truncate", "pwrite", "sync", "rename", "sync_dir")
+        disk.fail(rng.choice(ops), rng.randrange(1, 4), errno.EIO)
+        try:
+            offsets.write(disk, PATH, numbered(generation))
+            written = generation
+        except OSError:
+            pass
+        disk.heal()
+        if rng.random() < 0.5:
+            disk = disk.crash(rng) if rng.random() < 0.5 else disk.kill()
+        loaded = offsets.load(disk, PATH)
+        assert loaded.problem is None
+        assert written <= (loaded.state.generation or 0) <= generation
+        offsets.settle(disk, PATH, loaded)
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_broker_that_writes_meanwhile_leaves_nothing_that_looks_stale(writes: int) -> None:
+    """Tools and the bucket's thread load the offsets of a broker that runs. It writes before one of the openings."""
+
+    class Written:
+        def __init__(self, at: int) -> None:
+            self._left = at
+
+        def __getattr__(self, name: str) -> object:
+            if name == "open":
+                self._left -= 1
+                if self._left == 0:
+                    for generation in range(3, 3 + writes):
+                        offsets.write(disk, PATH, numbered(generation))
+            return getattr(disk, name)
+
+    for at in (1, 2, 3):
+        disk = disk_with({})
+        for generation in (1, 2):
+            offsets.write(disk, PATH, numbered(generation))
+        loaded = offsets.load(cast(FileSystem, Written(at)), PATH)
+        assert (loaded.problem, loaded.source, loaded.state.generation) == (None, OffsetsSource.CURRENT, 2)
+
+
+def test_a_newer_previous_generation_counts_only_when_it_is_sound() -> None:
+    disk = disk_with({})
+    put(disk, "offsets.json", numbered(1))
+    put(disk, "offsets.json.prev", numbered(12))
+    loaded = offsets.load(disk, PATH)
+    assert (loaded.state.generation, loaded.source) == (12, OffsetsSource.PREVIOUS)
+    assert loaded.problem == "offsets.json: it is older than offsets.json.prev: generation 1, and 12"
+    for data in (numbered(12).replace(b"12", b"92"), numbered(12)[:-9], offsets.encode(state(12), "another")):
+        put(disk, "offsets.json.prev", data)
+        assert offsets.load(disk, PATH) == offsets.LoadedOffsets(state(1), OffsetsSource.CURRENT)

@@ -86,6 +86,7 @@ def test_a_segment_of_another_topic_is_found_and_not_served(base_id: int, suffix
     report = report_of(rig.disk, "public")
     lost = 4 if base_id < 8 else 1  # of the newest one nothing says how many records it had
     assert segment_name(base_id) in named(report)
+    assert ("; there may have been more behind them" in "".join(each.text for each in report.findings)) is (base_id == 8)
     assert (report.lost, report.records) == (lost, 10 - (4 if base_id < 8 else 2))
     seen = [run.seen for run in DirectoryReader(DIR, rig.disk).topic("public").read(
         DirectoryReader(DIR, rig.disk).topic("public").first_id, 10, walk_columns)]  # fmt: skip
@@ -112,6 +113,33 @@ def test_a_segment_of_another_topic_is_found_and_not_served(base_id: int, suffix
     rig.restart()
     assert rig.broker.topics["public"].state == "ok"
     assert words(rig, "public") == [b"public %d" % n for n in range(10) if not base_id <= n < base_id + 4] + [b"more"]
+
+
+@pytest.mark.parametrize("fsync", ["always", "interval", "never"])
+def test_the_only_segment_of_a_topic_is_known_by_its_head_with_each_fsync(fsync: str) -> None:
+    """With ``--fsync never`` no head was ever written, and a file of another topic was served, with state ok."""
+    rig = broker(2, fsync=fsync)
+    rig.advance(1)
+    rig.disk = rig.disk.kill()
+    copy(rig.disk, path("payroll", segment_name(0)), path("public", segment_name(0)))
+    assert named(report_of(rig.disk, "public")) >= {segment_name(0)}
+    rig.restart()
+    assert (rig.broker.topics["public"].state, words(rig, "public")) == ("degraded", [])
+
+
+def test_without_fsync_a_sync_that_fails_leaves_no_head_and_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """It would succeed, and the record need not be on the disk: a power cut would leave a head without it."""
+    rig = BrokerRig(disk=SimDisk(random.Random(5)), fsync="never")
+    rig.disk.fail("sync", 1, errno.EIO, path=segment_name(0))
+    for word in payloads(b"public", 10):
+        assert rig.publish("public", word)[0].error is None
+    files = segment_heads.list_segment_files(rig.disk, f"{DIR}/topics/public")
+    assert (len(files.bases), files.heads, files.incarnation is None) == (3, {}, False)
+    assert sum(op == "sync" and name.endswith(".log") for op, name, _ in rig.disk.trace) == 1
+    assert caplog.text.count("segments.json gets no more heads until a restart") == 1
+    rig.reopen()
+    rig.publish("public", b"more")
+    assert len(segment_heads.list_segment_files(rig.disk, f"{DIR}/topics/public").heads) == 3
 
 
 @pytest.mark.parametrize("cut", [None, 512])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,89 @@ def test_a_consumer_that_the_previous_generation_lacks_begins_at_the_first_id(ho
     rig.reopen()
     assert rig.broker.topic("t").describe()["state"] == "ok"
     assert ids(rig.take(rig.subscribe("t", "later", start="latest"))) == []
+
+
+@pytest.mark.parametrize("how", ["exchanged", "copied"])
+def test_an_older_generation_in_the_place_of_the_present_one_is_told_and_skips_nothing(how: str) -> None:
+    """Both files are sound. The consumer that the older one lacks began behind its messages again, with state ok."""
+    rig = younger_than_prev()
+    now, before = (f"{DIR}/{OFFSETS}", f"{DIR}/{OFFSETS}.prev")
+    texts = [rig.disk.read_file(path) for path in (now, before)]
+    rig.put(OFFSETS, texts[1])
+    if how == "exchanged":
+        rig.put(f"{OFFSETS}.prev", texts[0])
+    (report,) = verify(rig.disk, DIR)
+    assert report.damaged
+    rig.reopen()
+    described = rig.broker.topic("t").describe()
+    told = {"exchanged": "it is older than offsets.json.prev", "copied": "it is no newer than offsets.json.prev"}
+    assert (described["state"], told[how] in described["offsets_problem"]) == ("degraded", True), described
+    assert ("c" in rig.broker.topic("t").consumers) is (how == "exchanged"), "the newest sound one is used"
+    expected = list(range(1, 11)) if how == "exchanged" else list(range(11))
+    assert ids(rig.take(rig.subscribe("t", "c", start="latest"))) == expected
+    assert ids(rig.take(rig.subscribe("t", "later", start="latest"))) == list(range(11))
+    rig.flush("t")
+    rig.reopen()
+    assert (rig.broker.topic("t").describe()["state"], [each.findings for each in verify(rig.disk, DIR)]) == ("ok", [[]])
+    assert "c" in rig.broker.topic("t").consumers
+
+
+def test_offsets_that_an_older_toymq_wrote_are_not_compared() -> None:
+    """Neither both of them, nor a numbered one before an upgrade and one without a number behind a downgrade."""
+    rig = younger_than_prev()
+    texts = [rig.disk.read_file(f"{DIR}/{name}") for name in (OFFSETS, f"{OFFSETS}.prev")]
+    older = [offsets.encode(replace(offsets.decode(text), generation=None), "t") for text in texts]
+    for now, before in ((older[0], older[1]), (older[0], texts[1]), (texts[0], older[1])):
+        rig.broker.close()
+        rig.put(OFFSETS, now)
+        rig.put(f"{OFFSETS}.prev", before)
+        rig.restart()
+        assert (rig.broker.topic("t").describe()["state"], sorted(rig.broker.topic("t").consumers)) == ("ok", ["c", "first"])
+        assert not any(report.findings for report in verify(rig.disk, DIR))
+        for _ in range(2):
+            rig.flush("t")
+            rig.reopen()
+            assert rig.broker.topic("t").describe()["state"] == "ok"
+
+
+@pytest.mark.parametrize("where", ["both lost", "present sound"])
+def test_a_directory_in_the_place_of_the_previous_offsets_stops_no_write(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The first write after a loss succeeded and the second did not: the next start was ok, and did not know the consumers
+    that had come back."""
+    rig = younger_than_prev()
+    rig.broker.close()
+    rig.disk.unlink(f"{DIR}/{OFFSETS}.prev")
+    rig.disk.mkdir(f"{DIR}/{OFFSETS}.prev")
+    if where == "both lost":
+        damage(rig)
+    rig.restart()
+    assert rig.broker.topic("t").describe()["state"] == ("degraded" if where == "both lost" else "ok")
+    for name in ("first", "c"):
+        rig.subscribe("t", name, start="latest")
+        rig.flush("t")
+        rig.flush("t")
+    assert "offsets.json.prev was a directory, which is in the way of the offsets: moved to" in caplog.text
+    rig.reopen()
+    assert (rig.broker.topic("t").describe()["state"], sorted(rig.broker.topic("t").consumers)) == ("ok", ["c", "first"])
+
+
+def test_as_long_as_offsets_cannot_be_written_after_a_loss_the_topic_stays_degraded(caplog: pytest.LogCaptureFixture) -> None:
+    """A directory that cannot be moved out of the way: none of both generations is written, and the next start knows it."""
+    rig = younger_than_prev()
+    rig.broker.close()
+    rig.disk.unlink(f"{DIR}/{OFFSETS}.prev")
+    for name in (f"{OFFSETS}.prev", f"{OFFSETS}.prev.damaged"):
+        rig.disk.mkdir(f"{DIR}/{name}")
+        rig.put(f"{name}/x", b"x")
+    damage(rig)
+    rig.restart()
+    for _ in range(2):
+        rig.subscribe("t", "first", start="latest")
+        rig.advance(5)
+        assert rig.broker.topic("t").describe()["state"] == "degraded"
+        rig.reopen()
+    assert "offsets.json.prev is a directory, and cannot be moved away: " in caplog.text
+    assert ids(rig.take(rig.subscribe("t", "c", start="latest"))) == list(range(11))
 
 
 @pytest.mark.parametrize("restarts", [1, 2])

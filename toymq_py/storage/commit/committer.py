@@ -90,7 +90,7 @@ class Committer:
         self._allocated = 0  # up to where no space has to be reserved in the active file; 0 while it is not known
         self._side_jobs = 0  # sidecars and the next segment, written behind
         self._next = NextSegment(log.fs, log.path, space, self.run_behind)
-        self._heads = HeadsWriter(log.fs, log.path, heads or {}, self.run_behind, incarnation)
+        self._heads = HeadsWriter(log.fs, log.path, heads or {}, self.run_behind, incarnation, syncs=fsync == "never")
         self.name_log = self._heads.name
         self._full = False  # the last write found no space
         self._interval: IntervalSync | None = None
@@ -393,8 +393,7 @@ class Committer:
 
     def _record_heads(self) -> None:
         log = self._log
-        kept = log.segments if self._fsync != "never" else ()  # else a power cut leaves a head without its record
-        bases = [each.base_id for each in kept if each.next_id > each.base_id and each.sha256 is None]
+        bases = [each.base_id for each in log.segments if each.next_id > each.base_id and each.sha256 is None]
 
         def keep(base_id: int) -> bool:
             return log.segments[0].base_id <= base_id and bool(subtract([(base_id, base_id)], log.removed))

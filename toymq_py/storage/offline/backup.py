@@ -324,7 +324,7 @@ class _Backup:
             state = topic.acks.state
             state = replace(
                 state, first_id=topic.begin, next_id=max(state.next_id, topic.end), removed=topic.structure.removed,
-                consumers=self._lost_consumers(name, path, to) | state.consumers,
+                consumers=self._lost_consumers(name, path, to) | state.consumers, generation=None,
             )  # fmt: skip
             data = offsets.encode(state, name)
             if not fs.exists(current) or fs.read_file(current) != data:

@@ -175,6 +175,7 @@ class _TopicRepairer:
             known = replace(
                 state, first_id=first_id, next_id=next_id, removed=tuple(union([*state.removed, *lost])),
                 incarnation=files.incarnation or state.incarnation,
+                generation=None if state.generation is None else state.generation + 1,
             )  # fmt: skip
             offsets.write(fs, self._path, offsets.encode(known, topic_of(self._path)))
         self._put_aside(files, divides=bool(damaged or self._copies))

@@ -19,7 +19,7 @@ from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, load_sidecar, parse_segment_name
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
-from toymq_py.storage.segment_heads import list_segment_files
+from toymq_py.storage.segment_heads import MORE_MAY_BE_GONE, list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
 from toymq_py.storage.topic_directories import check_topics, no_directories, topic_names
 from toymq_py.storage.workers_file import check_undivided
@@ -50,6 +50,8 @@ class TopicReport:
     unreadable: int = 0
     """Ids that the disk refuses to give."""
     findings: list[Finding] = field(default_factory=list)
+    lost_is_least: bool = False
+    """Some are gone from the end of the log, and nothing says how many: ``lost`` are those that are known."""
 
     @property
     def damaged(self) -> bool:
@@ -146,9 +148,9 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
         known = "a segment of another log takes the place"
         if next_id in (state.next_id, max(files.heads, default=-1) + 1):
             known = "the offsets know" if state.next_id == next_id else f"{HEADS_NAME} knows"
-        report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}"))
+        report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}; {MORE_MAY_BE_GONE}"))
         gaps.append((end, next_id - 1))
-        report.next_id = next_id
+        report.next_id, report.lost_is_least = next_id, True
         if report.first_id is None:  # no file is there, and the log begins as DESCRIBE says
             report.first_id = files.begin(state.first_id)
     gaps = sorted(above(gaps, files.begin(state.first_id)))

@@ -97,6 +97,19 @@ def test_damaged_offsets_give_way_to_their_previous_generation(current: bytes) -
     assert offsets.load(disk, PATH).state.consumers == {"c": CONSUMER}
 
 
+def test_a_stale_file_gives_way_to_the_newer_previous_generation() -> None:
+    disk = disk_with({0: LOG})
+    for name, generation in (("offsets.json", 3), ("offsets.json.prev", 4)):
+        consumers = {"c": CONSUMER} if generation == 4 else {}
+        put(disk, name, offsets.encode(OffsetsState(0, 12, consumers, generation=generation)))
+    done = check(disk, "stale")
+    assert done.notes == [
+        "offsets.json: it is older than offsets.json.prev: generation 3, and 4; taken is its previous generation"
+    ]
+    loaded = offsets.load(disk, PATH)
+    assert (loaded.state.consumers, loaded.state.generation, loaded.problem) == ({"c": CONSUMER}, 5, None)
+
+
 def test_offsets_of_which_nothing_is_left_are_said_to_be_lost() -> None:
     disk = disk_with({0: LOG})
     for name in ("offsets.json", "offsets.json.prev"):
