@@ -48,7 +48,7 @@ from toymq_py.storage.record import (
     possible_ends,
     scan,
 )
-from toymq_py.storage.shifted_chains import AT_BREAK, SEVERAL, joined, joints, split_copies
+from toymq_py.storage.shifted_chains import AT_BREAK, SEVERAL, joined, shifted
 
 KEY_LEN_PLAUSIBLE = 1024
 """Longer keys than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
@@ -253,9 +253,8 @@ class Salvage:
         chains = self._collect(start, last_id, room)
         if not chains:
             chains = [chain for chain in self._collect(start, last_id, IDS_REMOVED_MAX) if self._is_later(chain)]
-        chains, copies = split_copies(self.data, chains)
+        chains, keys = shifted(self.data, chains, start, self.valid_frame)
         self._first_ids = {chain.start: chain.first_id for chain in chains}
-        keys = joints(self.data, chains, copies, start, self.valid_frame)
         rows = self._behind(start, last_id + 1, chains, keys)
         behind = [chains[row] for row in rows]
         broken_off: list[Chain] = []

@@ -20,8 +20,22 @@ AT_BREAK = (False, 0)
 SEVERAL = (True, -1)
 """Key of the chains that hold several records."""
 
+CHAINS_MAX = 4096
+"""Damage leaves a few. What is made to have many would cost more for each byte, the more bytes there are."""
+
 ValidFrame = Callable[[int], tuple[int, int] | None]
 """The id and size of the valid frame at a position."""
+
+
+def shifted(
+    data: bytes, chains: Sequence[Chain], start: int, valid_frame: ValidFrame
+) -> tuple[list[Chain], list[tuple[Keys, Keys]]]:
+    """The chains behind a break, split by ``split_copies``, and their ``joints``. More than ``CHAINS_MAX`` are as they are, and
+    join no others."""
+    if len(chains) > CHAINS_MAX:
+        return list(chains), [((), ())] * len(chains)
+    pieces, copies = split_copies(data, chains)
+    return pieces, joints(data, pieces, copies, start, valid_frame)
 
 
 def split_copies(data: bytes, chains: Sequence[Chain]) -> tuple[list[Chain], dict[int, int]]:

@@ -3,7 +3,7 @@
 from tests.support.frames import encode_frame
 from toymq_py.storage.readings import Chain
 from toymq_py.storage.record import valid_frame
-from toymq_py.storage.shifted_chains import AT_BREAK, SEVERAL, joined, joints, split_copies
+from toymq_py.storage.shifted_chains import AT_BREAK, CHAINS_MAX, SEVERAL, joined, joints, shifted, split_copies
 
 FRAMES = [encode_frame(n, 5, b"", b"p" * 20) for n in range(20)]
 SIZE = len(FRAMES[0])
@@ -57,3 +57,13 @@ def test_several_records_go_on_behind_any_bytes_unless_other_frames_of_their_ids
     chains = [chain(n, to, at) for (n, to), at in zip([(3, 9), (4, 9), (9, 12), (12, 13)], starts, strict=True)]
     keys = joints(data, chains, {}, 0, lambda _pos: None)
     assert [SEVERAL in before for before, _ in keys] == [False, False, True, False]
+
+
+def test_more_chains_than_damage_leaves_join_none() -> None:
+    """What each of them would cost grows with their number."""
+    data = frames(1, 8) + frames(5, 12)
+    found = [chain(1, 8, 0), chain(5, 12, 7 * SIZE)]
+    others = [Chain(at, at + 1, at, at + 1) for at in range(14 * SIZE, 14 * SIZE + CHAINS_MAX)]
+    pieces, keys = shifted(data, found, 0, lambda _pos: None)
+    assert (len(pieces), any(keys)) == (3, True)
+    assert shifted(data, [*found, *others], 0, lambda _pos: None) == ([*found, *others], [((), ())] * (CHAINS_MAX + 2))
